@@ -29,14 +29,16 @@ struct TimedFile {
 };
 
 /// The files of the wanted time, by default the latest.
-std::vector<TimedFile> files_of_time(std::vector<TimedFile> files, std::optional<double> wanted, const std::string& where)
+std::vector<TimedFile> files_of_time(std::vector<TimedFile> files, std::optional<double> wanted,
+                                     const std::string& where)
 {
     if (files.empty()) throw IoError(where + ": it names no files.");
     double time = files.front().time;
     for (const TimedFile& file : files) time = std::max(time, file.time);
     if (wanted) {
-        const auto found =
-            std::ranges::find_if(files, [&](const TimedFile& file) { return std::abs(file.time - *wanted) <= 1e-9 * std::max(1.0, std::abs(*wanted)); });
+        const auto found = std::ranges::find_if(files, [&](const TimedFile& file) {
+            return std::abs(file.time - *wanted) <= 1e-9 * std::max(1.0, std::abs(*wanted));
+        });
         if (found == files.end()) throw IoError(fmt::format("{}: it has no such time; its last is {:f}.", where, time));
         time = found->time;
     }
@@ -48,11 +50,15 @@ std::vector<TimedFile> files_of_series(const std::filesystem::path& path, const 
 {
     const auto file = MappedFile::open(path, "read_mesh");
     const auto json = nlohmann::json::parse(file->text(), nullptr, false);
-    const auto refuse = [&](const std::string& what) { throw IoError(where + ": " + what + ". It is truncated, damaged, or no .series file."); };
-    if (json.is_discarded() || !json.is_object() || !json.contains("files") || !json["files"].is_array()) refuse("expected JSON with a list 'files'");
+    const auto refuse = [&](const std::string& what) {
+        throw IoError(where + ": " + what + ". It is truncated, damaged, or no .series file.");
+    };
+    if (json.is_discarded() || !json.is_object() || !json.contains("files") || !json["files"].is_array())
+        refuse("expected JSON with a list 'files'");
     std::vector<TimedFile> files;
     for (const auto& entry : json["files"]) {
-        if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string() || !entry.contains("time") || !entry["time"].is_number())
+        if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string() || !entry.contains("time") ||
+            !entry["time"].is_number())
             refuse(fmt::format("entry {} of 'files' has no name and time", files.size()));
         files.push_back({entry["time"].get<double>(), "", entry["name"].get<std::string>()});
     }
@@ -77,9 +83,12 @@ public:
             else if (file.type() == "vtkMultiBlockDataSet" || file.type() == "vtkPartitionedDataSetCollection")
                 read_blocks(file);
             else
-                file.fail("expected a VTKFile of type vtkMultiBlockDataSet, vtkPartitionedDataSetCollection or Collection, found '" + file.type() + "'");
+                file.fail("expected a VTKFile of type vtkMultiBlockDataSet, vtkPartitionedDataSetCollection or "
+                          "Collection, found '" +
+                          file.type() + "'");
         }
-        if (!options_.blocks.empty()) choose_blocks(std::move(all_names_), options_.blocks, where_);  // throws if there is no such block
+        if (!options_.blocks.empty())
+            choose_blocks(std::move(all_names_), options_.blocks, where_);  // throws if there is no such block
         return std::move(blocks_);
     }
 
@@ -92,10 +101,16 @@ private:
             const auto* source = element.attribute("file");
             const auto* step = element.attribute("timestep");
             const auto time = step != nullptr ? parse_number<double>(*step) : std::optional<double>(0);
-            if (source == nullptr || !time) file.fail(fmt::format("<DataSet> number {} has no file, or a timestep that is no number", files.size()));
+            if (source == nullptr || !time)
+                file.fail(
+                    fmt::format("<DataSet> number {} has no file, or a timestep that is no number", files.size()));
             const auto* name = element.attribute("name");
             const auto* part = element.attribute("part");
-            files.push_back({*time, name != nullptr && !name->empty() ? *name : "part" + (part != nullptr ? *part : std::to_string(files.size())), *source});
+            files.push_back({*time,
+                             name != nullptr && !name->empty()
+                                 ? *name
+                                 : "part" + (part != nullptr ? *part : std::to_string(files.size())),
+                             *source});
         }
         return files;
     }
@@ -122,7 +137,8 @@ private:
         if (shared == nullptr || blocks_.empty()) return;
         for (const XmlElement& element : shared->children)
             if (element.name == "DataArray" || element.name == "Array")
-                if (DataArray array = file.read_array(element, -1); find_array(blocks_.front().mesh.field_data, array.name()) == nullptr)
+                if (DataArray array = file.read_array(element, -1);
+                    find_array(blocks_.front().mesh.field_data, array.name()) == nullptr)
                     blocks_.front().mesh.field_data.push_back(std::move(array));
     }
 
@@ -130,7 +146,9 @@ private:
     {
         const auto* name = element.attribute("name");
         const auto* index = element.attribute("index");
-        return prefix + (name != nullptr && !name->empty() ? *name : "block" + (index != nullptr ? *index : std::to_string(number)));
+        return prefix + (name != nullptr && !name->empty()
+                             ? *name
+                             : "block" + (index != nullptr ? *index : std::to_string(number)));
     }
 
     void add_children(const VtkXmlFile& file, const XmlElement& parent, const std::string& prefix)
@@ -151,7 +169,9 @@ private:
     bool is_worth_reading(const std::string& name) const
     {
         return is_wanted_block(name, options_.blocks) ||
-               std::ranges::any_of(options_.blocks, [&](const std::string& wish) { return name.empty() || wish.starts_with(name + "/"); });
+               std::ranges::any_of(options_.blocks, [&](const std::string& wish) {
+                   return name.empty() || wish.starts_with(name + "/");
+               });
     }
 
     std::vector<MeshBlock> read_file(const std::string& source)
@@ -186,7 +206,8 @@ private:
         const MeshKind kind = pieces.front().kind;
         if (std::ranges::any_of(pieces, [&](const Mesh& mesh) { return mesh.kind != kind; }))
             throw IoError(where_ + ": the partitions of '" + name + "' are of different kinds.");
-        blocks_.push_back({name, pieces.size() == 1 ? std::move(pieces.front()) : merge_pieces(std::move(pieces), kind, where_, options_)});
+        blocks_.push_back({name, pieces.size() == 1 ? std::move(pieces.front())
+                                                    : merge_pieces(std::move(pieces), kind, where_, options_)});
     }
 
     std::filesystem::path path_;
@@ -202,10 +223,12 @@ private:
 bool is_collection(const std::filesystem::path& path)
 {
     const auto extension = path.extension();
-    return extension == ".vtm" || extension == ".vtmb" || extension == ".vtpc" || extension == ".pvd" || extension == ".series";
+    return extension == ".vtm" || extension == ".vtmb" || extension == ".vtpc" || extension == ".pvd" ||
+           extension == ".series";
 }
 
-std::vector<MeshBlock> read_collection(const std::filesystem::path& path, const ReadOptions& options, const MemberReader& read_member)
+std::vector<MeshBlock> read_collection(const std::filesystem::path& path, const ReadOptions& options,
+                                       const MemberReader& read_member)
 {
     return CollectionReader(path, options, read_member).read();
 }

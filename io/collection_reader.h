@@ -18,7 +18,8 @@ bool is_collection(const std::filesystem::path& path);
 /// time (.pvd, .series) it reads the latest file, or the one of `options.time`; the time becomes the field array
 /// `TimeValue`.
 /// @throws IoError if it is damaged, or has no such time. @throws InvalidInput if there is no such block.
-std::vector<MeshBlock> read_collection(const std::filesystem::path& path, const ReadOptions& options,
-                                       const std::function<std::vector<MeshBlock>(const std::filesystem::path&)>& read_member);
+std::vector<MeshBlock>
+read_collection(const std::filesystem::path& path, const ReadOptions& options,
+                const std::function<std::vector<MeshBlock>(const std::filesystem::path&)>& read_member);
 
 }  // namespace meshard

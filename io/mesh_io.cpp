@@ -44,12 +44,26 @@ struct Format {
 using Path = std::filesystem::path;
 
 constexpr Format kFormats[] = {
-    {".vtu", read_vtk_piece, [](const Path& path, const Mesh& mesh, const WriteOptions& o) { write_vtk_xml(path, mesh, MeshKind::Unstructured, o); }},
-    {".vtp", read_vtk_piece, [](const Path& path, const Mesh& mesh, const WriteOptions& o) { write_vtk_xml(path, mesh, MeshKind::Surface, o); }},
-    {".pvtu", read_vtk_parallel, [](const Path& path, const Mesh& mesh, const WriteOptions& o) { write_vtk_parallel(path, std::span(&mesh, 1), 0, o); }},
-    {".pvtp", read_vtk_parallel, [](const Path& path, const Mesh& mesh, const WriteOptions& o) { write_vtk_parallel(path, std::span(&mesh, 1), 0, o); }},
-    {".vtkhdf", nullptr, [](const Path& path, const Mesh& mesh, const WriteOptions& o) { write_vtkhdf(path, std::span(&mesh, 1), o); }},
-    {".hdf", nullptr, [](const Path& path, const Mesh& mesh, const WriteOptions& o) { write_vtkhdf(path, std::span(&mesh, 1), o); }},
+    {".vtu", read_vtk_piece,
+     [](const Path& path, const Mesh& mesh, const WriteOptions& o) {
+         write_vtk_xml(path, mesh, MeshKind::Unstructured, o);
+     }},
+    {".vtp", read_vtk_piece,
+     [](const Path& path, const Mesh& mesh, const WriteOptions& o) {
+         write_vtk_xml(path, mesh, MeshKind::Surface, o);
+     }},
+    {".pvtu", read_vtk_parallel,
+     [](const Path& path, const Mesh& mesh, const WriteOptions& o) {
+         write_vtk_parallel(path, std::span(&mesh, 1), 0, o);
+     }},
+    {".pvtp", read_vtk_parallel,
+     [](const Path& path, const Mesh& mesh, const WriteOptions& o) {
+         write_vtk_parallel(path, std::span(&mesh, 1), 0, o);
+     }},
+    {".vtkhdf", nullptr,
+     [](const Path& path, const Mesh& mesh, const WriteOptions& o) { write_vtkhdf(path, std::span(&mesh, 1), o); }},
+    {".hdf", nullptr,
+     [](const Path& path, const Mesh& mesh, const WriteOptions& o) { write_vtkhdf(path, std::span(&mesh, 1), o); }},
     {".vtm"},
     {".vtpc"},
     {".pvd"},
@@ -89,15 +103,20 @@ Mesh read_single(const std::filesystem::path& path, const ReadOptions& options)
 {
     if (std::filesystem::is_directory(path))
         throw IoError("read_mesh: " + path.string() + " is a folder, a file or an OpenFOAM case is expected." +
-                      (std::filesystem::exists(path / "manifest.json") ? " It is a shards folder: merge it, or read the mesh.pvtu or mesh.pvtp in it." : ""));
+                      (std::filesystem::exists(path / "manifest.json")
+                           ? " It is a shards folder: merge it, or read the mesh.pvtu or mesh.pvtp in it."
+                           : ""));
     if (const Format* format = find_format(path); format && format->read) return format->read(path, options);
-    throw IoError("read_mesh: " + path.string() + " has the extension '" + lower_extension(path) + "'; known are " + readable_formats() + ".");
+    throw IoError("read_mesh: " + path.string() + " has the extension '" + lower_extension(path) + "'; known are " +
+                  readable_formats() + ".");
 }
 
-std::vector<MeshBlock> read_any(const std::filesystem::path& path, const ReadOptions& options, std::vector<std::filesystem::path> parents);
+std::vector<MeshBlock> read_any(const std::filesystem::path& path, const ReadOptions& options,
+                                std::vector<std::filesystem::path> parents);
 
 /// @param parents   the collections that contain this file, the outermost first
-std::vector<MeshBlock> read_by_format(const std::filesystem::path& path, const ReadOptions& options, std::vector<std::filesystem::path> parents)
+std::vector<MeshBlock> read_by_format(const std::filesystem::path& path, const ReadOptions& options,
+                                      std::vector<std::filesystem::path> parents)
 {
     const std::string where = "read_mesh: " + path.string();
     if (is_foam_case(path)) return read_foam_case(path, options);
@@ -115,17 +134,20 @@ std::vector<MeshBlock> read_by_format(const std::filesystem::path& path, const R
         ReadOptions inner;
         inner.time = extension == ".pvd" || extension == ".series" ? std::nullopt : options.time;
         inner.warnings = options.warnings;
-        return read_collection(path, options, [&](const std::filesystem::path& member) { return read_any(member, inner, parents); });
+        return read_collection(path, options,
+                               [&](const std::filesystem::path& member) { return read_any(member, inner, parents); });
     }
     std::vector<MeshBlock> blocks;
     blocks.push_back({"", read_single(path, options)});
-    if (!options.blocks.empty()) throw InvalidInput(where + " holds one mesh and no blocks to choose from. Leave out the choice of blocks.");
+    if (!options.blocks.empty())
+        throw InvalidInput(where + " holds one mesh and no blocks to choose from. Leave out the choice of blocks.");
     if (options.time && parents.empty() && !has_time(blocks.front().mesh, *options.time))
         throw InvalidInput(where + " has no times to choose from, or not this one. Leave out the choice of a time.");
     return blocks;
 }
 
-std::vector<MeshBlock> read_any(const std::filesystem::path& path, const ReadOptions& options, std::vector<std::filesystem::path> parents)
+std::vector<MeshBlock> read_any(const std::filesystem::path& path, const ReadOptions& options,
+                                std::vector<std::filesystem::path> parents)
 {
     std::vector<MeshBlock> blocks = read_by_format(path, options, std::move(parents));
     for (MeshBlock& block : blocks) {
@@ -177,7 +199,8 @@ std::string writable_formats()
 void require_writable_format(const std::filesystem::path& path)
 {
     if (const Format* format = find_format(path); !format || !format->write)
-        throw IoError("write_mesh: " + path.string() + " has the extension '" + lower_extension(path) + "'; writable are " + writable_formats() + ".");
+        throw IoError("write_mesh: " + path.string() + " has the extension '" + lower_extension(path) +
+                      "'; writable are " + writable_formats() + ".");
 }
 
 void write_mesh(const std::filesystem::path& path, const Mesh& mesh, const WriteOptions& options)

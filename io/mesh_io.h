@@ -17,34 +17,36 @@ namespace meshard {
 /// | extension     | what is read                                                                                   |
 /// | ------------- | ---------------------------------------------------------------------------------------------- |
 /// | .vtu .vtp     | VTK XML: ascii, base64, appended; uncompressed, zlib, lz4, lzma                                |
-/// | .pvtu .pvtp   | their pieces as one mesh: ghosts (`vtkGhostType`) dropped; with `GlobalCellIds` and               |
-/// |               | `GlobalPointIds` rows in that order and shared points merged, else one piece after another        |
-/// | .vtk          | legacy, ascii or binary: polydata and unstructured grids (by way of VTK)                         |
-/// | .stl          | ascii or binary; points of exactly equal coordinates merged; of several solids the cell array    |
-/// |               | `SolidId` and the field array `SolidName`                                                       |
-/// | .ply          | ascii or binary: vertices, faces and their scalar properties                                    |
-/// | .obj          | points, lines, faces and their groups (obj_reader.h)                                            |
-/// | .foam, folder | an OpenFOAM case (foam_reader.h): the cells, with fields of the latest time                     |
-/// | .vtkhdf .hdf  | unstructured grids, polygonal data, collections of them (vtkhdf.h)                              |
-/// | .vtm .vtpc    | their files as blocks (collection_reader.h), which `join_blocks` puts one after another          |
-/// | .pvd .series  | of a series in time the latest file                                                            |
-/// | .cgns .case .exo ... | by way of VTK (vtk_bridge.h): zones, parts, element blocks as blocks                     |
+/// | .pvtu .pvtp   | their pieces as one mesh: ghosts (`vtkGhostType`) dropped; with `GlobalCellIds` and | | |
+/// `GlobalPointIds` rows in that order and shared points merged, else one piece after another        | | .vtk | legacy,
+/// ascii or binary: polydata and unstructured grids (by way of VTK)                         | | .stl          | ascii
+/// or binary; points of exactly equal coordinates merged; of several solids the cell array    | |               |
+/// `SolidId` and the field array `SolidName`                                                       | | .ply          |
+/// ascii or binary: vertices, faces and their scalar properties                                    | | .obj          |
+/// points, lines, faces and their groups (obj_reader.h)                                            | | .foam, folder |
+/// an OpenFOAM case (foam_reader.h): the cells, with fields of the latest time                     | | .vtkhdf .hdf  |
+/// unstructured grids, polygonal data, collections of them (vtkhdf.h)                              | | .vtm .vtpc    |
+/// their files as blocks (collection_reader.h), which `join_blocks` puts one after another          | | .pvd .series  |
+/// of a series in time the latest file                                                            | | .cgns .case .exo
+/// ... | by way of VTK (vtk_bridge.h): zones, parts, element blocks as blocks                     |
 ///
-/// Types, names, component names and roles of arrays are kept, field data and polyhedra too. Arrays of an uncompressed file
-/// are views into the mapped file: writing to it in place while the mesh is used is not allowed.
-/// @throws IoError if the file is missing, of an unknown extension, truncated, damaged or of another format than its extension.
+/// Types, names, component names and roles of arrays are kept, field data and polyhedra too. Arrays of an uncompressed
+/// file are views into the mapped file: writing to it in place while the mesh is used is not allowed.
+/// @throws IoError if the file is missing, of an unknown extension, truncated, damaged or of another format than its
+/// extension.
 Mesh read_mesh(const std::filesystem::path& path, const ReadOptions& options = {});
 
-/// The blocks of a file that has several, chosen by `options.blocks`; of other files the mesh as one block without a name.
-/// `read_mesh` joins them. @throws as `read_mesh`; InvalidInput if there is no such block.
+/// The blocks of a file that has several, chosen by `options.blocks`; of other files the mesh as one block without a
+/// name. `read_mesh` joins them. @throws as `read_mesh`; InvalidInput if there is no such block.
 std::vector<MeshBlock> read_blocks(const std::filesystem::path& path, const ReadOptions& options = {});
 
-/// Writes .vtu or .vtp (by the extension), appended raw, .pvtu or .pvtp with one piece beside it, or .vtkhdf with one partition,
-/// atomically: on failure nothing is left.
+/// Writes .vtu or .vtp (by the extension), appended raw, .pvtu or .pvtp with one piece beside it, or .vtkhdf with one
+/// partition, atomically: on failure nothing is left.
 ///
-/// `read_mesh` returns the same mesh (`difference` is empty), with one exception due to the format: .vtp and .pvtp have no
-/// cell types, so that a polygon of three points comes back as a triangle, of four as a quad.
-/// @throws InvalidInput if the format cannot hold the mesh: .vtp with solid cells, or cells not in VTK's order vertices, lines,
+/// `read_mesh` returns the same mesh (`difference` is empty), with one exception due to the format: .vtp and .pvtp have
+/// no cell types, so that a polygon of three points comes back as a triangle, of four as a quad.
+/// @throws InvalidInput if the format cannot hold the mesh: .vtp with solid cells, or cells not in VTK's order
+/// vertices, lines,
 ///         polygons, strips.
 /// @throws IoError if the extension is unknown or the file cannot be written.
 void write_mesh(const std::filesystem::path& path, const Mesh& mesh, const WriteOptions& options = {});

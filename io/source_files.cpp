@@ -105,7 +105,8 @@ void add_case_files(const fs::path& folder, bool only_meshes, int depth, std::se
         const auto name = entry.path().filename().string();
         if (entry.is_directory(ignored)) {
             const auto time = time_named(name);
-            add_case_files(entry.path(), name != "polyMesh" && (only_meshes || (time && *time < *latest)), depth + 1, files);
+            add_case_files(entry.path(), name != "polyMesh" && (only_meshes || (time && *time < *latest)), depth + 1,
+                           files);
         } else if (!only_meshes && entry.is_regular_file(ignored)) {
             files.insert(entry.path().lexically_normal());
         }

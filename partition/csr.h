@@ -20,7 +20,10 @@ struct Csr {
     std::int64_t num_rows() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
     std::int64_t num_entries() const { return static_cast<std::int64_t>(indices.size()); }
 
-    std::span<const std::int32_t> row(std::int64_t i) const { return {indices.data() + offsets[i], static_cast<std::size_t>(offsets[i + 1] - offsets[i])}; }
+    std::span<const std::int32_t> row(std::int64_t i) const
+    {
+        return {indices.data() + offsets[i], static_cast<std::size_t>(offsets[i + 1] - offsets[i])};
+    }
 
     void push_row(std::span<const std::int32_t> entries)
     {

@@ -13,7 +13,8 @@ public:
     using std::runtime_error::runtime_error;
 };
 
-/// An error that the caller can fix: a wrong argument or option, a tensor of the wrong shape, a field that does not exist.
+/// An error that the caller can fix: a wrong argument or option, a tensor of the wrong shape, a field that does not
+/// exist.
 class InvalidInput : public Error {
 public:
     using Error::Error;

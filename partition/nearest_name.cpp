@@ -27,7 +27,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b)
         current[0] = i;
         for (std::size_t j = 1; j <= b.size(); ++j) {
             current[j] = std::min({last[j] + 1, current[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1])});
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) current[j] = std::min(current[j], before_last[j - 2] + 1);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                current[j] = std::min(current[j], before_last[j - 2] + 1);
         }
     }
     return current[b.size()];

@@ -7,7 +7,8 @@
 
 namespace meshard {
 
-/// The candidate with the smallest edit distance to `name` (case ignored), or empty if none is similar enough to be a suggestion.
+/// The candidate with the smallest edit distance to `name` (case ignored), or empty if none is similar enough to be a
+/// suggestion.
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
 
 }  // namespace meshard

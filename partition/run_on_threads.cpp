@@ -20,13 +20,16 @@ int num_cores()
     return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }
 
-void run_on_threads(std::int32_t num_threads, const std::function<void(const std::function<std::int64_t()>& next)>& work)
+void run_on_threads(std::int32_t num_threads,
+                    const std::function<void(const std::function<std::int64_t()>& next)>& work)
 {
     std::atomic<std::int64_t> number = 0;
     std::atomic<bool> has_failed = false;
     std::exception_ptr failure;
     std::mutex mutex;
-    const auto next = [&]() -> std::int64_t { return has_failed ? std::numeric_limits<std::int64_t>::max() : number++; };
+    const auto next = [&]() -> std::int64_t {
+        return has_failed ? std::numeric_limits<std::int64_t>::max() : number++;
+    };
     const auto run = [&] {
         try {
             work(next);

@@ -94,7 +94,8 @@ private:
 // Adds six tetrahedra around the diagonal 0-6; the diagonals of opposite faces agree.
 void add_tets(MeshMaker& maker, const std::array<Index, 8>& c)
 {
-    for (const auto& [a, b] : {std::pair{1, 2}, {2, 3}, {3, 7}, {7, 4}, {4, 5}, {5, 1}}) maker.add_cell(tetra, {c[0], c[a], c[b], c[6]});
+    for (const auto& [a, b] : {std::pair{1, 2}, {2, 3}, {3, 7}, {7, 4}, {4, 5}, {5, 1}})
+        maker.add_cell(tetra, {c[0], c[a], c[b], c[6]});
 }
 
 void sides_of(double num_boxes, Index& nx, Index& ny, Index& nz)
@@ -140,7 +141,8 @@ Mesh hybrid(std::int64_t num_cells)
                 } else if (k < end_tets) {
                     add_tets(maker, c);
                 } else if (k < end_pyramids) {
-                    const auto m = maker.add_point((2 * i + 1.0) / nx, 1.5 * (j + 0.5) / ny, (k + 0.5) / nz);  // center of the box
+                    const auto m =
+                        maker.add_point((2 * i + 1.0) / nx, 1.5 * (j + 0.5) / ny, (k + 0.5) / nz);  // center of the box
                     if (k == end_tets) {
                         maker.add_cell(tetra, {c[0], c[1], c[2], m});
                         maker.add_cell(tetra, {c[0], c[2], c[3], m});
@@ -231,8 +233,8 @@ private:
     Index point(MeshMaker& maker, Index x, Index y, Index z)  // in steps of the finest level
     {
         const auto n = static_cast<std::uint64_t>(roots_ << num_levels) * 2 + 1;
-        const auto [at, is_new] =
-            points_.try_emplace((static_cast<std::uint64_t>(z) * n + static_cast<std::uint64_t>(y)) * n + static_cast<std::uint64_t>(x), 0);
+        const auto [at, is_new] = points_.try_emplace(
+            (static_cast<std::uint64_t>(z) * n + static_cast<std::uint64_t>(y)) * n + static_cast<std::uint64_t>(x), 0);
         const double step = 1.0 / (roots_ << num_levels);
         if (is_new) at->second = maker.add_point(x * step, y * step, z * step);
         return at->second;
@@ -250,7 +252,8 @@ private:
         split_face(maker, cell.level, at, low, edge, axis, side);
     }
 
-    void split_face(MeshMaker& maker, int level, std::array<Index, 3> behind, std::array<Index, 3> low, Index edge, int axis, int side)
+    void split_face(MeshMaker& maker, int level, std::array<Index, 3> behind, std::array<Index, 3> low, Index edge,
+                    int axis, int side)
     {
         const int u = (axis + 1) % 3, v = (axis + 2) % 3;
         if (is_finer(level, behind[0], behind[1], behind[2])) {
@@ -309,7 +312,8 @@ Mesh surface(std::int64_t num_cells)
     MeshMaker maker(MeshKind::Surface);
     std::unordered_map<std::uint64_t, Index> points;
     const auto point = [&](Index x, Index y, Index z) {
-        const auto key = (static_cast<std::uint64_t>(x + n) << 42) + (static_cast<std::uint64_t>(y + n) << 21) + static_cast<std::uint64_t>(z + n);
+        const auto key = (static_cast<std::uint64_t>(x + n) << 42) + (static_cast<std::uint64_t>(y + n) << 21) +
+                         static_cast<std::uint64_t>(z + n);
         const auto [at, is_new] = points.try_emplace(key, 0);
         if (is_new) {
             const double length = std::sqrt(1.0 * x * x + 1.0 * y * y + 1.0 * z * z);
@@ -346,15 +350,17 @@ std::span<const std::string> benchmark_mesh_kinds()
 
 Mesh benchmark_mesh(std::string_view kind, std::int64_t num_cells)
 {
-    if (num_cells < 1) throw InvalidInput(fmt::format("benchmark_mesh: num_cells is {}, expected 1 or more.", num_cells));
+    if (num_cells < 1)
+        throw InvalidInput(fmt::format("benchmark_mesh: num_cells is {}, expected 1 or more.", num_cells));
     if (kind == "tets") return boxes(num_cells, true);
     if (kind == "hexes") return boxes(num_cells, false);
     if (kind == "hybrid") return hybrid(num_cells);
     if (kind == "graded") return graded(num_cells);
     if (kind == "surface") return surface(num_cells);
     const auto nearest = nearest_name(kind, benchmark_mesh_kinds());
-    throw InvalidInput(fmt::format("benchmark_mesh: unknown kind '{}'; known are tets, hybrid, graded, surface and hexes.{}", kind,
-                                   nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    throw InvalidInput(
+        fmt::format("benchmark_mesh: unknown kind '{}'; known are tets, hybrid, graded, surface and hexes.{}", kind,
+                    nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
 }
 
 }  // namespace meshard

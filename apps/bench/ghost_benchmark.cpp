@@ -30,10 +30,13 @@ at::Tensor owners_of(const at::Tensor& points, const std::string& method, const 
 {
     auto owners = at::empty({points.size(0)}, at::kInt);
     if (mesh.all().rank() == 0) {
-        const std::vector<float> places(points.const_data_ptr<float>(), points.const_data_ptr<float>() + points.numel());
+        const std::vector<float> places(points.const_data_ptr<float>(),
+                                        points.const_data_ptr<float>() + points.numel());
         const auto parts = static_cast<std::int32_t>(mesh.num_ranks());
-        const auto partition = method == "metis" ? partition_with_metis(nearest_neighbor_graph(DataArray::from("points", places, 3), 6), {.num_parts = parts})
-                                                 : partition_by_curve(places, parts, {});
+        const auto partition =
+            method == "metis" ? partition_with_metis(nearest_neighbor_graph(DataArray::from("points", places, 3), 6),
+                                                     {.num_parts = parts})
+                              : partition_by_curve(places, parts, {});
         std::copy(partition.owners.begin(), partition.owners.end(), owners.mutable_data_ptr<std::int32_t>());
     }
     mesh.all().broadcast(owners, 0);
@@ -44,7 +47,8 @@ std::shared_ptr<const IndexMap> map_of(const at::Tensor& owners, int rank)
 {
     const auto ids = owners.eq(rank).nonzero().view({-1});
     const auto* begin = ids.const_data_ptr<std::int64_t>();
-    return std::make_shared<const IndexMap>(IndexMap{owners.size(0), static_cast<std::int32_t>(ids.numel()), {begin, begin + ids.numel()}, {}});
+    return std::make_shared<const IndexMap>(
+        IndexMap{owners.size(0), static_cast<std::int32_t>(ids.numel()), {begin, begin + ids.numel()}, {}});
 }
 
 template <class T>
@@ -65,8 +69,11 @@ SearchTraffic traffic_of(const at::Tensor& points, double radius, const std::str
 
     // Any search must receive the points that other ranks own among the neighbours of own queries in the whole cloud.
     const auto all = radius_search(points, own, radius);
-    const auto within_reach =
-        at::zeros({points.size(0)}, at::kBool).index_fill_(0, all.ids, true).logical_and_(owners.ne(mesh->all().rank())).sum().item<std::int64_t>();
+    const auto within_reach = at::zeros({points.size(0)}, at::kBool)
+                                  .index_fill_(0, all.ids, true)
+                                  .logical_and_(owners.ne(mesh->all().rank()))
+                                  .sum()
+                                  .item<std::int64_t>();
 
     auto& counter = mesh->counter();
     const auto bytes_of = [&](const auto& work) {
@@ -86,12 +93,15 @@ SearchTraffic traffic_of(const at::Tensor& points, double radius, const std::str
     traffic.gathered_rows = counter.calls().back().bytes / (16 * 4);
     traffic.ghosts = found.plan->num_ghosts();
     const auto ring_bytes = (points.size(0) - own.size(0)) * 12;
-    traffic.ring_over_search = over_ranks(static_cast<double>(ring_bytes) / static_cast<double>(traffic.search_bytes), Reduction::Min, *mesh);
+    traffic.ring_over_search =
+        over_ranks(static_cast<double>(ring_bytes) / static_cast<double>(traffic.search_bytes), Reduction::Min, *mesh);
     traffic.ghosts_over_reach =
-        over_ranks(static_cast<double>(traffic.ghosts) / static_cast<double>(std::max<std::int64_t>(1, within_reach)), Reduction::Max, *mesh);
-    if (found.ids.numel() != all.ids.numel()) throw CommunicationError("the search in the cut cloud found other neighbours than that in the whole cloud");
-    for (auto* number :
-         {&traffic.within_reach, &traffic.ghosts, &traffic.search_bytes, &traffic.repeated_bytes, &traffic.feature_bytes, &traffic.gathered_rows}) {
+        over_ranks(static_cast<double>(traffic.ghosts) / static_cast<double>(std::max<std::int64_t>(1, within_reach)),
+                   Reduction::Max, *mesh);
+    if (found.ids.numel() != all.ids.numel())
+        throw CommunicationError("the search in the cut cloud found other neighbours than that in the whole cloud");
+    for (auto* number : {&traffic.within_reach, &traffic.ghosts, &traffic.search_bytes, &traffic.repeated_bytes,
+                         &traffic.feature_bytes, &traffic.gathered_rows}) {
         *number = over_ranks(*number, Reduction::Max, *mesh);
     }
     return traffic;
@@ -105,7 +115,8 @@ std::shared_ptr<const ExchangePlan> plan_to_next(std::int64_t num_rows, std::int
     for (std::int64_t i = 0; i < num_rows; ++i) sent[i] = stride * i;
     send[(group.rank() + 1) % group.size()] = num_rows;
     receive[(group.rank() + group.size() - 1) % group.size()] = num_rows;
-    return std::make_shared<const ExchangePlan>(group, stride * num_rows, std::move(sent), std::move(send), std::move(receive));
+    return std::make_shared<const ExchangePlan>(group, stride * num_rows, std::move(sent), std::move(send),
+                                                std::move(receive));
 }
 
 ExchangeTimes time_exchange(std::int64_t num_rows, std::int64_t stride, int num_repeats, const DeviceMesh& mesh)
@@ -121,7 +132,8 @@ ExchangeTimes time_exchange(std::int64_t num_rows, std::int64_t stride, int num_
     }
     double bare = kForever, whole = kForever;
     for (int i = -1; i < num_repeats; ++i) {  // runs alternate, and the first warms up
-        const auto a = seconds_together(mesh, [&] { plan->group().start_exchange(ready, send, received, receive).wait(); });
+        const auto a =
+            seconds_together(mesh, [&] { plan->group().start_exchange(ready, send, received, receive).wait(); });
         const auto b = seconds_together(mesh, [&] { exchange_ghosts(rows, plan); });
         if (i < 0) continue;
         bare = std::min(bare, a);
@@ -189,7 +201,8 @@ OverlapTimes time_overlap(std::int64_t num_ghosts, int num_repeats, const Mesh& 
 
 GhostReport measure_ghosts(std::int64_t num_points, std::int64_t num_rows, int num_repeats, World& world)
 {
-    if (world.size() < 2) throw InvalidInput("bench ghosts: one rank has no ghosts. Start it with --nproc 2 or more, or by mpirun.");
+    if (world.size() < 2)
+        throw InvalidInput("bench ghosts: one rank has no ghosts. Start it with --nproc 2 or more, or by mpirun.");
     const auto mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
     GhostReport report;
     report.num_ranks = world.size();
@@ -200,7 +213,8 @@ GhostReport measure_ghosts(std::int64_t num_points, std::int64_t num_rows, int n
     const auto points = torch::rand({num_points, 3});
     const auto radius = std::cbrt(kNeighbors / (4.0 / 3 * 3.14159265 * static_cast<double>(num_points)));
     for (const char* method : {"metis", "curve"}) report.traffic.push_back(traffic_of(points, radius, method, mesh));
-    for (const std::int64_t stride : {1, 2}) report.exchanges.push_back(time_exchange(num_rows, stride, num_repeats, *mesh));
+    for (const std::int64_t stride : {1, 2})
+        report.exchanges.push_back(time_exchange(num_rows, stride, num_repeats, *mesh));
     report.overlap = time_overlap(num_rows / 8, num_repeats, mesh);
     return report;
 }

@@ -45,7 +45,8 @@ double forward_flops(const StepShape& shape)
 {
     const double C = static_cast<double>(shape.n_hidden), S = static_cast<double>(shape.slice_num);
     const double block = 6 * C * C + 6 * C * S + 4 * kMlpRatio * C * C;
-    return static_cast<double>(shape.num_points) * (static_cast<double>(shape.n_layers) * block + 2 * C * (2 * kInputs + 2 * C + kOutputs));
+    return static_cast<double>(shape.num_points) *
+           (static_cast<double>(shape.n_layers) * block + 2 * C * (2 * kInputs + 2 * C + kOutputs));
 }
 
 /// Returns ||found - expected|| / ||expected|| over all tensors of two lists.
@@ -60,7 +61,8 @@ double relative_error(const std::vector<at::Tensor>& found, const std::vector<at
 }
 
 /// Computes output and gradients of one step in a precision.
-std::pair<at::Tensor, std::vector<at::Tensor>> step_in(Precision precision, const TimedModel& timed, const at::Tensor& target, c10::Device device)
+std::pair<at::Tensor, std::vector<at::Tensor>> step_in(Precision precision, const TimedModel& timed,
+                                                       const at::Tensor& target, c10::Device device)
 {
     allow_tf32(precision == Precision::TF32);
     at::Tensor output;
@@ -78,10 +80,12 @@ std::pair<at::Tensor, std::vector<at::Tensor>> step_in(Precision precision, cons
 
 /// Returns the relative errors of output and gradients in a precision against float32; NaN where they do not fit into
 /// memory.
-std::pair<double, double> errors_of(const TimedModel& timed, Precision precision, const at::Tensor& target, c10::Device device)
+std::pair<double, double> errors_of(const TimedModel& timed, Precision precision, const at::Tensor& target,
+                                    c10::Device device)
 {
     try {
-        const auto found = step_in(precision, timed, target, device), expected = step_in(Precision::Float32, timed, target, device);
+        const auto found = step_in(precision, timed, target, device),
+                   expected = step_in(Precision::Float32, timed, target, device);
         return {relative_error({found.first}, {expected.first}), relative_error(found.second, expected.second)};
     } catch (const c10::OutOfMemoryError&) {
         return {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN()};
@@ -90,9 +94,12 @@ std::pair<double, double> errors_of(const TimedModel& timed, Precision precision
 
 /// Returns the seconds of a training step whose forward and backward pass run as one launch of a recording. Steps on
 /// the same stream warm up before it is made.
-double seconds_from_graph(c10::Device device, int num_repeats, torch::optim::AdamW& optimizer, const std::function<void()>& forward_and_backward)
+double seconds_from_graph(c10::Device device, int num_repeats, torch::optim::AdamW& optimizer,
+                          const std::function<void()>& forward_and_backward)
 {
-    if (!can_record(device.type())) throw InvalidInput("--graph: work of the device '" + device.str() + "' cannot be recorded. Leave it out, or name a GPU.");
+    if (!can_record(device.type()))
+        throw InvalidInput("--graph: work of the device '" + device.str() +
+                           "' cannot be recorded. Leave it out, or name a GPU.");
     constexpr int kWarmUp = 2;
     const OwnStream stream(device);
     for (int i = 0; i < kWarmUp; ++i) {
@@ -117,9 +124,13 @@ constexpr std::int64_t kBodyInputs = 7;  // place, normal, area
 std::shared_ptr<const CaseBody> unit_cube()
 {
     auto body = std::make_shared<CaseBody>();
-    body->vertices = torch::tensor({0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 1, 1, 1, 1, 1}, torch::kFloat).view({8, 3});
-    body->triangles =
-        torch::tensor({0, 2, 1, 1, 2, 3, 4, 5, 6, 5, 7, 6, 0, 1, 4, 1, 5, 4, 2, 6, 3, 3, 6, 7, 0, 4, 2, 2, 4, 6, 1, 3, 5, 3, 7, 5}, torch::kLong).view({12, 3});
+    body->vertices =
+        torch::tensor({0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 1, 1, 1, 1, 1}, torch::kFloat)
+            .view({8, 3});
+    body->triangles = torch::tensor({0, 2, 1, 1, 2, 3, 4, 5, 6, 5, 7, 6, 0, 1, 4, 1, 5, 4,
+                                     2, 6, 3, 3, 6, 7, 0, 4, 2, 2, 4, 6, 1, 3, 5, 3, 7, 5},
+                                    torch::kLong)
+                          .view({12, 3});
     return body;
 }
 
@@ -139,7 +150,8 @@ TimedModel timed_transolver(const StepShape& shape, c10::Device device)
     torch::manual_seed(0);
     Transolver model(options);
     move_module(*model, device);
-    const auto fx = torch::ones({1, shape.num_points, 1}, device), embedding = torch::rand({1, shape.num_points, kInputs - 1}, device);
+    const auto fx = torch::ones({1, shape.num_points, 1}, device),
+               embedding = torch::rand({1, shape.num_points, kInputs - 1}, device);
     return {.name = "transolver",
             .module = model.ptr(),
             .forward = [model, fx, embedding]() mutable { return model->forward(fx, embedding); },
@@ -148,8 +160,8 @@ TimedModel timed_transolver(const StepShape& shape, c10::Device device)
             .forward_flops = forward_flops(shape)};
 }
 
-TimedModel timed_model(const std::string& name, const nlohmann::json& arguments, std::int64_t num_points, const std::vector<std::int64_t>& extents,
-                       c10::Device device)
+TimedModel timed_model(const std::string& name, const nlohmann::json& arguments, std::int64_t num_points,
+                       const std::vector<std::int64_t>& extents, c10::Device device)
 {
     const auto& entry = find_model(name);
     auto shape = extents;
@@ -160,25 +172,35 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
         constexpr std::int64_t kMultiple = 16;  // U-Nets of five grids halve each extent four times
         const auto dimension = arguments.value("dimension", directions.front());
         const auto side = std::pow(static_cast<double>(num_points), 1 / static_cast<double>(dimension));
-        if (shape.empty()) shape.assign(dimension, std::max<std::int64_t>(1, std::llround(side / kMultiple)) * kMultiple);
+        if (shape.empty())
+            shape.assign(dimension, std::max<std::int64_t>(1, std::llround(side / kMultiple)) * kMultiple);
         if (std::ranges::find(directions, static_cast<std::int64_t>(shape.size())) == directions.end())
-            throw InvalidInput(fmt::format("--grid has {} directions, and {} takes {}{}.", shape.size(), entry.class_name, directions.front(),
+            throw InvalidInput(fmt::format("--grid has {} directions, and {} takes {}{}.", shape.size(),
+                                           entry.class_name, directions.front(),
                                            directions.size() > 1 ? fmt::format(" or {}", directions.back()) : ""));
     }
     const bool has_both_parts = of_bodies && of_bodies->needs_both_parts;
-    auto all =
-        of_grids
-            ? of_grids->widths({.in_channels = kInputs, .out_channels = kOutputs, .extents = shape})
-            : entry.arguments_for({.embedding_dim = kInputs - 1, .num_constants = 0, .out_dim = kOutputs, .volume_out_dim = has_both_parts ? kOutputs : 0});
+    auto all = of_grids ? of_grids->widths({.in_channels = kInputs, .out_channels = kOutputs, .extents = shape})
+                        : entry.arguments_for({.embedding_dim = kInputs - 1,
+                                               .num_constants = 0,
+                                               .out_dim = kOutputs,
+                                               .volume_out_dim = has_both_parts ? kOutputs : 0});
     all.update(arguments);
     torch::manual_seed(0);
     const auto model = make_model(entry.name, all);
     move_module(*model.module, device);
     if (!of_grids) {
-        if (!extents.empty()) throw InvalidInput("--grid is for models of grids; " + entry.class_name + " is one of points. Say their number with --points.");
+        if (!extents.empty())
+            throw InvalidInput("--grid is for models of grids; " + entry.class_name +
+                               " is one of points. Say their number with --points.");
         const auto num_point_inputs = of_bodies ? kBodyInputs : kInputs - 1;
-        const auto embedding = torch::rand({1, num_points, num_point_inputs}, device), places = embedding.narrow(2, 0, 3).contiguous();
-        PointInputs inputs{.embedding = embedding, .positions = places, .constants = {}, .time = {}, .body = of_bodies ? unit_cube() : nullptr};
+        const auto embedding = torch::rand({1, num_points, num_point_inputs}, device),
+                   places = embedding.narrow(2, 0, 3).contiguous();
+        PointInputs inputs{.embedding = embedding,
+                           .positions = places,
+                           .constants = {},
+                           .time = {},
+                           .body = of_bodies ? unit_cube() : nullptr};
         if (has_both_parts) {  // half of the points are those of the surface
             auto volume = inputs;
             inputs.positions = places.narrow(1, 0, num_points / 2);
@@ -204,7 +226,8 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
     shape.insert(shape.begin(), {1, model.arguments.value("in_channels", kInputs)});
     auto result_shape = shape;
     const auto out = model.arguments.find("out_channels");  // null: as many as in_channels
-    if (out == model.arguments.end() || !out->is_null()) result_shape[1] = model.arguments.value("out_channels", kOutputs);
+    if (out == model.arguments.end() || !out->is_null())
+        result_shape[1] = model.arguments.value("out_channels", kOutputs);
     return {.name = entry.name,
             .module = model.module,
             .forward = [model, grid = torch::rand(shape, device)] { return model.forward_grid(grid); },
@@ -249,7 +272,8 @@ ModelTimes time_model(const TimedModel& timed, const ModelRun& run, c10::Device 
         times.training_seconds = step.wall;
         times.training_cpu_seconds = step.cpu;
     }
-    if (run.from_graph) times.graph_seconds = seconds_from_graph(device, run.num_repeats, *optimizer, forward_and_backward);
+    if (run.from_graph)
+        times.graph_seconds = seconds_from_graph(device, run.num_repeats, *optimizer, forward_and_backward);
     {
         const torch::NoGradGuard no_grad;
         timed.module->eval();

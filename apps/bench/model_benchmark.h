@@ -36,8 +36,8 @@ TimedModel timed_transolver(const StepShape& shape, c10::Device device);
 /// @param arguments   arguments of its constructor that replace the defaults
 /// @param extents     cells of a grid along each direction; empty: equal numbers that make up about `num_points`
 /// @throws InvalidInput as `make_model`, and for extents with a model of points
-TimedModel timed_model(const std::string& name, const nlohmann::json& arguments, std::int64_t num_points, const std::vector<std::int64_t>& extents,
-                       c10::Device device);
+TimedModel timed_model(const std::string& name, const nlohmann::json& arguments, std::int64_t num_points,
+                       const std::vector<std::int64_t>& extents, c10::Device device);
 
 /// Times of a model on plain tensors in one process.
 struct ModelTimes {

@@ -40,9 +40,12 @@ std::vector<OperatorCost> time_operators(int num_rounds)
 {
     const torch::NoGradGuard no_grad;
     const auto weight = torch::rand({16, 16}), bias = torch::rand({16}), kernel = torch::rand({4, 4, 3, 3});
-    const Operands plain_operands{torch::rand({1, 8, 16}), torch::rand({1, 8, 16}), torch::rand({8, 16}), torch::rand({1, 4, 8, 8})};
+    const Operands plain_operands{torch::rand({1, 8, 16}), torch::rand({1, 8, 16}), torch::rand({8, 16}),
+                                  torch::rand({1, 4, 8, 8})};
     const auto mesh = DeviceMesh::single();
-    const auto cut = [&](const torch::Tensor& tensor, std::int64_t dim) { return from_local(tensor, mesh, {Shard(dim)}); };
+    const auto cut = [&](const torch::Tensor& tensor, std::int64_t dim) {
+        return from_local(tensor, mesh, {Shard(dim)});
+    };
     Operands sharded_operands{cut(plain_operands.x, 1), {}, cut(plain_operands.rows, 0), cut(plain_operands.image, 2)};
     sharded_operands.y = from_local(plain_operands.y, spec_of(sharded_operands.x));
 

@@ -86,7 +86,8 @@ int compare(const BenchOptions& options)
 {
     const auto part_counts = parse_numbers(options.parts, "-n");
     TextTable table("lrlrrrrrrrr");
-    table.add_row({"mesh", "parts", "method", "cut", "of METIS", "ghosts", "of METIS", "imbalance", "in pieces", "CPU s", "of METIS"});
+    table.add_row({"mesh", "parts", "method", "cut", "of METIS", "ghosts", "of METIS", "imbalance", "in pieces",
+                   "CPU s", "of METIS"});
     auto results = Json::array();
     std::map<std::string, std::array<double, 4>> logs;  // sums of logarithms of cut, ghosts, seconds; and their number
     std::map<std::string, std::int64_t> num_worse;      // runs with more cut edges or ghosts than METIS alone
@@ -103,7 +104,8 @@ int compare(const BenchOptions& options)
             for (std::int32_t seed = 0; seed < options.num_seeds; ++seed) {
                 show_progress(fmt::format("{} in {} parts, seed {}", name, num_parts, seed));
                 start = cpu_seconds();
-                const auto plain = partition_with_metis(graph, {.num_parts = num_parts, .imbalance = options.imbalance, .seed = seed});
+                const auto plain =
+                    partition_with_metis(graph, {.num_parts = num_parts, .imbalance = options.imbalance, .seed = seed});
                 add(rows[0].second, plain, graph, cpu_seconds() - start);
                 for (std::size_t m = 0; m < options.methods.size(); ++m) {
                     CutOptions cut;
@@ -124,18 +126,24 @@ int compare(const BenchOptions& options)
                 }
             }
             for (const auto& [method, measured] : rows) {
-                const auto ratio = [&](auto member) { return median(measured.*member) / median(rows[0].second.*member); };
-                const auto cut = ratio(&Measured::cut), ghosts = ratio(&Measured::ghosts), seconds = ratio(&Measured::seconds);
+                const auto ratio = [&](auto member) {
+                    return median(measured.*member) / median(rows[0].second.*member);
+                };
+                const auto cut = ratio(&Measured::cut), ghosts = ratio(&Measured::ghosts),
+                           seconds = ratio(&Measured::seconds);
                 auto& log = logs[method];
                 log[0] += std::log(cut);
                 log[1] += std::log(ghosts);
                 log[2] += std::log(seconds);
                 log[3] += 1;
                 for (std::size_t run = 0; run < measured.cut.size(); ++run)
-                    num_worse[method] += measured.cut[run] > rows[0].second.cut[run] || measured.ghosts[run] > rows[0].second.ghosts[run];
-                table.add_row({name, std::to_string(num_parts), method, fixed_text(median(measured.cut), 0), fixed_text(cut, 3),
-                               fixed_text(median(measured.ghosts), 0), fixed_text(ghosts, 3), fixed_text(std::ranges::max(measured.imbalance), 3),
-                               fixed_text(std::ranges::max(measured.pieces), 0), fixed_text(median(measured.seconds), 3), fixed_text(seconds, 2)});
+                    num_worse[method] += measured.cut[run] > rows[0].second.cut[run] ||
+                                         measured.ghosts[run] > rows[0].second.ghosts[run];
+                table.add_row({name, std::to_string(num_parts), method, fixed_text(median(measured.cut), 0),
+                               fixed_text(cut, 3), fixed_text(median(measured.ghosts), 0), fixed_text(ghosts, 3),
+                               fixed_text(std::ranges::max(measured.imbalance), 3),
+                               fixed_text(std::ranges::max(measured.pieces), 0),
+                               fixed_text(median(measured.seconds), 3), fixed_text(seconds, 2)});
                 results.push_back({{"mesh", name},
                                    {"num_cells", mesh.num_cells()},
                                    {"graph_seconds", graph_seconds},
@@ -155,15 +163,21 @@ int compare(const BenchOptions& options)
     for (const auto& [method, log] : logs) {
         if (method == "METIS alone") continue;
         const auto mean = [&](int i) { return std::exp(log[i] / log[3]); };
-        table.add_row({"geometric mean", "", method, "", fixed_text(mean(0), 3), "", fixed_text(mean(1), 3), "", "", "", fixed_text(mean(2), 2)});
-        means[method] = {{"cut", mean(0)}, {"largest_ghosts", mean(1)}, {"cpu_seconds", mean(2)}, {"runs_worse_than_metis", num_worse[method]}};
+        table.add_row({"geometric mean", "", method, "", fixed_text(mean(0), 3), "", fixed_text(mean(1), 3), "", "", "",
+                       fixed_text(mean(2), 2)});
+        means[method] = {{"cut", mean(0)},
+                         {"largest_ghosts", mean(1)},
+                         {"cpu_seconds", mean(2)},
+                         {"runs_worse_than_metis", num_worse[method]}};
         worse += fmt::format("\n{}: worse than METIS in cut or ghosts in {} of {} runs", method, num_worse[method],
                              static_cast<std::int64_t>(log[3]) * options.num_seeds);
     }
     if (options.json)
-        print_json({{"seeds", options.num_seeds}, {"results", std::move(results)}, {"geometric_means", std::move(means)}});
+        print_json(
+            {{"seeds", options.num_seeds}, {"results", std::move(results)}, {"geometric_means", std::move(means)}});
     else
-        std::cout << "Medians over " << options.num_seeds << " seeds, largest imbalance; ghosts: largest count of a part, one layer\n\n"
+        std::cout << "Medians over " << options.num_seeds
+                  << " seeds, largest imbalance; ghosts: largest count of a part, one layer\n\n"
                   << table << worse << '\n';
     return exit_code::ok;
 }
@@ -172,10 +186,12 @@ int partition_bench_command(std::span<const std::string> arguments)
 {
     BenchOptions options;
     CLI::App app("Cuts meshes by the given methods and by METIS's k-way alone, with several seeds, and compares\n"
-                 "cut, largest ghost count, imbalance and CPU seconds. A mesh is a file, or a kind with a number of cells to make:\n"
+                 "cut, largest ghost count, imbalance and CPU seconds. A mesh is a file, or a kind with a number of "
+                 "cells to make:\n"
                  "tets, hybrid, graded, surface, hexes; e.g. tets:1000000.",
                  "bench partition");
-    app.add_option("meshes", options.meshes, "files, or kinds of meshes to make with their number of cells, e.g. tets:1000000")
+    app.add_option("meshes", options.meshes,
+                   "files, or kinds of meshes to make with their number of cells, e.g. tets:1000000")
         ->type_name("MESH")
         ->default_str("tets, hybrid, graded and surface of a million cells");
     app.add_option("-n,--num-parts", options.parts, "numbers of parts")->type_name("N,...")->capture_default_str();
@@ -187,13 +203,18 @@ int partition_bench_command(std::span<const std::string> arguments)
         ->check(CLI::PositiveNumber)
         ->type_name("N")
         ->capture_default_str();
-    app.add_option("--imbalance", options.imbalance, "largest allowed size of a part divided by its equal share")->type_name("RATIO")->capture_default_str();
+    app.add_option("--imbalance", options.imbalance, "largest allowed size of a part divided by its equal share")
+        ->type_name("RATIO")
+        ->capture_default_str();
     app.add_flag("--quality", options.quality, "search longer (three to four times) for fewer cut faces and ghosts");
     app.add_flag("--no-refine", options.plain, "do not refine the methods' results");
-    app.add_flag("--contiguous", options.contiguous, "make every part connected, where the mesh and the imbalance allow it");
-    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report, with the values of every seed");
+    app.add_flag("--contiguous", options.contiguous,
+                 "make every part connected, where the mesh and the imbalance allow it");
+    app.add_flag("--json", options.json,
+                 "one JSON object on stdout instead of the report, with the values of every seed");
     if (!parse_arguments(app, arguments)) return exit_code::ok;
-    if (options.meshes.empty()) options.meshes = {"tets:1000000", "hybrid:1000000", "graded:1000000", "surface:1000000"};
+    if (options.meshes.empty())
+        options.meshes = {"tets:1000000", "hybrid:1000000", "graded:1000000", "surface:1000000"};
     for (const auto& method : options.methods) partition_method(method);
     return compare(options);
 }

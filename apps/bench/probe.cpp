@@ -27,7 +27,8 @@ public:
     void called(const RuleEvent& event) override
     {
         const auto same = [&](const ProbedOperator& known) {
-            return known.name == event.op && known.inputs == event.inputs && known.outputs == event.outputs && known.gathered == event.gathered;
+            return known.name == event.op && known.inputs == event.inputs && known.outputs == event.outputs &&
+                   known.gathered == event.gathered;
         };
         auto found = std::find_if(operators.begin(), operators.end(), same);
         if (found == operators.end()) {
@@ -70,7 +71,8 @@ std::string last_line(const std::string& text)
     std::istringstream lines(text);
     std::string line, last;
     while (std::getline(lines, line)) {
-        if (!line.empty() && !line.starts_with("frame #") && !line.starts_with("Exception raised from")) last = line.substr(0, 300);
+        if (!line.empty() && !line.starts_with("frame #") && !line.starts_with("Exception raised from"))
+            last = line.substr(0, 300);
     }
     return last;
 }
@@ -87,13 +89,15 @@ torch::jit::Module load(const ProbeRequest& request, const at::Device& device)
         for (const auto& buffer : model.buffers()) move_in_place(buffer, device);
         return model;
     } catch (const std::exception& error) {
-        throw IoError(fmt::format("{} cannot be read as a TorchScript model: {}. Write it in Python with torch.jit.script(model).save(path).",
-                                  request.model.string(), first_line(error_text(error))));
+        throw IoError(fmt::format(
+            "{} cannot be read as a TorchScript model: {}. Write it in Python with torch.jit.script(model).save(path).",
+            request.model.string(), first_line(error_text(error))));
     }
 }
 
 /// Finds the arguments of forward, in order, among the file's tensors.
-std::vector<at::Tensor> arguments_of(const torch::jit::Module& model, const NamedArrays& file, const ProbeRequest& request)
+std::vector<at::Tensor> arguments_of(const torch::jit::Module& model, const NamedArrays& file,
+                                     const ProbeRequest& request)
 {
     std::vector<at::Tensor> inputs;
     const auto& arguments = model.get_method("forward").function().getSchema().arguments();
@@ -107,10 +111,12 @@ std::vector<at::Tensor> arguments_of(const torch::jit::Module& model, const Name
         if (arguments[k].default_value()) break;
         std::string names;
         for (const auto& known : file.arrays) names += (names.empty() ? "'" : ", '") + known.name + "'";
-        throw InvalidInput(fmt::format("{} has no tensor '{}'{}, an argument of {}; it has {}. Add it.", request.input.string(), arguments[k].name(),
-                                       k == 1 ? " or 'input'" : "", request.model.string(), names.empty() ? "none" : names));
+        throw InvalidInput(fmt::format("{} has no tensor '{}'{}, an argument of {}; it has {}. Add it.",
+                                       request.input.string(), arguments[k].name(), k == 1 ? " or 'input'" : "",
+                                       request.model.string(), names.empty() ? "none" : names));
     }
-    if (inputs.empty()) throw InvalidInput(request.model.string() + ": its forward takes no tensor, so that there is nothing to cut.");
+    if (inputs.empty())
+        throw InvalidInput(request.model.string() + ": its forward takes no tensor, so that there is nothing to cut.");
     return inputs;
 }
 
@@ -137,7 +143,8 @@ std::string numbered(const std::string& name, std::size_t i)
 
 /// Runs the model and returns all tensors that are compared, by name and in their layouts.
 std::vector<std::pair<std::string, at::Tensor>> run(torch::jit::Module model, const std::vector<at::Tensor>& inputs,
-                                                    const std::optional<at::Tensor>& grad_output, const ProbeRequest& request)
+                                                    const std::optional<at::Tensor>& grad_output,
+                                                    const ProbeRequest& request)
 {
     torch::manual_seed(0);  // the same draws in both runs
     std::vector<c10::IValue> arguments;
@@ -153,15 +160,20 @@ std::vector<std::pair<std::string, at::Tensor>> run(torch::jit::Module model, co
         for (const auto& output : outputs) {
             if (!output.requires_grad()) continue;
             if (grad_output && grad_output->sizes() != output.sizes()) {
-                throw InvalidInput(request.input.string() +
-                                   ": 'grad_output' does not have the shape of the model's output. Give it one factor for each value.");
+                throw InvalidInput(request.input.string() + ": 'grad_output' does not have the shape of the model's "
+                                                            "output. Give it one factor for each value.");
             }
-            const auto weights = grad_output ? *grad_output : at::arange(output.numel(), at::kDouble).cos().reshape(output.sizes()).to(output.options());
+            const auto weights =
+                grad_output
+                    ? *grad_output
+                    : at::arange(output.numel(), at::kDouble).cos().reshape(output.sizes()).to(output.options());
             const auto sum = (output * weights).sum();
             loss = loss.defined() ? loss + sum : sum;
             if (grad_output) break;
         }
-        if (!loss.defined()) throw InvalidInput(request.model.string() + ": no output depends on an input or a parameter; leave --backward out.");
+        if (!loss.defined())
+            throw InvalidInput(request.model.string() +
+                               ": no output depends on an input or a parameter; leave --backward out.");
         loss.backward();
     }
     for (std::size_t i = 0; i < outputs.size(); ++i) tensors.emplace_back(numbered("output", i), outputs[i].detach());
@@ -170,7 +182,8 @@ std::vector<std::pair<std::string, at::Tensor>> run(torch::jit::Module model, co
             if (inputs[i].grad().defined()) tensors.emplace_back(numbered("grad_input", i), inputs[i].grad());
         }
         for (const auto& parameter : model.named_parameters()) {
-            if (parameter.value.grad().defined()) tensors.emplace_back("grad." + parameter.name, parameter.value.grad());
+            if (parameter.value.grad().defined())
+                tensors.emplace_back("grad." + parameter.name, parameter.value.grad());
         }
     }
     if (request.train) {
@@ -218,11 +231,14 @@ double largest_difference(const at::Tensor& found, const at::Tensor& expected)
 ProbedDifference compare(const std::string& name, const at::Tensor& found, const at::Tensor& expected)
 {
     ProbedDifference difference{.name = name, .largest_difference = INFINITY};
-    if (!found.defined() || found.sizes() != expected.sizes() || found.scalar_type() != expected.scalar_type()) return difference;
+    if (!found.defined() || found.sizes() != expected.sizes() || found.scalar_type() != expected.scalar_type())
+        return difference;
     const auto e = expected.to(at::kDouble), finite = e.masked_select(e.isfinite());
     difference.largest_difference = largest_difference(found, expected);
     difference.scale = finite.numel() ? finite.abs().max().item<double>() : 0;
-    const double tolerance = expected.scalar_type() == at::kDouble ? 1e-10 : at::isReducedFloatingType(expected.scalar_type()) ? 2e-2 : 1e-5;
+    const double tolerance = expected.scalar_type() == at::kDouble               ? 1e-10
+                             : at::isReducedFloatingType(expected.scalar_type()) ? 2e-2
+                                                                                 : 1e-5;
     difference.equal = difference.largest_difference <= tolerance * difference.scale;
     return difference;
 }
@@ -231,7 +247,8 @@ ProbedDifference compare(const std::string& name, const at::Tensor& found, const
 at::Tensor changed_in_last_bit(const at::Tensor& tensor)
 {
     if (!tensor.is_floating_point()) return tensor;
-    const auto sign = at::where(at::rand(tensor.sizes(), at::kFloat).lt(0.5), -1.0, 1.0).to(tensor.device(), tensor.scalar_type());
+    const auto sign =
+        at::where(at::rand(tensor.sizes(), at::kFloat).lt(0.5), -1.0, 1.0).to(tensor.device(), tensor.scalar_type());
     const auto steps = tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble;
     if (steps) return at::where(tensor.eq(0), tensor, at::nextafter(tensor, sign * INFINITY));
     return tensor + tensor * sign * (tensor.scalar_type() == at::kHalf ? 0x1p-10 : 0x1p-7);
@@ -239,8 +256,9 @@ at::Tensor changed_in_last_bit(const at::Tensor& tensor)
 
 /// Marks as equal what differs by no more than rounding, which it measures by serial runs with numbers changed in their
 /// last bits and by one in double precision.
-void allow_rounding(ProbeReport& report, const std::vector<std::pair<std::string, at::Tensor>>& expected, const std::vector<at::Tensor>& inputs,
-                    const std::optional<at::Tensor>& grad_output, const ProbeRequest& request, const at::Device& device)
+void allow_rounding(ProbeReport& report, const std::vector<std::pair<std::string, at::Tensor>>& expected,
+                    const std::vector<at::Tensor>& inputs, const std::optional<at::Tensor>& grad_output,
+                    const ProbeRequest& request, const at::Device& device)
 {
     constexpr int num_trials = 3;
     constexpr double most_roundings = 10;
@@ -267,13 +285,16 @@ void allow_rounding(ProbeReport& report, const std::vector<std::pair<std::string
         auto model = load(request, device);
         model.to(at::kDouble);
         std::vector<at::Tensor> leaves;
-        for (const auto& input : inputs) leaves.push_back(leaf(input.is_floating_point() ? input.to(at::kDouble) : input, request));
-        auto in_double = run(model, leaves, grad_output ? std::optional(grad_output->to(at::kDouble)) : std::nullopt, request);
+        for (const auto& input : inputs)
+            leaves.push_back(leaf(input.is_floating_point() ? input.to(at::kDouble) : input, request));
+        auto in_double =
+            run(model, leaves, grad_output ? std::optional(grad_output->to(at::kDouble)) : std::nullopt, request);
         // Random draws may differ in double precision: then this run does not measure rounding.
         for (auto& [name, tensor] : in_double) tensor = tensor.cpu();
         const bool is_same_run = std::ranges::equal(in_double, expected, [](const auto& found, const auto& serial) {
             return found.first == serial.first && found.second.sizes() == serial.second.sizes() &&
-                   (!found.first.starts_with("output") || at::allclose(found.second.to(at::kDouble), serial.second.to(at::kDouble), 1e-3, 1e-3));
+                   (!found.first.starts_with("output") ||
+                    at::allclose(found.second.to(at::kDouble), serial.second.to(at::kDouble), 1e-3, 1e-3));
         });
         if (is_same_run) take_note(in_double);
     } catch (const std::exception&) {
@@ -281,7 +302,8 @@ void allow_rounding(ProbeReport& report, const std::vector<std::pair<std::string
     }
     for (auto& difference : report.differences) {
         const bool is_known = std::isfinite(difference.rounding) && std::isfinite(difference.largest_difference);
-        difference.equal = difference.equal || (is_known && difference.largest_difference <= most_roundings * difference.rounding);
+        difference.equal =
+            difference.equal || (is_known && difference.largest_difference <= most_roundings * difference.rounding);
     }
 }
 
@@ -310,7 +332,8 @@ ProbeReport probe(const ProbeRequest& request, World& world)
     if (const auto* array = file.find("grad_output")) grad_output = to_tensor(*array).to(device);
     for (const auto dim : request.dims) {
         if (dim >= inputs[0].dim()) {
-            throw InvalidInput(fmt::format("--shard {}: the input has {} dimensions, 0 to {}.", dim, inputs[0].dim(), inputs[0].dim() - 1));
+            throw InvalidInput(fmt::format("--shard {}: the input has {} dimensions, 0 to {}.", dim, inputs[0].dim(),
+                                           inputs[0].dim() - 1));
         }
     }
 
@@ -319,15 +342,20 @@ ProbeReport probe(const ProbeRequest& request, World& world)
     report.device = device_name(device);
     report.mesh_shape = probe_mesh_shape(world.size(), request.dims.size());
     const auto mesh = DeviceMesh::create(world, report.mesh_shape,
-                                         request.dims.size() == 1 ? std::vector<std::string>{"domain"} : std::vector<std::string>{"rows", "columns"});
+                                         request.dims.size() == 1 ? std::vector<std::string>{"domain"}
+                                                                  : std::vector<std::string>{"rows", "columns"});
     std::vector<AxisLayout> axes(request.dims.size());
     for (std::size_t a = 0; a < axes.size(); ++a) {
         const auto dim = request.dims[a];
-        axes[a] = {Shard(dim), std::make_shared<Extents>(extents_of(inputs[0].size(dim), mesh->size(static_cast<std::int64_t>(a)), request.shares)), 1};
+        axes[a] = {Shard(dim),
+                   std::make_shared<Extents>(
+                       extents_of(inputs[0].size(dim), mesh->size(static_cast<std::int64_t>(a)), request.shares)),
+                   1};
     }
     const auto cut_as_the_first = [&](const at::Tensor& input) {
-        return std::all_of(request.dims.begin(), request.dims.end(),
-                           [&](std::int64_t dim) { return dim < input.dim() && input.size(dim) == inputs[0].size(dim); });
+        return std::all_of(request.dims.begin(), request.dims.end(), [&](std::int64_t dim) {
+            return dim < input.dim() && input.size(dim) == inputs[0].size(dim);
+        });
     };
 
     // The serial run comes first and on one rank only: memory for it is needed once, and the model's random draws are
@@ -341,8 +369,8 @@ ProbeReport probe(const ProbeRequest& request, World& world)
         } catch (const InvalidInput&) {
             throw;
         } catch (const std::exception& error) {
-            throw InvalidInput(fmt::format("{} does not run on {}, without sharding either: {}", request.model.string(), request.input.string(),
-                                           last_line(error_text(error))));
+            throw InvalidInput(fmt::format("{} does not run on {}, without sharding either: {}", request.model.string(),
+                                           request.input.string(), last_line(error_text(error))));
         }
     }
     mesh->all().barrier();
@@ -366,7 +394,9 @@ ProbeReport probe(const ProbeRequest& request, World& world)
         found = run(load(request, device), sharded, grad_output, request);
     } catch (const std::exception& error) {
         // TorchScript's interpreter hides the type of an error, and shows its text last.
-        if (recorder.refusal.empty()) throw std::runtime_error(request.model.string() + " failed with sharded inputs: " + last_line(error_text(error)));
+        if (recorder.refusal.empty())
+            throw std::runtime_error(request.model.string() +
+                                     " failed with sharded inputs: " + last_line(error_text(error)));
     }
     report.operators = std::move(recorder.operators);
     report.refused_operator = std::move(recorder.refused_operator);
@@ -384,11 +414,15 @@ ProbeReport probe(const ProbeRequest& request, World& world)
             }
             report.differences.push_back(compare(name, other, tensor));
         }
-        const auto all_equal = [&] { return std::all_of(report.differences.begin(), report.differences.end(), [](const auto& one) { return one.equal; }); };
+        const auto all_equal = [&] {
+            return std::all_of(report.differences.begin(), report.differences.end(),
+                               [](const auto& one) { return one.equal; });
+        };
         if (!all_equal()) allow_rounding(report, expected, inputs, grad_output, request, device);
         for (auto& [name, tensor] : found) {
             // A gradient that the serial run does not have must be zero.
-            const bool known = std::any_of(expected.begin(), expected.end(), [&, &name = name](const auto& item) { return item.first == name; });
+            const bool known = std::any_of(expected.begin(), expected.end(),
+                                           [&, &name = name](const auto& item) { return item.first == name; });
             if (!known) {
                 report.differences.push_back(compare(name, tensor, at::zeros_like(tensor)));
             }

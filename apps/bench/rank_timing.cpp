@@ -45,7 +45,8 @@ double seconds_together(const DeviceMesh& mesh, const std::function<void()>& wor
     mesh.all().barrier();
     const auto start = std::chrono::steady_clock::now();
     work();
-    auto seconds = at::full({1}, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), at::kDouble);
+    auto seconds =
+        at::full({1}, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), at::kDouble);
     mesh.all().all_reduce(seconds, Reduction::Max);
     return seconds.item<double>();
 }

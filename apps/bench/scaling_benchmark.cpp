@@ -25,8 +25,8 @@ using Work = std::function<void()>;
 
 /// Times plain and sharded work in pairs. `share` is the factor from the time of the plain work to that of a rank's
 /// share.
-ScalingResult compare(const std::string& workload, const std::string& kind, const Mesh& mesh, int num_repeats, double share, const Work& plain,
-                      const Work& sharded)
+ScalingResult compare(const std::string& workload, const std::string& kind, const Mesh& mesh, int num_repeats,
+                      double share, const Work& plain, const Work& sharded)
 {
     ScalingResult result{workload, kind};
     std::vector<double> ceilings, times, ratios;
@@ -80,14 +80,15 @@ ScalingResult attention(const Mesh& mesh, int num_repeats, bool uneven)
     const auto own = narrow_to_shard(q, layout, mesh->coordinate(0)).clone();
     const auto sq = cut(q, layout, mesh), sk = cut(k, layout, mesh), sv = cut(v, layout, mesh);
     return compare(
-        std::string("ring attention, 8192 tokens, 8 heads of 32") + (uneven ? ", 7:3" : ""), "strong", mesh, num_repeats, 1, [&] { run(own, k, v); },
-        [&] { run(sq, sk, sv); });
+        std::string("ring attention, 8192 tokens, 8 heads of 32") + (uneven ? ", 7:3" : ""), "strong", mesh,
+        num_repeats, 1, [&] { run(own, k, v); }, [&] { run(sq, sk, sv); });
 }
 
 /// Times a spectral convolution of FNO on a cut grid against the same on the gathered grid, whose FFT every rank
 /// computes.
 /// @param shares_modes   whether each rank has the weights of its own modes only; the gathered run has all weights
-ScalingResult spectral_convolution(const Mesh& mesh, int num_repeats, const std::vector<std::int64_t>& extents, std::int64_t num_modes, bool shares_modes)
+ScalingResult spectral_convolution(const Mesh& mesh, int num_repeats, const std::vector<std::int64_t>& extents,
+                                   std::int64_t num_modes, bool shares_modes)
 {
     constexpr std::int64_t kChannels = 32;
     torch::manual_seed(0);
@@ -95,7 +96,10 @@ ScalingResult spectral_convolution(const Mesh& mesh, int num_repeats, const std:
     SpectralConvolution whole(kChannels, modes), own(kChannels, modes);
     torch::nn::ModuleList model(own);  // gives the parameters the names by which they are cut
     std::optional<FullyShardedModule> sharded;
-    if (shares_modes) sharded.emplace(fully_shard(*model, mesh, {.is_unit = {}, .over_all_axes = true, .kept_parts = share_modes(*model, mesh->num_ranks())}));
+    if (shares_modes)
+        sharded.emplace(
+            fully_shard(*model, mesh,
+                        {.is_unit = {}, .over_all_axes = true, .kept_parts = share_modes(*model, mesh->num_ranks())}));
     std::vector<std::int64_t> shape{1, kChannels};
     shape.insert(shape.end(), extents.begin(), extents.end());
     const auto grid = cut(torch::randn(shape), even_layout(extents[0], 2, *mesh), mesh);
@@ -116,8 +120,10 @@ struct VisionTransformerImpl : torch::nn::Module {
         patches = register_module("patches", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, width, 8).stride(8)));
         for (std::int64_t b = 0; b < num_blocks; ++b) {
             const auto name = "block" + std::to_string(b);
-            norms.push_back(register_module(name + "_norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}))));
-            norms.push_back(register_module(name + "_norm2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}))));
+            norms.push_back(
+                register_module(name + "_norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}))));
+            norms.push_back(
+                register_module(name + "_norm2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}))));
             linears.push_back(register_module(name + "_qkv", torch::nn::Linear(width, 3 * width)));
             linears.push_back(register_module(name + "_out", torch::nn::Linear(width, width)));
             linears.push_back(register_module(name + "_up", torch::nn::Linear(width, 4 * width)));
@@ -129,8 +135,13 @@ struct VisionTransformerImpl : torch::nn::Module {
     {
         auto x = patches->forward(image).flatten(2).transpose(1, 2);
         for (std::size_t b = 0; 2 * b < norms.size(); ++b) {
-            const auto qkv = linears[4 * b]->forward(norms[2 * b]->forward(x)).unflatten(2, {3, num_heads, -1}).permute({2, 0, 3, 1, 4}).unbind(0);
-            x = x + linears[4 * b + 1]->forward(torch::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2]).transpose(1, 2).flatten(2));
+            const auto qkv = linears[4 * b]
+                                 ->forward(norms[2 * b]->forward(x))
+                                 .unflatten(2, {3, num_heads, -1})
+                                 .permute({2, 0, 3, 1, 4})
+                                 .unbind(0);
+            x = x + linears[4 * b + 1]->forward(
+                        torch::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2]).transpose(1, 2).flatten(2));
             x = x + linears[4 * b + 3]->forward(torch::gelu(linears[4 * b + 2]->forward(norms[2 * b + 1]->forward(x))));
         }
         return x;
@@ -155,8 +166,8 @@ ScalingResult vision_transformer(const Mesh& mesh, int num_repeats)
         net->forward(x).square().mean().backward();
     };
     return compare(
-        "vision transformer, 512 x 512, 16 blocks of 128", "strong", mesh, num_repeats, 1.0 / static_cast<double>(mesh->num_ranks()),
-        [&] { run(plain, image); }, [&] { run(model, sharded); });
+        "vision transformer, 512 x 512, 16 blocks of 128", "strong", mesh, num_repeats,
+        1.0 / static_cast<double>(mesh->num_ranks()), [&] { run(plain, image); }, [&] { run(model, sharded); });
 }
 
 ScalingResult transolver(int num_repeats, std::int64_t num_points, const std::string& kind, World& world)
@@ -214,10 +225,12 @@ ScalingReport measure_scaling(int num_repeats, World& world)
     report.results.push_back(attention(mesh, num_repeats, false));
     if (mesh->num_ranks() > 1) report.results.push_back(attention(mesh, num_repeats, true));
     report.results.push_back(vision_transformer(mesh, num_repeats));
-    for (const std::int64_t extent : {128, 256, 512, 1024}) report.results.push_back(spectral_convolution(mesh, num_repeats, {extent, extent}, 16, false));
+    for (const std::int64_t extent : {128, 256, 512, 1024})
+        report.results.push_back(spectral_convolution(mesh, num_repeats, {extent, extent}, 16, false));
     for (const std::int64_t extent : {32, 64, 96}) {
         for (const bool shares_modes : {false, true})
-            report.results.push_back(spectral_convolution(mesh, num_repeats, {extent, extent, extent}, 8, shares_modes));
+            report.results.push_back(
+                spectral_convolution(mesh, num_repeats, {extent, extent, extent}, 8, shares_modes));
     }
     return report;
 }

@@ -24,7 +24,8 @@ struct Trainee {
     at::Device device;
 
     Trainee(const TransolverOptions& options, const at::Device& device)
-        : model(moved(options, device)), optimizer(make_adamw(model->parameters(), torch::optim::AdamWOptions(1e-3))), device(device)
+        : model(moved(options, device)), optimizer(make_adamw(model->parameters(), torch::optim::AdamWOptions(1e-3))),
+          device(device)
     {
     }
 
@@ -66,10 +67,12 @@ StepTimes time_training_step(const StepShape& shape, int num_repeats, World& wor
     const auto replicated = replicate(*sharded.model, mesh);
     const auto extents = even_extents(shape.num_points, ranks.size());
     const auto own = extents[ranks.rank()];
-    const auto fx = torch::ones({1, own, 1}, device), embedding = torch::rand({1, own, 6}, device), target = torch::rand({1, own, 4}, device);
+    const auto fx = torch::ones({1, own, 1}, device), embedding = torch::rand({1, own, 6}, device),
+               target = torch::rand({1, own, 4}, device);
     const std::vector<AxisLayout> axes{{Shard(1), std::make_shared<Extents>(extents), 1}};
     const auto spec = make_spec(mesh, axes);
-    const auto sharded_fx = from_local(fx, spec), sharded_embedding = from_local(embedding, spec), sharded_target = from_local(target, spec);
+    const auto sharded_fx = from_local(fx, spec), sharded_embedding = from_local(embedding, spec),
+               sharded_target = from_local(target, spec);
 
     std::vector<double> plain_seconds, sharded_seconds, ratios;
     std::vector<CommCounter::Call> step_calls;

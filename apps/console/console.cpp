@@ -60,7 +60,10 @@ std::vector<double> parse_numbers(std::string_view text, std::string_view option
         const std::string wanted = count == 0   ? "numbers separated by commas"
                                    : count == 1 ? "a number"
                                                 : std::to_string(count) + " numbers separated by commas";
-        throw UsageError(fmt::format("{} is '{}'; expected {}, e.g. {}.", option, text, wanted, count == 1 ? "40" : count == 2 ? "-1,1" : "1,0,0"));
+        throw UsageError(fmt::format("{} is '{}'; expected {}, e.g. {}.", option, text, wanted,
+                                     count == 1   ? "40"
+                                     : count == 2 ? "-1,1"
+                                                  : "1,0,0"));
     }
     return numbers;
 }
@@ -86,7 +89,8 @@ void say_on_interruption_of(std::string_view verb, const std::string& left)
     }
     // At a terminal the current line may show a progress bar or ^C, so the message begins on a new one.
     const std::string line = isatty(STDERR_FILENO) == 1 ? "\n" : "";
-    say_on_interruption(fmt::format("{}meshard {}: interrupted.{}{}\n", line, verb, left.empty() ? "" : " ", left), left);
+    say_on_interruption(fmt::format("{}meshard {}: interrupted.{}{}\n", line, verb, left.empty() ? "" : " ", left),
+                        left);
 }
 
 void show_progress(std::string_view text, std::optional<double> done)
@@ -98,7 +102,8 @@ void show_progress(std::string_view text, std::optional<double> done)
         constexpr std::size_t width = 30;
         const double share = std::clamp(*done, 0.0, 1.0);
         const auto full = static_cast<std::size_t>(share * width);
-        std::cerr << '[' << std::string(full, '#') << std::string(width - full, '.') << "] " << static_cast<int>(share * 100) << "% ";
+        std::cerr << '[' << std::string(full, '#') << std::string(width - full, '.') << "] "
+                  << static_cast<int>(share * 100) << "% ";
     }
     std::cerr << text << std::flush;
 }

@@ -16,7 +16,8 @@ std::string error_text(const std::exception& error)
     std::string text = of_torch ? of_torch->what_without_backtrace() : error.what();
     // An exception that quotes another one contains its backtrace, and LibTorch's out-of-memory message goes on with
     // usage figures; both are cut off.
-    for (const std::string_view beginning : {"\nException raised from ", "\nframe #", "\nC++ CapturedTraceback:", " Including non-PyTorch memory,"})
+    for (const std::string_view beginning :
+         {"\nException raised from ", "\nframe #", "\nC++ CapturedTraceback:", " Including non-PyTorch memory,"})
         text.erase(std::min(text.size(), text.find(beginning)));
     while (!text.empty() && text.back() == '\n') text.pop_back();
     return dynamic_cast<const c10::OutOfMemoryError*>(&error) ? "out of memory: " + text : text;

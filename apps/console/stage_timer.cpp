@@ -30,7 +30,8 @@ void StageTimer::end()
     if (stage_.empty()) return;
     seconds_.emplace_back(stage_, std::chrono::duration<double>(Clock::now() - stage_start_).count());
     peaks_.push_back(peak_memory_bytes());
-    if (const auto planned = std::ranges::find(plan_, stage_, &PlannedStage::name); planned != plan_.end()) done_ += planned->share;
+    if (const auto planned = std::ranges::find(plan_, stage_, &PlannedStage::name); planned != plan_.end())
+        done_ += planned->share;
     stage_.clear();
     show_progress("");
 }

@@ -51,7 +51,8 @@ std::vector<std::int32_t> parse_levels(const std::string& text)
         levels.push_back(static_cast<std::int32_t>(level));
         product = std::min<std::int64_t>(product * levels.back(), std::int64_t{1} << 40);
     }
-    if (product > std::numeric_limits<std::int32_t>::max()) throw UsageError(fmt::format("--levels is '{}', which makes too many parts.", text));
+    if (product > std::numeric_limits<std::int32_t>::max())
+        throw UsageError(fmt::format("--levels is '{}', which makes too many parts.", text));
     return levels;
 }
 
@@ -74,50 +75,68 @@ std::vector<std::string> dump_kinds(const CutArguments& arguments)
 
 std::vector<std::string> weight_names(const CutArguments& arguments)
 {
-    return arguments.weights.empty() || arguments.weights == "cells" ? std::vector<std::string>{} : split(arguments.weights);
+    return arguments.weights.empty() || arguments.weights == "cells" ? std::vector<std::string>{}
+                                                                     : split(arguments.weights);
 }
 
 void add_cut_options(CLI::App& app, CutArguments& arguments)
 {
-    app.add_option("-n,--num-parts", arguments.num_parts, "number of parts; may be left out with --levels, file: and array:")
+    app.add_option("-n,--num-parts", arguments.num_parts,
+                   "number of parts; may be left out with --levels, file: and array:")
         ->each([&arguments](const std::string&) { arguments.has_num_parts = true; })
         ->type_name("N");
     app.add_option("-o,--output", arguments.output, "shards folder to make; must not exist")->type_name("DIR");
-    app.add_option("--method", arguments.method, "how to cut: metis, recursive, scotch, rcb, hilbert, auto, file:PATH or array:NAME")
+    app.add_option("--method", arguments.method,
+                   "how to cut: metis, recursive, scotch, rcb, hilbert, auto, file:PATH or array:NAME")
         ->type_name("NAME")
         ->capture_default_str();
-    app.add_option("--levels", arguments.levels, "number of parts in levels, e.g. 4,2: 4 parts (nodes), each of them in 2 (devices)")->type_name("N,...");
-    app.add_option("--objective", arguments.objective, "what to minimise: cut (faces between parts), ghosts (of the part with most) or both")
+    app.add_option("--levels", arguments.levels,
+                   "number of parts in levels, e.g. 4,2: 4 parts (nodes), each of them in 2 (devices)")
+        ->type_name("N,...");
+    app.add_option("--objective", arguments.objective,
+                   "what to minimise: cut (faces between parts), ghosts (of the part with most) or both")
         ->type_name("NAME")
         ->capture_default_str();
     app.add_flag("--quality", arguments.quality, "search longer (three to four times) for fewer cut faces and ghosts");
-    app.add_flag("--refine", arguments.refine, "also refine the result of methods that are not refined by default (hilbert, file:, array:)");
-    app.add_flag("--no-refine", arguments.no_refine, "do not refine; parts above the allowed imbalance and empty parts are still repaired");
-    app.add_flag("--contiguous", arguments.contiguous, "make every part connected, where the mesh and the imbalance allow it");
+    app.add_flag("--refine", arguments.refine,
+                 "also refine the result of methods that are not refined by default (hilbert, file:, array:)");
+    app.add_flag("--no-refine", arguments.no_refine,
+                 "do not refine; parts above the allowed imbalance and empty parts are still repaired");
+    app.add_flag("--contiguous", arguments.contiguous,
+                 "make every part connected, where the mesh and the imbalance allow it");
     app.add_option("--weights", arguments.weights, "what to balance, one or several: cells, points, faces, array:NAME")
         ->type_name("NAME,...")
         ->default_str("cells");
     app.add_option("--capacities", arguments.capacities, "relative sizes of the parts, one for each, e.g. 1,1,2")
         ->type_name("C,...")
         ->default_str("equal shares");
-    app.add_option("--ghosts", arguments.ghosts, "which neighbours are ghosts: by face, edge or vertex, radius:R or nearest:K")
+    app.add_option("--ghosts", arguments.ghosts,
+                   "which neighbours are ghosts: by face, edge or vertex, radius:R or nearest:K")
         ->type_name("RULE")
         ->capture_default_str();
-    app.add_option("--ghost-layers", arguments.ghost_layers, "layers of such neighbours around each part")->type_name("K")->capture_default_str();
-    app.add_option("--imbalance", arguments.imbalance, "largest allowed size of a part divided by its equal share; refinement uses all of it")
+    app.add_option("--ghost-layers", arguments.ghost_layers, "layers of such neighbours around each part")
+        ->type_name("K")
+        ->capture_default_str();
+    app.add_option("--imbalance", arguments.imbalance,
+                   "largest allowed size of a part divided by its equal share; refinement uses all of it")
         ->type_name("RATIO")
         ->capture_default_str();
-    app.add_option("--seed", arguments.seed, "seed of the random choices; the same file, options and seed give the same shards")
+    app.add_option("--seed", arguments.seed,
+                   "seed of the random choices; the same file, options and seed give the same shards")
         ->type_name("S")
         ->capture_default_str();
-    app.add_option("--threads", arguments.threads, "threads for the graph, the ghosts and writing; the result does not depend on it")
+    app.add_option("--threads", arguments.threads,
+                   "threads for the graph, the ghosts and writing; the result does not depend on it")
         ->type_name("T")
         ->capture_default_str();
     app.add_flag("--allow-empty", arguments.allow_empty, "allow more parts than cells; the other parts stay empty");
     app.add_flag("--dry-run", arguments.dry_run, "cut and report, write no shards; -o may be left out");
-    app.add_option("--preview", arguments.preview, "picture to write, with the parts in colours (.png)")->type_name("PNG");
+    app.add_option("--preview", arguments.preview, "picture to write, with the parts in colours (.png)")
+        ->type_name("PNG");
     app.add_option("--csv", arguments.csv, "table to write, with one row for each part (.csv)")->type_name("FILE");
-    app.add_option("--dump", arguments.dump, "also write the cut for other programs into DIR: metis, foam or both (metis,foam)")->type_name("NAME,...");
+    app.add_option("--dump", arguments.dump,
+                   "also write the cut for other programs into DIR: metis, foam or both (metis,foam)")
+        ->type_name("NAME,...");
     add_compress_option(app, arguments.compress);
     app.add_flag("--json", arguments.json, "one JSON object on stdout instead of the report");
 }
@@ -131,8 +150,10 @@ void check_cut_arguments(CutArguments& arguments, const std::string& input)
         std::int32_t product = 1;
         for (const auto level : levels) product *= level;
         if (arguments.num_parts != 0 && arguments.num_parts != product)
-            throw UsageError(fmt::format("-n is {}, but --levels {} make {} parts. Leave -n out.", arguments.num_parts, arguments.levels, product));
-        if (is_given_partition(arguments.method)) throw UsageError("--levels needs a method that cuts, not a given partition.");
+            throw UsageError(fmt::format("-n is {}, but --levels {} make {} parts. Leave -n out.", arguments.num_parts,
+                                         arguments.levels, product));
+        if (is_given_partition(arguments.method))
+            throw UsageError("--levels needs a method that cuts, not a given partition.");
         arguments.num_parts = product;
     }
     if (!arguments.has_num_parts && arguments.levels.empty() && !is_given_partition(arguments.method))
@@ -154,8 +175,9 @@ void check_cut_arguments(CutArguments& arguments, const std::string& input)
     if (arguments.ghost_layers < 0 || arguments.ghost_layers > 255)
         throw UsageError(fmt::format("--ghost-layers is {}; expected 0 to 255.", arguments.ghost_layers));
     if (!(arguments.imbalance >= 1) || !std::isfinite(arguments.imbalance))
-        throw UsageError(
-            fmt::format("--imbalance is {}; it is the size of the largest part divided by the mean, at least 1, e.g. 1.03.", number_text(arguments.imbalance)));
+        throw UsageError(fmt::format(
+            "--imbalance is {}; it is the size of the largest part divided by the mean, at least 1, e.g. 1.03.",
+            number_text(arguments.imbalance)));
     try {
         arguments.ghosts = to_string(parse_ghost_rule(arguments.ghosts));
     } catch (const InvalidInput& error) {
@@ -164,7 +186,8 @@ void check_cut_arguments(CutArguments& arguments, const std::string& input)
     if (!arguments.capacities.empty()) {
         const auto capacities = parse_numbers(arguments.capacities, "--capacities");
         if (arguments.num_parts > 0 && static_cast<std::int32_t>(capacities.size()) != arguments.num_parts)
-            throw UsageError(fmt::format("--capacities has {} for {}.", count_text(static_cast<std::int64_t>(capacities.size()), "number"),
+            throw UsageError(fmt::format("--capacities has {} for {}.",
+                                         count_text(static_cast<std::int64_t>(capacities.size()), "number"),
                                          count_text(arguments.num_parts, "part")));
         if (std::ranges::any_of(capacities, [](double c) { return !(c > 0); }))
             throw UsageError(fmt::format("--capacities is '{}'; all must be above 0.", arguments.capacities));
@@ -177,7 +200,8 @@ void check_cut_arguments(CutArguments& arguments, const std::string& input)
     for (const auto& file : {arguments.preview, arguments.csv}) {
         if (!file.empty()) require_output(file, {input}, InputAsOutput::Refused);
     }
-    if (arguments.output.empty() && !arguments.dry_run) throw UsageError("-o is missing: name the shards folder to make, or use --dry-run.");
+    if (arguments.output.empty() && !arguments.dry_run)
+        throw UsageError("-o is missing: name the shards folder to make, or use --dry-run.");
     if (!arguments.dry_run) check_output_folder(arguments.output);
 }
 
@@ -185,7 +209,8 @@ void check_output_folder(const std::string& output_name)
 {
     const std::filesystem::path output = output_name;
     if (std::filesystem::exists(std::filesystem::symlink_status(output))) {
-        throw IoError(fmt::format("the output '{}' exists. Remove it, or name another folder with -o.", output.string()));
+        throw IoError(
+            fmt::format("the output '{}' exists. Remove it, or name another folder with -o.", output.string()));
     }
     require_writable_folder(output, fmt::format("the output '{}'", output.string()));
 }

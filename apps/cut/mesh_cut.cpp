@@ -28,8 +28,9 @@ std::int64_t count_nan(const DataArray& array, std::int64_t begin, std::int64_t 
     if (array.type() != ScalarType::Float32 && array.type() != ScalarType::Float64) return 0;
     return with_scalar_type(array.type(), [&]<class T>() -> std::int64_t {
         if constexpr (std::is_floating_point_v<T>)
-            return std::ranges::count_if(array.values<T>().subspan(begin * array.num_components(), (end - begin) * array.num_components()),
-                                         [](T x) { return std::isnan(x); });
+            return std::ranges::count_if(
+                array.values<T>().subspan(begin * array.num_components(), (end - begin) * array.num_components()),
+                [](T x) { return std::isnan(x); });
         else
             return 0;
     });
@@ -40,42 +41,50 @@ void warn_of_pieces(std::span<const std::int32_t> in_pieces)
     if (in_pieces.empty()) return;
     const auto shown = in_pieces.first(std::min<std::size_t>(in_pieces.size(), 10));
     warn("partition",
-         fmt::format("{} could not be made connected within the imbalance, or the mesh itself is not connected there: {}{}.",
-                     count_text(static_cast<std::int64_t>(in_pieces.size()), "part"), fmt::join(shown, ", "), shown.size() < in_pieces.size() ? ", ..." : ""));
+         fmt::format(
+             "{} could not be made connected within the imbalance, or the mesh itself is not connected there: {}{}.",
+             count_text(static_cast<std::int64_t>(in_pieces.size()), "part"), fmt::join(shown, ", "),
+             shown.size() < in_pieces.size() ? ", ..." : ""));
 }
 
 void warn_of_crowds(const std::string& name, const FacetCrowds& crowds)
 {
     if (crowds.first_cell >= 0)
-        warn("partition", fmt::format("{}: cell {} has a face (on a surface: an edge) that belongs to three cells or more, so the mesh is not a manifold; "
+        warn("partition", fmt::format("{}: cell {} has a face (on a surface: an edge) that belongs to three cells or "
+                                      "more, so the mesh is not a manifold; "
                                       "these cells all count as neighbours.",
                                       name, crowds.first_cell));
     if (crowds.most_cells > most_mutual_cells)
-        warn("partition",
-             fmt::format("{}: {} cells share one face (on a surface: an edge; of lines: a point). Of more than {} the first ones count as neighbours of one "
-                         "another, and each further one as a neighbour of the one before it; ghosts by face are found so. --ghosts vertex takes all of them.",
-                         name, crowds.most_cells, most_mutual_cells));
+        warn("partition", fmt::format("{}: {} cells share one face (on a surface: an edge; of lines: a point). Of more "
+                                      "than {} the first ones count as neighbours of one "
+                                      "another, and each further one as a neighbour of the one before it; ghosts by "
+                                      "face are found so. --ghosts vertex takes all of them.",
+                                      name, crowds.most_cells, most_mutual_cells));
 }
 
 void require_rows(const CutSteps& steps, std::int64_t num_rows, const std::string& name, const CutArguments& arguments)
 {
-    if (num_rows == 0 && !arguments.allow_empty) throw InvalidInput(name + " has no cells and no points; there is nothing to cut. Is it the right file?");
+    if (num_rows == 0 && !arguments.allow_empty)
+        throw InvalidInput(name + " has no cells and no points; there is nothing to cut. Is it the right file?");
     if (arguments.num_parts > num_rows && !arguments.allow_empty)
-        throw UsageError(fmt::format("{} has {}, fewer than the {} parts asked for. Ask for fewer, or allow empty parts with --allow-empty.", name,
-                                     count_text(num_rows, steps.num_cells() == 0 ? "point" : "cell"), arguments.num_parts));
+        throw UsageError(fmt::format(
+            "{} has {}, fewer than the {} parts asked for. Ask for fewer, or allow empty parts with --allow-empty.",
+            name, count_text(num_rows, steps.num_cells() == 0 ? "point" : "cell"), arguments.num_parts));
 }
 
 std::int32_t given_part(const DataArray& array, std::int64_t row)
 {
     const double value = array.value(row);
     if (!(value >= 0) || value > 1e9 || value != std::floor(value))
-        throw InvalidInput(fmt::format("the array '{}' has the value {} in row {}; expected parts, 0 or above.", array.name(), number_text(value), row));
+        throw InvalidInput(fmt::format("the array '{}' has the value {} in row {}; expected parts, 0 or above.",
+                                       array.name(), number_text(value), row));
     return static_cast<std::int32_t>(value);
 }
 
 // Returns the owners of this rank's share of the rows and sets the number of parts, if the method is a file or an array
 // of the mesh.
-std::optional<std::vector<std::int32_t>> given_partition(const CutSteps& steps, std::int64_t num_rows, CutArguments& arguments, RankMessages& messages)
+std::optional<std::vector<std::int32_t>> given_partition(const CutSteps& steps, std::int64_t num_rows,
+                                                         CutArguments& arguments, RankMessages& messages)
 {
     if (!is_given_partition(arguments.method)) return std::nullopt;
     const bool is_file = arguments.method.starts_with("file:"), is_cloud = steps.num_cells() == 0;
@@ -92,28 +101,36 @@ std::optional<std::vector<std::int32_t>> given_partition(const CutSteps& steps, 
             ++num_given;
         });
     } else {
-        const auto& array = require_array(is_cloud ? steps.mesh().point_data : steps.mesh().cell_data, name, "partition", is_cloud ? "point" : "cell");
+        const auto& array = require_array(is_cloud ? steps.mesh().point_data : steps.mesh().cell_data, name,
+                                          "partition", is_cloud ? "point" : "cell");
         for (auto row = begin; row < end; ++row) owners.push_back(given_part(array, row));
         num_given = array.num_rows();
         steps.release_pages();
     }
     if (num_given != num_rows)
-        throw InvalidInput(fmt::format("{} has {} rows, the mesh has {} to cut.", what, num_given, count_text(num_rows, is_cloud ? "point" : "cell")));
-    const auto highest = std::ranges::max(gather_everywhere(messages, std::vector{owners.empty() ? -1 : std::ranges::max(owners)}));
+        throw InvalidInput(fmt::format("{} has {} rows, the mesh has {} to cut.", what, num_given,
+                                       count_text(num_rows, is_cloud ? "point" : "cell")));
+    const auto highest =
+        std::ranges::max(gather_everywhere(messages, std::vector{owners.empty() ? -1 : std::ranges::max(owners)}));
     if (arguments.num_parts == 0) arguments.num_parts = std::max(1, highest + 1);
-    if (highest >= arguments.num_parts) throw UsageError(fmt::format("{} names part {}; -n is {}.", what, highest, arguments.num_parts));
+    if (highest >= arguments.num_parts)
+        throw UsageError(fmt::format("{} names part {}; -n is {}.", what, highest, arguments.num_parts));
     return owners;
 }
 
 void warn_of_nan(const CutSteps& steps, RankMessages& messages)
 {
-    for (const auto& [arrays, group] : {std::pair{&steps.mesh().point_data, "point"}, std::pair{&steps.mesh().cell_data, "cell"}})
+    for (const auto& [arrays, group] :
+         {std::pair{&steps.mesh().point_data, "point"}, std::pair{&steps.mesh().cell_data, "cell"}})
         for (const DataArray& array : *arrays) {
             const auto rows = RankRanges::even(array.num_rows(), messages.size());
-            const auto num_nan = sum_everywhere(messages, std::vector{count_nan(array, rows.begin(messages.rank()), rows.begin(messages.rank() + 1))}).front();
+            const auto num_nan = sum_everywhere(messages, std::vector{count_nan(array, rows.begin(messages.rank()),
+                                                                                rows.begin(messages.rank() + 1))})
+                                     .front();
             steps.release_pages();
             if (num_nan > 0 && messages.rank() == 0)
-                warn("partition", fmt::format("the {} array '{}' has {} NaN; the shards keep them as they are.", group, array.name(), num_nan));
+                warn("partition", fmt::format("the {} array '{}' has {} NaN; the shards keep them as they are.", group,
+                                              array.name(), num_nan));
         }
 }
 
@@ -189,10 +206,17 @@ void save(CutSteps& steps, CutJob& job, const MeshSource& source, RankMessages& 
 StageTimer cut_timer()
 {
     // These are fractions of the time for a million tetrahedra in 8 parts.
-    return StageTimer({{"read", 0.06}, {"graph", 0.16}, {"partition", 0.4}, {"quality", 0.03}, {"ghosts", 0.03}, {"extract", 0.32}, {"write", 0.32}});
+    return StageTimer({{"read", 0.06},
+                       {"graph", 0.16},
+                       {"partition", 0.4},
+                       {"quality", 0.03},
+                       {"ghosts", 0.03},
+                       {"extract", 0.32},
+                       {"write", 0.32}});
 }
 
-PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const CutArguments& asked, RankMessages& messages, StageTimer& timer)
+PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const CutArguments& asked,
+                             RankMessages& messages, StageTimer& timer)
 {
     CutArguments arguments = asked;
     const auto num_rows = steps.num_cells() == 0 ? steps.mesh().num_points() : steps.num_cells();
@@ -215,7 +239,8 @@ PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const Cu
     steps.find_ghosts(job);
     if (is_first) warn_of_pieces(report.in_pieces);
     if (is_first) warn_of_crowds(source.name, steps.crowds());
-    const auto unjoined = describe(steps.unjoined_cells(), source.name, "face", "there are no ghosts and no cut faces between them.");
+    const auto unjoined =
+        describe(steps.unjoined_cells(), source.name, "face", "there are no ghosts and no cut faces between them.");
     if (!unjoined.empty() && is_first) warn("partition", source.name + ": " + unjoined);
     save(steps, job, source, messages);
     if (!arguments.preview.empty()) {

@@ -30,7 +30,8 @@ StageTimer cut_timer();
 
 /// Runs all steps and writes the shards. Collective; on ranks other than 0 the report is incomplete. `timer` gets the
 /// stages.
-PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const CutArguments& arguments, RankMessages& messages, StageTimer& timer);
+PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const CutArguments& arguments,
+                             RankMessages& messages, StageTimer& timer);
 
 /// Prints text or JSON to stdout, and writes a CSV file, as the arguments say.
 void print_report(const PartitionReport& report, const CutArguments& arguments);

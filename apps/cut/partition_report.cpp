@@ -49,7 +49,9 @@ void print_maximum(const std::string& what, std::size_t num_parts, F&& value_of)
     }
     const double average = sum / static_cast<double>(num_parts);
     std::cout << "  Max number of " << what << " = " << number_text(largest);
-    if (average > 0) std::cout << " (" << number_text(std::round(1000 * (largest / average - 1)) / 10) << "% above average " << number_text(average) << ")";
+    if (average > 0)
+        std::cout << " (" << number_text(std::round(1000 * (largest / average - 1)) / 10) << "% above average "
+                  << number_text(average) << ")";
     std::cout << '\n';
 }
 
@@ -116,8 +118,8 @@ void print_as_text(const PartitionReport& report)
 
     std::cout << report.source << ": ";
     if (!cloud) std::cout << count_text(report.num_cells, "cell") << ", ";
-    std::cout << count_text(report.num_points, "point") << " in " << count_text(report.num_parts, "part") << " by " << report.method << " with "
-              << count_text(report.ghost_layers, "ghost layer") << "\n\n";
+    std::cout << count_text(report.num_points, "point") << " in " << count_text(report.num_parts, "part") << " by "
+              << report.method << " with " << count_text(report.ghost_layers, "ghost layer") << "\n\n";
 
     const bool on_disk = !report.bytes.empty();
     TextTable table((cloud ? "rrr" : "rrrrr") + std::string(on_disk ? "r" : "") + "rrl");
@@ -132,7 +134,8 @@ void print_as_text(const PartitionReport& report)
     for (std::size_t p = 0; p < parts.size(); ++p) {
         std::string neighbors;
         for (std::size_t k = 0; k < parts[p].neighbors.size(); ++k) {
-            neighbors += fmt::format("{}{} ({})", k == 0 ? "" : ", ", parts[p].neighbors[k], parts[p].neighbor_edges[k]);
+            neighbors +=
+                fmt::format("{}{} ({})", k == 0 ? "" : ", ", parts[p].neighbors[k], parts[p].neighbor_edges[k]);
         }
         std::vector<std::string> cells{std::to_string(p)};
         if (!cloud) cells.push_back(std::to_string(report.cells[p].owned));
@@ -145,27 +148,33 @@ void print_as_text(const PartitionReport& report)
         cells.push_back(neighbors);
         table.add_row(std::move(cells));
     }
-    std::cout << table << "\n  Edge cut: " << report.quality.edge_cut << " " << facet << ", communication volume: " << report.quality.communication_volume
-              << ", imbalance: " << fixed_text(largest_imbalance(report), 4) << " (allowed " << number_text(report.imbalance_allowed) << ")\n";
+    std::cout << table << "\n  Edge cut: " << report.quality.edge_cut << " " << facet
+              << ", communication volume: " << report.quality.communication_volume
+              << ", imbalance: " << fixed_text(largest_imbalance(report), 4) << " (allowed "
+              << number_text(report.imbalance_allowed) << ")\n";
     if (report.imbalances.size() > 1 || (!report.imbalances.empty() && report.imbalances[0].first != "cells")) {
         std::cout << "  Imbalance by weight:";
-        for (const auto& [weight, imbalance] : report.imbalances) std::cout << ' ' << weight << ' ' << fixed_text(imbalance, 4);
+        for (const auto& [weight, imbalance] : report.imbalances)
+            std::cout << ' ' << weight << ' ' << fixed_text(imbalance, 4);
         std::cout << '\n';
     }
     print_maximum(row + "s", parts.size(), [&](std::size_t p) { return rows[p].owned; });
     print_maximum("ghost " + row + "s", parts.size(), [&](std::size_t p) { return rows[p].ghosts; });
     print_maximum("neighbours", parts.size(), [&](std::size_t p) { return parts[p].neighbors.size(); });
-    print_maximum((cloud ? "edges" : "faces") + std::string(" to other parts"), parts.size(), [&](std::size_t p) { return parts[p].cut_edges; });
+    print_maximum((cloud ? "edges" : "faces") + std::string(" to other parts"), parts.size(),
+                  [&](std::size_t p) { return parts[p].cut_edges; });
 
     if (!report.ghost_bytes.empty())
-        print_maximum("bytes received in an exchange of ghosts", parts.size(), [&](std::size_t p) { return report.ghost_bytes[p]; });
+        print_maximum("bytes received in an exchange of ghosts", parts.size(),
+                      [&](std::size_t p) { return report.ghost_bytes[p]; });
 
     std::cout << "\n  Seconds:";
     for (std::size_t i = 0; i < report.seconds.size(); ++i) {
         std::cout << (i == 0 ? " " : ", ") << report.seconds[i].first << ' ' << fixed_text(report.seconds[i].second, 3);
     }
     for (std::size_t i = 0; i < report.stage_peaks.size(); ++i)
-        std::cout << (i == 0 ? "\n  Peak memory by the end of: " : ", ") << report.seconds[i].first << ' ' << bytes_text(report.stage_peaks[i]);
+        std::cout << (i == 0 ? "\n  Peak memory by the end of: " : ", ") << report.seconds[i].first << ' '
+                  << bytes_text(report.stage_peaks[i]);
     std::cout << "\n  Peak memory: " << bytes_text(report.peak_bytes) << "\n\n";
     if (report.output.empty())
         std::cout << "Nothing written: this was a dry run.\n";
@@ -179,9 +188,10 @@ void write_as_csv(const PartitionReport& report, const std::filesystem::path& fi
     out << "part,cells,points,ghost_cells,ghost_points,neighbors,shared_faces,components,ghost_bytes,bytes\n";
     for (std::size_t p = 0; p < report.quality.parts.size(); ++p) {
         const PartQuality& part = report.quality.parts[p];
-        out << p << ',' << report.cells[p].owned << ',' << report.points[p].owned << ',' << report.cells[p].ghosts << ',' << report.points[p].ghosts << ','
-            << part.neighbors.size() << ',' << part.cut_edges << ',' << part.num_components << ',' << (report.ghost_bytes.empty() ? 0 : report.ghost_bytes[p])
-            << ',' << (report.bytes.empty() ? 0 : report.bytes[p]) << '\n';
+        out << p << ',' << report.cells[p].owned << ',' << report.points[p].owned << ',' << report.cells[p].ghosts
+            << ',' << report.points[p].ghosts << ',' << part.neighbors.size() << ',' << part.cut_edges << ','
+            << part.num_components << ',' << (report.ghost_bytes.empty() ? 0 : report.ghost_bytes[p]) << ','
+            << (report.bytes.empty() ? 0 : report.bytes[p]) << '\n';
     }
     const MadeFolders folders(file);
     write_file_atomically(file, out.str());

@@ -11,7 +11,8 @@ namespace {
 std::int64_t bytes_per_row(const std::vector<DataArray>& arrays)
 {
     std::int64_t bytes = 0;
-    for (const DataArray& array : arrays) bytes += array.num_components() * static_cast<std::int64_t>(size_of(array.type()));
+    for (const DataArray& array : arrays)
+        bytes += array.num_components() * static_cast<std::int64_t>(size_of(array.type()));
     return bytes;
 }
 

@@ -20,8 +20,10 @@ namespace meshard {
 class ShardSink {
 public:
     /// @param folder to write to, or empty to write nothing
-    ShardSink(std::filesystem::path folder, Compression compression, std::int32_t num_parts, int num_ranks, StageTimer& timer)
-        : folder_(std::move(folder)), compression_(compression), num_parts_(num_parts), num_ranks_(num_ranks), timer_(timer)
+    ShardSink(std::filesystem::path folder, Compression compression, std::int32_t num_parts, int num_ranks,
+              StageTimer& timer)
+        : folder_(std::move(folder)), compression_(compression), num_parts_(num_parts), num_ranks_(num_ranks),
+          timer_(timer)
     {
     }
 

@@ -28,11 +28,13 @@ namespace {
 void check_coordinates(const Mesh& mesh, const std::string& file)
 {
     const std::int64_t bad = with_scalar_type(mesh.points.type(), [&]<class T>() -> std::int64_t {
-        return std::ranges::count_if(mesh.points.values<T>(), [](T x) { return !std::isfinite(static_cast<double>(x)); });
+        return std::ranges::count_if(mesh.points.values<T>(),
+                                     [](T x) { return !std::isfinite(static_cast<double>(x)); });
     });
     if (bad > 0) {
-        throw InvalidInput(fmt::format("{} has {} that {} NaN or infinite; every point needs a position. Repair the mesh.", file, count_text(bad, "coordinate"),
-                                       bad == 1 ? "is" : "are"));
+        throw InvalidInput(
+            fmt::format("{} has {} that {} NaN or infinite; every point needs a position. Repair the mesh.", file,
+                        count_text(bad, "coordinate"), bad == 1 ? "is" : "are"));
     }
 }
 
@@ -79,7 +81,8 @@ void WholeSteps::cut(CutJob& job)
     } else if (!names.empty()) {
         weights = row_weights(mesh_, graph_, names);
     }
-    const auto capacities = arguments.capacities.empty() ? std::vector<double>{} : parse_numbers(arguments.capacities, "--capacities");
+    const auto capacities =
+        arguments.capacities.empty() ? std::vector<double>{} : parse_numbers(arguments.capacities, "--capacities");
     PartitionProblem problem{.graph = &graph_,
                              .num_parts = arguments.num_parts,
                              .balance = {.imbalance = arguments.imbalance,
@@ -88,7 +91,8 @@ void WholeSteps::cut(CutJob& job)
                                          .capacities = capacities},
                              .seed = static_cast<std::uint64_t>(arguments.seed)};
     CutOptions options{.method = arguments.method,
-                       .levels = arguments.levels.empty() ? std::vector<std::int32_t>{} : parse_levels(arguments.levels),
+                       .levels =
+                           arguments.levels.empty() ? std::vector<std::int32_t>{} : parse_levels(arguments.levels),
                        .effort = arguments.quality ? RefinementEffort::Thorough : RefinementEffort::Fast,
                        .ghost_share = ghost_share(arguments.objective),
                        .contiguous = arguments.contiguous};
@@ -113,7 +117,8 @@ void WholeSteps::cut(CutJob& job)
             result.partition = number_parts_along_curve(mesh_, std::move(result.partition));
             std::set<std::int32_t> in_pieces;
             for (std::size_t i = 0; i < before.owners.size() && !result.in_pieces.empty(); ++i)
-                if (std::ranges::find(result.in_pieces, before.owners[i]) != result.in_pieces.end()) in_pieces.insert(result.partition.owners[i]);
+                if (std::ranges::find(result.in_pieces, before.owners[i]) != result.in_pieces.end())
+                    in_pieces.insert(result.partition.owners[i]);
             result.in_pieces.assign(in_pieces.begin(), in_pieces.end());
         }
     }
@@ -135,9 +140,9 @@ void WholeSteps::find_ghosts(CutJob& job)
     ghosts_.resize(partition_.num_parts);
     if (arguments.ghost_layers > 0) {
         const GhostRule rule = parse_ghost_rule(arguments.ghosts);
-        ghosts_ = rule == GhostRule{}
-                      ? ghost_layers(graph_, partition_, arguments.ghost_layers, arguments.threads)
-                      : ghost_layers(ghost_relation(mesh_, rule, partition_, arguments.ghost_layers), partition_, arguments.ghost_layers, arguments.threads);
+        ghosts_ = rule == GhostRule{} ? ghost_layers(graph_, partition_, arguments.ghost_layers, arguments.threads)
+                                      : ghost_layers(ghost_relation(mesh_, rule, partition_, arguments.ghost_layers),
+                                                     partition_, arguments.ghost_layers, arguments.threads);
     }
     if (!PartitionDump::needs_graph(dump_kinds(arguments))) graph_ = Csr{};  // frees memory for the parts
 }
@@ -148,7 +153,8 @@ void WholeSteps::extract_parts(CutJob& job, ShardSink& sink)
     const SubdomainCutter cutter(mesh_, partition_, job.arguments.ghost_layers);
     run_on_threads(job.arguments.threads, [&](const std::function<std::int64_t()>& next) {
         std::vector<std::int32_t> local_rows;
-        for (auto part = next(); part < partition_.num_parts; part = next()) sink.take(cutter.cut(static_cast<std::int32_t>(part), ghosts_[part], local_rows));
+        for (auto part = next(); part < partition_.num_parts; part = next())
+            sink.take(cutter.cut(static_cast<std::int32_t>(part), ghosts_[part], local_rows));
     });
 }
 

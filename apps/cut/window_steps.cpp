@@ -40,17 +40,21 @@ std::string memory_text(double bytes)
 
 // Divides the memory that a rank may use. The bytes are measured on meshes of tetrahedra, hexahedra and polyhedra, and
 // on point clouds.
-WindowSteps::Sizes plan_memory(const StoredMesh& mesh, const std::string& file, const CutArguments& arguments, int num_ranks)
+WindowSteps::Sizes plan_memory(const StoredMesh& mesh, const std::string& file, const CutArguments& arguments,
+                               int num_ranks)
 {
     WindowSteps::Sizes sizes;
     if (arguments.max_memory == 0) return sizes;
     const auto ranks = static_cast<double>(num_ranks);
     // A cloud has no points besides its rows.
-    const auto cells = static_cast<double>(mesh.num_rows()), points = mesh.num_cells() > 0 ? static_cast<double>(mesh.num_points()) : 0;
+    const auto cells = static_cast<double>(mesh.num_rows()),
+               points = mesh.num_cells() > 0 ? static_cast<double>(mesh.num_points()) : 0;
     double row_bytes = 0;
-    for (const auto& array : mesh.rest().cell_data) row_bytes += array.num_components() * static_cast<double>(size_of(array.type()));
+    for (const auto& array : mesh.rest().cell_data)
+        row_bytes += array.num_components() * static_cast<double>(size_of(array.type()));
     for (const auto& array : mesh.rest().point_data)
-        row_bytes += array.num_components() * static_cast<double>(size_of(array.type())) * static_cast<double>(mesh.num_points()) / cells;
+        row_bytes += array.num_components() * static_cast<double>(size_of(array.type())) *
+                     static_cast<double>(mesh.num_points()) / cells;
     const double entries = static_cast<double>(mesh.num_cell_entries()) / cells;  // connectivity and faces
     constexpr double program = 45e6;
     // Besides a window, a rank holds its own picture and one that it receives.
@@ -63,25 +67,32 @@ WindowSteps::Sizes plan_memory(const StoredMesh& mesh, const std::string& file, 
     const bool has_distances = rule.neighbors == GhostNeighbors::Radius || rule.neighbors == GhostNeighbors::Nearest;
     const bool rows_are_points = points == 0 || entries == 1;  // the graph connects each point with its 8 nearest
     const int num_nearest = std::max(rows_are_points ? 8 : 0, rule.num_nearest);
-    const double window_bytes = std::max(60 + 40 * entries, num_nearest > 0 ? 150 + 20.0 * num_nearest : has_distances ? 150 : 0);
+    const double window_bytes = std::max(60 + 40 * entries, num_nearest > 0 ? 150 + 20.0 * num_nearest
+                                                            : has_distances ? 150
+                                                                            : 0);
     const double part_bytes = 80 + 24 * entries + 4 * row_bytes + 60 * points / cells;
     const auto num_weights = static_cast<double>(weight_names(arguments).size());
     const double kept = cells / ranks * ((ranks > 1 ? 48 : 26) + (num_weights > 0 ? 8 + 4 * num_weights : 0)) +
                         points / ranks * (rule == GhostRule{} || has_distances ? 10 : 15) + points / 8 +
                         cells / ranks * ((has_distances ? 12 : 0) + (num_nearest > 0 ? 8 : 0));
     const double part = part_bytes * 1.2 * cells / arguments.num_parts;
-    const double needed = program + picture + std::max({kept / (1 - share), kept + part, fewest * std::max(window_bytes, block_bytes) / share});
+    const double needed =
+        program + picture +
+        std::max({kept / (1 - share), kept + part, fewest * std::max(window_bytes, block_bytes) / share});
     const auto allowed = static_cast<double>(arguments.max_memory);
     if (allowed < needed)
-        throw UsageError(fmt::format("--max-memory of {} is too little for {}: its {} {} in {} parts need about {} on each rank. Allow that, or {}.",
-                                     memory_text(allowed - 1048576), file, mesh.num_rows(), points > 0 ? "cells" : "points", arguments.num_parts,
-                                     memory_text(needed), part > kept ? "ask for more parts" : "start more ranks"));
+        throw UsageError(fmt::format("--max-memory of {} is too little for {}: its {} {} in {} parts need about {} on "
+                                     "each rank. Allow that, or {}.",
+                                     memory_text(allowed - 1048576), file, mesh.num_rows(),
+                                     points > 0 ? "cells" : "points", arguments.num_parts, memory_text(needed),
+                                     part > kept ? "ask for more parts" : "start more ranks"));
     // These sizes do not depend on the number of ranks, since the shards must not.
     sizes.cells_a_window = static_cast<std::int64_t>(std::min(share * (allowed - program) / window_bytes, 1e6));
     sizes.most_blocks = static_cast<std::int64_t>(std::min(share * (allowed - program) / block_bytes, 2e6));
     sizes.cache_bytes = 0;
     // Rank 0 holds these rows of the graph twice, as received and as stored.
-    sizes.dumped_cells = static_cast<std::int64_t>(std::max(share * (allowed - program) / (100 + 40 * entries), fewest));
+    sizes.dumped_cells =
+        static_cast<std::int64_t>(std::max(share * (allowed - program) / (100 + 40 * entries), fewest));
     return sizes;
 }
 
@@ -110,14 +121,19 @@ std::int64_t parse_memory_size(const std::string& text)
     return static_cast<std::int64_t>(number * found->second);
 }
 
-WindowSteps::WindowSteps(const StoredMesh& mesh, const MeshSource& source, RankMessages& messages) : mesh_(mesh), source_(source), messages_(messages) {}
+WindowSteps::WindowSteps(const StoredMesh& mesh, const MeshSource& source, RankMessages& messages)
+    : mesh_(mesh), source_(source), messages_(messages)
+{
+}
 
 WindowSteps::~WindowSteps() = default;
 
 void WindowSteps::find_graph(CutJob& job)
 {
     if (mesh_.num_rows() == 0)
-        throw InvalidInput(source_.name + " has no cells and no points; there are no windows to cut. Run one process without --max-memory.");
+        throw InvalidInput(
+            source_.name +
+            " has no cells and no points; there are no windows to cut. Run one process without --max-memory.");
     sizes_ = plan_memory(mesh_, source_.name, job.arguments, messages_.size());
     windows_.emplace(mesh_, messages_, sizes_.cells_a_window, sizes_.cache_bytes);
     warn_of_faults(source_.name, *windows_, messages_);
@@ -130,19 +146,21 @@ void WindowSteps::cut(CutJob& job)
     const bool improves = arguments.refine || arguments.quality || arguments.contiguous;
     const auto weights = weight_names(arguments);
     cut_.emplace(*windows_, messages_,
-                 WindowCutOptions{.num_parts = arguments.num_parts,
-                                  .imbalance = arguments.imbalance,
-                                  .seed = static_cast<std::uint64_t>(arguments.seed),
-                                  .method = arguments.method,
-                                  .given = job.given ? &*job.given : nullptr,
-                                  .repair_given = improves,
-                                  .levels = arguments.levels.empty() ? std::vector<std::int32_t>{} : parse_levels(arguments.levels),
-                                  .contiguous = arguments.contiguous,
-                                  .thorough = arguments.quality,
-                                  .ghost_share = ghost_share(arguments.objective),
-                                  .weights = weights,
-                                  .capacities = arguments.capacities.empty() ? std::vector<double>{} : parse_numbers(arguments.capacities, "--capacities"),
-                                  .most_blocks = sizes_.most_blocks});
+                 WindowCutOptions{
+                     .num_parts = arguments.num_parts,
+                     .imbalance = arguments.imbalance,
+                     .seed = static_cast<std::uint64_t>(arguments.seed),
+                     .method = arguments.method,
+                     .given = job.given ? &*job.given : nullptr,
+                     .repair_given = improves,
+                     .levels = arguments.levels.empty() ? std::vector<std::int32_t>{} : parse_levels(arguments.levels),
+                     .contiguous = arguments.contiguous,
+                     .thorough = arguments.quality,
+                     .ghost_share = ghost_share(arguments.objective),
+                     .weights = weights,
+                     .capacities = arguments.capacities.empty() ? std::vector<double>{}
+                                                                : parse_numbers(arguments.capacities, "--capacities"),
+                     .most_blocks = sizes_.most_blocks});
     trim_memory();
     if (job.given ? improves : !arguments.no_refine && (improves || partition_method(arguments.method).refine)) {
         job.timer.begin("refine");
@@ -152,7 +170,8 @@ void WindowSteps::cut(CutJob& job)
     job.given.reset();
     const auto imbalances = cut_->imbalances();
     const std::string row = mesh_.is_point_cloud() ? "points" : "cells";
-    for (std::size_t w = 0; w < imbalances.size(); ++w) job.report.imbalances.emplace_back(weights.empty() ? row : weights[w], imbalances[w]);
+    for (std::size_t w = 0; w < imbalances.size(); ++w)
+        job.report.imbalances.emplace_back(weights.empty() ? row : weights[w], imbalances[w]);
 }
 
 void WindowSteps::find_ghosts(CutJob& job)
@@ -188,7 +207,8 @@ void WindowSteps::dump(CutJob& job, const std::filesystem::path& folder)
     if (kinds.empty()) return;
     const auto num_rows = mesh_.num_rows();
     std::optional<PartitionDump> dump;
-    if (messages_.rank() == 0) dump.emplace(folder, kinds, num_rows, cut_->num_graph_entries(), job.arguments.num_parts);
+    if (messages_.rank() == 0)
+        dump.emplace(folder, kinds, num_rows, cut_->num_graph_entries(), job.arguments.num_parts);
     for (std::int64_t begin = 0; begin < num_rows; begin += sizes_.dumped_cells) {
         const auto end = std::min(begin + sizes_.dumped_cells, num_rows);
         const auto neighbors = PartitionDump::needs_graph(kinds) ? cut_->neighbors_in_file(begin, end) : Csr{};
@@ -244,7 +264,8 @@ Mesh WindowSteps::drawn_piece(std::int32_t round) const
     const auto owners = cut_->owners(window);
     if (mesh_.is_point_cloud()) {
         piece.points = mesh_.rest().points.gather(here);
-        piece.point_data.push_back(DataArray::from("PartitionId", std::vector<std::int32_t>(owners.begin(), owners.end())));
+        piece.point_data.push_back(
+            DataArray::from("PartitionId", std::vector<std::int32_t>(owners.begin(), owners.end())));
         mesh_.release_pages();
         return piece;
     }
@@ -252,7 +273,8 @@ Mesh WindowSteps::drawn_piece(std::int32_t round) const
     ids.insert(ids.end(), outside.begin(), outside.end());
     Mesh cells = mesh_.cells(ids);
     // The array marks ghost cells, which are not drawn.
-    if (const auto* ghosts = find_array(mesh_.rest().cell_data, "vtkGhostType")) cells.cell_data.push_back(ghosts->gather(ids));
+    if (const auto* ghosts = find_array(mesh_.rest().cell_data, "vtkGhostType"))
+        cells.cell_data.push_back(ghosts->gather(ids));
     const auto add = [&](std::span<const std::int32_t> points, std::uint8_t type, std::int32_t cell) {
         piece.cells.push_row(points);
         piece.cell_types.push_back(type);
@@ -270,7 +292,8 @@ Mesh WindowSteps::drawn_piece(std::int32_t round) const
     auto points = piece.cells.indices;
     std::ranges::sort(points);
     points.erase(std::ranges::unique(points).begin(), points.end());
-    for (auto& point : piece.cells.indices) point = static_cast<std::int32_t>(std::ranges::lower_bound(points, point) - points.begin());
+    for (auto& point : piece.cells.indices)
+        point = static_cast<std::int32_t>(std::ranges::lower_bound(points, point) - points.begin());
     piece.points = mesh_.rest().points.gather(points);
     piece.cell_data.push_back(DataArray::from("PartitionId", owners_of_cells));
     mesh_.release_pages();
@@ -303,7 +326,8 @@ Subdomain WindowSteps::next_part(const Subdomain& like, std::int32_t first, std:
     }
     if (is_cloud) {
         result.mesh.points = mesh_.rest().points.gather(ids);
-        for (std::size_t i = 0; i < mesh_.rest().point_data.size(); ++i) result.mesh.point_data[i] = mesh_.rest().point_data[i].gather(ids);
+        for (std::size_t i = 0; i < mesh_.rest().point_data.size(); ++i)
+            result.mesh.point_data[i] = mesh_.rest().point_data[i].gather(ids);
         return result;
     }
     Mesh mesh = mesh_.cells(ids);
@@ -320,15 +344,19 @@ Subdomain WindowSteps::next_part(const Subdomain& like, std::int32_t first, std:
     result.points.num_owned = static_cast<std::int32_t>(order.size());
     for (std::size_t i = 0; i < points.size(); ++i)
         if (owners[i] != part) order.push_back(static_cast<std::int32_t>(i));
-    std::stable_sort(order.begin() + result.points.num_owned, order.end(), [&](auto a, auto b) { return owners[a] < owners[b]; });
+    std::stable_sort(order.begin() + result.points.num_owned, order.end(),
+                     [&](auto a, auto b) { return owners[a] < owners[b]; });
     std::vector<std::int32_t> local(points.size()), rows_of_points;
     for (std::size_t row = 0; row < order.size(); ++row) {
         local[order[row]] = static_cast<std::int32_t>(row);
         rows_of_points.push_back(points[order[row]]);
         result.points.global_ids.push_back(points[order[row]]);
-        if (static_cast<std::int32_t>(row) >= result.points.num_owned) result.points.ghost_owners.push_back(owners[order[row]]);
+        if (static_cast<std::int32_t>(row) >= result.points.num_owned)
+            result.points.ghost_owners.push_back(owners[order[row]]);
     }
-    const auto to_local = [&](std::int32_t& point) { point = local[std::ranges::lower_bound(points, point) - points.begin()]; };
+    const auto to_local = [&](std::int32_t& point) {
+        point = local[std::ranges::lower_bound(points, point) - points.begin()];
+    };
     for (auto& point : mesh.cells.indices) to_local(point);
     for_each_face_point(mesh.face_streams, [&](std::int64_t, std::int32_t& point) { to_local(point); });
     mesh.points = mesh_.rest().points.gather(rows_of_points);

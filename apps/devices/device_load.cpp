@@ -28,7 +28,8 @@ std::vector<std::string> remedies(const DeviceLoad& load, const MemoryInUse& mem
     if (next != load.modes.end() && ++next != load.modes.end()) all.push_back(load.mode_option + *next);
     if (!load.rank_option.empty() && load.num_points > 0 && memory.total > 0) {
         const auto bytes = static_cast<double>(memory.peak) * static_cast<double>(load.num_ranks);
-        const auto ranks = std::max(load.num_ranks + 1, static_cast<std::int64_t>(std::ceil(bytes / static_cast<double>(memory.total))));
+        const auto ranks = std::max(load.num_ranks + 1,
+                                    static_cast<std::int64_t>(std::ceil(bytes / static_cast<double>(memory.total))));
         all.push_back(fmt::format("at least {} ranks ({}{})", ranks, load.rank_option, ranks));
     }
     if (!load.fewer_points.empty()) all.push_back(fmt::format("fewer points at once ({})", load.fewer_points));
@@ -43,8 +44,10 @@ MemoryInUse memory_in_use(const c10::Device& device)
         try {
             auto* const allocator = c10::getDeviceAllocator(device.type());
             const auto stats = allocator->getDeviceStats(device.index());
-            const auto& allocated = stats.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
-            return {allocated.current, allocated.peak, static_cast<std::int64_t>(allocator->getMemoryInfo(device.index()).second)};
+            const auto& allocated =
+                stats.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+            return {allocated.current, allocated.peak,
+                    static_cast<std::int64_t>(allocator->getMemoryInfo(device.index()).second)};
         } catch (const c10::Error&) {
             return {};  // the accelerator keeps no statistics
         }
@@ -55,15 +58,18 @@ MemoryInUse memory_in_use(const c10::Device& device)
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
     const auto page = static_cast<std::int64_t>(sysconf(_SC_PAGESIZE));
-    return {resident * page, static_cast<std::int64_t>(usage.ru_maxrss) * 1024, static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * page};
+    return {resident * page, static_cast<std::int64_t>(usage.ru_maxrss) * 1024,
+            static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * page};
 }
 
 std::string out_of_memory_text(const DeviceLoad& load, const MemoryInUse& memory)
 {
     auto text = "out of memory: " + load.what;
-    if (load.num_points > 0) text += fmt::format(", {} points{}", load.num_points, load.num_ranks > 1 ? " on this rank" : "");
+    if (load.num_points > 0)
+        text += fmt::format(", {} points{}", load.num_points, load.num_ranks > 1 ? " on this rank" : "");
     text += load.num_points > 0 ? ", does not fit into " : " does not fit into ";
-    text += (memory.total > 0 ? fmt::format("the {} of ", bytes_text(static_cast<double>(memory.total))) : "") + load.device.str();
+    text += (memory.total > 0 ? fmt::format("the {} of ", bytes_text(static_cast<double>(memory.total))) : "") +
+            load.device.str();
     // The work needs at least the memory that it had when the allocation failed.
     if (load.num_points > 0 && memory.peak > 0) {
         const auto taken = static_cast<double>(memory.peak);
@@ -73,7 +79,8 @@ std::string out_of_memory_text(const DeviceLoad& load, const MemoryInUse& memory
     }
     text += ".";
     const auto all = remedies(load, memory);
-    for (std::size_t i = 0; i < all.size(); ++i) text += (i == 0 ? " Use " : i + 1 < all.size() ? ", " : " or ") + all[i];
+    for (std::size_t i = 0; i < all.size(); ++i)
+        text += (i == 0 ? " Use " : i + 1 < all.size() ? ", " : " or ") + all[i];
     return all.empty() ? text : text + ".";
 }
 

@@ -44,15 +44,16 @@ c10::DeviceType type_named(const std::string& name)
     if (name == "cuda") {
         const auto why = why_no_transport(c10::DeviceType::CUDA);
         if (why.empty()) return c10::DeviceType::CUDA;
-        throw UsageError(fmt::format("device cuda: {}. Leave it out for CPUs; `meshard info --devices` says what is missing.", why));
+        throw UsageError(
+            fmt::format("device cuda: {}. Leave it out for CPUs; `meshard info --devices` says what is missing.", why));
     }
     const auto accelerator = registered_accelerator();
     if (!accelerator.empty() && name == accelerator) return c10::DeviceType::PrivateUse1;
     std::vector<std::string> known{"auto", "cpu", "cuda"};
     if (!accelerator.empty()) known.push_back(accelerator);
     const auto nearest = name == "gpu" ? "cuda" : nearest_name(name, known);
-    throw UsageError(
-        fmt::format("device '{}' is not one of {}{}", name, c10::Join(", ", known), nearest.empty() ? "." : fmt::format(". Did you mean '{}'?", nearest)));
+    throw UsageError(fmt::format("device '{}' is not one of {}{}", name, c10::Join(", ", known),
+                                 nearest.empty() ? "." : fmt::format(". Did you mean '{}'?", nearest)));
 }
 
 }  // namespace
@@ -132,7 +133,8 @@ std::optional<std::int64_t> number_in_file(const std::filesystem::path& file, st
 std::int64_t free_memory()
 {
     auto free = memory_of(at::kCPU);
-    if (const auto kilobytes = number_in_file("/proc/meminfo", "MemAvailable:")) free = std::min(free, 1024 * *kilobytes);
+    if (const auto kilobytes = number_in_file("/proc/meminfo", "MemAvailable:"))
+        free = std::min(free, 1024 * *kilobytes);
     // Control groups of version 1 or 2 may limit the memory. A container sees its own group's files at the root, the
     // machine sees them in the group's folder.
     std::ifstream groups("/proc/self/cgroup");
@@ -144,7 +146,9 @@ std::int64_t free_memory()
         for (const auto& folder : {root, root / line.substr(last + 1).erase(0, 1)}) {
             const auto limit = number_in_file(folder / (is_second ? "memory.max" : "memory.limit_in_bytes"));
             const auto used = number_in_file(folder / (is_second ? "memory.current" : "memory.usage_in_bytes"));
-            if (limit && used) free = std::min(free, *limit - *used + number_in_file(folder / "memory.stat", "inactive_file").value_or(0));
+            if (limit && used)
+                free = std::min(free,
+                                *limit - *used + number_in_file(folder / "memory.stat", "inactive_file").value_or(0));
         }
     }
     return std::max<std::int64_t>(free, 0);

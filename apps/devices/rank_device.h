@@ -12,7 +12,8 @@
 namespace meshard {
 
 /// The meaning of `--device` and of the key `device`, for help texts.
-inline constexpr const char* kDeviceMeaning = "where ranks compute: auto (GPUs if there are some, else CPUs), cpu, cuda, or the name of another accelerator";
+inline constexpr const char* kDeviceMeaning =
+    "where ranks compute: auto (GPUs if there are some, else CPUs), cpu, cuda, or the name of another accelerator";
 
 /// Returns the device on which a rank computes. The ranks of a machine take the visible devices of the type in turn.
 /// `auto` is the accelerator that the environment variable MESHARD_TEST_DEVICE names, if it is there, else CUDA if a

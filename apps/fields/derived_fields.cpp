@@ -48,14 +48,16 @@ at::Tensor divergence_of(const at::Tensor& j)
 
 at::Tensor vorticity_of(const at::Tensor& j)
 {
-    return at::stack({entry(j, 2, 1) - entry(j, 1, 2), entry(j, 0, 2) - entry(j, 2, 0), entry(j, 1, 0) - entry(j, 0, 1)}, 1);
+    return at::stack(
+        {entry(j, 2, 1) - entry(j, 1, 2), entry(j, 0, 2) - entry(j, 2, 0), entry(j, 1, 0) - entry(j, 0, 1)}, 1);
 }
 
 /// Q is (|W|^2 - |S|^2) / 2, which equals minus half the trace of J J.
 at::Tensor q_criterion_of(const at::Tensor& j)
 {
     const auto squares = entry(j, 0, 0).square() + entry(j, 1, 1).square() + entry(j, 2, 2).square();
-    const auto products = entry(j, 0, 1) * entry(j, 1, 0) + entry(j, 0, 2) * entry(j, 2, 0) + entry(j, 1, 2) * entry(j, 2, 1);
+    const auto products =
+        entry(j, 0, 1) * entry(j, 1, 0) + entry(j, 0, 2) * entry(j, 2, 0) + entry(j, 1, 2) * entry(j, 2, 1);
     return (-0.5 * squares - products).unsqueeze(1);
 }
 
@@ -90,37 +92,44 @@ void require_derivable(const Mesh& mesh, std::span<const Derivation> derivations
     if (derivations.empty()) return;
     const auto top = top_dimension(mesh);
     if (top < 2) {
-        throw InvalidInput(fmt::format("{} {}; derivatives need solids or polygons. Only --wall-distance works without them.", where,
-                                       mesh.is_point_cloud() ? "is a point cloud" : "has vertices and lines only"));
+        throw InvalidInput(
+            fmt::format("{} {}; derivatives need solids or polygons. Only --wall-distance works without them.", where,
+                        mesh.is_point_cloud() ? "is a point cloud" : "has vertices and lines only"));
     }
-    const auto strip = std::ranges::find(mesh.cell_types, CellShape::Strip, [](std::uint8_t type) { return cell_type_of(type).shape; });
+    const auto strip = std::ranges::find(mesh.cell_types, CellShape::Strip,
+                                         [](std::uint8_t type) { return cell_type_of(type).shape; });
     if (strip != mesh.cell_types.end()) {
         throw InvalidInput(
-            fmt::format("{}: cell {} is a strip of triangles; derivatives need single polygons. Triangulate it.", where, strip - mesh.cell_types.begin()));
+            fmt::format("{}: cell {} is a strip of triangles; derivatives need single polygons. Triangulate it.", where,
+                        strip - mesh.cell_types.begin()));
     }
     for (const auto& [quantity, place, field, result] : derivations) {
         const std::string what = fmt::format("{}: the field '{}'", where, field);
         const auto& array = *find_array(arrays_at(mesh, place), field);
         if (array.type() == ScalarType::String) throw InvalidInput(what + " holds texts, expected numbers.");
         if (is_of_vectors(quantity) && array.num_components() != 3) {
-            throw InvalidInput(fmt::format("{} has {} component{}; the {} needs a vector of three.", what, array.num_components(),
-                                           array.num_components() == 1 ? "" : "s", name_of(quantity)));
+            throw InvalidInput(fmt::format("{} has {} component{}; the {} needs a vector of three.", what,
+                                           array.num_components(), array.num_components() == 1 ? "" : "s",
+                                           name_of(quantity)));
         }
-        if (quantity == Quantity::Laplacian && place == FieldPlace::Points) throw InvalidInput(what + " is of points; the Laplacian needs a cell field.");
+        if (quantity == Quantity::Laplacian && place == FieldPlace::Points)
+            throw InvalidInput(what + " is of points; the Laplacian needs a cell field.");
         if ((quantity == Quantity::Vorticity || quantity == Quantity::QCriterion) && top == 2 && !is_plane(mesh)) {
-            throw InvalidInput(fmt::format(
-                "{} is a surface that is not plane; only derivatives within the surface are known, which give a Gradient and a Divergence but no {}.", where,
-                name_of(quantity)));
+            throw InvalidInput(fmt::format("{} is a surface that is not plane; only derivatives within the surface are "
+                                           "known, which give a Gradient and a Divergence but no {}.",
+                                           where, name_of(quantity)));
         }
     }
 }
 
-FieldDerivatives::FieldDerivatives(const MeshGeometry& geometry, int top_dimension, GradientNeighbors neighbors) : geometry_(geometry), neighbors_(neighbors)
+FieldDerivatives::FieldDerivatives(const MeshGeometry& geometry, int top_dimension, GradientNeighbors neighbors)
+    : geometry_(geometry), neighbors_(neighbors)
 {
     const auto& mesh = geometry.mesh();
     counts_ = at::zeros({geometry.cell_ids().num_owned}, at::kDouble);
     for (std::int32_t i = 0; i < geometry.cell_ids().num_owned; ++i) {
-        counts_.mutable_data_ptr<double>()[i] = cell_dimension(mesh.cell_types[i]) == top_dimension && geometry.measures().sizes[i] > 0 ? 1 : 0;
+        counts_.mutable_data_ptr<double>()[i] =
+            cell_dimension(mesh.cell_types[i]) == top_dimension && geometry.measures().sizes[i] > 0 ? 1 : 0;
     }
 }
 
@@ -150,7 +159,9 @@ at::Tensor FieldDerivatives::values_of(const Derivation& derivation) const
 const at::Tensor& FieldDerivatives::gradient(const Derivation& derivation)
 {
     auto& kept = gradients_[{derivation.place, derivation.field}];
-    if (!kept.defined()) kept = derivation.place == FieldPlace::Points ? point_gradient(values_of(derivation)) : cell_gradient(values_of(derivation));
+    if (!kept.defined())
+        kept = derivation.place == FieldPlace::Points ? point_gradient(values_of(derivation))
+                                                      : cell_gradient(values_of(derivation));
     return kept;
 }
 
@@ -172,7 +183,8 @@ at::Tensor FieldDerivatives::point_gradient(const at::Tensor& values)
     const auto counts = counts_.view({-1, 1, 1});
     const auto counted = of_cells.masked_fill(counts.eq(0), 0);
     // Both operators average over all cells around a point; the ratio is the mean over the cells that count.
-    const auto sums = to_local((*to_points_)(geometry_.cells().field(counted))), shares = to_local((*to_points_)(geometry_.cells().field(counts)));
+    const auto sums = to_local((*to_points_)(geometry_.cells().field(counted))),
+               shares = to_local((*to_points_)(geometry_.cells().field(counts)));
     return sums / shares;
 }
 

@@ -16,7 +16,8 @@ at::Tensor tensor_of(const DataArray& array, std::int64_t num_rows)
     auto tensor = at::empty({num_rows, array.num_components()}, at::kDouble);
     with_scalar_type(array.type(), [&]<class T>() {
         const auto values = array.values<T>().first(tensor.numel());
-        std::transform(values.begin(), values.end(), tensor.mutable_data_ptr<double>(), [](T x) { return static_cast<double>(x); });
+        std::transform(values.begin(), values.end(), tensor.mutable_data_ptr<double>(),
+                       [](T x) { return static_cast<double>(x); });
     });
     return tensor;
 }
@@ -27,17 +28,20 @@ at::Tensor positions_of(const Mesh& mesh, FieldPlace place, std::int64_t num_row
     const auto centroids = cell_measures(mesh).centroids;
     if (num_rows < 0) num_rows = mesh.num_cells();
     auto tensor = at::empty({num_rows, 3}, at::kDouble);
-    for (std::int64_t i = 0; i < num_rows; ++i) std::copy_n(centroids[i].begin(), 3, tensor.mutable_data_ptr<double>() + 3 * i);
+    for (std::int64_t i = 0; i < num_rows; ++i)
+        std::copy_n(centroids[i].begin(), 3, tensor.mutable_data_ptr<double>() + 3 * i);
     return tensor;
 }
 
 DataArray array_of(const std::string& name, const at::Tensor& values, ScalarType type)
 {
     const auto rows = values.flatten(1).contiguous();
-    DataArray array(name, type == ScalarType::Float32 ? type : ScalarType::Float64, rows.size(0), static_cast<std::int32_t>(rows.size(1)));
+    DataArray array(name, type == ScalarType::Float32 ? type : ScalarType::Float64, rows.size(0),
+                    static_cast<std::int32_t>(rows.size(1)));
     const auto* from = rows.const_data_ptr<double>();
     with_scalar_type(array.type(), [&]<class T>() {
-        std::transform(from, from + rows.numel(), array.mutable_values<T>().begin(), [](double x) { return static_cast<T>(x); });
+        std::transform(from, from + rows.numel(), array.mutable_values<T>().begin(),
+                       [](double x) { return static_cast<T>(x); });
     });
     return array;
 }

@@ -16,7 +16,8 @@ namespace {
 
 // Solvers and data sets use these names, in order of preference: OpenFOAM's, its time means, DrivAerML's, plain words.
 constexpr std::array pressure_names{"p", "pMean", "pMeanTrim", "pressure", "Pressure"};
-constexpr std::array shear_names{"wallShearStress", "wallShearStressMean", "wallShearStressMeanTrim", "wss", "WallShearStress"};
+constexpr std::array shear_names{"wallShearStress", "wallShearStressMean", "wallShearStressMeanTrim", "wss",
+                                 "WallShearStress"};
 
 const DataArray* find_anywhere(const Mesh& mesh, std::string_view name)
 {
@@ -35,17 +36,19 @@ const DataArray& require_anywhere(const Mesh& mesh, const std::string& name, std
 CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_components, std::string_view where)
 {
     if (array.type() == ScalarType::String || array.num_components() != num_components) {
-        throw InvalidInput(fmt::format("{}: the field '{}' has {} components of type {}; expected {}", where, array.name(), array.num_components(),
-                                       to_string(array.type()),
-                                       num_components == 1 ? "one number for each cell." : "a vector of three numbers for each cell."));
+        throw InvalidInput(fmt::format("{}: the field '{}' has {} components of type {}; expected {}", where,
+                                       array.name(), array.num_components(), to_string(array.type()),
+                                       num_components == 1 ? "one number for each cell."
+                                                           : "a vector of three numbers for each cell."));
     }
     CellField field;
     field.name = array.name();
     field.values = array.to_doubles();
     field.averaged = find_array(mesh.cell_data, array.name()) != &array;
     if (const auto bad = std::ranges::count_if(field.values, [](double x) { return !std::isfinite(x); }); bad > 0) {
-        throw InvalidInput(
-            fmt::format("{}: the field '{}' has {} values that are NaN or infinite, so a force cannot be computed from it.", where, array.name(), bad));
+        throw InvalidInput(fmt::format(
+            "{}: the field '{}' has {} values that are NaN or infinite, so a force cannot be computed from it.", where,
+            array.name(), bad));
     }
     if (!field.averaged) return field;
 
@@ -54,7 +57,8 @@ CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_
         const auto points = mesh.cells.row(i);
         for (const std::int32_t point : points) {
             for (std::int32_t k = 0; k < num_components; ++k) {
-                means[i * num_components + k] += field.values[std::int64_t{point} * num_components + k] / static_cast<double>(points.size());
+                means[i * num_components + k] +=
+                    field.values[std::int64_t{point} * num_components + k] / static_cast<double>(points.size());
             }
         }
     }
@@ -63,15 +67,16 @@ CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_
 }
 
 /// Returns the first of `names` that the mesh has, and in `also_there` the others that it has.
-CellField first_field(const Mesh& mesh, std::span<const std::string> names, std::int32_t num_components, std::string_view where, const std::string& what,
-                      const std::string& remedy)
+CellField first_field(const Mesh& mesh, std::span<const std::string> names, std::int32_t num_components,
+                      std::string_view where, const std::string& what, const std::string& remedy)
 {
     std::vector<std::string> there;
     for (const std::string& name : names) {
         if (find_anywhere(mesh, name) && std::ranges::find(there, name) == there.end()) there.push_back(name);
     }
     if (there.empty()) {
-        throw InvalidInput(fmt::format("{} has no {} under a usual name ('{}'). {} {}", where, what, fmt::join(names, "', '"), list_of_fields(mesh), remedy));
+        throw InvalidInput(fmt::format("{} has no {} under a usual name ('{}'). {} {}", where, what,
+                                       fmt::join(names, "', '"), list_of_fields(mesh), remedy));
     }
     CellField field = cell_field(mesh, *find_anywhere(mesh, there.front()), num_components, where);
     field.also_there.assign(there.begin() + 1, there.end());
@@ -83,7 +88,8 @@ CellField first_field(const Mesh& mesh, std::span<const std::string> names, std:
 CellField pressure_field(const Mesh& mesh, const std::string& name, std::string_view where)
 {
     if (!name.empty()) return cell_field(mesh, require_anywhere(mesh, name, where), 1, where);
-    return first_field(mesh, std::vector<std::string>(pressure_names.begin(), pressure_names.end()), 1, where, "pressure", "Name it with --pressure.");
+    return first_field(mesh, std::vector<std::string>(pressure_names.begin(), pressure_names.end()), 1, where,
+                       "pressure", "Name it with --pressure.");
 }
 
 CellField shear_field(const Mesh& mesh, const std::string& name, const std::string& pressure, std::string_view where)
@@ -94,7 +100,8 @@ CellField shear_field(const Mesh& mesh, const std::string& name, const std::stri
     if (pressure.starts_with("p")) names.push_back("wallShearStress" + pressure.substr(1));
     if (pressure.ends_with("_p")) names.push_back(pressure.substr(0, pressure.size() - 1) + "wallShearStress");
     names.insert(names.end(), shear_names.begin(), shear_names.end());
-    return first_field(mesh, names, 3, where, "wall shear stress", "Name it with --shear, or leave the viscous force out with --shear none.");
+    return first_field(mesh, names, 3, where, "wall shear stress",
+                       "Name it with --shear, or leave the viscous force out with --shear none.");
 }
 
 double normals_agreement(const Mesh& mesh, const std::vector<Vector3>& areas)

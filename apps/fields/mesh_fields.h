@@ -32,7 +32,8 @@ inline const char* to_string(FieldPlace place)
 std::optional<FieldPlace> parse_place(const std::string& word);
 
 /// Adds an option with the values `points` and `cells`.
-CLI::Option* add_place_option(CLI::App& app, const std::string& name, std::string& word, const std::string& description);
+CLI::Option* add_place_option(CLI::App& app, const std::string& name, std::string& word,
+                              const std::string& description);
 
 std::vector<DataArray>& arrays_at(Mesh& mesh, FieldPlace place);
 const std::vector<DataArray>& arrays_at(const Mesh& mesh, FieldPlace place);
@@ -50,7 +51,8 @@ std::string list_of_fields(const Mesh& mesh);
 
 /// Returns the field `name`, at `place` if that is given.
 /// @throws InvalidInput, beginning with `where`, if there is none, or if points and cells both have one.
-MeshField find_field(const Mesh& mesh, const std::string& name, std::optional<FieldPlace> place, std::string_view where);
+MeshField find_field(const Mesh& mesh, const std::string& name, std::optional<FieldPlace> place,
+                     std::string_view where);
 
 /// Splits the field names of a command line and drops duplicates: each word is a name, or, if no field has it, a list
 /// of names separated by commas.
@@ -63,7 +65,8 @@ std::int64_t count_not_finite(const DataArray& array);
 void require_positions(const Mesh& mesh, std::string_view where);
 
 /// @throws InvalidInput, beginning with `where`, if `arrays` has one called `name`, unless it may be replaced.
-void require_free_name(std::span<const DataArray> arrays, const std::string& name, bool replaces, std::string_view where);
+void require_free_name(std::span<const DataArray> arrays, const std::string& name, bool replaces,
+                       std::string_view where);
 
 /// Adds an array, or replaces one with the same name.
 void put_array(std::vector<DataArray>& arrays, DataArray array);

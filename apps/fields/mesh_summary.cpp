@@ -54,7 +54,8 @@ std::uint64_t bytes_of(const DataArray& array)
 
 std::uint64_t bytes_of(const Mesh& mesh)
 {
-    std::uint64_t bytes = bytes_of(mesh.points) + bytes_of(mesh.cells) + mesh.cell_types.size() + bytes_of(mesh.face_streams);
+    std::uint64_t bytes =
+        bytes_of(mesh.points) + bytes_of(mesh.cells) + mesh.cell_types.size() + bytes_of(mesh.face_streams);
     for (const auto* group : {&mesh.point_data, &mesh.cell_data, &mesh.field_data}) {
         for (const DataArray& array : *group) bytes += bytes_of(array);
     }
@@ -105,7 +106,8 @@ MeshSummary summarize(const Mesh& mesh)
         const auto areas = area_vectors(mesh);
         for (const Vector3& area : areas) summary.area += std::hypot(area[0], area[1], area[2]);
         summary.facing = surface_facing(mesh);
-        if (summary.edges->is_closed() && summary.facing.facing() != Facing::Mixed && areas_cancel(areas)) summary.volume = enclosed_volume(mesh);
+        if (summary.edges->is_closed() && summary.facing.facing() != Facing::Mixed && areas_cancel(areas))
+            summary.volume = enclosed_volume(mesh);
     }
     summary.memory_bytes = bytes_of(mesh);
     return summary;

@@ -19,7 +19,8 @@ namespace {
 
 Mesh read_wall(const std::string& word, const std::string& mesh)
 {
-    if (std::filesystem::exists(word) && !(is_foam_case(mesh) && std::filesystem::is_directory(word))) return read_mesh(word);
+    if (std::filesystem::exists(word) && !(is_foam_case(mesh) && std::filesystem::is_directory(word)))
+        return read_mesh(word);
     const bool is_level = word.find('/') != std::string::npos || !is_foam_case(mesh);
     try {
         ReadOptions options;
@@ -43,7 +44,8 @@ WallSurface read_walls(std::span<const std::string> words, const std::string& me
         for (const auto type : wall.cell_types) {
             if (cell_dimension(type) == 3)
                 throw InvalidInput("--wall-distance " + word +
-                                   " has solid cells, but distances are measured to a surface. Give the file of the surface, or the name of a patch.");
+                                   " has solid cells, but distances are measured to a surface. Give the file of the "
+                                   "surface, or the name of a patch.");
         }
         const auto found = orient_surface(wall, orient);
         facing.outward += found.outward;
@@ -51,7 +53,9 @@ WallSurface read_walls(std::span<const std::string> words, const std::string& me
         facing.unknown += found.unknown;
         facing.is_closed = facing.is_closed && found.is_closed;
         const auto surface = surface_triangles(wall);
-        if (surface.triangles.empty()) throw InvalidInput("--wall-distance " + word + " has no polygons, but distances are measured to a surface.");
+        if (surface.triangles.empty())
+            throw InvalidInput("--wall-distance " + word +
+                               " has no polygons, but distances are measured to a surface.");
         const auto first = static_cast<std::int64_t>(vertices.size()) / 3;
         vertices.insert(vertices.end(), surface.points.begin(), surface.points.end());
         for (const auto point : surface.triangles) faces.push_back(first + point);

@@ -35,7 +35,8 @@ void refuse_extras(const CLI::App& app)
     if (extras.empty()) return;
 
     // An unknown option leaves its value among the extras, too; the message names the option.
-    const auto option = std::find_if(extras.begin(), extras.end(), [](const std::string& s) { return s.starts_with("-"); });
+    const auto option =
+        std::find_if(extras.begin(), extras.end(), [](const std::string& s) { return s.starts_with("-"); });
     const std::string see = fmt::format(" `meshard {} --help` lists the options.", app.get_name());
     if (option == extras.end()) throw UsageError(fmt::format("unexpected argument '{}'.{}", extras.front(), see));
 
@@ -43,7 +44,8 @@ void refuse_extras(const CLI::App& app)
     const std::vector<std::string> known = option_names(app);
     // A single letter resembles no name.
     const std::string nearest = name.starts_with("--") ? nearest_name(name, known) : "";
-    throw UsageError(fmt::format("unknown option '{}'.{}", name, nearest.empty() ? see : fmt::format(" Did you mean '{}'?", nearest)));
+    throw UsageError(fmt::format("unknown option '{}'.{}", name,
+                                 nearest.empty() ? see : fmt::format(" Did you mean '{}'?", nearest)));
 }
 
 /// Turns CLI11's message on a value that is not a number into one that says which numbers are expected.
@@ -68,7 +70,8 @@ std::string conversion_fault(CLI::App& app, const std::string& text)
     } catch (const CLI::Error&) {
         is_wide = false;
     }
-    const auto most = is_wide ? std::numeric_limits<std::int64_t>::max() : std::int64_t{std::numeric_limits<std::int32_t>::max()};
+    const auto most =
+        is_wide ? std::numeric_limits<std::int64_t>::max() : std::int64_t{std::numeric_limits<std::int32_t>::max()};
     return fmt::format("{}whole number of {}{}.", beginning, number < 0 ? "at least -" : "at most ", most);
 }
 
@@ -83,8 +86,8 @@ void refuse_wide_numbers(const CLI::App& app)
             std::int64_t number = 0;
             const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
             if (error != std::errc::result_out_of_range || end != value.data() + value.size()) continue;
-            throw UsageError(
-                fmt::format("{} is '{}'; expected a whole number of at most {}.", option->get_name(), value, std::numeric_limits<std::int64_t>::max()));
+            throw UsageError(fmt::format("{} is '{}'; expected a whole number of at most {}.", option->get_name(),
+                                         value, std::numeric_limits<std::int64_t>::max()));
         }
     }
 }
@@ -125,7 +128,8 @@ void note_options(const CLI::App& app)
         for (std::size_t i = 0; i < values.size(); ++i) {
             std::error_code too_long;
             if (has_settings && !std::filesystem::exists(values[i], too_long)) continue;
-            facts.options.emplace_back(option->get_name() + (i > 0 ? " " + std::to_string(i + 1) : ""), identity(*option, values[i]));
+            facts.options.emplace_back(option->get_name() + (i > 0 ? " " + std::to_string(i + 1) : ""),
+                                       identity(*option, values[i]));
         }
     }
 }
@@ -165,7 +169,8 @@ bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
     } catch (const CLI::ParseError& error) {
         // A required option may be missing because it was misspelled, so an unknown option is reported first.
         if (dynamic_cast<const CLI::RequiredError*>(&error)) refuse_extras(app);
-        std::string text = dynamic_cast<const CLI::ConversionError*>(&error) ? conversion_fault(app, error.what()) : error.what();
+        std::string text =
+            dynamic_cast<const CLI::ConversionError*>(&error) ? conversion_fault(app, error.what()) : error.what();
         // For numbers that must be above 0, CLI11 prints the largest double with its 309 digits.
         if (text.find(" to " + std::to_string(std::numeric_limits<double>::max())) != std::string::npos)
             text = text.substr(0, text.find(" not in range")) + " is not above 0";
@@ -188,7 +193,8 @@ void add_rank_options(CLI::App& app, LocalRanks& ranks, const std::string& meani
 
 void add_compress_option(CLI::App& app, std::string& name)
 {
-    app.add_option("--compress", name, "compression of the files: none (files can then be mapped instead of read), zlib or lz4")
+    app.add_option("--compress", name,
+                   "compression of the files: none (files can then be mapped instead of read), zlib or lz4")
         ->type_name("KIND")
         ->capture_default_str();
 }
@@ -199,8 +205,8 @@ Compression parse_compression(const std::string& name)
     const auto found = std::ranges::find(names, name);
     if (found == names.end()) {
         const std::string nearest = nearest_name(name, names);
-        throw UsageError(
-            fmt::format("--compress is '{}'; expected none, zlib or lz4.{}", name, nearest.empty() ? "" : fmt::format(" Did you mean '{}'?", nearest)));
+        throw UsageError(fmt::format("--compress is '{}'; expected none, zlib or lz4.{}", name,
+                                     nearest.empty() ? "" : fmt::format(" Did you mean '{}'?", nearest)));
     }
     const auto compression = static_cast<Compression>(found - names.begin());
     if (compression != Compression::None && !is_available(compression))

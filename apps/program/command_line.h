@@ -45,8 +45,9 @@ struct LocalRanks {
 };
 
 /// Adds the options `--nproc` and `--oversubscribe`.
-void add_rank_options(CLI::App& app, LocalRanks& ranks,
-                      const std::string& meaning = "start this many ranks on this machine (torchrun, mpirun and srun work too)");
+void add_rank_options(
+    CLI::App& app, LocalRanks& ranks,
+    const std::string& meaning = "start this many ranks on this machine (torchrun, mpirun and srun work too)");
 
 /// Adds the option `--compress` of verbs that write meshes.
 void add_compress_option(CLI::App& app, std::string& name);

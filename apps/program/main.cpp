@@ -32,14 +32,16 @@ namespace {
 
 void print_help()
 {
-    std::cout << "meshard cuts CFD meshes into shards, trains attention models on them over many ranks, and predicts.\n\n"
-                 "Usage: meshard VERB [arguments]\n\nVerbs:\n";
+    std::cout
+        << "meshard cuts CFD meshes into shards, trains attention models on them over many ranks, and predicts.\n\n"
+           "Usage: meshard VERB [arguments]\n\nVerbs:\n";
     for (const Verb& verb : verbs()) {
         std::cout << "  " << verb.name << std::string(12 - verb.name.size(), ' ') << verb.purpose
                   << (verb.run || has_models_program() ? "" : " (not in this build: needs LibTorch)") << '\n';
     }
     std::cout << "\nOptions:\n"
-                 "  -h,--help   this text; `meshard VERB --help` explains a verb, `meshard VERB --help-json` the same for programs\n"
+                 "  -h,--help   this text; `meshard VERB --help` explains a verb, `meshard VERB --help-json` the same "
+                 "for programs\n"
                  "  --version   versions of meshard and of the libraries in it\n\n"
                  "Exit codes: 0 success, 1 a check failed, 2 usage or configuration, 3 input, 4 run time, 5 ranks,\n"
                  "6 an operator was refused (probe), 130 interrupted.\n";
@@ -60,27 +62,34 @@ const Verb& find_verb(const std::string& name)
     }
     const std::string nearest = nearest_name(name, names);
     throw UsageError(fmt::format("unknown {} '{}'. {}", name.starts_with('-') ? "option" : "verb", name,
-                                 nearest.empty() ? "`meshard --help` lists the verbs." : fmt::format("Did you mean '{}'?", nearest)));
+                                 nearest.empty() ? "`meshard --help` lists the verbs."
+                                                 : fmt::format("Did you mean '{}'?", nearest)));
 }
 
 /// Throws if a launcher started several ranks of a verb that runs on one: each would do all the work and write the same
 /// file.
 void refuse_ranks(std::string_view verb)
 {
-    constexpr std::string_view kOnOneRank[] = {"info", "repartition", "check", "merge", "convert", "sweep", "forces", "render"};
+    constexpr std::string_view kOnOneRank[] = {"info",    "repartition", "check",  "merge",
+                                               "convert", "sweep",       "forces", "render"};
     if (std::getenv("MESHARD_LAUNCH")) return;
     const auto number = [](const char* variable) {
         const char* const text = std::getenv(variable);
         return text ? std::atoi(text) : 0;
     };
     const int of_mpi = std::max({number("OMPI_COMM_WORLD_SIZE"), number("PMI_SIZE"), number("PMIX_SIZE")});
-    const int of_all = std::max({of_mpi, std::getenv("RANK") ? number("WORLD_SIZE") : 0, number("SLURM_STEP_NUM_TASKS")});
+    const int of_all =
+        std::max({of_mpi, std::getenv("RANK") ? number("WORLD_SIZE") : 0, number("SLURM_STEP_NUM_TASKS")});
     const auto alone = " where each process shall do it for itself, with MESHARD_LAUNCH=single.";
     if (of_all > 1 && std::ranges::find(kOnOneRank, verb) != std::end(kOnOneRank)) {
-        throw UsageError(fmt::format("{} runs on one rank, and {} were started. Start it without mpirun, srun or torchrun;{}", verb, of_all, alone));
+        throw UsageError(
+            fmt::format("{} runs on one rank, and {} were started. Start it without mpirun, srun or torchrun;{}", verb,
+                        of_all, alone));
     }
     if (of_all > 1 && of_mpi < 2 && verb == "partition")
-        throw UsageError(fmt::format("the ranks of partition meet over MPI, and {} were started without it. Start them with mpirun;{}", of_all, alone));
+        throw UsageError(fmt::format(
+            "the ranks of partition meet over MPI, and {} were started without it. Start them with mpirun;{}", of_all,
+            alone));
 }
 
 int run(const std::vector<std::string>& arguments)
@@ -132,16 +141,25 @@ int run_and_report(const std::vector<std::string>& arguments)
     if (std::any_of(verbs().begin(), verbs().end(), is_first)) verb = arguments.front();
     try {
         const int code = run(arguments);
-        if (!std::cout.flush()) return fail(verb, "could not write to standard output. Is the disk full?", exit_code::input);
+        if (!std::cout.flush())
+            return fail(verb, "could not write to standard output. Is the disk full?", exit_code::input);
         return code;
     } catch (const std::bad_alloc&) {
-        return fail(verb, "out of memory. Use a machine with more, or a smaller mesh (`meshard info` estimates its size in memory).", exit_code::run_time);
+        return fail(
+            verb,
+            "out of memory. Use a machine with more, or a smaller mesh (`meshard info` estimates its size in memory).",
+            exit_code::run_time);
     } catch (const std::filesystem::filesystem_error& error) {
-        return fail(verb, fmt::format("'{}': {}.", error.path1().string(), error.code().message()), exit_code_of_current_error());
+        return fail(verb, fmt::format("'{}': {}.", error.path1().string(), error.code().message()),
+                    exit_code_of_current_error());
     } catch (const std::system_error& error) {
         const bool is_short = error.code() == std::errc::resource_unavailable_try_again;  // a thread cannot be started
-        return fail(verb, error_text(error) + (is_short ? ": the system has no more threads, or no memory for them. See `ulimit -u` and `ulimit -v`." : ""),
-                    exit_code_of_current_error());
+        return fail(
+            verb,
+            error_text(error) +
+                (is_short ? ": the system has no more threads, or no memory for them. See `ulimit -u` and `ulimit -v`."
+                          : ""),
+            exit_code_of_current_error());
     } catch (const std::exception& error) {
         return fail(verb, error_text(error), exit_code_of_current_error());
     } catch (...) {

@@ -12,7 +12,9 @@ namespace meshard {
 /// Adds `--orient`. `word` stays empty if the option is not given; the help shows `fallback` as the default.
 inline void add_orient_option(CLI::App& app, std::string& word, const std::string& fallback)
 {
-    app.add_option("--orient", word, "turn polygons outward whose normals point into the body, or take all as-is, with a warning where some do")
+    app.add_option(
+           "--orient", word,
+           "turn polygons outward whose normals point into the body, or take all as-is, with a warning where some do")
         ->type_name("outward|as-is")
         ->check(CLI::IsMember({"outward", "as-is"}))
         ->default_str(fallback);

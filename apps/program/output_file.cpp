@@ -51,7 +51,8 @@ fs::path folder_of(const fs::path& file)
 std::vector<fs::path> files_of(const fs::path& input)
 {
     try {
-        if (!is_shards_folder(input)) return fs::is_directory(input) && !is_foam_case(input) ? std::vector<fs::path>() : source_files(input);
+        if (!is_shards_folder(input))
+            return fs::is_directory(input) && !is_foam_case(input) ? std::vector<fs::path>() : source_files(input);
         const auto manifest = read_manifest(input);
         std::vector<fs::path> files{input / "manifest.json", input / index_name(manifest.kind)};
         for (const auto& part : manifest.parts) files.push_back(input / part.file);
@@ -74,7 +75,8 @@ bool is_piece(const fs::path& file, const fs::path& output)
     const auto name = file.stem().string(), begin = output.stem().string() + "_";
     if (is_same(folder_of(file), folder_of(output) / (begin + "pieces"))) return true;
     return is_same(folder_of(file), folder_of(output)) && name.starts_with(begin) && name.size() > begin.size() &&
-           std::all_of(name.begin() + static_cast<std::ptrdiff_t>(begin.size()), name.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+           std::all_of(name.begin() + static_cast<std::ptrdiff_t>(begin.size()), name.end(),
+                       [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
 }  // namespace
@@ -82,7 +84,9 @@ bool is_piece(const fs::path& file, const fs::path& output)
 void add_overwrite_option(CLI::App& app, InputAsOutput& answer)
 {
     answer = InputAsOutput::Asked;
-    app.add_flag_callback("--overwrite", [&answer] { answer = InputAsOutput::Replaced; }, "replace an input where the output is the same file");
+    app.add_flag_callback(
+        "--overwrite", [&answer] { answer = InputAsOutput::Replaced; },
+        "replace an input where the output is the same file");
 }
 
 void require_outputs(const std::vector<fs::path>& outputs, const std::vector<fs::path>& inputs, InputAsOutput answer)
@@ -107,8 +111,9 @@ void require_outputs(const std::vector<fs::path>& outputs, const std::vector<fs:
             }
         }
         const auto refuse = [&](const std::string& what, const fs::path& file) {
-            throw UsageError(fmt::format("the output {} {} {}, which is read. Name another output{}", output.string(), what, file.string(),
-                                         answer == InputAsOutput::Asked ? ", or replace the input with --overwrite." : "."));
+            throw UsageError(fmt::format(
+                "the output {} {} {}, which is read. Name another output{}", output.string(), what, file.string(),
+                answer == InputAsOutput::Asked ? ", or replace the input with --overwrite." : "."));
         };
         if (const auto found = id ? by_id.find(*id) : by_id.end(); found != by_id.end()) refuse("is", found->second);
         if (!is_index(target)) continue;
@@ -125,7 +130,8 @@ void require_output(const fs::path& output, const std::vector<fs::path>& inputs,
 
 void require_result_folder(const fs::path& folder, const std::vector<fs::path>& case_tables)
 {
-    require_outputs({folder / "cases.csv", folder / "evaluation.json", folder / "report.json"}, case_tables, InputAsOutput::Refused);
+    require_outputs({folder / "cases.csv", folder / "evaluation.json", folder / "report.json"}, case_tables,
+                    InputAsOutput::Refused);
 }
 
 void require_writable_folder(const fs::path& folder, const std::string& what)
@@ -133,8 +139,12 @@ void require_writable_folder(const fs::path& folder, const std::string& what)
     std::error_code error;
     auto above = fs::absolute(folder).lexically_normal();
     while (!fs::exists(above, error) && above.has_relative_path()) above = above.parent_path();
-    const std::string reason = !fs::is_directory(above, error) ? "it is no folder" : ::access(above.c_str(), W_OK | X_OK) != 0 ? std::strerror(errno) : "";
-    if (!reason.empty()) throw IoError(fmt::format("{} cannot be made or written: {}: {}. Choose another.", what, above.string(), reason));
+    const std::string reason = !fs::is_directory(above, error)             ? "it is no folder"
+                               : ::access(above.c_str(), W_OK | X_OK) != 0 ? std::strerror(errno)
+                                                                           : "";
+    if (!reason.empty())
+        throw IoError(
+            fmt::format("{} cannot be made or written: {}: {}. Choose another.", what, above.string(), reason));
 }
 
 }  // namespace meshard

@@ -26,7 +26,8 @@
 namespace meshard {
 namespace {
 
-int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::function<int(World& world)>& body, const std::string& device_name)
+int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::function<int(World& world)>& body,
+                const std::string& device_name)
 {
     if (info.size > 1 && !std::getenv("OMP_NUM_THREADS")) at::set_num_threads(1);
     // The backward pass runs in this thread, with its settings and its device, and not in autograd's thread for the
@@ -55,7 +56,9 @@ int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::func
             if (info.rank == 0) std::cerr << "meshard " << verb << ": " << error_text(error) << std::endl;
             return code;
         }
-        if (report_failure_to_launcher(fmt::format("meshard {}: {}", verb, error_text(error)), code == exit_code::ranks)) return code;
+        if (report_failure_to_launcher(fmt::format("meshard {}: {}", verb, error_text(error)),
+                                       code == exit_code::ranks))
+            return code;
         throw;
     }
 }
@@ -69,8 +72,11 @@ struct RankMemory {
 RankMemory memory_of_rank()
 {
     constexpr std::uint64_t kThreads = 160 << 20, kMessages = 4 << 20;
-    const auto kilobytes = [](const char* file, std::string_view key) { return 1024 * static_cast<std::uint64_t>(number_in_file(file, key).value_or(0)); };
-    return {kilobytes("/proc/self/smaps_rollup", "Private_Dirty:") + kMessages, kilobytes("/proc/self/status", "VmSize:") + kThreads};
+    const auto kilobytes = [](const char* file, std::string_view key) {
+        return 1024 * static_cast<std::uint64_t>(number_in_file(file, key).value_or(0));
+    };
+    return {kilobytes("/proc/self/smaps_rollup", "Private_Dirty:") + kMessages,
+            kilobytes("/proc/self/status", "VmSize:") + kThreads};
 }
 
 constexpr int kRanksOfCore = 4;
@@ -83,29 +89,35 @@ void check_local_ranks(const LocalRanks& ranks)
     const auto beginning = fmt::format("--nproc {}: ", ranks.number);
     const auto cores = num_cores();
     if (ranks.number > kRanksOfCore * cores && !ranks.oversubscribes) {
-        throw UsageError(fmt::format("{}this process may use {}, which bear {} ranks at most. Start fewer, or insist with --oversubscribe.", beginning,
-                                     count_text(cores, "core"), kRanksOfCore * cores));
+        throw UsageError(fmt::format(
+            "{}this process may use {}, which bear {} ranks at most. Start fewer, or insist with --oversubscribe.",
+            beginning, count_text(cores, "core"), kRanksOfCore * cores));
     }
     const auto need = memory_of_rank();
     rlimit limit{};
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && need.mapped > limit.rlim_cur) {
-        throw UsageError(fmt::format("{}each rank maps about {} before it has read any data, and may map {} (ulimit -v). Raise the limit.", beginning,
-                                     bytes_text(need.mapped), bytes_text(std::uint64_t{limit.rlim_cur})));
+        throw UsageError(fmt::format(
+            "{}each rank maps about {} before it has read any data, and may map {} (ulimit -v). Raise the limit.",
+            beginning, bytes_text(need.mapped), bytes_text(std::uint64_t{limit.rlim_cur})));
     }
     const auto free = static_cast<std::uint64_t>(free_memory()), number = static_cast<std::uint64_t>(ranks.number);
     if (need.own * number > free) {
-        throw UsageError(fmt::format("{}each rank takes about {} before it has read any data, together {}, and {} are free. Start {} at most.", beginning,
-                                     bytes_text(need.own), bytes_text(need.own * number), bytes_text(free), std::max<std::uint64_t>(free / need.own, 1)));
+        throw UsageError(fmt::format(
+            "{}each rank takes about {} before it has read any data, together {}, and {} are free. Start {} at most.",
+            beginning, bytes_text(need.own), bytes_text(need.own * number), bytes_text(free),
+            std::max<std::uint64_t>(free / need.own, 1)));
     }
 }
 
-int run_on_ranks(const LocalRanks& ranks, const std::string& verb, std::span<const std::string> arguments, const std::function<void(int)>& verify,
-                 const std::function<int(World& world)>& body, const std::string& device)
+int run_on_ranks(const LocalRanks& ranks, const std::string& verb, std::span<const std::string> arguments,
+                 const std::function<void(int)>& verify, const std::function<int(World& world)>& body,
+                 const std::string& device)
 {
     const auto info = detect_launch();
     if (info.source != "single") {
         if (ranks.number > 0 && ranks.number != info.size) {
-            throw UsageError(fmt::format("--nproc {}, but the launcher ({}) started {} ranks. Leave --nproc out.", ranks.number, info.source, info.size));
+            throw UsageError(fmt::format("--nproc {}, but the launcher ({}) started {} ranks. Leave --nproc out.",
+                                         ranks.number, info.source, info.size));
         }
         return run_as_rank(info, verb, body, device);
     }

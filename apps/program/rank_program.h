@@ -21,8 +21,9 @@ namespace meshard {
 /// @param device   where the ranks compute (`device_of_rank`)
 /// @throws UsageError if the launcher started another number of ranks, there is no such device, or this machine cannot
 ///         hold so many ranks (`check_local_ranks`).
-int run_on_ranks(const LocalRanks& ranks, const std::string& verb, std::span<const std::string> arguments, const std::function<void(int num_ranks)>& verify,
-                 const std::function<int(World& world)>& body, const std::string& device = "cpu");
+int run_on_ranks(const LocalRanks& ranks, const std::string& verb, std::span<const std::string> arguments,
+                 const std::function<void(int num_ranks)>& verify, const std::function<int(World& world)>& body,
+                 const std::string& device = "cpu");
 
 /// Checks that this machine can hold the ranks that are to be started here. What one needs is measured on this process,
 /// which has loaded the same libraries.

@@ -16,7 +16,8 @@ std::string value_name(const CLI::Option& option)
     if (option.get_type_size() == 0) return {};
     auto text = option.get_type_name();
     try {
-        const auto check = ":" + const_cast<CLI::Option&>(option).get_validator(0)->get_description();  // there is no const overload
+        const auto check =
+            ":" + const_cast<CLI::Option&>(option).get_validator(0)->get_description();  // there is no const overload
         if (text.ends_with(check)) text.resize(text.size() - check.size());
     } catch (const CLI::OptionNotFound&) {
         // it has no validator
@@ -71,7 +72,8 @@ public:
     std::string make_option_usage(const CLI::Option* option) const override
     {
         const auto help = argument_help(*option);
-        const bool is_list = option->get_expected_max() >= CLI::detail::expected_max_vector_size && help.value.find("...") == std::string::npos;
+        const bool is_list = option->get_expected_max() >= CLI::detail::expected_max_vector_size &&
+                             help.value.find("...") == std::string::npos;
         const auto text = help.value + (is_list ? "..." : "");
         return help.is_required ? text : "[" + text + "]";
     }

@@ -29,7 +29,10 @@ using Tensors = std::vector<at::Tensor>;
 /// messages.
 class WorkWithFuture : public Work {
 public:
-    WorkWithFuture(c10::intrusive_ptr<Work> inner, Tensors tensors) : inner_(std::move(inner)), tensors_(std::move(tensors)) {}
+    WorkWithFuture(c10::intrusive_ptr<Work> inner, Tensors tensors)
+        : inner_(std::move(inner)), tensors_(std::move(tensors))
+    {
+    }
 
     bool isCompleted() override { return inner_->isCompleted(); }
     bool wait(std::chrono::milliseconds timeout) override { return inner_->wait(timeout); }
@@ -93,7 +96,8 @@ private:
 class TorchBackend : public c10d::Backend {
 public:
     TorchBackend(int rank, int size, BackendPtr memory, BackendPtr others, BackendPtr devices)
-        : Backend(rank, size), memory_(memory ? std::move(memory) : others), others_(std::move(others)), devices_(std::move(devices))
+        : Backend(rank, size), memory_(memory ? std::move(memory) : others), others_(std::move(others)),
+          devices_(std::move(devices))
     {
     }
 
@@ -108,16 +112,21 @@ public:
 
     c10::intrusive_ptr<Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override
     {
-        static const std::set<c10d::ReduceOp::RedOpType> operations = {c10d::ReduceOp::SUM, c10d::ReduceOp::MAX, c10d::ReduceOp::MIN};
-        static const std::set<at::ScalarType> types = {at::kFloat, at::kDouble, at::kLong, at::kInt, at::kShort, at::kChar, at::kByte};
+        static const std::set<c10d::ReduceOp::RedOpType> operations = {c10d::ReduceOp::SUM, c10d::ReduceOp::MAX,
+                                                                       c10d::ReduceOp::MIN};
+        static const std::set<at::ScalarType> types = {at::kFloat, at::kDouble, at::kLong, at::kInt,
+                                                       at::kShort, at::kChar,   at::kByte};
         if (!tensors[0].is_cpu()) {
             return contiguous(tensors, [&](Tensors& dense) {
-                return served(dense[0], [&](Backend& backend, HostCopies& here) { return with_list(here(dense), backend, &Backend::allreduce, options); });
+                return served(dense[0], [&](Backend& backend, HostCopies& here) {
+                    return with_list(here(dense), backend, &Backend::allreduce, options);
+                });
             });
         }
         const bool is_known = operations.contains(options.reduceOp.op_) && types.contains(tensors[0].scalar_type());
         return contiguous(tensors, [&](Tensors& dense) {
-            return is_known && dense.size() == 1 ? with_future(memory_->allreduce(dense, options), dense) : others_->allreduce(dense, options);
+            return is_known && dense.size() == 1 ? with_future(memory_->allreduce(dense, options), dense)
+                                                 : others_->allreduce(dense, options);
         });
     }
 
@@ -125,17 +134,21 @@ public:
     {
         if (!tensors[0].is_cpu()) {
             return contiguous(tensors, [&](Tensors& dense) {
-                return served(dense[0], [&](Backend& backend, HostCopies& here) { return with_list(here(dense), backend, &Backend::broadcast, options); });
+                return served(dense[0], [&](Backend& backend, HostCopies& here) {
+                    return with_list(here(dense), backend, &Backend::broadcast, options);
+                });
             });
         }
         return contiguous(tensors, [&](Tensors& dense) {
-            return dense.size() == 1 ? with_future(memory_->broadcast(dense, options), dense) : others_->broadcast(dense, options);
+            return dense.size() == 1 ? with_future(memory_->broadcast(dense, options), dense)
+                                     : others_->broadcast(dense, options);
         });
     }
 
     c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& options) override { return memory_->barrier(options); }
 
-    c10::intrusive_ptr<Work> allgather(std::vector<Tensors>& out, Tensors& in, const c10d::AllgatherOptions& options) override
+    c10::intrusive_ptr<Work> allgather(std::vector<Tensors>& out, Tensors& in,
+                                       const c10d::AllgatherOptions& options) override
     {
         return served(in.front(), [&](Backend& backend, HostCopies& here) {
             auto to = here(out);
@@ -143,7 +156,8 @@ public:
             return backend.allgather(to, from, options);
         });
     }
-    c10::intrusive_ptr<Work> _allgather_base(at::Tensor& out, at::Tensor& in, const c10d::AllgatherOptions& options) override
+    c10::intrusive_ptr<Work> _allgather_base(at::Tensor& out, at::Tensor& in,
+                                             const c10d::AllgatherOptions& options) override
     {
         return served(in, [&](Backend& backend, HostCopies& here) {
             auto to = here(out);
@@ -151,7 +165,8 @@ public:
             return backend._allgather_base(to, from, options);
         });
     }
-    c10::intrusive_ptr<Work> allgather_coalesced(std::vector<Tensors>& out, Tensors& in, const c10d::AllgatherOptions& options) override
+    c10::intrusive_ptr<Work> allgather_coalesced(std::vector<Tensors>& out, Tensors& in,
+                                                 const c10d::AllgatherOptions& options) override
     {
         return served(in.front(), [&](Backend& backend, HostCopies& here) {
             auto to = here(out);
@@ -159,7 +174,8 @@ public:
             return backend.allgather_coalesced(to, from, options);
         });
     }
-    c10::intrusive_ptr<Work> allgather_into_tensor_coalesced(Tensors& out, Tensors& in, const c10d::AllgatherOptions& options) override
+    c10::intrusive_ptr<Work> allgather_into_tensor_coalesced(Tensors& out, Tensors& in,
+                                                             const c10d::AllgatherOptions& options) override
     {
         return served(in.front(), [&](Backend& backend, HostCopies& here) {
             auto to = here(out);
@@ -167,14 +183,18 @@ public:
             return backend.allgather_into_tensor_coalesced(to, from, options);
         });
     }
-    c10::intrusive_ptr<Work> allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override
+    c10::intrusive_ptr<Work> allreduce_coalesced(Tensors& tensors,
+                                                 const c10d::AllreduceCoalescedOptions& options) override
     {
-        return served(tensors.front(),
-                      [&](Backend& backend, HostCopies& here) { return with_list(here(tensors), backend, &Backend::allreduce_coalesced, options); });
+        return served(tensors.front(), [&](Backend& backend, HostCopies& here) {
+            return with_list(here(tensors), backend, &Backend::allreduce_coalesced, options);
+        });
     }
     c10::intrusive_ptr<Work> reduce(Tensors& tensors, const c10d::ReduceOptions& options) override
     {
-        return served(tensors.front(), [&](Backend& backend, HostCopies& here) { return with_list(here(tensors), backend, &Backend::reduce, options); });
+        return served(tensors.front(), [&](Backend& backend, HostCopies& here) {
+            return with_list(here(tensors), backend, &Backend::reduce, options);
+        });
     }
     c10::intrusive_ptr<Work> gather(std::vector<Tensors>& out, Tensors& in, const c10d::GatherOptions& options) override
     {
@@ -184,7 +204,8 @@ public:
             return backend.gather(to, from, options);
         });
     }
-    c10::intrusive_ptr<Work> scatter(Tensors& out, std::vector<Tensors>& in, const c10d::ScatterOptions& options) override
+    c10::intrusive_ptr<Work> scatter(Tensors& out, std::vector<Tensors>& in,
+                                     const c10d::ScatterOptions& options) override
     {
         return served(out.front(), [&](Backend& backend, HostCopies& here) {
             auto to = here(out);
@@ -192,7 +213,8 @@ public:
             return backend.scatter(to, from, options);
         });
     }
-    c10::intrusive_ptr<Work> reduce_scatter(Tensors& out, std::vector<Tensors>& in, const c10d::ReduceScatterOptions& options) override
+    c10::intrusive_ptr<Work> reduce_scatter(Tensors& out, std::vector<Tensors>& in,
+                                            const c10d::ReduceScatterOptions& options) override
     {
         return served(out.front(), [&](Backend& backend, HostCopies& here) {
             auto to = here(out);
@@ -200,7 +222,8 @@ public:
             return backend.reduce_scatter(to, from, options);
         });
     }
-    c10::intrusive_ptr<Work> _reduce_scatter_base(at::Tensor& out, at::Tensor& in, const c10d::ReduceScatterOptions& options) override
+    c10::intrusive_ptr<Work> _reduce_scatter_base(at::Tensor& out, at::Tensor& in,
+                                                  const c10d::ReduceScatterOptions& options) override
     {
         return served(out, [&](Backend& backend, HostCopies& here) {
             auto to = here(out);
@@ -208,7 +231,8 @@ public:
             return backend._reduce_scatter_base(to, from, options);
         });
     }
-    c10::intrusive_ptr<Work> reduce_scatter_tensor_coalesced(Tensors& out, Tensors& in, const c10d::ReduceScatterOptions& options) override
+    c10::intrusive_ptr<Work> reduce_scatter_tensor_coalesced(Tensors& out, Tensors& in,
+                                                             const c10d::ReduceScatterOptions& options) override
     {
         return served(out.front(), [&](Backend& backend, HostCopies& here) {
             auto to = here(out);
@@ -216,7 +240,8 @@ public:
             return backend.reduce_scatter_tensor_coalesced(to, from, options);
         });
     }
-    c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_rows, std::vector<std::int64_t>& in_rows,
+    c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_rows,
+                                           std::vector<std::int64_t>& in_rows,
                                            const c10d::AllToAllOptions& options) override
     {
         if (!out.is_cpu()) {
@@ -226,7 +251,8 @@ public:
             });
         }
         const bool has_sizes = !out_rows.empty() && !in_rows.empty();
-        return (has_sizes && out.is_contiguous() ? memory_ : others_)->alltoall_base(out, in, out_rows, in_rows, options);
+        return (has_sizes && out.is_contiguous() ? memory_ : others_)
+            ->alltoall_base(out, in, out_rows, in_rows, options);
     }
     c10::intrusive_ptr<Work> alltoall(Tensors& out, Tensors& in, const c10d::AllToAllOptions& options) override
     {
@@ -238,15 +264,21 @@ public:
     // Tensors go by way of the host: a device transport is connected by all ranks, and here only two take part.
     c10::intrusive_ptr<Work> send(Tensors& tensors, int to, int tag) override
     {
-        return by_host(tensors.front(), [&](Backend& backend, HostCopies& here) { return with_list(here(tensors), backend, &Backend::send, to, tag); });
+        return by_host(tensors.front(), [&](Backend& backend, HostCopies& here) {
+            return with_list(here(tensors), backend, &Backend::send, to, tag);
+        });
     }
     c10::intrusive_ptr<Work> recv(Tensors& tensors, int from, int tag) override
     {
-        return by_host(tensors.front(), [&](Backend& backend, HostCopies& here) { return with_list(here(tensors), backend, &Backend::recv, from, tag); });
+        return by_host(tensors.front(), [&](Backend& backend, HostCopies& here) {
+            return with_list(here(tensors), backend, &Backend::recv, from, tag);
+        });
     }
     c10::intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override
     {
-        return by_host(tensors.front(), [&](Backend& backend, HostCopies& here) { return with_list(here(tensors), backend, &Backend::recvAnysource, tag); });
+        return by_host(tensors.front(), [&](Backend& backend, HostCopies& here) {
+            return with_list(here(tensors), backend, &Backend::recvAnysource, tag);
+        });
     }
 
 private:
@@ -269,7 +301,8 @@ private:
     }
 
     template <class... Parameters, class... Arguments>
-    static c10::intrusive_ptr<Work> with_list(Tensors tensors, Backend& backend, c10::intrusive_ptr<Work> (Backend::*collective)(Tensors&, Parameters...),
+    static c10::intrusive_ptr<Work> with_list(Tensors tensors, Backend& backend,
+                                              c10::intrusive_ptr<Work> (Backend::*collective)(Tensors&, Parameters...),
                                               const Arguments&... arguments)
     {
         return (backend.*collective)(tensors, arguments...);
@@ -285,7 +318,9 @@ private:
     template <class Collective>
     static c10::intrusive_ptr<Work> contiguous(Tensors& tensors, const Collective& collective)
     {
-        if (std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return tensor.is_contiguous(); })) return collective(tensors);
+        if (std::all_of(tensors.begin(), tensors.end(),
+                        [](const at::Tensor& tensor) { return tensor.is_contiguous(); }))
+            return collective(tensors);
         Tensors dense;
         for (const auto& tensor : tensors) dense.push_back(tensor.contiguous());
         auto work = collective(dense);
@@ -297,12 +332,16 @@ private:
     BackendPtr memory_, others_, devices_;
 };
 
-BackendPtr torch_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds time_limit, const BackendPtr& others)
+BackendPtr torch_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                         std::chrono::milliseconds time_limit, const BackendPtr& others)
 {
     const auto names = process_names(*store, rank, size);
-    auto memory = size > 1 ? connect_shared_memory(store, rank, size, time_limit, [names](int r) { return has_ended(names[r]); }) : nullptr;
+    auto memory =
+        size > 1 ? connect_shared_memory(store, rank, size, time_limit, [names](int r) { return has_ended(names[r]); })
+                 : nullptr;
     const auto own = c10::make_intrusive<c10d::PrefixStore>("devices", store);
-    return c10::make_intrusive<TorchBackend>(rank, size, std::move(memory), others, with_device_transports(others, own, time_limit, ""));
+    return c10::make_intrusive<TorchBackend>(rank, size, std::move(memory), others,
+                                             with_device_transports(others, own, time_limit, ""));
 }
 
 }  // namespace

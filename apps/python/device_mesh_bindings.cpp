@@ -31,36 +31,44 @@ using GroupsByAxis = std::map<std::string, c10d::ProcessGroup*>;
 /// transports carry everything. Tensors of a device that has no transport, or that ranks share, go by way of the host.
 class ProcessGroups : public GroupFactory {
 public:
-    ProcessGroups(int rank, int size, const GroupsByAxis& groups, const GroupsByAxis& device_groups, c10d::Store* store, std::chrono::milliseconds time_limit)
-        : rank_(rank), size_(size), store_(c10::intrusive_ptr<c10d::Store>::reclaim_copy(store)), time_limit_(time_limit)
+    ProcessGroups(int rank, int size, const GroupsByAxis& groups, const GroupsByAxis& device_groups, c10d::Store* store,
+                  std::chrono::milliseconds time_limit)
+        : rank_(rank), size_(size), store_(c10::intrusive_ptr<c10d::Store>::reclaim_copy(store)),
+          time_limit_(time_limit)
     {
         for (const auto& [axis, group] : groups) backends_[axis] = group->getBackend(c10::DeviceType::CPU);
-        for (const auto& [axis, group] : device_groups) device_backends_[axis] = group->getBackend(c10::DeviceType::CUDA);
+        for (const auto& [axis, group] : device_groups)
+            device_backends_[axis] = group->getBackend(c10::DeviceType::CUDA);
     }
 
     int rank() const override { return rank_; }
     int size() const override { return size_; }
 
-    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis, std::shared_ptr<CommCounter> counter) override
+    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
+                         std::shared_ptr<CommCounter> counter) override
     {
         if (ranks.size() == 1) return {nullptr, axis, std::move(counter)};
         const auto found = backends_.find(axis);
-        if (found == backends_.end()) throw InvalidInput("DeviceMesh: there is no process group for the axis '" + axis + "'.");
+        if (found == backends_.end())
+            throw InvalidInput("DeviceMesh: there is no process group for the axis '" + axis + "'.");
         const auto backend = found->second;
         if (backend->getSize() != static_cast<int>(ranks.size())) {
             throw InvalidInput(
-                fmt::format("DeviceMesh: the process group of the axis '{}' has {} ranks, the mesh has {}.", axis, backend->getSize(), ranks.size()));
+                fmt::format("DeviceMesh: the process group of the axis '{}' has {} ranks, the mesh has {}.", axis,
+                            backend->getSize(), ranks.size()));
         }
         if (!store_) {
             const auto own = device_backends_.find(axis);
-            carrier_ = own == device_backends_.end() ? by_way_of_host(backend) : with_device_backend(backend, c10::DeviceType::CUDA, own->second);
+            carrier_ = own == device_backends_.end() ? by_way_of_host(backend)
+                                                     : with_device_backend(backend, c10::DeviceType::CUDA, own->second);
             return {carrier_, axis, std::move(counter)};
         }
         static std::map<std::string, int> made;  // an axis made again needs other keys
-        const auto own = c10::make_intrusive<c10d::PrefixStore>(fmt::format("meshard/{}#{}", name, made[name]++), store_);
+        const auto own =
+            c10::make_intrusive<c10d::PrefixStore>(fmt::format("meshard/{}#{}", name, made[name]++), store_);
         const auto names = process_names(*own, backend->getRank(), backend->getSize());
-        const auto shared =
-            connect_shared_memory(own, backend->getRank(), backend->getSize(), time_limit_, [names](int rank) { return has_ended(names[rank]); });
+        const auto shared = connect_shared_memory(own, backend->getRank(), backend->getSize(), time_limit_,
+                                                  [names](int rank) { return has_ended(names[rank]); });
         const auto host = shared ? shared : backend;
         const auto all = with_device_transports(host, own, time_limit_, "");
         carrier_ = all == host ? by_way_of_host(host) : all;
@@ -83,7 +91,8 @@ std::vector<std::weak_ptr<const DeviceMesh>> living_meshes;
 PythonMesh remembered(std::shared_ptr<const DeviceMesh> mesh)
 {
     std::erase_if(living_meshes, [](const auto& held) { return held.expired(); });
-    if (std::none_of(living_meshes.begin(), living_meshes.end(), [&](const auto& held) { return held.lock() == mesh; })) living_meshes.push_back(mesh);
+    if (std::none_of(living_meshes.begin(), living_meshes.end(), [&](const auto& held) { return held.lock() == mesh; }))
+        living_meshes.push_back(mesh);
     return {std::move(mesh)};
 }
 
@@ -106,13 +115,15 @@ std::optional<PythonMesh> living_mesh(const std::vector<std::string>& names, con
 {
     for (auto held = living_meshes.rbegin(); held != living_meshes.rend(); ++held) {
         const auto mesh = held->lock();
-        if (mesh && mesh->axis_names() == names && shape_of(*mesh) == shape && coordinate_of(*mesh) == coordinate) return PythonMesh{mesh};
+        if (mesh && mesh->axis_names() == names && shape_of(*mesh) == shape && coordinate_of(*mesh) == coordinate)
+            return PythonMesh{mesh};
     }
     return std::nullopt;
 }
 
-PythonMesh make_mesh(std::vector<std::int64_t> shape, std::vector<std::string> names, int rank, int size, const GroupsByAxis& groups,
-                     const GroupsByAxis& device_groups, c10d::Store* store, std::chrono::milliseconds time_limit)
+PythonMesh make_mesh(std::vector<std::int64_t> shape, std::vector<std::string> names, int rank, int size,
+                     const GroupsByAxis& groups, const GroupsByAxis& device_groups, c10d::Store* store,
+                     std::chrono::milliseconds time_limit)
 {
     ProcessGroups factory(rank, size, groups, device_groups, store, time_limit);
     std::shared_ptr<const DeviceMesh> mesh;
@@ -170,38 +181,52 @@ std::vector<std::string> process_names(c10d::Store& store, int rank, int size)
 
 void bind_device_mesh(py::module_& module)
 {
-    py::class_<PythonMesh>(module, "DeviceMesh", "A grid of ranks with named axes. Made by init_device_mesh or from_torch_mesh.")
-        .def(py::init(&make_mesh), py::arg("shape"), py::arg("mesh_dim_names"), py::arg("rank"), py::arg("num_ranks"), py::arg("groups"),
-             py::arg("device_groups") = GroupsByAxis(), py::arg("store") = nullptr, py::arg("time_limit") = std::chrono::milliseconds(300'000))
+    py::class_<PythonMesh>(module, "DeviceMesh",
+                           "A grid of ranks with named axes. Made by init_device_mesh or from_torch_mesh.")
+        .def(py::init(&make_mesh), py::arg("shape"), py::arg("mesh_dim_names"), py::arg("rank"), py::arg("num_ranks"),
+             py::arg("groups"), py::arg("device_groups") = GroupsByAxis(), py::arg("store") = nullptr,
+             py::arg("time_limit") = std::chrono::milliseconds(300'000))
         .def_static(
-            "single", [] { return remembered(DeviceMesh::single()); }, "One rank by itself, with the axis `domain`; needs no torch.distributed.")
-        .def_property_readonly("mesh_dim_names", [](const PythonMesh& m) { return py::tuple(py::cast(m.mesh->axis_names())); })
+            "single", [] { return remembered(DeviceMesh::single()); },
+            "One rank by itself, with the axis `domain`; needs no torch.distributed.")
+        .def_property_readonly("mesh_dim_names",
+                               [](const PythonMesh& m) { return py::tuple(py::cast(m.mesh->axis_names())); })
         .def_property_readonly("shape", [](const PythonMesh& m) { return py::tuple(py::cast(shape_of(*m.mesh))); })
         .def_property_readonly("ndim", [](const PythonMesh& m) { return m.mesh->num_axes(); })
         .def(
-            "size", [](const PythonMesh& m, const std::optional<Dim>& dim) { return dim ? m.mesh->size(axis_of(m, *dim)) : m.mesh->num_ranks(); },
+            "size",
+            [](const PythonMesh& m, const std::optional<Dim>& dim) {
+                return dim ? m.mesh->size(axis_of(m, *dim)) : m.mesh->num_ranks();
+            },
             py::arg("mesh_dim") = py::none(), "Number of ranks, of one axis if it is given.")
         .def(
             "get_rank", [](const PythonMesh& m) { return m.mesh->all().rank(); }, "This rank's number in the mesh.")
         .def(
-            "get_local_rank", [](const PythonMesh& m, const Dim& dim) { return m.mesh->coordinate(axis_of(m, dim)); }, py::arg("mesh_dim") = Dim(0),
-            "This rank's position along one axis.")
+            "get_local_rank", [](const PythonMesh& m, const Dim& dim) { return m.mesh->coordinate(axis_of(m, dim)); },
+            py::arg("mesh_dim") = Dim(0), "This rank's position along one axis.")
         .def(
-            "get_coordinate", [](const PythonMesh& m) { return coordinate_of(*m.mesh); }, "This rank's position along each axis.")
+            "get_coordinate", [](const PythonMesh& m) { return coordinate_of(*m.mesh); },
+            "This rank's position along each axis.")
         .def(
-            "__getitem__", [](const PythonMesh& m, const std::string& axis) { return remembered(m.mesh->sub_mesh(axis)); }, py::arg("mesh_dim"),
-            "The ranks along one axis that include this one, as a mesh of that axis alone.")
+            "__getitem__",
+            [](const PythonMesh& m, const std::string& axis) { return remembered(m.mesh->sub_mesh(axis)); },
+            py::arg("mesh_dim"), "The ranks along one axis that include this one, as a mesh of that axis alone.")
         .def("__eq__", [](const PythonMesh& a, const PythonMesh& b) { return a.mesh == b.mesh; })
         .def("__hash__", [](const PythonMesh& m) { return std::hash<const void*>()(m.mesh.get()); })
         .def("__repr__", &describe)
         .def(
-            "barrier", [](const PythonMesh& m) { m.mesh->all().barrier(); }, WithoutGil(), "Waits for all ranks. Collective.")
+            "barrier", [](const PythonMesh& m) { m.mesh->all().barrier(); }, WithoutGil(),
+            "Waits for all ranks. Collective.")
         .def("transport", &transport_of, py::arg("device") = "cpu", WithoutGil(),
-             "What carries tensors of a device, such as `nccl` or `shm, by way of the host`; `none` on one rank. Collective: connects what is not connected "
+             "What carries tensors of a device, such as `nccl` or `shm, by way of the host`; `none` on one rank. "
+             "Collective: connects what is not connected "
              "yet.")
         .def_property_readonly(
-            "num_messages", [](const PythonMesh& m) { return m.mesh->counter().num_calls(); }, "How many collectives this rank has called on this mesh.")
-        .def_property_readonly("num_bytes", [](const PythonMesh& m) { return m.mesh->counter().total_bytes(); }, "Bytes of those, of this rank.");
+            "num_messages", [](const PythonMesh& m) { return m.mesh->counter().num_calls(); },
+            "How many collectives this rank has called on this mesh.")
+        .def_property_readonly(
+            "num_bytes", [](const PythonMesh& m) { return m.mesh->counter().total_bytes(); },
+            "Bytes of those, of this rank.");
     module.def("living_mesh", &living_mesh);
 }
 

@@ -49,11 +49,16 @@ void bind_errors(py::module_& module)
 {
     auto& types = error_types();
     types.error = make_type(module, "Error", "Base of the errors of meshard.", PyExc_Exception);
-    types.invalid_input = make_type(module, "InvalidInput", "An argument that the caller can mend: a wrong shape, type, extent or name.", PyExc_ValueError);
-    types.missing_rule =
-        make_type(module, "MissingShardRule", "An operator met sharded tensors in placements for which there is no exact rule.", PyExc_NotImplementedError);
-    types.communication = make_type(module, "CommunicationError", "Another rank is missing, has ended, or is too late.", PyExc_ConnectionError);
-    types.io = make_type(module, "IoError", "A file is absent, unreadable, damaged, or cannot be written.", PyExc_OSError);
+    types.invalid_input =
+        make_type(module, "InvalidInput", "An argument that the caller can mend: a wrong shape, type, extent or name.",
+                  PyExc_ValueError);
+    types.missing_rule = make_type(module, "MissingShardRule",
+                                   "An operator met sharded tensors in placements for which there is no exact rule.",
+                                   PyExc_NotImplementedError);
+    types.communication = make_type(module, "CommunicationError", "Another rank is missing, has ended, or is too late.",
+                                    PyExc_ConnectionError);
+    types.io =
+        make_type(module, "IoError", "A file is absent, unreadable, damaged, or cannot be written.", PyExc_OSError);
     set_refusal_translation([](const MissingShardRule& error) { throw RefusedOperator(error.what()); });
     py::register_exception_translator([](std::exception_ptr error) {
         try {

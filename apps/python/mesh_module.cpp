@@ -48,12 +48,14 @@ py::array view_of(const T* values, std::vector<py::ssize_t> shape, const py::han
 
 py::object to_numpy(const DataArray& array)
 {
-    if (array.type() == ScalarType::String) return py::cast(std::vector<std::string>(array.strings().begin(), array.strings().end()));
+    if (array.type() == ScalarType::String)
+        return py::cast(std::vector<std::string>(array.strings().begin(), array.strings().end()));
     const auto* kept = new DataArray(array);  // shares the values
     const py::capsule owner(kept, [](void* last) { delete static_cast<DataArray*>(last); });
     std::vector<py::ssize_t> shape{array.num_rows()};
     if (array.num_components() != 1) shape.push_back(array.num_components());
-    return with_scalar_type(array.type(), [&]<class T>() -> py::object { return view_of(kept->values<T>().data(), shape, owner); });
+    return with_scalar_type(array.type(),
+                            [&]<class T>() -> py::object { return view_of(kept->values<T>().data(), shape, owner); });
 }
 
 py::dict to_numpy(const std::vector<DataArray>& arrays)
@@ -96,8 +98,8 @@ DataArray from_numpy(const std::string& name, const py::array& array)
         const py::gil_scoped_acquire gil;
         delete static_cast<const py::array*>(last);
     });
-    return DataArray::view(name, type_of(array, name), array.shape(0), static_cast<std::int32_t>(components), static_cast<const std::byte*>(array.data()),
-                           owner);
+    return DataArray::view(name, type_of(array, name), array.shape(0), static_cast<std::int32_t>(components),
+                           static_cast<const std::byte*>(array.data()), owner);
 }
 
 /// Converts an array of numpy, or a list of texts.
@@ -124,11 +126,12 @@ void put_array(Mesh& mesh, const std::string& place, const std::string& name, co
     auto array = from_python(name, values);
     const auto expected = place == "point" ? mesh.num_points() : place == "cell" ? mesh.num_cells() : array.num_rows();
     if (array.num_rows() != expected) {
-        throw InvalidInput("Mesh: the " + place + " array '" + name + "' has " + std::to_string(array.num_rows()) + " rows, expected " +
-                           std::to_string(expected) + ", one a " + place + ".");
+        throw InvalidInput("Mesh: the " + place + " array '" + name + "' has " + std::to_string(array.num_rows()) +
+                           " rows, expected " + std::to_string(expected) + ", one a " + place + ".");
     }
     auto& arrays = arrays_of(mesh, place);
-    const auto found = std::find_if(arrays.begin(), arrays.end(), [&](const DataArray& known) { return known.name() == name; });
+    const auto found =
+        std::find_if(arrays.begin(), arrays.end(), [&](const DataArray& known) { return known.name() == name; });
     if (found == arrays.end())
         arrays.push_back(std::move(array));
     else
@@ -140,8 +143,9 @@ void drop_array(Mesh& mesh, const std::string& place, const std::string& name)
     std::erase_if(arrays_of(mesh, place), [&](const DataArray& array) { return array.name() == name; });
 }
 
-SharedMesh make_mesh(const py::array& points, const py::array_t<std::int64_t>& offsets, const py::array_t<std::int32_t>& connectivity,
-                     const py::array_t<std::uint8_t>& types, const py::array_t<std::int64_t>& stream_offsets, const py::array_t<std::int32_t>& streams,
+SharedMesh make_mesh(const py::array& points, const py::array_t<std::int64_t>& offsets,
+                     const py::array_t<std::int32_t>& connectivity, const py::array_t<std::uint8_t>& types,
+                     const py::array_t<std::int64_t>& stream_offsets, const py::array_t<std::int32_t>& streams,
                      const py::dict& point_data, const py::dict& cell_data, bool is_surface)
 {
     auto mesh = std::make_shared<Mesh>();
@@ -194,8 +198,9 @@ Partition cut_mesh(const Mesh& mesh, const Csr& graph, const CutSettings& settin
     return cut_rows(problem, options).partition;
 }
 
-std::vector<SharedPart> partition(const SharedMesh& mesh, std::int32_t num_parts, const std::string& method, std::int32_t ghost_layers, double imbalance,
-                                  std::uint64_t seed, bool thorough, const std::optional<std::vector<std::int32_t>>& owners)
+std::vector<SharedPart> partition(const SharedMesh& mesh, std::int32_t num_parts, const std::string& method,
+                                  std::int32_t ghost_layers, double imbalance, std::uint64_t seed, bool thorough,
+                                  const std::optional<std::vector<std::int32_t>>& owners)
 {
     const auto graph = mesh_graph(*mesh);
     Partition cut;
@@ -203,8 +208,8 @@ std::vector<SharedPart> partition(const SharedMesh& mesh, std::int32_t num_parts
         cut = {num_parts, *owners};
         cut.validate();
         if (cut.num_rows() != mesh->num_rows()) {
-            throw InvalidInput("partition: expected an owner for each of the " + std::to_string(mesh->num_rows()) + " rows, found " +
-                               std::to_string(cut.num_rows()) + ".");
+            throw InvalidInput("partition: expected an owner for each of the " + std::to_string(mesh->num_rows()) +
+                               " rows, found " + std::to_string(cut.num_rows()) + ".");
         }
     } else {
         cut = cut_mesh(*mesh, graph, {num_parts, method, ghost_layers, imbalance, seed, thorough});
@@ -227,7 +232,8 @@ void write_shards(const std::filesystem::path& folder, const std::vector<SharedP
     save_subdomains(folder, copied(parts), info);
 }
 
-SurfaceForces surface_forces(const SharedMesh& mesh, const std::vector<double>& pressures, const std::vector<Vector3>& tractions, const Vector3& centre)
+SurfaceForces surface_forces(const SharedMesh& mesh, const std::vector<double>& pressures,
+                             const std::vector<Vector3>& tractions, const Vector3& centre)
 {
     return integrate_forces(area_vectors(*mesh), surface_centroids(*mesh), pressures, tractions, centre);
 }
@@ -237,7 +243,8 @@ std::pair<bool, std::vector<std::int64_t>> rows_of_parts(const std::filesystem::
 {
     const auto manifest = read_manifest(folder);
     std::vector<std::int64_t> rows;
-    for (const auto& part : manifest.parts) rows.push_back(manifest.num_cells > 0 ? part.num_owned_cells : part.num_owned_points);
+    for (const auto& part : manifest.parts)
+        rows.push_back(manifest.num_cells > 0 ? part.num_owned_cells : part.num_owned_points);
     return {manifest.num_cells == 0, rows};
 }
 
@@ -256,12 +263,21 @@ py::array_t<double> centroids(const SharedMesh& mesh)
 
 void bind_mesh(py::module_& module)
 {
-    py::class_<Mesh, SharedMesh>(module, "Mesh", "Geometry and named arrays, as read-only arrays of numpy. Made by meshard.mesh and meshard.read.")
+    py::class_<Mesh, SharedMesh>(
+        module, "Mesh",
+        "Geometry and named arrays, as read-only arrays of numpy. Made by meshard.mesh and meshard.read.")
         .def_property_readonly("points", [](const Mesh& m) { return to_numpy(m.points); })
-        .def_property_readonly("offsets", [](const SharedMesh& m) { return view_of(m->cells.offsets.data(), {m->num_cells() + 1}, py::cast(m)); })
-        .def_property_readonly("connectivity", [](const SharedMesh& m) { return view_of(m->cells.indices.data(), {m->cells.num_entries()}, py::cast(m)); })
+        .def_property_readonly(
+            "offsets",
+            [](const SharedMesh& m) { return view_of(m->cells.offsets.data(), {m->num_cells() + 1}, py::cast(m)); })
+        .def_property_readonly(
+            "connectivity",
+            [](const SharedMesh& m) { return view_of(m->cells.indices.data(), {m->cells.num_entries()}, py::cast(m)); })
         .def_property_readonly("cell_types",
-                               [](const SharedMesh& m) { return view_of(m->cell_types.data(), {static_cast<py::ssize_t>(m->cell_types.size())}, py::cast(m)); })
+                               [](const SharedMesh& m) {
+                                   return view_of(m->cell_types.data(),
+                                                  {static_cast<py::ssize_t>(m->cell_types.size())}, py::cast(m));
+                               })
         .def("_arrays", [](Mesh& m, const std::string& place) { return to_numpy(arrays_of(m, place)); })
         .def("_put_array", &put_array)
         .def("_drop_array", &drop_array)
@@ -275,13 +291,19 @@ void bind_mesh(py::module_& module)
         const py::gil_scoped_acquire gil;
         if (PyErr_WarnEx(PyExc_UserWarning, (text + ".").c_str(), 1) < 0) throw py::error_already_set();
     });
-    module.def("read_mesh", [](const std::filesystem::path& path) { return std::make_shared<Mesh>(read_mesh(path)); }, WithoutGil());
-    module.def("write_mesh", [](const std::filesystem::path& path, const SharedMesh& mesh) { write_mesh(path, *mesh); }, WithoutGil());
+    module.def(
+        "read_mesh", [](const std::filesystem::path& path) { return std::make_shared<Mesh>(read_mesh(path)); },
+        WithoutGil());
+    module.def(
+        "write_mesh", [](const std::filesystem::path& path, const SharedMesh& mesh) { write_mesh(path, *mesh); },
+        WithoutGil());
 }
 
 void bind_parts(py::module_& module)
 {
-    const auto ids = [](const IndexMap& map, const SharedPart& part) { return view_of(map.global_ids.data(), {map.num_local()}, py::cast(part)); };
+    const auto ids = [](const IndexMap& map, const SharedPart& part) {
+        return view_of(map.global_ids.data(), {map.num_local()}, py::cast(part));
+    };
     py::class_<Subdomain, SharedPart>(module, "Part", "One part of a mesh: its own rows first, ghosts after.")
         .def_readonly("part", &Subdomain::part)
         .def_readonly("num_parts", &Subdomain::num_parts)
@@ -292,19 +314,31 @@ void bind_parts(py::module_& module)
         .def_property_readonly("global_ids", [ids](const SharedPart& p) { return ids(p->rows(), p); })
         .def_property_readonly("global_point_ids", [ids](const SharedPart& p) { return ids(p->points, p); })
         .def_property_readonly("ghost_owners",
-                               [](const SharedPart& p) { return view_of(p->rows().ghost_owners.data(), {p->rows().num_ghosts()}, py::cast(p)); })
-        .def_property_readonly(
-            "ghost_levels",
-            [](const SharedPart& p) { return view_of(p->ghost_levels.data(), {static_cast<py::ssize_t>(p->ghost_levels.size())}, py::cast(p)); })
+                               [](const SharedPart& p) {
+                                   return view_of(p->rows().ghost_owners.data(), {p->rows().num_ghosts()}, py::cast(p));
+                               })
+        .def_property_readonly("ghost_levels",
+                               [](const SharedPart& p) {
+                                   return view_of(p->ghost_levels.data(),
+                                                  {static_cast<py::ssize_t>(p->ghost_levels.size())}, py::cast(p));
+                               })
         .def("__repr__", [](const Subdomain& p) { return to_string(p); });
     module.def("partition", &partition, WithoutGil());
-    module.def("merge", [](const std::vector<SharedPart>& parts) { return std::make_shared<Mesh>(merge_subdomains(copied(parts))); }, WithoutGil());
+    module.def(
+        "merge",
+        [](const std::vector<SharedPart>& parts) { return std::make_shared<Mesh>(merge_subdomains(copied(parts))); },
+        WithoutGil());
     module.def("rows_of_parts", &rows_of_parts);
     module.def("centroids", &centroids);
     module.def("check_shards", &check_shards, WithoutGil());
     module.def("check_mesh", [](const SharedMesh& mesh) { return describe(find_faults(*mesh)); }, WithoutGil());
     module.def("write_shards", &write_shards, WithoutGil());
-    module.def("read_shards", [](const std::filesystem::path& folder, bool verify) { return shared(load_subdomains(folder, check_of(verify))); }, WithoutGil());
+    module.def(
+        "read_shards",
+        [](const std::filesystem::path& folder, bool verify) {
+            return shared(load_subdomains(folder, check_of(verify)));
+        },
+        WithoutGil());
     module.def(
         "read_part",
         [](const std::filesystem::path& folder, std::int32_t part, bool verify) {
@@ -315,7 +349,8 @@ void bind_parts(py::module_& module)
 
 void bind_forces(py::module_& module)
 {
-    py::class_<SurfaceForces>(module, "SurfaceForces", "What meshard.forces gives, in the units of pressure times area.")
+    py::class_<SurfaceForces>(module, "SurfaceForces",
+                              "What meshard.forces gives, in the units of pressure times area.")
         .def_readonly("area", &SurfaceForces::area)
         .def_readonly("pressure_force", &SurfaceForces::pressure_force)
         .def_readonly("viscous_force", &SurfaceForces::viscous_force)
@@ -331,7 +366,9 @@ PYBIND11_MODULE(_meshes, module)
 {
     module.doc() = "Bindings of meshard's C++ libraries for meshes. Use the functions of the package `meshard`.";
     py::register_exception_translator([](std::exception_ptr error) {
-        const auto throw_as = [](const char* type, const char* what) { PyErr_SetString(py::module_::import("meshard._core").attr(type).ptr(), what); };
+        const auto throw_as = [](const char* type, const char* what) {
+            PyErr_SetString(py::module_::import("meshard._core").attr(type).ptr(), what);
+        };
         try {
             if (error) std::rethrow_exception(error);
         } catch (const meshard::InvalidInput& invalid) {

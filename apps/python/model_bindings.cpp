@@ -33,7 +33,10 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 /// and files of Python change them.
 class PythonModel {
 public:
-    PythonModel(const std::string& name, const std::string& arguments) : model_(make_model(name, nlohmann::json::parse(arguments))) {}
+    PythonModel(const std::string& name, const std::string& arguments)
+        : model_(make_model(name, nlohmann::json::parse(arguments)))
+    {
+    }
 
     std::string arguments() const { return model_.arguments.dump(); }
 
@@ -44,19 +47,25 @@ public:
     void set_memory(const std::string& mode) { meshard::set_memory(*model_.module, memory_mode(mode)); }
     void seed_draws(std::uint64_t seed) { meshard::seed_draws(*model_.module, seed); }
 
-    at::Tensor transolver(const at::Tensor& fx, const std::optional<at::Tensor>& embedding, const std::optional<at::Tensor>& time)
+    at::Tensor transolver(const at::Tensor& fx, const std::optional<at::Tensor>& embedding,
+                          const std::optional<at::Tensor>& time)
     {
-        return architecture<TransolverImpl>().forward(fx, embedding.value_or(at::Tensor()), time.value_or(at::Tensor()));
+        return architecture<TransolverImpl>().forward(fx, embedding.value_or(at::Tensor()),
+                                                      time.value_or(at::Tensor()));
     }
 
-    std::vector<at::Tensor> geotransolver(std::vector<at::Tensor> local_embedding, std::vector<at::Tensor> local_positions,
-                                          const std::optional<at::Tensor>& global_embedding, const std::optional<at::Tensor>& geometry)
+    std::vector<at::Tensor> geotransolver(std::vector<at::Tensor> local_embedding,
+                                          std::vector<at::Tensor> local_positions,
+                                          const std::optional<at::Tensor>& global_embedding,
+                                          const std::optional<at::Tensor>& geometry)
     {
-        return architecture<GeoTransolverImpl>().forward(
-            {std::move(local_embedding), global_embedding.value_or(at::Tensor()), geometry.value_or(at::Tensor()), std::move(local_positions)});
+        return architecture<GeoTransolverImpl>().forward({std::move(local_embedding),
+                                                          global_embedding.value_or(at::Tensor()),
+                                                          geometry.value_or(at::Tensor()), std::move(local_positions)});
     }
 
-    at::Tensor of_points(const at::Tensor& embedding, const at::Tensor& positions, const std::optional<at::Tensor>& constants)
+    at::Tensor of_points(const at::Tensor& embedding, const at::Tensor& positions,
+                         const std::optional<at::Tensor>& constants)
     {
         return model_.forward({embedding, positions, constants.value_or(at::Tensor()), at::Tensor()});
     }
@@ -66,24 +75,29 @@ public:
     at::Tensor of_graph(const at::Tensor& nodes, const at::Tensor& edges, const at::Tensor& edge_index)
     {
         auto& model = architecture<MeshGraphNetImpl>();
-        if (edge_index.dim() != 2) throw InvalidInput("edge_index: expected (2, E), found the shape " + c10::str(edge_index.sizes()) + ".");
+        if (edge_index.dim() != 2)
+            throw InvalidInput("edge_index: expected (2, E), found the shape " + c10::str(edge_index.sizes()) + ".");
         if (edges.dim() != 2 || edges.size(0) != edge_index.size(-1)) {
-            throw InvalidInput(fmt::format("MeshGraphNet: expected a row of edge_features for each of the {} edges, found the shape {}.", edge_index.size(-1),
-                                           c10::str(edges.sizes())));
+            throw InvalidInput(fmt::format(
+                "MeshGraphNet: expected a row of edge_features for each of the {} edges, found the shape {}.",
+                edge_index.size(-1), c10::str(edges.sizes())));
         }
         auto& graphs = graphs_.of(edge_index, [] { return std::make_shared<std::vector<KeptGraph>>(); });
         std::erase_if(*graphs, [&](const KeptGraph& one) { return one.version != edge_index._version(); });
         const auto layout = is_sharded(nodes) ? spec_of(nodes) : nullptr;
         auto kept = std::find_if(graphs->begin(), graphs->end(), [&](const KeptGraph& one) {
-            return one.num_nodes == nodes.size(0) && (one.layout == layout || (one.layout && layout && *one.layout == *layout));
+            return one.num_nodes == nodes.size(0) &&
+                   (one.layout == layout || (one.layout && layout && *one.layout == *layout));
         });
         if (kept == graphs->end()) {
             auto found = graph_of_edges(nodes, edge_index);
-            graphs->push_back({layout, nodes.size(0), edge_index._version(), MeshGraph(std::move(found.graph), model.options()), std::move(found.edges)});
+            graphs->push_back({layout, nodes.size(0), edge_index._version(),
+                               MeshGraph(std::move(found.graph), model.options()), std::move(found.edges)});
             kept = std::prev(graphs->end());
         }
         const auto& edge_layout = kept->graph.graph().edge_layout();
-        return model.forward(nodes, gather_rows(edges, edge_layout ? from_local(kept->edges, edge_layout) : kept->edges), kept->graph);
+        return model.forward(
+            nodes, gather_rows(edges, edge_layout ? from_local(kept->edges, edge_layout) : kept->edges), kept->graph);
     }
 
 private:

@@ -43,8 +43,9 @@ private:
     std::map<std::string, std::shared_ptr<ParameterTree>> children_of_name_;
 };
 
-std::unique_ptr<ReplicatedModule> replicate_parameters(const NamedTensors& parameters, const NamedTensors& buffers, const PythonMesh& mesh,
-                                                       bool verify_at_start, std::int64_t bucket_bytes)
+std::unique_ptr<ReplicatedModule> replicate_parameters(const NamedTensors& parameters, const NamedTensors& buffers,
+                                                       const PythonMesh& mesh, bool verify_at_start,
+                                                       std::int64_t bucket_bytes)
 {
     const auto module = std::make_shared<ParameterTree>(parameters, buffers);
     ReplicateOptions options;
@@ -54,8 +55,9 @@ std::unique_ptr<ReplicatedModule> replicate_parameters(const NamedTensors& param
 }
 
 /// @param units   names of the submodules whose parameters are gathered together
-std::unique_ptr<FullyShardedModule> fully_shard_parameters(const NamedTensors& parameters, const NamedTensors& buffers, const PythonMesh& mesh,
-                                                           const std::set<std::string>& units, bool over_all_axes, bool overlaps)
+std::unique_ptr<FullyShardedModule> fully_shard_parameters(const NamedTensors& parameters, const NamedTensors& buffers,
+                                                           const PythonMesh& mesh, const std::set<std::string>& units,
+                                                           bool over_all_axes, bool overlaps)
 {
     const auto module = std::make_shared<ParameterTree>(parameters, buffers);
     FullyShardOptions options;
@@ -77,12 +79,15 @@ void bind_parameters(py::module_& module)
     });
     py::class_<FullyShardedModule>(module, "FullyShardedModule", "The handle that fully_shard returns.")
         .def("local_parameters", &FullyShardedModule::local_parameters,
-             "This rank's part of each parameter that takes gradients, flat and possibly empty: leaves, for the optimiser.")
+             "This rank's part of each parameter that takes gradients, flat and possibly empty: leaves, for the "
+             "optimiser.")
         .def("local_parameter_names", &FullyShardedModule::local_parameter_names, "Names of the local_parameters().")
         .def("named_shards", &FullyShardedModule::named_shards,
              "Name and part of every parameter, as a sharded tensor of one dimension that shares its memory.")
-        .def("full_parameters", &FullyShardedModule::full_parameters, WithoutGil(), "Name and value of every parameter, whole, as plain copies. Collective.")
-        .def_property_readonly("gathered_bytes", &FullyShardedModule::gathered_bytes, "Bytes of whole parameters that are in memory on this rank now.")
+        .def("full_parameters", &FullyShardedModule::full_parameters, WithoutGil(),
+             "Name and value of every parameter, whole, as plain copies. Collective.")
+        .def_property_readonly("gathered_bytes", &FullyShardedModule::gathered_bytes,
+                               "Bytes of whole parameters that are in memory on this rank now.")
         .def_property_readonly("peak_gathered_bytes", &FullyShardedModule::peak_gathered_bytes, "The most that were.");
     module.def("fully_shard", &fully_shard_parameters, WithoutGil());
 }

@@ -39,14 +39,16 @@ SegmentReduction reduction_of(const std::string& name)
     throw InvalidInput("segment_reduce: expected the reduction 'sum', 'mean', 'max' or 'min', found '" + name + "'.");
 }
 
-SurfaceDistance distance_of(const at::Tensor& vertices, const at::Tensor& faces, const at::Tensor& queries, const std::string& sign, double max_distance)
+SurfaceDistance distance_of(const at::Tensor& vertices, const at::Tensor& faces, const at::Tensor& queries,
+                            const std::string& sign, double max_distance)
 {
     SurfaceDistanceOptions options;
     options.max_distance = max_distance;
     if (sign == "winding_number")
         options.sign = SurfaceSign::WindingNumber;
     else if (sign != "pseudo_normal")
-        throw InvalidInput("signed_distance: expected the sign 'pseudo_normal' or 'winding_number', found '" + sign + "'.");
+        throw InvalidInput("signed_distance: expected the sign 'pseudo_normal' or 'winding_number', found '" + sign +
+                           "'.");
     return signed_distance(vertices, faces, queries, options);
 }
 
@@ -55,17 +57,21 @@ struct PythonGhostPlan {
     std::shared_ptr<const ExchangePlan> plan;
 };
 
-PythonGhostPlan ghost_plan(std::vector<std::int64_t> global_ids, std::int64_t num_owned, std::vector<std::int32_t> ghost_owners, const PythonMesh& mesh)
+PythonGhostPlan ghost_plan(std::vector<std::int64_t> global_ids, std::int64_t num_owned,
+                           std::vector<std::int32_t> ghost_owners, const PythonMesh& mesh)
 {
     const auto& group = mesh.mesh->group(mesh.mesh->axis("domain"));
-    const bool fits = num_owned >= 0 && num_owned + static_cast<std::int64_t>(ghost_owners.size()) == static_cast<std::int64_t>(global_ids.size());
+    const bool fits = num_owned >= 0 && num_owned + static_cast<std::int64_t>(ghost_owners.size()) ==
+                                            static_cast<std::int64_t>(global_ids.size());
     const std::vector<std::int64_t> own{fits ? num_owned : -1};
     IndexMap map;
     for (const auto& of_rank : group.all_gather_integers(own)) {
         if (of_rank[0] < 0) {
-            throw InvalidInput(
-                "GhostPlan: expected global_ids of num_owned rows and of one ghost for each entry of ghost_owners; on a rank they do not fit" +
-                (fits ? "." : fmt::format(": there are {} ids, {} owned rows and {} owners of ghosts.", global_ids.size(), num_owned, ghost_owners.size())));
+            throw InvalidInput("GhostPlan: expected global_ids of num_owned rows and of one ghost for each entry of "
+                               "ghost_owners; on a rank they do not fit" +
+                               (fits ? "."
+                                     : fmt::format(": there are {} ids, {} owned rows and {} owners of ghosts.",
+                                                   global_ids.size(), num_owned, ghost_owners.size())));
         }
         map.num_global += of_rank[0];
     }
@@ -92,8 +98,12 @@ void bind_ghosts(py::module_& module)
         .def_property_readonly("num_ghosts", [](const PythonGhostPlan& p) { return p.plan->num_ghosts(); })
         .def_property_readonly("num_sent", [](const PythonGhostPlan& p) { return p.plan->num_sent(); })
         .def("__repr__", [](const PythonGhostPlan& p) { return to_string(*p.plan); });
-    module.def("exchange_ghosts", [](const at::Tensor& owned, const PythonGhostPlan& p) { return exchange_ghosts(owned, p.plan); }, WithoutGil());
-    module.def("with_ghosts", [](const at::Tensor& owned, const PythonGhostPlan& p) { return with_ghosts(owned, p.plan); }, WithoutGil());
+    module.def(
+        "exchange_ghosts",
+        [](const at::Tensor& owned, const PythonGhostPlan& p) { return exchange_ghosts(owned, p.plan); }, WithoutGil());
+    module.def(
+        "with_ghosts", [](const at::Tensor& owned, const PythonGhostPlan& p) { return with_ghosts(owned, p.plan); },
+        WithoutGil());
     module.def(
         "scatter_ghosts",
         [](const at::Tensor& local, const PythonGhostPlan& p, const std::string& reduction) {
@@ -106,21 +116,25 @@ void bind_ghosts(py::module_& module)
 
 void bind_rows(py::module_& module)
 {
-    py::class_<Neighbors>(module, "Neighbors", "Neighbours of this rank's queries: those of query i are the entries offsets[i] up to offsets[i + 1].")
+    py::class_<Neighbors>(
+        module, "Neighbors",
+        "Neighbours of this rank's queries: those of query i are the entries offsets[i] up to offsets[i + 1].")
         .def_readonly("offsets", &Neighbors::offsets, "(queries + 1), int64")
         .def_readonly("ids", &Neighbors::ids, "(entries), int64: rows of the neighbours in the whole")
         .def_readonly("distances", &Neighbors::distances, "(entries), differentiable in points and queries");
     module.def(
         "knn",
-        [](const at::Tensor& points, const at::Tensor& queries, std::int64_t k, bool exclude_self, const std::vector<double>& period) {
+        [](const at::Tensor& points, const at::Tensor& queries, std::int64_t k, bool exclude_self,
+           const std::vector<double>& period) {
             return knn(points, queries, k, neighbor_options(exclude_self, period));
         },
         WithoutGil());
     module.def(
         "radius_search",
-        [](const at::Tensor& points, const at::Tensor& queries, double radius, std::optional<std::int64_t> max_neighbors, bool exclude_self,
-           const std::vector<double>& period) {
-            return radius_search(points, queries, radius, max_neighbors.value_or(kAllNeighbors), neighbor_options(exclude_self, period));
+        [](const at::Tensor& points, const at::Tensor& queries, double radius,
+           std::optional<std::int64_t> max_neighbors, bool exclude_self, const std::vector<double>& period) {
+            return radius_search(points, queries, radius, max_neighbors.value_or(kAllNeighbors),
+                                 neighbor_options(exclude_self, period));
         },
         WithoutGil());
     module.def("gather_neighbors", &gather_neighbors, WithoutGil());
@@ -133,8 +147,10 @@ void bind_rows(py::module_& module)
         },
         WithoutGil());
     module.def("segment_softmax", &segment_softmax, WithoutGil());
-    py::class_<SurfaceDistance>(module, "SurfaceDistance", "Results of signed_distance, one row for each query, with the layout of the queries.")
-        .def_readonly("distances", &SurfaceDistance::distances, "(M): positive outside, negative inside; NaN without result")
+    py::class_<SurfaceDistance>(module, "SurfaceDistance",
+                                "Results of signed_distance, one row for each query, with the layout of the queries.")
+        .def_readonly("distances", &SurfaceDistance::distances,
+                      "(M): positive outside, negative inside; NaN without result")
         .def_readonly("directions", &SurfaceDistance::directions, "(M, 3): the distance's gradient, of unit length")
         .def_readonly("points", &SurfaceDistance::points, "(M, 3): nearest points of the surface")
         .def_readonly("faces", &SurfaceDistance::faces, "(M), int64: triangle of the nearest point; -1 without result");

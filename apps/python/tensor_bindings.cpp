@@ -23,25 +23,32 @@ namespace {
 
 using AxisExtents = std::vector<std::optional<Extents>>;
 
-void check_extents(const Extents& given, const DeviceMesh& mesh, std::int64_t axis, std::int64_t dim, std::optional<std::int64_t> total)
+void check_extents(const Extents& given, const DeviceMesh& mesh, std::int64_t axis, std::int64_t dim,
+                   std::optional<std::int64_t> total)
 {
     const auto sum = std::accumulate(given.begin(), given.end(), std::int64_t{0});
     const bool is_negative = std::any_of(given.begin(), given.end(), [](auto n) { return n < 0; });
     if (static_cast<std::int64_t>(given.size()) == mesh.size(axis) && !is_negative && (!total || sum == *total)) return;
     std::string found;
     for (const auto n : given) found += fmt::format("{}{}", found.empty() ? "" : ", ", n);
-    throw InvalidInput(fmt::format("extents: expected one number for each of the {} ranks of the axis '{}', none negative{}; found [{}].", mesh.size(axis),
-                                   mesh.axis_names()[axis], total ? fmt::format(", which add up to the {} entries of dimension {}", *total, dim) : "", found));
+    throw InvalidInput(fmt::format(
+        "extents: expected one number for each of the {} ranks of the axis '{}', none negative{}; found [{}].",
+        mesh.size(axis), mesh.axis_names()[axis],
+        total ? fmt::format(", which add up to the {} entries of dimension {}", *total, dim) : "", found));
 }
 
 /// Makes the layout of a whole tensor of `sizes`, with even extents where none are given.
-SpecPtr make_layout(const PythonMesh& mesh, const std::vector<Placement>& placements, const AxisExtents& extents, std::optional<c10::IntArrayRef> sizes)
+SpecPtr make_layout(const PythonMesh& mesh, const std::vector<Placement>& placements, const AxisExtents& extents,
+                    std::optional<c10::IntArrayRef> sizes)
 {
     const auto num_axes = static_cast<std::size_t>(mesh.mesh->num_axes());
     if (placements.size() != num_axes || (!extents.empty() && extents.size() != num_axes)) {
-        throw InvalidInput(fmt::format("placements: expected one (and, with extents, one list of extents or None) for each of the {} axes of the device mesh; "
-                                       "found {} placements{}.",
-                                       num_axes, placements.size(), extents.empty() ? "" : fmt::format(" and {} entries of extents", extents.size())));
+        throw InvalidInput(
+            fmt::format("placements: expected one (and, with extents, one list of extents or None) for each of the {} "
+                        "axes of the device mesh; "
+                        "found {} placements{}.",
+                        num_axes, placements.size(),
+                        extents.empty() ? "" : fmt::format(" and {} entries of extents", extents.size())));
     }
     std::vector<AxisLayout> axes(num_axes);
     for (std::size_t a = 0; a < num_axes; ++a) {
@@ -69,7 +76,8 @@ SpecPtr make_layout(const PythonMesh& mesh, const std::vector<Placement>& placem
 /// a sharded one does not have. The rule table's fallback serves only operators registered for one device.
 void gather_foreign_operators()
 {
-    static const std::set<std::string> own = {"aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "meshard"};
+    static const std::set<std::string> own = {"aten",   "prim", "prims", "profiler", "c10d", "_c10d_functional",
+                                              "meshard"};
     static std::set<std::string> seen;
     static std::size_t num_operators = 0;
     const auto names = c10::Dispatcher::singleton().getAllOpNames();
@@ -94,13 +102,14 @@ at::Tensor local_to_sharded(const at::Tensor& local, const PythonMesh& mesh, con
     return from_local(local, mesh.mesh, placements);
 }
 
-at::Tensor distribute(const std::optional<at::Tensor>& whole, const PythonMesh& mesh, const std::vector<Placement>& placements, const AxisExtents& extents,
-                      int source_rank)
+at::Tensor distribute(const std::optional<at::Tensor>& whole, const PythonMesh& mesh,
+                      const std::vector<Placement>& placements, const AxisExtents& extents, int source_rank)
 {
     gather_foreign_operators();
     const auto sizes = whole ? std::make_optional(whole->sizes()) : std::nullopt;
     const bool is_source = mesh.mesh->all().rank() == source_rank;
-    return distribute_rows(is_source && whole ? *whole : at::Tensor(), source_rank, make_layout(mesh, placements, extents, sizes));
+    return distribute_rows(is_source && whole ? *whole : at::Tensor(), source_rank,
+                           make_layout(mesh, placements, extents, sizes));
 }
 
 at::Tensor place_again(const at::Tensor& tensor, const std::vector<Placement>& placements, const AxisExtents& extents)
@@ -112,7 +121,8 @@ at::Tensor place_again(const at::Tensor& tensor, const std::vector<Placement>& p
 AxisExtents extents_of(const at::Tensor& tensor)
 {
     AxisExtents extents;
-    for (const auto& axis : spec_of(tensor)->axes) extents.push_back(axis.is_shard() ? std::make_optional(*axis.extents) : std::nullopt);
+    for (const auto& axis : spec_of(tensor)->axes)
+        extents.push_back(axis.is_shard() ? std::make_optional(*axis.extents) : std::nullopt);
     return extents;
 }
 
@@ -137,8 +147,9 @@ std::vector<PortableAxis> portable_layout(const at::Tensor& tensor)
 {
     std::vector<PortableAxis> axes;
     for (const auto& axis : spec_of(tensor)->axes) {
-        axes.emplace_back(static_cast<int>(axis.placement.kind), static_cast<int>(axis.placement.reduction), axis.placement.dim,
-                          axis.extents ? std::make_optional(*axis.extents) : std::nullopt, axis.blocks);
+        axes.emplace_back(static_cast<int>(axis.placement.kind), static_cast<int>(axis.placement.reduction),
+                          axis.placement.dim, axis.extents ? std::make_optional(*axis.extents) : std::nullopt,
+                          axis.blocks);
     }
     return axes;
 }
@@ -146,12 +157,13 @@ std::vector<PortableAxis> portable_layout(const at::Tensor& tensor)
 /// Makes a sharded tensor of this rank's part from what `portable_layout` returned, and from sizes and strides of the
 /// whole.
 /// @throws InvalidInput where they do not fit
-at::Tensor with_portable_layout(const at::Tensor& part, const PythonMesh& mesh, const std::vector<PortableAxis>& axes, const std::vector<std::int64_t>& sizes,
-                                const std::vector<std::int64_t>& strides)
+at::Tensor with_portable_layout(const at::Tensor& part, const PythonMesh& mesh, const std::vector<PortableAxis>& axes,
+                                const std::vector<std::int64_t>& sizes, const std::vector<std::int64_t>& strides)
 {
     std::vector<AxisLayout> layouts;
     for (const auto& [kind, reduction, dim, extents, blocks] : axes) {
-        if (kind < 0 || kind > 2 || reduction < 0 || reduction > 2 || blocks < 1 || dim < 0 || dim > static_cast<std::int64_t>(sizes.size())) {
+        if (kind < 0 || kind > 2 || reduction < 0 || reduction > 2 || blocks < 1 || dim < 0 ||
+            dim > static_cast<std::int64_t>(sizes.size())) {
             throw InvalidInput("a sharded tensor's saved layout is damaged.");
         }
         layouts.push_back({{static_cast<Placement::Kind>(kind), static_cast<Reduction>(reduction), dim},
@@ -159,8 +171,8 @@ at::Tensor with_portable_layout(const at::Tensor& part, const PythonMesh& mesh, 
                            blocks});
     }
     const auto spec = make_spec(mesh.mesh, layouts);
-    if (part.dim() != static_cast<std::int64_t>(sizes.size()) || strides.size() != sizes.size() || spec->global_shape(part.sizes()) != sizes ||
-        spec->local_shape(sizes) != part.sizes().vec()) {
+    if (part.dim() != static_cast<std::int64_t>(sizes.size()) || strides.size() != sizes.size() ||
+        spec->global_shape(part.sizes()) != sizes || spec->local_shape(sizes) != part.sizes().vec()) {
         throw InvalidInput("a sharded tensor's saved part does not fit its layout, " + to_string(*spec) + ".");
     }
     return wrap(part.detach(), spec, strides);
@@ -200,7 +212,8 @@ void bind_placements(py::module_& module)
 {
     py::class_<Placement>(module, "Placement", "How a tensor lies on the ranks of one axis of a device mesh.")
         .def(
-            "is_shard", [](const Placement& p, std::optional<std::int64_t> dim) { return p.is_shard() && (!dim || *dim == p.dim); },
+            "is_shard",
+            [](const Placement& p, std::optional<std::int64_t> dim) { return p.is_shard() && (!dim || *dim == p.dim); },
             py::arg("dim") = py::none())
         .def("is_replicate", &Placement::is_replicate)
         .def("is_partial", &Placement::is_partial)
@@ -213,16 +226,21 @@ void bind_placements(py::module_& module)
             "__eq__", [](const Placement& a, const Placement& b) { return a == b; }, py::is_operator())
         .def("__hash__", [](const Placement& p) { return std::hash<std::string>()(to_string(p)); })
         .def("__repr__", [](const Placement& p) { return to_string(p); })
-        .def(py::pickle([](const Placement& p) { return py::make_tuple(static_cast<int>(p.kind), static_cast<int>(p.reduction), p.dim); },
-                        [](const py::tuple& state) {
-                            return Placement{static_cast<Placement::Kind>(state[0].cast<int>()), static_cast<Reduction>(state[1].cast<int>()),
-                                             state[2].cast<std::int64_t>()};
-                        }));
+        .def(py::pickle(
+            [](const Placement& p) {
+                return py::make_tuple(static_cast<int>(p.kind), static_cast<int>(p.reduction), p.dim);
+            },
+            [](const py::tuple& state) {
+                return Placement{static_cast<Placement::Kind>(state[0].cast<int>()),
+                                 static_cast<Reduction>(state[1].cast<int>()), state[2].cast<std::int64_t>()};
+            }));
     module.def("Shard", &Shard, py::arg("dim"),
-               "Shard(dim: int) -> Placement\n\nEach rank holds its own extent of dimension `dim`; extents may differ and be zero.");
+               "Shard(dim: int) -> Placement\n\nEach rank holds its own extent of dimension `dim`; extents may differ "
+               "and be zero.");
     module.def("Replicate", &Replicate, "Replicate() -> Placement\n\nEach rank holds the whole.");
     module.def("Partial", &partial_of, py::arg("reduce_op") = "sum",
-               "Partial(reduce_op: str = 'sum') -> Placement\n\nEach rank holds a tensor of the whole's shape; the value is their sum (or 'max', 'min'), which "
+               "Partial(reduce_op: str = 'sum') -> Placement\n\nEach rank holds a tensor of the whole's shape; the "
+               "value is their sum (or 'max', 'min'), which "
                "is pending.");
 }
 
@@ -236,7 +254,9 @@ void bind_recorder(py::module_& module)
         .def_readonly("num_messages", &RuleEvent::num_messages)
         .def_readonly("num_bytes", &RuleEvent::num_bytes)
         .def_readonly("gathered", &RuleEvent::gathered)
-        .def("__repr__", [](const RuleEvent& e) { return fmt::format("{}: {} -> {}, {} messages", e.op, e.inputs, e.outputs, e.num_messages); });
+        .def("__repr__", [](const RuleEvent& e) {
+            return fmt::format("{}: {} -> {}, {} messages", e.op, e.inputs, e.outputs, e.num_messages);
+        });
     py::class_<Recorder>(module, "Recorder", "What record_rules gives.")
         .def(py::init<>())
         .def("start", [](Recorder& r) { set_rule_observer(&r); })
@@ -270,8 +290,9 @@ void bind_tensors(py::module_& module)
 {
     bind_placements(module);
     bind_recorder(module);
-    module.def("is_sharded", &is_sharded, py::arg("tensor"),
-               "is_sharded(tensor: torch.Tensor) -> bool\n\nWhether this is a sharded tensor of meshard. Not collective.");
+    module.def(
+        "is_sharded", &is_sharded, py::arg("tensor"),
+        "is_sharded(tensor: torch.Tensor) -> bool\n\nWhether this is a sharded tensor of meshard. Not collective.");
     module.def("placements", &placements_of);
     module.def("extents", &extents_of);
     module.def("device_mesh", [](const at::Tensor& x) { return PythonMesh{spec_of(x)->device_mesh}; });

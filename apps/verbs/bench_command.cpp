@@ -40,7 +40,8 @@ struct BenchArguments {
     bool json = false;
 };
 
-const std::vector<std::string> kMemoryNames{"stored", "recomputed", "streamed", "auto"}, kPrecisionNames{"float32", "tf32", "bfloat16", "float16"};
+const std::vector<std::string> kMemoryNames{"stored", "recomputed", "streamed", "auto"},
+    kPrecisionNames{"float32", "tf32", "bfloat16", "float16"};
 
 /// Returns `run` with the changes of a word of --also, e.g. `points=100000,precision=tf32`. @throws UsageError
 BenchArguments changed(BenchArguments run, const std::string& word)
@@ -48,13 +49,16 @@ BenchArguments changed(BenchArguments run, const std::string& word)
     std::istringstream parts(word);
     for (std::string part; std::getline(parts, part, ',');) {
         const auto equals = part.find('=');
-        const auto name = part.substr(0, equals), value = equals == std::string::npos ? std::string() : part.substr(equals + 1);
+        const auto name = part.substr(0, equals),
+                   value = equals == std::string::npos ? std::string() : part.substr(equals + 1);
         std::map<std::string, std::int64_t*> numbers{{"points", &run.shape.num_points},
                                                      {"hidden", &run.shape.n_hidden},
                                                      {"layers", &run.shape.n_layers},
                                                      {"heads", &run.shape.n_head},
                                                      {"slices", &run.shape.slice_num}};
-        const auto among = [&](const std::vector<std::string>& names) { return std::ranges::find(names, value) != names.end(); };
+        const auto among = [&](const std::vector<std::string>& names) {
+            return std::ranges::find(names, value) != names.end();
+        };
         if (const auto found = numbers.find(name); found != numbers.end()) {
             *found->second = static_cast<std::int64_t>(parse_numbers(value, "--also " + name, 1)[0]);
             if (*found->second < 1) throw UsageError(fmt::format("--also {}: expected a number of at least 1.", part));
@@ -65,8 +69,10 @@ BenchArguments changed(BenchArguments run, const std::string& word)
         } else if (name == "graph" && (value == "true" || value == "false")) {
             run.from_graph = value == "true";
         } else {
-            throw UsageError(fmt::format("--also {}: expected NAME=VALUE of points, slices, hidden, layers or heads, memory (stored, recomputed, streamed, "
-                                         "auto), precision (float32, tf32, bfloat16, float16) or graph (true, false), e.g. points=100000,precision=tf32.",
+            throw UsageError(fmt::format("--also {}: expected NAME=VALUE of points, slices, hidden, layers or heads, "
+                                         "memory (stored, recomputed, streamed, "
+                                         "auto), precision (float32, tf32, bfloat16, float16) or graph (true, false), "
+                                         "e.g. points=100000,precision=tf32.",
                                          part));
         }
     }
@@ -82,18 +88,26 @@ std::vector<const BenchArguments*> all_runs(const BenchArguments& options)
 
 bool parse(std::span<const std::string> arguments, BenchArguments& options)
 {
-    CLI::App app("step: times one training step of a Transolver (forward, backward, AdamW). On one rank: sharded tensors against plain LibTorch.\n"
-                 "On several: one cloud distributed over the ranks against a plain step with the same number of points on every rank at once,\n"
+    CLI::App app("step: times one training step of a Transolver (forward, backward, AdamW). On one rank: sharded "
+                 "tensors against plain LibTorch.\n"
+                 "On several: one cloud distributed over the ranks against a plain step with the same number of points "
+                 "on every rank at once,\n"
                  "without communication (the machine's ceiling). The two alternate; medians are shown.\n"
-                 "model: microseconds per point of a training step and of inference, and their memory, for one process in one memory mode.\n"
-                 "With --also further runs follow in the same process, and one that does not fit into a device ends none of the others.\n"
-                 "scaling: attention, a vision transformer and Transolvers over the ranks against that ceiling, and the speed of the machine.\n"
+                 "model: microseconds per point of a training step and of inference, and their memory, for one process "
+                 "in one memory mode.\n"
+                 "With --also further runs follow in the same process, and one that does not fit into a device ends "
+                 "none of the others.\n"
+                 "scaling: attention, a vision transformer and Transolvers over the ranks against that ceiling, and "
+                 "the speed of the machine.\n"
                  "operators: single operators on small tensors, extra time of a call on a sharded tensor.\n"
-                 "ghosts: bytes of neighbour searches among cut points, time of a ghost exchange, and how much of it overlaps with message passing.\n"
+                 "ghosts: bytes of neighbour searches among cut points, time of a ghost exchange, and how much of it "
+                 "overlaps with message passing.\n"
                  "partition: methods of cutting meshes against METIS; see meshard bench partition --help.\n"
                  "data: how fast the cases of a training run come from the disk; see meshard bench data --help.",
                  "bench");
-    app.add_option("WHAT", options.what, "what to time: step, model, scaling, operators or ghosts; or partition or data, which have other options")
+    app.add_option(
+           "WHAT", options.what,
+           "what to time: step, model, scaling, operators or ghosts; or partition or data, which have other options")
         ->type_name("WHAT")
         ->check(CLI::IsMember({"step", "model", "scaling", "operators", "ghosts"}))
         ->capture_default_str();
@@ -102,55 +116,83 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
         ->check(CLI::PositiveNumber)
         ->type_name("N")
         ->capture_default_str();
-    app.add_option("--hidden", shape.n_hidden, "channels of the model")->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
-    app.add_option("--layers", shape.n_layers, "blocks of the model")->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
-    app.add_option("--heads", shape.n_head, "attention heads of the model")->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
-    app.add_option("--slices", shape.slice_num, "slices of each head")->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
+    app.add_option("--hidden", shape.n_hidden, "channels of the model")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N")
+        ->capture_default_str();
+    app.add_option("--layers", shape.n_layers, "blocks of the model")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N")
+        ->capture_default_str();
+    app.add_option("--heads", shape.n_head, "attention heads of the model")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N")
+        ->capture_default_str();
+    app.add_option("--slices", shape.slice_num, "slices of each head")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N")
+        ->capture_default_str();
     app.add_option("--rows", options.num_rows, "for ghosts: rows of 64 channels that each rank sends")
         ->check(CLI::PositiveNumber)
         ->type_name("N")
         ->capture_default_str();
-    app.add_option("--model", options.model, "for model: a model by name, as in docs/models.md; --hidden to --slices are transolver's")
+    app.add_option("--model", options.model,
+                   "for model: a model by name, as in docs/models.md; --hidden to --slices are transolver's")
         ->type_name("NAME")
         ->capture_default_str();
-    app.add_option("--arguments", options.arguments, "for model: arguments of its constructor as JSON, over the defaults")->type_name("JSON");
-    app.add_option("--grid", options.grid, "for model, models of grids: cells along each direction; by default a cube of about --points cells")
+    app.add_option("--arguments", options.arguments,
+                   "for model: arguments of its constructor as JSON, over the defaults")
+        ->type_name("JSON");
+    app.add_option("--grid", options.grid,
+                   "for model, models of grids: cells along each direction; by default a cube of about --points cells")
         ->type_name("N,...")
         ->delimiter(',')
         ->check(CLI::PositiveNumber);
-    app.add_option("--memory", options.memory, "for model: memory mode, stored, recomputed, streamed, or auto: the first of them that fits into the device")
+    app.add_option(
+           "--memory", options.memory,
+           "for model: memory mode, stored, recomputed, streamed, or auto: the first of them that fits into the device")
         ->type_name("MODE")
         ->check(CLI::IsMember(kMemoryNames))
         ->capture_default_str();
-    app.add_option("--device", options.device, "for step and model: " + std::string(kDeviceMeaning))->type_name("NAME")->capture_default_str();
-    app.add_option("--precision", options.precision, "for model: float32, tf32, bfloat16 or float16, as training.precision")
+    app.add_option("--device", options.device, "for step and model: " + std::string(kDeviceMeaning))
+        ->type_name("NAME")
+        ->capture_default_str();
+    app.add_option("--precision", options.precision,
+                   "for model: float32, tf32, bfloat16 or float16, as training.precision")
         ->type_name("NAME")
         ->check(CLI::IsMember(kPrecisionNames))
         ->capture_default_str();
     std::vector<std::string> also;
-    app.add_option("--also", also, "for model: another run with these changes, e.g. points=100000,slices=512,memory=auto,precision=tf32; may be repeated")
+    app.add_option("--also", also,
+                   "for model: another run with these changes, e.g. "
+                   "points=100000,slices=512,memory=auto,precision=tf32; may be repeated")
         ->allow_extra_args(false)
         ->type_name("NAME=VALUE,...");
-    app.add_flag("--graph", options.from_graph, "for model: the training step as one recorded launch, too; it takes its memory twice");
+    app.add_flag("--graph", options.from_graph,
+                 "for model: the training step as one recorded launch, too; it takes its memory twice");
     app.add_flag("--inference", options.inference_only, "for model: no training step");
     app.add_option("--repeats", options.num_repeats, "pairs of runs that are timed")
         ->check(CLI::PositiveNumber)
         ->type_name("N")
         ->default_str("15, for scaling 5");
     add_rank_options(app, options.ranks, "start this many ranks on this machine");
-    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report; with --also one on a line for each run");
+    app.add_flag("--json", options.json,
+                 "one JSON object on stdout instead of the report; with --also one on a line for each run");
     if (!parse_arguments(app, arguments)) return false;
     if (!also.empty() && options.what != "model") throw UsageError("--also is for meshard bench model.");
     if (options.what == "ghosts" && app.count("--points") == 0) shape.num_points = 1'000'000;
-    if (options.what != "model" && (app.count("--model") > 0 || app.count("--arguments") > 0 || app.count("--grid") > 0))
+    if (options.what != "model" &&
+        (app.count("--model") > 0 || app.count("--arguments") > 0 || app.count("--grid") > 0))
         throw UsageError("--model, --arguments and --grid are for meshard bench model.");
     const bool has_device = options.what == "step" || options.what == "model";
     if (!has_device && options.device == "auto") options.device = "cpu";
-    if (!has_device && options.device != "cpu") throw UsageError(fmt::format("--device {}: {} is timed on CPUs. Leave it out.", options.device, options.what));
+    if (!has_device && options.device != "cpu")
+        throw UsageError(fmt::format("--device {}: {} is timed on CPUs. Leave it out.", options.device, options.what));
     if (options.num_repeats == 0) options.num_repeats = options.what == "scaling" ? 5 : 15;
     for (const auto& word : also) options.also.push_back(changed(options, word));
     for (const auto* run : all_runs(options)) {
-        if (run->from_graph && (run->what != "model" || run->inference_only)) throw UsageError("--graph is for training steps of meshard bench model.");
+        if (run->from_graph && (run->what != "model" || run->inference_only))
+            throw UsageError("--graph is for training steps of meshard bench model.");
         if (run->shape.n_hidden % run->shape.n_head != 0) throw UsageError("--hidden must be a multiple of --heads.");
     }
     return true;
@@ -173,21 +215,28 @@ void report(const BenchArguments& arguments, const StepTimes& times)
         std::cout << json.dump(2) << '\n';
         return;
     }
-    std::cout << "Training step: " << shape.num_points << " points, " << shape.n_layers << " layers, " << shape.n_hidden << " channels, " << shape.n_head
-              << " heads, " << shape.slice_num << " slices; " << times.num_ranks << " rank(s) of " << times.threads_per_rank << " thread(s)\n"
-              << (times.num_ranks == 1 ? "  plain LibTorch             " : "  independent plain steps    ") << times.plain_seconds << " s\n"
+    std::cout << "Training step: " << shape.num_points << " points, " << shape.n_layers << " layers, " << shape.n_hidden
+              << " channels, " << shape.n_head << " heads, " << shape.slice_num << " slices; " << times.num_ranks
+              << " rank(s) of " << times.threads_per_rank << " thread(s)\n"
+              << (times.num_ranks == 1 ? "  plain LibTorch             " : "  independent plain steps    ")
+              << times.plain_seconds << " s\n"
               << "  sharded                    " << times.sharded_seconds << " s, " << rate << " points/s\n"
-              << "  sharded / plain            " << times.sharded_over_plain << " (median of " << arguments.num_repeats << " pairs)\n"
+              << "  sharded / plain            " << times.sharded_over_plain << " (median of " << arguments.num_repeats
+              << " pairs)\n"
               << "  messages per step and rank " << times.num_messages << ", " << times.message_bytes << " bytes\n";
 }
 
 /// Makes a Transolver of the options' shape, or any model by name and arguments.
 TimedModel model_to_time(const BenchArguments& arguments, c10::Device device)
 {
-    if (arguments.model == "transolver" && arguments.arguments.empty() && arguments.grid.empty()) return timed_transolver(arguments.shape, device);
+    if (arguments.model == "transolver" && arguments.arguments.empty() && arguments.grid.empty())
+        return timed_transolver(arguments.shape, device);
     auto constructor = nlohmann::json::object();
-    if (!arguments.arguments.empty()) constructor = nlohmann::json::parse(arguments.arguments, nullptr, /*allow_exceptions=*/false);
-    if (!constructor.is_object()) throw UsageError(fmt::format("--arguments '{}' is no JSON object, as '{{\"latent_channels\": 16}}'.", arguments.arguments));
+    if (!arguments.arguments.empty())
+        constructor = nlohmann::json::parse(arguments.arguments, nullptr, /*allow_exceptions=*/false);
+    if (!constructor.is_object())
+        throw UsageError(
+            fmt::format("--arguments '{}' is no JSON object, as '{{\"latent_channels\": 16}}'.", arguments.arguments));
     return timed_model(arguments.model, constructor, arguments.shape.num_points, arguments.grid, device);
 }
 
@@ -196,7 +245,8 @@ ModelTimes time_run(const BenchArguments& arguments, std::string& memory, std::s
 {
     const auto device = device_of_rank(arguments.device, {});
     const c10::DeviceGuard current(device);
-    const auto modes = arguments.memory == "auto" ? std::vector<std::string>{"stored", "recomputed", "streamed"} : std::vector<std::string>{arguments.memory};
+    const auto modes = arguments.memory == "auto" ? std::vector<std::string>{"stored", "recomputed", "streamed"}
+                                                  : std::vector<std::string>{arguments.memory};
     const auto run = [&] {
         const auto model = model_to_time(arguments, device);
         name = model.name;
@@ -215,7 +265,9 @@ ModelTimes time_run(const BenchArguments& arguments, std::string& memory, std::s
                           .num_points = std::max(num_points, arguments.shape.num_points),
                           .memory = memory,
                           .mode_option = "--memory ",
-                          .modes = arguments.model == "transolver" ? std::vector<std::string>{"stored", "recomputed", "streamed"} : modes,
+                          .modes = arguments.model == "transolver"
+                                       ? std::vector<std::string>{"stored", "recomputed", "streamed"}
+                                       : modes,
                           .fewer_points = "--points"};
     };
     for (std::size_t i = 0; i + 1 < modes.size(); ++i) {
@@ -242,8 +294,9 @@ void report_model(const BenchArguments& arguments, bool is_alone)
             std::cout << error.what() << std::endl;
             return;
         }
-        const nlohmann::ordered_json json{{"model", name},    {"points", arguments.shape.num_points}, {"slices", arguments.shape.slice_num},
-                                          {"memory", memory}, {"precision", arguments.precision},     {"error", error.what()}};
+        const nlohmann::ordered_json json{
+            {"model", name},    {"points", arguments.shape.num_points}, {"slices", arguments.shape.slice_num},
+            {"memory", memory}, {"precision", arguments.precision},     {"error", error.what()}};
         std::cout << json.dump() << std::endl;
         return;
     }
@@ -251,7 +304,8 @@ void report_model(const BenchArguments& arguments, bool is_alone)
     const auto points = static_cast<double>(num_points);
     const auto microseconds = [&](double seconds) { return seconds / points * 1e6; };
     const auto bytes_a_point = static_cast<double>(times.peak_bytes - times.bytes_before) / points;
-    const auto share = times.training_seconds > 0 ? times.training_gflop / times.training_seconds / times.sgemm_gflops : 0.0;
+    const auto share =
+        times.training_seconds > 0 ? times.training_gflop / times.training_seconds / times.sgemm_gflops : 0.0;
     if (arguments.json) {
         const nlohmann::ordered_json json{{"model", name},
                                           {"points", num_points},
@@ -274,22 +328,23 @@ void report_model(const BenchArguments& arguments, bool is_alone)
         std::cout << json.dump(is_alone ? 2 : -1) << std::endl;
         return;
     }
-    std::cout << name << ", " << num_points << " points, memory " << memory << ", " << arguments.precision << ", " << times.num_threads << " thread(s); sgemm "
-              << fixed_text(times.sgemm_gflops, 0) << " GFLOP/s\n";
+    std::cout << name << ", " << num_points << " points, memory " << memory << ", " << arguments.precision << ", "
+              << times.num_threads << " thread(s); sgemm " << fixed_text(times.sgemm_gflops, 0) << " GFLOP/s\n";
     if (times.training_seconds > 0) {
         std::cout << "  training step   " << fixed_text(microseconds(times.training_seconds), 1) << " us per point ("
                   << fixed_text(microseconds(times.training_cpu_seconds), 1) << " of CPU)";
         if (times.training_gflop > 0) std::cout << ", " << fixed_text(100 * share, 0) << " % of the sgemm rate";
         std::cout << '\n';
     }
-    if (times.graph_seconds > 0) std::cout << "  from a graph    " << fixed_text(microseconds(times.graph_seconds), 1) << " us per point\n";
+    if (times.graph_seconds > 0)
+        std::cout << "  from a graph    " << fixed_text(microseconds(times.graph_seconds), 1) << " us per point\n";
     std::cout << "  inference       " << fixed_text(microseconds(times.inference_seconds), 1) << " us per point ("
               << fixed_text(microseconds(times.inference_cpu_seconds), 1) << " of CPU)\n"
               << "  memory          " << fixed_text(bytes_a_point, 0) << " bytes per point besides the inputs, peak "
               << fixed_text(static_cast<double>(times.peak_bytes) / (1 << 30), 2) << " GiB\n";
     if (times.output_error > 0) {
-        std::cout << "  against float32 error " << fixed_text(100 * times.output_error, 2) << " % of the output, " << fixed_text(100 * times.gradient_error, 2)
-                  << " % of the gradients\n";
+        std::cout << "  against float32 error " << fixed_text(100 * times.output_error, 2) << " % of the output, "
+                  << fixed_text(100 * times.gradient_error, 2) << " % of the gradients\n";
     }
 }
 
@@ -308,11 +363,12 @@ void report_operators(const BenchArguments& arguments)
         return;
     }
     std::cout << "Nanoseconds per call on small tensors (median of " << arguments.num_repeats << " rounds)\n"
-              << std::left << std::setw(20) << "operator" << std::right << std::setw(10) << "plain" << std::setw(10) << "sharded" << std::setw(10) << "added"
-              << '\n';
+              << std::left << std::setw(20) << "operator" << std::right << std::setw(10) << "plain" << std::setw(10)
+              << "sharded" << std::setw(10) << "added" << '\n';
     for (const auto& cost : costs) {
-        std::cout << std::left << std::setw(20) << cost.name << std::right << std::fixed << std::setprecision(0) << std::setw(10) << cost.plain_nanoseconds
-                  << std::setw(10) << cost.sharded_nanoseconds << std::setw(10) << cost.added_nanoseconds << '\n';
+        std::cout << std::left << std::setw(20) << cost.name << std::right << std::fixed << std::setprecision(0)
+                  << std::setw(10) << cost.plain_nanoseconds << std::setw(10) << cost.sharded_nanoseconds
+                  << std::setw(10) << cost.added_nanoseconds << '\n';
     }
 }
 
@@ -339,14 +395,17 @@ void report_scaling(const BenchArguments& arguments, const ScalingReport& report
         std::cout << json.dump(2) << '\n';
         return;
     }
-    std::cout << report.num_ranks << " rank(s) of " << report.threads_per_rank << " thread(s), transport " << report.backend
-              << ". Of each rank, all at once: sgemm " << fixed_text(machine.sgemm_gflops, 0) << " GFLOP/s, copy " << fixed_text(machine.copy_gigabytes, 1)
-              << " GB/s; all-reduce " << fixed_text(machine.message_microseconds, 1) << " us, " << fixed_text(machine.reduce_gigabytes, 2) << " GB/s\n";
+    std::cout << report.num_ranks << " rank(s) of " << report.threads_per_rank << " thread(s), transport "
+              << report.backend << ". Of each rank, all at once: sgemm " << fixed_text(machine.sgemm_gflops, 0)
+              << " GFLOP/s, copy " << fixed_text(machine.copy_gigabytes, 1) << " GB/s; all-reduce "
+              << fixed_text(machine.message_microseconds, 1) << " us, " << fixed_text(machine.reduce_gigabytes, 2)
+              << " GB/s\n";
     TextTable table("llrrrrr");
     table.add_row({"workload", "scaling", "ceiling, s", "sharded, s", "ceiling / sharded", "messages", "bytes"});
     for (const auto& result : report.results) {
-        table.add_row({result.workload, result.kind, fixed_text(result.ceiling_seconds, 3), fixed_text(result.sharded_seconds, 3),
-                       fixed_text(result.efficiency, 3), std::to_string(result.num_messages), std::to_string(result.message_bytes)});
+        table.add_row({result.workload, result.kind, fixed_text(result.ceiling_seconds, 3),
+                       fixed_text(result.sharded_seconds, 3), fixed_text(result.efficiency, 3),
+                       std::to_string(result.num_messages), std::to_string(result.message_bytes)});
     }
     std::cout << table;
 }
@@ -355,8 +414,10 @@ void report_ghosts(const BenchArguments& arguments, const GhostReport& report)
 {
     const auto& overlap = report.overlap;
     if (arguments.json) {
-        nlohmann::ordered_json json{
-            {"ranks", report.num_ranks}, {"threads_per_rank", report.threads_per_rank}, {"backend", report.backend}, {"points", report.num_points}};
+        nlohmann::ordered_json json{{"ranks", report.num_ranks},
+                                    {"threads_per_rank", report.threads_per_rank},
+                                    {"backend", report.backend},
+                                    {"points", report.num_points}};
         for (const auto& traffic : report.traffic) {
             json["searches"].push_back({{"method", traffic.method},
                                         {"within_reach", traffic.within_reach},
@@ -385,24 +446,31 @@ void report_ghosts(const BenchArguments& arguments, const GhostReport& report)
         std::cout << json.dump(2) << '\n';
         return;
     }
-    std::cout << report.num_ranks << " rank(s) of " << report.threads_per_rank << " thread(s), transport " << report.backend << ". Radius search of "
-              << report.num_points << " points among themselves, about 16 neighbours; what the rank with most receives:\n";
+    std::cout << report.num_ranks << " rank(s) of " << report.threads_per_rank << " thread(s), transport "
+              << report.backend << ". Radius search of " << report.num_points
+              << " points among themselves, about 16 neighbours; what the rank with most receives:\n";
     TextTable table("lrrrrrrrr");
-    table.add_row({"parts", "within reach", "ghosts", "worst ratio", "bytes", "ring / bytes", "again, bytes", "features, bytes", "gathered rows"});
+    table.add_row({"parts", "within reach", "ghosts", "worst ratio", "bytes", "ring / bytes", "again, bytes",
+                   "features, bytes", "gathered rows"});
     for (const auto& traffic : report.traffic) {
-        table.add_row({traffic.method, std::to_string(traffic.within_reach), std::to_string(traffic.ghosts), fixed_text(traffic.ghosts_over_reach, 3),
-                       std::to_string(traffic.search_bytes), fixed_text(traffic.ring_over_search, 1), std::to_string(traffic.repeated_bytes),
+        table.add_row({traffic.method, std::to_string(traffic.within_reach), std::to_string(traffic.ghosts),
+                       fixed_text(traffic.ghosts_over_reach, 3), std::to_string(traffic.search_bytes),
+                       fixed_text(traffic.ring_over_search, 1), std::to_string(traffic.repeated_bytes),
                        std::to_string(traffic.feature_bytes), std::to_string(traffic.gathered_rows)});
     }
     std::cout << table;
     for (const auto& exchange : report.exchanges) {
         std::cout << "Exchange of " << exchange.num_rows << " rows of " << exchange.num_channels << " channels, "
-                  << (exchange.stride == 1 ? "consecutive" : "every other row of a table") << ": " << fixed_text(exchange.exchange_seconds, 4)
-                  << " s; bare send and receive " << fixed_text(exchange.bare_seconds, 4) << " s; ratio " << fixed_text(exchange.exchange_over_bare, 3) << '\n';
+                  << (exchange.stride == 1 ? "consecutive" : "every other row of a table") << ": "
+                  << fixed_text(exchange.exchange_seconds, 4) << " s; bare send and receive "
+                  << fixed_text(exchange.bare_seconds, 4) << " s; ratio " << fixed_text(exchange.exchange_over_bare, 3)
+                  << '\n';
     }
-    std::cout << "Message passing, " << overlap.num_edges << " edges, " << overlap.num_ghosts << " ghosts: " << fixed_text(overlap.step_seconds, 4)
-              << " s; without messages " << fixed_text(overlap.silent_seconds, 4) << " s; exchange alone " << fixed_text(overlap.exchange_seconds, 4)
-              << " s, of which " << fixed_text(100 * overlap.visible_share, 0) << " % is not hidden by computation\n";
+    std::cout << "Message passing, " << overlap.num_edges << " edges, " << overlap.num_ghosts
+              << " ghosts: " << fixed_text(overlap.step_seconds, 4) << " s; without messages "
+              << fixed_text(overlap.silent_seconds, 4) << " s; exchange alone "
+              << fixed_text(overlap.exchange_seconds, 4) << " s, of which "
+              << fixed_text(100 * overlap.visible_share, 0) << " % is not hidden by computation\n";
 }
 
 }  // namespace
@@ -425,7 +493,8 @@ int model_bench_command(std::span<const std::string> arguments)
         options.ranks, "bench", arguments, [](int) {},
         [&](World& world) {
             if (options.what == "ghosts") {
-                const auto report = measure_ghosts(options.shape.num_points, options.num_rows, options.num_repeats, world);
+                const auto report =
+                    measure_ghosts(options.shape.num_points, options.num_rows, options.num_repeats, world);
                 if (world.rank() == 0) report_ghosts(options, report);
                 return exit_code::ok;
             }

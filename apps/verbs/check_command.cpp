@@ -16,9 +16,13 @@ namespace {
 
 Json to_json(const std::string& folder, const std::vector<ShardPromise>& promises)
 {
-    Json json{{"folder", folder}, {"ok", std::ranges::all_of(promises, &ShardPromise::holds)}, {"checks", Json::array()}};
+    Json json{
+        {"folder", folder}, {"ok", std::ranges::all_of(promises, &ShardPromise::holds)}, {"checks", Json::array()}};
     for (const ShardPromise& promise : promises) {
-        json["checks"].push_back({{"name", promise.text}, {"ok", promise.holds()}, {"tested", promise.was_tested}, {"faults", promise.faults}});
+        json["checks"].push_back({{"name", promise.text},
+                                  {"ok", promise.holds()},
+                                  {"tested", promise.was_tested},
+                                  {"faults", promise.faults}});
     }
     return json;
 }
@@ -29,7 +33,8 @@ void print(const std::vector<ShardPromise>& promises)
         std::cout << (promise.holds()      ? "OK    "
                       : promise.was_tested ? "FAIL  "
                                            : "-     ")
-                  << promise.text << (promise.was_tested ? "" : " (not tested: it depends on a check that failed)") << '\n';
+                  << promise.text << (promise.was_tested ? "" : " (not tested: it depends on a check that failed)")
+                  << '\n';
         for (const std::string& fault : promise.faults) std::cout << "        " << fault << '\n';
     }
 }
@@ -40,7 +45,9 @@ int check_command(std::span<const std::string> arguments)
 {
     std::string folder;
     bool json = false;
-    CLI::App app("Checks that a shards folder is complete and consistent: files, owners, ghosts, values. Exit code 1 if a check fails.", "check");
+    CLI::App app("Checks that a shards folder is complete and consistent: files, owners, ghosts, values. Exit code 1 "
+                 "if a check fails.",
+                 "check");
     app.add_option("dir", folder, "shards folder to test")->required()->type_name("DIR");
     app.add_flag("--json", json, "one JSON object on stdout instead of the report");
     if (!parse_arguments(app, arguments)) return exit_code::ok;

@@ -47,29 +47,42 @@ struct ConvertOptions {
 
 bool parse(std::span<const std::string> arguments, ConvertOptions& options)
 {
-    CLI::App app(
-        "Writes a mesh or a model's checkpoint in another format, given by the extension of OUT. Meshes that are read: OpenFOAM cases (folders) and\n" +
-            readable_formats() +
-            ".\n\n"
-            "Names, units, types and roles of arrays,\n"
-            "field data, time values and polyhedra are kept. From a shards folder a .vtkhdf gets each piece with its ghosts as a partition,\n"
-            "a .pvtu or .pvtp gets the pieces as files beside it, other formats get the merged mesh.\n\n"
-            "Checkpoints: .mdlus (PhysicsNeMo), .pt (PyTorch) and .safetensors are read and written; nothing in them is executed.",
-        "convert");
-    app.add_option("input", options.input, "mesh, OpenFOAM case, shards folder or checkpoint to read")->required()->type_name("IN");
-    app.add_option("output,-o,--output", options.output, fmt::format("file to write ({})", writable_formats()))->required()->type_name("OUT");
-    app.add_option("--block", options.blocks, "read only this block, patch or zone, or all blocks of a level (boundary); may be repeated")
+    CLI::App app("Writes a mesh or a model's checkpoint in another format, given by the extension of OUT. Meshes that "
+                 "are read: OpenFOAM cases (folders) and\n" +
+                     readable_formats() +
+                     ".\n\n"
+                     "Names, units, types and roles of arrays,\n"
+                     "field data, time values and polyhedra are kept. From a shards folder a .vtkhdf gets each piece "
+                     "with its ghosts as a partition,\n"
+                     "a .pvtu or .pvtp gets the pieces as files beside it, other formats get the merged mesh.\n\n"
+                     "Checkpoints: .mdlus (PhysicsNeMo), .pt (PyTorch) and .safetensors are read and written; nothing "
+                     "in them is executed.",
+                 "convert");
+    app.add_option("input", options.input, "mesh, OpenFOAM case, shards folder or checkpoint to read")
+        ->required()
+        ->type_name("IN");
+    app.add_option("output,-o,--output", options.output, fmt::format("file to write ({})", writable_formats()))
+        ->required()
+        ->type_name("OUT");
+    app.add_option("--block", options.blocks,
+                   "read only this block, patch or zone, or all blocks of a level (boundary); may be repeated")
         ->type_name("NAME")
         ->allow_extra_args(false);
-    app.add_option("--time", options.time, "time to read from a case, a series or a file with several times (default there: the first), as written there")
+    app.add_option("--time", options.time,
+                   "time to read from a case, a series or a file with several times (default there: the first), as "
+                   "written there")
         ->type_name("T")
         ->default_str("the latest");
     app.add_option("--join-points", options.join_points,
-                   "join points at most TOL apart (the mesh's unit; 0: at one place), so that cells there become neighbours; the first one stays")
+                   "join points at most TOL apart (the mesh's unit; 0: at one place), so that cells there become "
+                   "neighbours; the first one stays")
         ->type_name("TOL");
     add_compress_option(app, options.compress);
-    app.add_flag("--no-verify", options.no_verify, "read pieces of shards although their bytes differ from the manifest's hashes");
-    app.add_option("--to", options.to, "format of a checkpoint if OUT's extension does not give it: mdlus, pt or safetensors")->type_name("FORMAT");
+    app.add_flag("--no-verify", options.no_verify,
+                 "read pieces of shards although their bytes differ from the manifest's hashes");
+    app.add_option("--to", options.to,
+                   "format of a checkpoint if OUT's extension does not give it: mdlus, pt or safetensors")
+        ->type_name("FORMAT");
     add_overwrite_option(app, options.input_as_output);
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     return parse_arguments(app, arguments);
@@ -109,21 +122,27 @@ std::uintmax_t total_size(const std::vector<std::filesystem::path>& files)
 /// Joins points as --join-points says, and adds its findings to `warnings`.
 Mesh with_joined_points(const Mesh& mesh, const ConvertOptions& options, std::vector<std::string>& warnings)
 {
-    if (!(*options.join_points >= 0)) throw UsageError(fmt::format("--join-points is {}, expected 0 or a length above 0.", number_text(*options.join_points)));
-    if (mesh.is_point_cloud()) throw UsageError(fmt::format("--join-points is for meshes with cells; {} is a point cloud.", options.input));
+    if (!(*options.join_points >= 0))
+        throw UsageError(
+            fmt::format("--join-points is {}, expected 0 or a length above 0.", number_text(*options.join_points)));
+    if (mesh.is_point_cloud())
+        throw UsageError(fmt::format("--join-points is for meshes with cells; {} is a point cloud.", options.input));
     const auto earlier = find_cell_faults(mesh).degenerate_cells;
     auto joined = join_points(mesh, *options.join_points);
     const auto say = [&](const std::string& text) {
         warnings.push_back(options.input + ": " + text);
         warn("convert", warnings.back() + ".");
     };
-    if (joined.num_joined == 0) say(fmt::format("no two points are at most {} apart; none were joined", number_text(*options.join_points)));
+    if (joined.num_joined == 0)
+        say(fmt::format("no two points are at most {} apart; none were joined", number_text(*options.join_points)));
     if (const auto& names = joined.differing_fields; !names.empty())
-        say(fmt::format("points that were joined had different values of '{}'; those of the first one are kept", fmt::join(names, "', '")));
+        say(fmt::format("points that were joined had different values of '{}'; those of the first one are kept",
+                        fmt::join(names, "', '")));
     const auto faults = find_cell_faults(joined.mesh);
     if (faults.degenerate_cells > earlier)
-        say(fmt::format("{} (the first is number {}) shrank: points of one cell were joined. Use a smaller --join-points",
-                        count_text(faults.degenerate_cells - earlier, "cell"), faults.first_degenerate));
+        say(fmt::format(
+            "{} (the first is number {}) shrank: points of one cell were joined. Use a smaller --join-points",
+            count_text(faults.degenerate_cells - earlier, "cell"), faults.first_degenerate));
     return std::move(joined.mesh);
 }
 
@@ -136,12 +155,14 @@ int convert_command(std::span<const std::string> arguments)
     require_output(options.output, {options.input}, options.input_as_output);
     if (is_checkpoint_file(options.input)) {
         if (!options.blocks.empty() || !options.time.empty() || options.compress != "none" || options.join_points)
-            throw UsageError(fmt::format("--block, --time, --join-points and --compress are for meshes; {} is a checkpoint.", options.input));
+            throw UsageError(fmt::format(
+                "--block, --time, --join-points and --compress are for meshes; {} is a checkpoint.", options.input));
         convert_checkpoint({options.input, options.output, options.to, options.json});
         return exit_code::ok;
     }
     if (!options.to.empty())
-        throw UsageError(fmt::format("--to is for checkpoints; {} is not one. A mesh's format is given by OUT's extension.", options.input));
+        throw UsageError(fmt::format(
+            "--to is for checkpoints; {} is not one. A mesh's format is given by OUT's extension.", options.input));
     const std::filesystem::path output = options.output;
     require_writable_format(output);
     WriteOptions write_options{.compression = parse_compression(options.compress)};
@@ -162,7 +183,8 @@ int convert_command(std::span<const std::string> arguments)
     const bool is_folder = is_shards_folder(options.input), from_shards = is_folder && !options.join_points;
     if (is_folder && (!options.blocks.empty() || !options.time.empty()))
         throw UsageError("--block and --time cannot be used with a shards folder, which has neither.");
-    Mesh mesh = is_folder ? merge_subdomains(load_subdomains(options.input, check_of(!options.no_verify))) : read_mesh(options.input, read_options);
+    Mesh mesh = is_folder ? merge_subdomains(load_subdomains(options.input, check_of(!options.no_verify)))
+                          : read_mesh(options.input, read_options);
     show_progress("");
     for (const std::string& text : warnings) warn("convert", text + ".");
     if (options.join_points) mesh = with_joined_points(mesh, options, warnings);
@@ -174,7 +196,8 @@ int convert_command(std::span<const std::string> arguments)
     if (from_shards && (extension == ".vtkhdf" || extension == ".hdf"))
         write_vtkhdf(output, pieces_of(options.input, false), write_options);
     else if (extension == ".pvtu" || extension == ".pvtp")
-        written = from_shards ? write_vtk_parallel(output, pieces_of(options.input, to_polygons), read_manifest(options.input).num_ghost_layers, write_options)
+        written = from_shards ? write_vtk_parallel(output, pieces_of(options.input, to_polygons),
+                                                   read_manifest(options.input).num_ghost_layers, write_options)
                               : write_vtk_parallel(output, std::span(&mesh, 1), 0, write_options);
     else
         write_mesh(output, mesh, write_options);
@@ -197,10 +220,12 @@ int convert_command(std::span<const std::string> arguments)
                     {"seconds", std::move(stages)}});
         return exit_code::ok;
     }
-    std::cout << options.input << ": " << count_text(mesh.num_cells(), "cell") << ", " << count_text(mesh.num_points(), "point") << ", "
+    std::cout << options.input << ": " << count_text(mesh.num_cells(), "cell") << ", "
+              << count_text(mesh.num_points(), "point") << ", "
               << count_text(static_cast<std::int64_t>(mesh.cell_data.size()), "cell array") << ", "
-              << count_text(static_cast<std::int64_t>(mesh.point_data.size()), "point array") << "\nwritten to " << options.output << " (" << bytes_text(bytes)
-              << ") in " << fixed_text(seconds[0].second + seconds[1].second, 2) << " s\n";
+              << count_text(static_cast<std::int64_t>(mesh.point_data.size()), "point array") << "\nwritten to "
+              << options.output << " (" << bytes_text(bytes) << ") in "
+              << fixed_text(seconds[0].second + seconds[1].second, 2) << " s\n";
     return exit_code::ok;
 }
 

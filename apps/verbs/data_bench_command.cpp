@@ -30,20 +30,26 @@ struct DataBenchArguments {
 
 bool parse_data(std::span<const std::string> arguments, DataBenchArguments& options)
 {
-    CLI::App app("Reads the training cases of a configuration as `meshard train` does, in its order and as many points of each, without any step:\n"
-                 "points and bytes a second, with nothing in the system's cache and with all in it, against reading the same files plainly.\n"
+    CLI::App app("Reads the training cases of a configuration as `meshard train` does, in its order and as many points "
+                 "of each, without any step:\n"
+                 "points and bytes a second, with nothing in the system's cache and with all in it, against reading "
+                 "the same files plainly.\n"
                  "What is not stored yet is stored first, as by `meshard prepare`.",
                  "bench data");
     std::vector<std::string> words;
-    app.add_option("config", words, "configuration (YAML) of a training run, then settings that override it; ~key removes one")
+    app.add_option("config", words,
+                   "configuration (YAML) of a training run, then settings that override it; ~key removes one")
         ->required()
         ->type_name("CONFIG.yaml [key=value|~key ...]");
-    app.add_option("--cases", options.num_cases, "cases of a data group to read; all of an epoch unless said")->check(CLI::PositiveNumber)->type_name("N");
+    app.add_option("--cases", options.num_cases, "cases of a data group to read; all of an epoch unless said")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N");
     app.add_option("--repeats", options.num_repeats, "times that each is measured; the medians are shown")
         ->check(CLI::PositiveNumber)
         ->type_name("N")
         ->capture_default_str();
-    add_rank_options(app, options.ranks, "start this many ranks on this machine, which read at once (torchrun, mpirun and srun work too)");
+    add_rank_options(app, options.ranks,
+                     "start this many ranks on this machine, which read at once (torchrun, mpirun and srun work too)");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     if (!parse_arguments(app, arguments)) return false;
     options.config = words.front();
@@ -60,15 +66,20 @@ void report(const DataRates& rates, const DataBenchArguments& options, int num_r
         std::int64_t bytes;
         bool has_points;
     };
-    const Line lines[] = {{"loader", "loader", rates.loader_seconds, rates.file_bytes, true},
-                          {"loader, files in the cache", "cached_loader", rates.cached_loader_seconds, rates.file_bytes, true},
-                          {"disk, the files read plainly", "disk", rates.disk_seconds, rates.file_bytes, false}};
+    const Line lines[] = {
+        {"loader", "loader", rates.loader_seconds, rates.file_bytes, true},
+        {"loader, files in the cache", "cached_loader", rates.cached_loader_seconds, rates.file_bytes, true},
+        {"disk, the files read plainly", "disk", rates.disk_seconds, rates.file_bytes, false}};
     const auto points = static_cast<double>(rates.num_points);
     if (options.json) {
-        nlohmann::ordered_json json{
-            {"cases", rates.num_cases}, {"points", rates.num_points}, {"row_bytes", rates.row_bytes}, {"file_bytes", rates.file_bytes}, {"ranks", num_ranks}};
+        nlohmann::ordered_json json{{"cases", rates.num_cases},
+                                    {"points", rates.num_points},
+                                    {"row_bytes", rates.row_bytes},
+                                    {"file_bytes", rates.file_bytes},
+                                    {"ranks", num_ranks}};
         for (const auto& line : lines) {
-            json[line.key] = {{"seconds", line.seconds}, {"bytes_per_second", static_cast<double>(line.bytes) / line.seconds}};
+            json[line.key] = {{"seconds", line.seconds},
+                              {"bytes_per_second", static_cast<double>(line.bytes) / line.seconds}};
             if (line.has_points) json[line.key]["points_per_second"] = points / line.seconds;
         }
         json["loader_over_disk"] = rates.disk_seconds / rates.loader_seconds;
@@ -81,7 +92,8 @@ void report(const DataRates& rates, const DataBenchArguments& options, int num_r
     TextTable table("lrrr");
     table.add_row({"", "seconds", "points/s", "MB/s of the files"});
     for (const auto& line : lines) {
-        table.add_row({line.name, fixed_text(line.seconds, 3), line.has_points ? fixed_text(points / line.seconds, 0) : "",
+        table.add_row({line.name, fixed_text(line.seconds, 3),
+                       line.has_points ? fixed_text(points / line.seconds, 0) : "",
                        fixed_text(static_cast<double>(line.bytes) / line.seconds * 1e-6, 0)});
     }
     std::cout << table << "loader / disk " << fixed_text(rates.disk_seconds / rates.loader_seconds, 2) << '\n';
@@ -96,8 +108,8 @@ int data_bench_command(std::span<const std::string> arguments)
     const auto settings = read_training_settings(options.config, options.overrides);
     const auto config = training_config(settings);
     if (config.volume)
-        throw UsageError(
-            "bench data measures one part of the cases: leave data.volume.files out for the surfaces, or set data.volume in place of data.surface.");
+        throw UsageError("bench data measures one part of the cases: leave data.volume.files out for the surfaces, or "
+                         "set data.volume in place of data.surface.");
     const auto cases = find_cases(config);
     add_facts(settings.facts());
     add_facts(cases.facts());
@@ -111,7 +123,8 @@ int data_bench_command(std::span<const std::string> arguments)
             const auto device_mesh = DeviceMesh::create(world, {shape[0], shape[1]}, {"data", "domain"});
             TrainingLog log({}, world.rank() == 0);
             const auto prepared = prepare_cases(config, cases, {}, device_mesh, at::kCPU, log, no_data_stop);
-            const auto rates = measure_data(prepared, config, cases, options.num_cases, options.num_repeats, device_mesh);
+            const auto rates =
+                measure_data(prepared, config, cases, options.num_cases, options.num_repeats, device_mesh);
             if (world.rank() == 0) report(rates, options, world.size());
             return exit_code::ok;
         },

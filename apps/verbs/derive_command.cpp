@@ -46,8 +46,11 @@ struct Wish {
 
 struct DeriveOptions {
     std::string mesh, output;
-    std::vector<Wish> wishes{
-        {Quantity::Gradient, {}}, {Quantity::Divergence, {}}, {Quantity::Vorticity, {}}, {Quantity::QCriterion, {}}, {Quantity::Laplacian, {}}};
+    std::vector<Wish> wishes{{Quantity::Gradient, {}},
+                             {Quantity::Divergence, {}},
+                             {Quantity::Vorticity, {}},
+                             {Quantity::QCriterion, {}},
+                             {Quantity::Laplacian, {}}};
     std::optional<FieldPlace> from;
     GradientNeighbors neighbors = GradientNeighbors::Vertex;
     std::vector<std::string> walls;
@@ -65,36 +68,47 @@ struct DeriveOptions {
 bool parse(std::span<const std::string> arguments, DeriveOptions& options)
 {
     std::string from, at = "points", neighbors = "vertex", compress = "none", orient;
-    CLI::App app(
-        "Writes MESH with further arrays, computed from its fields and geometry: derivatives, at the points or cells where the field is given, and distances\n"
-        "to walls. Arrays have the names of ParaView's filter Gradient, after the field's name if there are several fields (p Gradient, U "
-        "Gradient).",
-        "derive");
+    CLI::App app("Writes MESH with further arrays, computed from its fields and geometry: derivatives, at the points "
+                 "or cells where the field is given, and distances\n"
+                 "to walls. Arrays have the names of ParaView's filter Gradient, after the field's name if there are "
+                 "several fields (p Gradient, U "
+                 "Gradient).",
+                 "derive");
     app.add_option("mesh", options.mesh, "mesh of any format that can be read")->required()->type_name("MESH");
-    app.add_option("-o,--output", options.output, fmt::format("file to write ({})", writable_formats()))->required()->type_name("OUT");
-    const std::array descriptions{"derivatives along x, y and z of each component, one component after the other; `Gradient`",
-                                  "of a vector: sum of du/dx, dv/dy, dw/dz; `Divergence`", "of a velocity: its curl; `Vorticity`",
-                                  "of a velocity: half of the squared rotation rate minus the squared strain rate; `Q Criterion`",
-                                  "of a cell field: fluxes between neighbours divided by the cell's size; `Laplacian`"};
+    app.add_option("-o,--output", options.output, fmt::format("file to write ({})", writable_formats()))
+        ->required()
+        ->type_name("OUT");
+    const std::array descriptions{
+        "derivatives along x, y and z of each component, one component after the other; `Gradient`",
+        "of a vector: sum of du/dx, dv/dy, dw/dz; `Divergence`", "of a velocity: its curl; `Vorticity`",
+        "of a velocity: half of the squared rotation rate minus the squared strain rate; `Q Criterion`",
+        "of a cell field: fluxes between neighbours divided by the cell's size; `Laplacian`"};
     const std::array names{"--gradient", "--divergence", "--vorticity", "--q", "--laplacian"};
     for (std::size_t i = 0; i < names.size(); ++i)
-        app.add_option(names[i], options.wishes[i].words, descriptions[i])->type_name("FIELD,...")->allow_extra_args(false);
+        app.add_option(names[i], options.wishes[i].words, descriptions[i])
+            ->type_name("FIELD,...")
+            ->allow_extra_args(false);
     add_place_option(app, "--from", from, "fields of points or of cells, if both have fields of that name");
     app.add_option("--neighbors", neighbors,
-                   "for cell fields: neighbours share a point (vertex) or a face (facet: faster, less exact for cells with few neighbours)")
+                   "for cell fields: neighbours share a point (vertex) or a face (facet: faster, less exact for cells "
+                   "with few neighbours)")
         ->type_name("WHICH")
         ->check(CLI::IsMember({"vertex", "facet"}))
         ->capture_default_str();
-    app.add_option("--wall-distance", options.walls,
-                   "distance to the nearest surface: a file, or the name of a patch of MESH; may be repeated; `Wall Distance`")
+    app.add_option(
+           "--wall-distance", options.walls,
+           "distance to the nearest surface: a file, or the name of a patch of MESH; may be repeated; `Wall Distance`")
         ->type_name("SURFACE|PATCH")
         ->allow_extra_args(false);
-    app.add_option("--sign", options.sign, "makes distances inside negative, by the side of the nearest triangle (normals) or by the winding number (winding)")
+    app.add_option("--sign", options.sign,
+                   "makes distances inside negative, by the side of the nearest triangle (normals) or by the winding "
+                   "number (winding)")
         ->type_name("HOW")
         ->check(CLI::IsMember({"none", "normals", "winding"}))
         ->capture_default_str();
     add_orient_option(app, orient, "as-is");
-    app.add_flag("--wall-direction", options.with_direction, "also write the unit vector away from the wall, the gradient of the distance; `Wall Direction`");
+    app.add_flag("--wall-direction", options.with_direction,
+                 "also write the unit vector away from the wall, the gradient of the distance; `Wall Direction`");
     add_place_option(app, "--at", at, "where distances to walls are computed")->capture_default_str();
     app.add_flag("--replace", options.replaces, "replace arrays of MESH that have the results' names");
     add_overwrite_option(app, options.input_as_output);
@@ -110,7 +124,8 @@ bool parse(std::span<const std::string> arguments, DeriveOptions& options)
     options.write.compression = parse_compression(compress);
     const bool has_wish = std::ranges::any_of(options.wishes, [](const Wish& wish) { return !wish.words.empty(); });
     if (!has_wish && options.walls.empty())
-        throw UsageError("nothing to derive. Give --gradient, --divergence, --vorticity, --q, --laplacian or --wall-distance.");
+        throw UsageError(
+            "nothing to derive. Give --gradient, --divergence, --vorticity, --q, --laplacian or --wall-distance.");
     if (options.walls.empty() && (options.sign != "none" || options.with_direction || !orient.empty()))
         throw UsageError("--sign, --wall-direction and --orient need --wall-distance.");
     return true;
@@ -133,10 +148,12 @@ std::vector<Derivation> derivations_of(const Mesh& mesh, const DeriveOptions& op
 
 void require_free_names(const Mesh& mesh, const std::vector<Derivation>& derivations, const DeriveOptions& options)
 {
-    for (const auto& derivation : derivations) require_free_name(arrays_at(mesh, derivation.place), derivation.result, options.replaces, options.mesh);
+    for (const auto& derivation : derivations)
+        require_free_name(arrays_at(mesh, derivation.place), derivation.result, options.replaces, options.mesh);
     if (options.walls.empty()) return;
     require_free_name(arrays_at(mesh, options.walls_at), kWallDistance, options.replaces, options.mesh);
-    if (options.with_direction) require_free_name(arrays_at(mesh, options.walls_at), kWallDirection, options.replaces, options.mesh);
+    if (options.with_direction)
+        require_free_name(arrays_at(mesh, options.walls_at), kWallDirection, options.replaces, options.mesh);
 }
 
 void warn_of_rows(const Mesh& mesh, const std::vector<Derivation>& derivations, const DeriveOptions& options)
@@ -144,7 +161,9 @@ void warn_of_rows(const Mesh& mesh, const std::vector<Derivation>& derivations, 
     const auto warn_of = [&](std::int64_t count, const std::string& one, const std::string& why) {
         if (count > 0) warn("derive", fmt::format("{}: {} {}", options.mesh, count_text(count, one), why));
     };
-    const auto is_of = [&](FieldPlace place) { return std::ranges::any_of(derivations, [&](const auto& derivation) { return derivation.place == place; }); };
+    const auto is_of = [&](FieldPlace place) {
+        return std::ranges::any_of(derivations, [&](const auto& derivation) { return derivation.place == place; });
+    };
     const auto top = top_dimension(mesh);
     std::vector<bool> is_used(mesh.num_points(), false);
     std::int64_t num_lower = 0;
@@ -156,19 +175,25 @@ void warn_of_rows(const Mesh& mesh, const std::vector<Derivation>& derivations, 
         }
     }
     const std::string cells = top == 3 ? "solids" : "polygons";
-    if (is_of(FieldPlace::Cells)) warn_of(num_lower, "cell", fmt::format("not among the {}; derivatives there are NaN.", cells));
-    if (is_of(FieldPlace::Points)) warn_of(std::ranges::count(is_used, false), "point", fmt::format("outside all {}; derivatives there are NaN.", cells));
+    if (is_of(FieldPlace::Cells))
+        warn_of(num_lower, "cell", fmt::format("not among the {}; derivatives there are NaN.", cells));
+    if (is_of(FieldPlace::Points))
+        warn_of(std::ranges::count(is_used, false), "point",
+                fmt::format("outside all {}; derivatives there are NaN.", cells));
     if (is_of(FieldPlace::Cells)) {
         const bool by_vertex = options.neighbors == GradientNeighbors::Vertex;
-        const auto unjoined = by_vertex ? find_cells_without_common_points(mesh, top) : find_unjoined_cells(mesh, facet_graph(mesh));
+        const auto unjoined =
+            by_vertex ? find_cells_without_common_points(mesh, top) : find_unjoined_cells(mesh, facet_graph(mesh));
         const auto text = describe(unjoined, options.mesh, by_vertex ? "point" : "face",
-                                   unjoined.num_isolated > 0 ? "derivatives of cell fields are NaN where a cell has no neighbour."
-                                                             : "derivatives of cell fields do not look across from one to the other.");
+                                   unjoined.num_isolated > 0
+                                       ? "derivatives of cell fields are NaN where a cell has no neighbour."
+                                       : "derivatives of cell fields do not look across from one to the other.");
         if (!text.empty()) warn("derive", options.mesh + ": " + text);
     }
     for (const auto& derivation : derivations) {
         warn_of(count_not_finite(*find_array(arrays_at(mesh, derivation.place), derivation.field)), "value",
-                fmt::format("of the field '{}' NaN or infinite; '{}' is NaN or infinite there and at neighbours.", derivation.field, derivation.result));
+                fmt::format("of the field '{}' NaN or infinite; '{}' is NaN or infinite there and at neighbours.",
+                            derivation.field, derivation.result));
     }
 }
 
@@ -181,7 +206,8 @@ Mesh bare_mesh(const Mesh& mesh, const std::vector<Derivation>& derivations)
     bare.cells = mesh.cells;
     bare.cell_types = mesh.cell_types;
     bare.face_streams = mesh.face_streams;
-    for (const auto& derivation : derivations) put_array(arrays_at(bare, derivation.place), *find_array(arrays_at(mesh, derivation.place), derivation.field));
+    for (const auto& derivation : derivations)
+        put_array(arrays_at(bare, derivation.place), *find_array(arrays_at(mesh, derivation.place), derivation.field));
     return bare;
 }
 
@@ -203,28 +229,33 @@ struct NewRows {
     at::Tensor values;  ///< (rows, components), double
 };
 
-void add_wall_distances(std::vector<NewRows>& rows, const Mesh& mesh, const at::Tensor& positions, const WallSurface& walls, const DeriveOptions& options)
+void add_wall_distances(std::vector<NewRows>& rows, const Mesh& mesh, const at::Tensor& positions,
+                        const WallSurface& walls, const DeriveOptions& options)
 {
     const auto found =
-        signed_distance(walls.vertices, walls.faces, positions, {.sign = options.sign == "winding" ? SurfaceSign::WindingNumber : SurfaceSign::PseudoNormal});
+        signed_distance(walls.vertices, walls.faces, positions,
+                        {.sign = options.sign == "winding" ? SurfaceSign::WindingNumber : SurfaceSign::PseudoNormal});
     const bool is_signed = options.sign != "none";
-    rows.push_back({options.walls_at, kWallDistance, mesh.points.type(), (is_signed ? found.distances : found.distances.abs()).unsqueeze(1)});
+    rows.push_back({options.walls_at, kWallDistance, mesh.points.type(),
+                    (is_signed ? found.distances : found.distances.abs()).unsqueeze(1)});
     if (!options.with_direction) return;
     const auto turns = found.distances.lt(0).unsqueeze(1);
-    rows.push_back(
-        {options.walls_at, kWallDirection, mesh.points.type(), is_signed ? found.directions : at::where(turns, -found.directions, found.directions)});
+    rows.push_back({options.walls_at, kWallDirection, mesh.points.type(),
+                    is_signed ? found.directions : at::where(turns, -found.directions, found.directions)});
 }
 
 /// Derives all fields on this rank's part. Collective.
-std::vector<NewRows> derive_rows(MeshPart part, int top_dimension, const WallSurface& walls, const DeriveOptions& options,
-                                 const std::shared_ptr<const DeviceMesh>& device_mesh)
+std::vector<NewRows> derive_rows(MeshPart part, int top_dimension, const WallSurface& walls,
+                                 const DeriveOptions& options, const std::shared_ptr<const DeviceMesh>& device_mesh)
 {
     std::vector<NewRows> rows;
     const auto derivations = derivations_of(part.subdomain.mesh, options);
     if (!options.walls.empty()) {
         const auto& subdomain = part.subdomain;
-        const auto num_owned = options.walls_at == FieldPlace::Points ? subdomain.points.num_owned : subdomain.cells.num_owned;
-        add_wall_distances(rows, subdomain.mesh, positions_of(subdomain.mesh, options.walls_at, num_owned), walls, options);
+        const auto num_owned =
+            options.walls_at == FieldPlace::Points ? subdomain.points.num_owned : subdomain.cells.num_owned;
+        add_wall_distances(rows, subdomain.mesh, positions_of(subdomain.mesh, options.walls_at, num_owned), walls,
+                           options);
     }
     if (derivations.empty()) return rows;
     const MeshGeometry geometry(std::move(part.subdomain), device_mesh);
@@ -236,12 +267,13 @@ std::vector<NewRows> derive_rows(MeshPart part, int top_dimension, const WallSur
     return rows;
 }
 
-void report(const Mesh& mesh, const std::vector<std::pair<FieldPlace, std::string>>& results, const DeriveOptions& options,
-            const std::vector<std::pair<std::string, double>>& seconds)
+void report(const Mesh& mesh, const std::vector<std::pair<FieldPlace, std::string>>& results,
+            const DeriveOptions& options, const std::vector<std::pair<std::string, double>>& seconds)
 {
     const auto bytes = std::filesystem::file_size(options.output);
-    Json json{{"mesh", options.mesh}, {"output", options.output}, {"num_cells", mesh.num_cells()}, {"num_points", mesh.num_points()}, {"arrays", Json::array()},
-              {"bytes", bytes}};
+    Json json{{"mesh", options.mesh},          {"output", options.output},
+              {"num_cells", mesh.num_cells()}, {"num_points", mesh.num_points()},
+              {"arrays", Json::array()},       {"bytes", bytes}};
     TextTable table("llrrr");
     table.add_row({"array", "at", "components", "lowest", "highest"});
     for (const auto& [place, name] : results) {
@@ -260,13 +292,15 @@ void report(const Mesh& mesh, const std::vector<std::pair<FieldPlace, std::strin
                                   {"min", number(low)},
                                   {"max", number(high)},
                                   {"not_finite", count_not_finite(array)}});
-        table.add_row(
-            {name, to_string(place), std::to_string(array.num_components()), has_value ? number_text(low) : "-", has_value ? number_text(high) : "-"});
+        table.add_row({name, to_string(place), std::to_string(array.num_components()),
+                       has_value ? number_text(low) : "-", has_value ? number_text(high) : "-"});
     }
     for (const auto& [stage, duration] : seconds) json["seconds"][stage] = duration;
     if (options.json) return print_json(json);
-    std::cout << options.mesh << ": " << count_text(mesh.num_cells(), "cell") << ", " << count_text(mesh.num_points(), "point") << '\n'
-              << table << "written to " << options.output << " (" << bytes_text(bytes) << ") in " << fixed_text(seconds.back().second, 2) << " s" << std::endl;
+    std::cout << options.mesh << ": " << count_text(mesh.num_cells(), "cell") << ", "
+              << count_text(mesh.num_points(), "point") << '\n'
+              << table << "written to " << options.output << " (" << bytes_text(bytes) << ") in "
+              << fixed_text(seconds.back().second, 2) << " s" << std::endl;
 }
 
 /// The input of the verb. Empty on ranks other than 0.
@@ -286,14 +320,18 @@ Input read_input(const DeriveOptions& options)
     require_derivable(input.whole, derivations, options.mesh);
     if (!derivations.empty()) warn_of_rows(input.whole, derivations, options);
     if (!options.walls.empty()) {
-        if (options.walls_at == FieldPlace::Cells && input.whole.num_cells() == 0) throw InvalidInput(options.mesh + " has no cells. Leave --at cells out.");
+        if (options.walls_at == FieldPlace::Cells && input.whole.num_cells() == 0)
+            throw InvalidInput(options.mesh + " has no cells. Leave --at cells out.");
         input.walls = read_walls(options.walls, options.mesh, options.orient);
         const auto facing = input.walls.facing.facing();
         if (options.sign != "none" && (facing == Facing::Inward || facing == Facing::Mixed))
-            warn("derive", fmt::format("--wall-distance: {}, so that {}. --orient outward turns them.", meshard::describe(input.walls.facing),
-                                       options.sign == "winding" ? "what is inside counts as outside there" : "signs are exchanged there"));
+            warn("derive", fmt::format("--wall-distance: {}, so that {}. --orient outward turns them.",
+                                       meshard::describe(input.walls.facing),
+                                       options.sign == "winding" ? "what is inside counts as outside there"
+                                                                 : "signs are exchanged there"));
         if (options.sign == "normals" && !input.walls.facing.is_closed)
-            warn("derive", "the surface of --wall-distance is open: signs near its edges can be wrong. --sign winding tolerates holes.");
+            warn("derive", "the surface of --wall-distance is open: signs near its edges can be wrong. --sign winding "
+                           "tolerates holes.");
     }
     input.bare = bare_mesh(input.whole, derivations);
     return input;
@@ -311,7 +349,8 @@ int derive(const DeriveOptions& options, World& world)
         input = read_input(options);
         timer.begin("derive");
     }
-    const bool has_derivations = std::ranges::any_of(options.wishes, [](const Wish& wish) { return !wish.words.empty(); });
+    const bool has_derivations =
+        std::ranges::any_of(options.wishes, [](const Wish& wish) { return !wish.words.empty(); });
     const std::array<std::int64_t, 1> own_dimension{top_dimension(input.bare)};
     const auto dimension = static_cast<int>(group.all_gather_integers(own_dimension)[0][0]);
     if (!options.walls.empty()) {
@@ -320,12 +359,14 @@ int derive(const DeriveOptions& options, World& world)
     }
     auto part = hand_out_mesh(input.bare, has_derivations && world.size() > 1 ? 1 : 0, options.output, *device_mesh);
     input.bare = Mesh{};
-    const std::vector<std::int64_t> point_ids(part.subdomain.points.owned().begin(), part.subdomain.points.owned().end());
+    const std::vector<std::int64_t> point_ids(part.subdomain.points.owned().begin(),
+                                              part.subdomain.points.owned().end());
     const std::vector<std::int64_t> cell_ids(part.subdomain.cells.owned().begin(), part.subdomain.cells.owned().end());
 
     std::vector<std::pair<FieldPlace, std::string>> results;
     for (const auto& rows : derive_rows(std::move(part), dimension, input.walls, options, device_mesh)) {
-        const auto all = rows_on_first_rank(rows.values, rows.place == FieldPlace::Points ? point_ids : cell_ids, group);
+        const auto all =
+            rows_on_first_rank(rows.values, rows.place == FieldPlace::Points ? point_ids : cell_ids, group);
         if (!is_first) continue;
         put_array(arrays_at(input.whole, rows.place), array_of(rows.name, all, rows.type));
         results.emplace_back(rows.place, rows.name);
@@ -351,7 +392,8 @@ int derive_command(std::span<const std::string> arguments)
     std::vector<std::filesystem::path> inputs(options.walls.begin(), options.walls.end());
     inputs.emplace_back(options.mesh);
     require_output(options.output, inputs, options.input_as_output);
-    return run_on_ranks(options.ranks, "derive", arguments, [](int) {}, [&](World& world) { return derive(options, world); });
+    return run_on_ranks(
+        options.ranks, "derive", arguments, [](int) {}, [&](World& world) { return derive(options, world); });
 }
 
 }  // namespace meshard

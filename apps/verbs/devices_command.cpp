@@ -61,8 +61,11 @@ bool has_cuda_libraries()
 std::string advice(const std::string& why_not, bool has_libraries)
 {
     if (why_not.empty()) return {};
-    if (!has_libraries) return "LibTorch's wheel has no CUDA libraries: run apps/setup.sh --cuda, and configure with -DMESHARD_WITH_CUDA=ON.";
-    if (gpu_library_versions().empty()) return "This build is for CPUs: configure with -DMESHARD_WITH_CUDA=ON and build again.";
+    if (!has_libraries)
+        return "LibTorch's wheel has no CUDA libraries: run apps/setup.sh --cuda, and configure with "
+               "-DMESHARD_WITH_CUDA=ON.";
+    if (gpu_library_versions().empty())
+        return "This build is for CPUs: configure with -DMESHARD_WITH_CUDA=ON and build again.";
     return "No GPU is seen: is NVIDIA's driver loaded, and does CUDA_VISIBLE_DEVICES leave one?";
 }
 
@@ -70,10 +73,12 @@ std::string advice(const std::string& why_not, bool has_libraries)
 
 int devices_command(std::span<const std::string> arguments)
 {
-    if (std::find(arguments.begin(), arguments.end(), "--devices") == arguments.end()) run_in_sibling_program("info", arguments);
+    if (std::find(arguments.begin(), arguments.end(), "--devices") == arguments.end())
+        run_in_sibling_program("info", arguments);
     bool json = false, devices = false;
     CLI::App app("The GPUs that programs see.", "info");
-    app.add_flag("--devices", devices, "the GPUs that programs see, and which libraries and kernels there are for them");
+    app.add_flag("--devices", devices,
+                 "the GPUs that programs see, and which libraries and kernels there are for them");
     app.add_flag("--json", json, "one JSON object on stdout instead of the report");
     if (!parse_arguments(app, arguments)) return exit_code::ok;
 
@@ -84,14 +89,20 @@ int devices_command(std::span<const std::string> arguments)
     const auto driver = find_driver();
     const auto memory = static_cast<std::uint64_t>(memory_of(at::kCPU));
     if (json) {
-        Json report{{"threads", std::thread::hardware_concurrency()}, {"memory_bytes", memory}, {"torch", TORCH_VERSION}, {"cuda_libraries", has_libraries}};
+        Json report{{"threads", std::thread::hardware_concurrency()},
+                    {"memory_bytes", memory},
+                    {"torch", TORCH_VERSION},
+                    {"cuda_libraries", has_libraries}};
         report["kernels"] = !versions.empty();
         for (const auto& [name, version] : versions) report["versions"][name] = version;
         report["driver"] = driver.version.empty() ? Json() : Json(driver.version);
         report["gpus"] = Json::array();
         for (const auto& gpu : gpus) {
-            report["gpus"].push_back(
-                {{"name", gpu.name}, {"capability", gpu.capability}, {"total_bytes", gpu.total_bytes}, {"free_bytes", gpu.free_bytes}, {"peers", gpu.peers}});
+            report["gpus"].push_back({{"name", gpu.name},
+                                      {"capability", gpu.capability},
+                                      {"total_bytes", gpu.total_bytes},
+                                      {"free_bytes", gpu.free_bytes},
+                                      {"peers", gpu.peers}});
         }
         report["advice"] = why_not.empty() ? Json() : Json(advice(why_not, has_libraries));
         print_json(report);
@@ -100,19 +111,23 @@ int devices_command(std::span<const std::string> arguments)
     TextTable table("ll");
     table.add_row({"CPU", fmt::format("{} threads, {}", std::thread::hardware_concurrency(), bytes_text(memory))});
     table.add_row({"driver", driver.version.empty() ? "none of NVIDIA's is loaded" : driver.version});
-    table.add_row({"LibTorch", TORCH_VERSION + std::string(has_libraries ? ", with CUDA libraries" : ", without CUDA libraries")});
+    table.add_row({"LibTorch",
+                   TORCH_VERSION + std::string(has_libraries ? ", with CUDA libraries" : ", without CUDA libraries")});
     for (const auto& [name, version] : versions) table.add_row({name, version});
     table.add_row({"kernels", versions.empty() ? "none: this build is for CPUs" : "for GPUs of CUDA"});
     for (std::size_t i = 0; i < gpus.size(); ++i) {
         const auto& gpu = gpus[i];
-        table.add_row(
-            {"cuda:" + std::to_string(i),
-             fmt::format("{}, capability {}, {}, {} free, peers {}", gpu.name, gpu.capability, bytes_text(static_cast<std::uint64_t>(gpu.total_bytes)),
-                         bytes_text(static_cast<std::uint64_t>(gpu.free_bytes)), gpu.peers.empty() ? "none" : c10::Join(" ", gpu.peers))});
+        table.add_row({"cuda:" + std::to_string(i),
+                       fmt::format("{}, capability {}, {}, {} free, peers {}", gpu.name, gpu.capability,
+                                   bytes_text(static_cast<std::uint64_t>(gpu.total_bytes)),
+                                   bytes_text(static_cast<std::uint64_t>(gpu.free_bytes)),
+                                   gpu.peers.empty() ? "none" : c10::Join(" ", gpu.peers))});
     }
-    for (std::size_t i = 0; gpus.empty() && i < driver.names.size(); ++i) table.add_row({"GPU", driver.names[i] + ", which this build cannot use"});
+    for (std::size_t i = 0; gpus.empty() && i < driver.names.size(); ++i)
+        table.add_row({"GPU", driver.names[i] + ", which this build cannot use"});
     std::cout << table;
-    if (const auto what = advice(why_not, has_libraries); !what.empty()) std::cout << "GPUs cannot be used: " << why_not << ". " << what << '\n';
+    if (const auto what = advice(why_not, has_libraries); !what.empty())
+        std::cout << "GPUs cannot be used: " << why_not << ". " << what << '\n';
     return exit_code::ok;
 }
 

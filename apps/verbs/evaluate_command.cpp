@@ -31,20 +31,28 @@ struct EvaluateArguments {
 
 bool parse(std::span<const std::string> arguments, EvaluateArguments& options)
 {
-    CLI::App app("Predicts cases whose fields are known, on all of their points, and compares: errors of each field, drag and lift, a line\n"
-                 "a case (cases.csv) and all numbers (evaluation.json). Beside each error stands that of the training mean.",
-                 "evaluate");
+    CLI::App app(
+        "Predicts cases whose fields are known, on all of their points, and compares: errors of each field, drag and "
+        "lift, a line\n"
+        "a case (cases.csv) and all numbers (evaluation.json). Beside each error stands that of the training mean.",
+        "evaluate");
     std::vector<std::string> bounds;
     std::string orient;
-    app.add_option("model", options.model, "folder of a run of `meshard train` (its best checkpoint), or one of its checkpoints")
+    app.add_option("model", options.model,
+                   "folder of a run of `meshard train` (its best checkpoint), or one of its checkpoints")
         ->required()
         ->type_name("RUN|CHECKPOINT");
     app.add_option("cases", options.cases,
-                   "train, val, test, all, ids of the run's cases, or mesh files with the fields; data.root=DIR says where the run's data lie now")
+                   "train, val, test, all, ids of the run's cases, or mesh files with the fields; data.root=DIR says "
+                   "where the run's data lie now")
         ->type_name("CASES")
         ->default_str("test, or val where there is no test");
-    app.add_option("-o,--output", options.output, "folder for evaluation.json and cases.csv")->type_name("DIR")->default_str("evaluation in the run's folder");
-    app.add_option("--fail-if", bounds, "end with exit code 1 if this holds, e.g. 'test.cd.mae>0.01', test.pressure.rel_l2.max; may be repeated")
+    app.add_option("-o,--output", options.output, "folder for evaluation.json and cases.csv")
+        ->type_name("DIR")
+        ->default_str("evaluation in the run's folder");
+    app.add_option(
+           "--fail-if", bounds,
+           "end with exit code 1 if this holds, e.g. 'test.cd.mae>0.01', test.pressure.rel_l2.max; may be repeated")
         ->allow_extra_args(false)
         ->type_name("NUMBER>BOUND");
     add_orient_option(app, orient, "what the run did in training (data.orient)");
@@ -61,7 +69,8 @@ bool parse(std::span<const std::string> arguments, EvaluateArguments& options)
 std::filesystem::path output_folder(const EvaluateArguments& options, const JudgedModel& model)
 {
     if (!options.output.empty()) return std::filesystem::absolute(options.output);
-    if (model.run.empty()) throw UsageError(options.model + " lies in no run's folder. Say with -o where the numbers go.");
+    if (model.run.empty())
+        throw UsageError(options.model + " lies in no run's folder. Say with -o where the numbers go.");
     return std::filesystem::absolute(model.run) / "evaluation";
 }
 
@@ -79,7 +88,10 @@ std::vector<JudgedPart> judged_parts(const EvaluateArguments& options)
     std::vector<JudgedPart> parts;
     for (std::size_t part = 0; part < num_parts; ++part) {
         auto words = options.cases;
-        if (num_parts > 1) std::erase_if(words, [&](const auto& word) { return std::filesystem::is_regular_file(word) && part_of_file(word) != part; });
+        if (num_parts > 1)
+            std::erase_if(words, [&](const auto& word) {
+                return std::filesystem::is_regular_file(word) && part_of_file(word) != part;
+            });
         if (words.empty() && !options.cases.empty()) continue;
         auto model = judged_model(options.model, part, options.places);
         if (options.orient) model.predictor.set_orient(*options.orient);
@@ -118,11 +130,13 @@ int evaluate_command(std::span<const std::string> arguments)
             }
             if (options.json) continue;
             std::cout << to_text(evaluation) << "all numbers: " << (folder / "evaluation.json").string()
-                      << ", a line a case: " << (folder / "cases.csv").string() << " (model: " << evaluation.model << ")" << std::endl;
+                      << ", a line a case: " << (folder / "cases.csv").string() << " (model: " << evaluation.model
+                      << ")" << std::endl;
         }
         if (world.rank() != 0) return exit_code::ok;
         const auto numbers = joined_json(evaluations);
-        if (options.json) std::cout << numbers.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
+        if (options.json)
+            std::cout << numbers.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
         return break_thresholds(options.thresholds, numbers, "evaluate") ? exit_code::check_failed : exit_code::ok;
     };
     return run_on_ranks(options.ranks, "evaluate", arguments, verify, body, options.device);

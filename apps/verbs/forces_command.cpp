@@ -45,7 +45,10 @@ struct ForcesOptions {
     double dynamic_pressure() const { return 0.5 * rho * *speed * *speed; }
 
     /// Returns the factor that turns a field's value into a stress.
-    double scale() const { return kind == FieldKind::Kinematic ? rho : kind == FieldKind::Static ? 1 : dynamic_pressure(); }
+    double scale() const
+    {
+        return kind == FieldKind::Kinematic ? rho : kind == FieldKind::Static ? 1 : dynamic_pressure();
+    }
 };
 
 /// A number as the sum of a pressure part and a viscous part.
@@ -100,7 +103,8 @@ Vector3 upright(const Vector3& drag)
     const Vector3 up{0, 0, 1};
     const double along = dot(up, drag);
     const Vector3 rest{up[0] - along * drag[0], up[1] - along * drag[1], up[2] - along * drag[2]};
-    if (std::hypot(rest[0], rest[1], rest[2]) < 1e-6) throw UsageError("the drag direction is vertical; give the lift direction with --lift-dir.");
+    if (std::hypot(rest[0], rest[1], rest[2]) < 1e-6)
+        throw UsageError("the drag direction is vertical; give the lift direction with --lift-dir.");
     return unit(rest, "--lift-dir");
 }
 
@@ -108,13 +112,16 @@ void set_flow(const std::string& u_inf, const std::string& drag, const std::stri
 {
     if (!u_inf.empty()) {
         const std::vector<double> u = parse_numbers(u_inf, "--u-inf");
-        if (u.size() != 1 && u.size() != 3) throw UsageError(fmt::format("--u-inf is '{}'; expected a speed, e.g. 40, or a vector, e.g. 40,0,0.", u_inf));
+        if (u.size() != 1 && u.size() != 3)
+            throw UsageError(
+                fmt::format("--u-inf is '{}'; expected a speed, e.g. 40, or a vector, e.g. 40,0,0.", u_inf));
         options.speed = u.size() == 1 ? u[0] : std::hypot(u[0], u[1], u[2]);
         if (!(*options.speed > 0)) throw UsageError(fmt::format("--u-inf is {}; expected a speed above 0.", u_inf));
         if (u.size() == 3) options.drag_direction = unit({u[0], u[1], u[2]}, "--u-inf");
     }
     if (!drag.empty()) options.drag_direction = unit(parse_vector(drag, "--drag-dir"), "--drag-dir");
-    options.lift_direction = lift.empty() ? upright(options.drag_direction) : unit(parse_vector(lift, "--lift-dir"), "--lift-dir");
+    options.lift_direction =
+        lift.empty() ? upright(options.drag_direction) : unit(parse_vector(lift, "--lift-dir"), "--lift-dir");
     if (options.kind == FieldKind::Coefficient && !options.speed) {
         throw UsageError("--pressure-kind cp needs --u-inf (and --rho): the fields are divided by 0.5 rho U^2.");
     }
@@ -125,39 +132,62 @@ bool parse(std::span<const std::string> arguments, ForcesOptions& options)
     std::string rho = "1", u_inf, area, length, center, drag, lift;
     std::string shear_sign = "openfoam", orient;
     std::string kind = "kinematic";
-    CLI::App app("Sums pressure and wall shear stress over surfaces: force, drag, lift, and with --u-inf and --area their\n"
-                 "coefficients. The order of each polygon's points must be such that its normal points out of the body into the fluid;\n"
-                 "an array `Normals` is compared with it.",
-                 "forces");
-    app.add_option("file", options.files, "surfaces with the two fields (.vtp .pvtp .vtk, or .vtu of polygons)")->required()->type_name("FILE");
-    app.add_option("--pressure", options.pressure, "pressure field")->type_name("NAME")->default_str("the first of p, pMean, pMeanTrim, pressure, Pressure");
+    CLI::App app(
+        "Sums pressure and wall shear stress over surfaces: force, drag, lift, and with --u-inf and --area their\n"
+        "coefficients. The order of each polygon's points must be such that its normal points out of the body into the "
+        "fluid;\n"
+        "an array `Normals` is compared with it.",
+        "forces");
+    app.add_option("file", options.files, "surfaces with the two fields (.vtp .pvtp .vtk, or .vtu of polygons)")
+        ->required()
+        ->type_name("FILE");
+    app.add_option("--pressure", options.pressure, "pressure field")
+        ->type_name("NAME")
+        ->default_str("the first of p, pMean, pMeanTrim, pressure, Pressure");
     app.add_option("--shear", options.shear, "wall shear stress field, or none")
         ->type_name("NAME")
-        ->default_str(
-            "the one with the pressure's suffix, otherwise the first of wallShearStress, wallShearStressMean, wallShearStressMeanTrim, wss, WallShearStress");
-    app.add_option("--pressure-kind", kind, "scaling of pressure and shear: kinematic (divided by rho), static (in Pa) or cp (divided by 0.5 rho U^2)")
+        ->default_str("the one with the pressure's suffix, otherwise the first of wallShearStress, "
+                      "wallShearStressMean, wallShearStressMeanTrim, wss, WallShearStress");
+    app.add_option(
+           "--pressure-kind", kind,
+           "scaling of pressure and shear: kinematic (divided by rho), static (in Pa) or cp (divided by 0.5 rho U^2)")
         ->type_name("KIND")
         ->check(CLI::IsMember({"kinematic", "static", "cp"}))
         ->capture_default_str();
-    app.add_option("--shear-sign", shear_sign, "sign of the shear field: openfoam (minus the stress on the body) or traction (the stress on the body)")
+    app.add_option(
+           "--shear-sign", shear_sign,
+           "sign of the shear field: openfoam (minus the stress on the body) or traction (the stress on the body)")
         ->type_name("SIGN")
         ->check(CLI::IsMember({"openfoam", "traction"}))
         ->capture_default_str();
-    app.add_flag("--flip-normals", options.flip_normals, "reverse the polygons' normals, because they point into the body");
+    app.add_flag("--flip-normals", options.flip_normals,
+                 "reverse the polygons' normals, because they point into the body");
     add_orient_option(app, orient, "as-is");
     app.add_option("--rho", rho, "density")->type_name("RHO")->capture_default_str();
-    app.add_option("--u-inf", u_inf, "speed of the flow, or its velocity vector, which then also is the direction of drag")->type_name("U|X,Y,Z");
+    app.add_option("--u-inf", u_inf,
+                   "speed of the flow, or its velocity vector, which then also is the direction of drag")
+        ->type_name("U|X,Y,Z");
     app.add_option("--area", area, "reference area; together with --u-inf gives coefficients")->type_name("A");
     app.add_option("--length", length, "reference length for the moment coefficients")->type_name("L");
-    app.add_option("--center", center, "point about which moments are computed")->type_name("X,Y,Z")->default_str("0,0,0");
-    app.add_option("--drag-dir", drag, "direction of drag")->type_name("X,Y,Z")->default_str("the flow's, otherwise 1,0,0");
-    app.add_option("--lift-dir", lift, "direction of lift")->type_name("X,Y,Z")->default_str("up (z) without its part along the drag");
-    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report; an array of them for several files");
+    app.add_option("--center", center, "point about which moments are computed")
+        ->type_name("X,Y,Z")
+        ->default_str("0,0,0");
+    app.add_option("--drag-dir", drag, "direction of drag")
+        ->type_name("X,Y,Z")
+        ->default_str("the flow's, otherwise 1,0,0");
+    app.add_option("--lift-dir", lift, "direction of lift")
+        ->type_name("X,Y,Z")
+        ->default_str("up (z) without its part along the drag");
+    app.add_flag("--json", options.json,
+                 "one JSON object on stdout instead of the report; an array of them for several files");
     if (!parse_arguments(app, arguments)) return false;
 
     if (!orient.empty()) options.orient = parse_orient(orient);
-    if (options.orient == Orient::Outward && options.flip_normals) throw UsageError("--flip-normals and --orient outward cannot be used together.");
-    options.kind = kind == "kinematic" ? FieldKind::Kinematic : kind == "static" ? FieldKind::Static : FieldKind::Coefficient;
+    if (options.orient == Orient::Outward && options.flip_normals)
+        throw UsageError("--flip-normals and --orient outward cannot be used together.");
+    options.kind = kind == "kinematic" ? FieldKind::Kinematic
+                   : kind == "static"  ? FieldKind::Static
+                                       : FieldKind::Coefficient;
     options.shear_is_traction = shear_sign == "traction";
     options.rho = *parse_positive(rho, "--rho");
     options.area = parse_positive(area, "--area");
@@ -175,7 +205,8 @@ Mesh read_surface(const std::string& file)
     for (const std::uint8_t type : mesh.cell_types) {
         has_polygon = has_polygon || cell_dimension(type) == 2;
         if (cell_dimension(type) == 3) {
-            throw InvalidInput(file + " has solid cells, but forces are computed on a surface. Give the body's surface (.vtp) with its fields.");
+            throw InvalidInput(file + " has solid cells, but forces are computed on a surface. Give the body's surface "
+                                      "(.vtp) with its fields.");
         }
     }
     if (!has_polygon) throw InvalidInput(file + " has no polygons, but forces are computed on a surface.");
@@ -197,9 +228,9 @@ void orient(const Mesh& mesh, const ForcesOptions& options, std::vector<Vector3>
     else if (report.agreement >= 0 && report.agreement < 0.001)
         report.is_flipped = true;
     else if (report.agreement >= 0 && report.agreement <= 0.999) {
-        warn("forces",
-             fmt::format("{}: the array 'Normals' agrees with the order of the polygons' points on {} % of the area only. The order of the points is used.",
-                         report.file, number_text(100 * report.agreement)));
+        warn("forces", fmt::format("{}: the array 'Normals' agrees with the order of the polygons' points on {} % of "
+                                   "the area only. The order of the points is used.",
+                                   report.file, number_text(100 * report.agreement)));
     }
     if (report.is_flipped) {
         for (Vector3& area : areas) area = {-area[0], -area[1], -area[2]};
@@ -208,10 +239,14 @@ void orient(const Mesh& mesh, const ForcesOptions& options, std::vector<Vector3>
     if (report.is_flipped) std::swap(facing.outward, facing.inward);
     if (facing.facing() == Facing::Inward || facing.facing() == Facing::Mixed)
         warn("forces",
-             fmt::format("{}: {}, so the pressure force has the wrong sign there unless the fluid is inside. {}", report.file, describe(facing),
-                         facing.facing() == Facing::Inward ? "--flip-normals reverses them, --orient outward turns them." : "--orient outward turns them."));
+             fmt::format("{}: {}, so the pressure force has the wrong sign there unless the fluid is inside. {}",
+                         report.file, describe(facing),
+                         facing.facing() == Facing::Inward
+                             ? "--flip-normals reverses them, --orient outward turns them."
+                             : "--orient outward turns them."));
     if (report.edges.is_closed() && facing.facing() != Facing::Mixed && !areas_cancel(areas))
-        warn("forces", report.file + ": the surface is closed, but its areas do not cancel, so that a constant pressure pushes it: polygons are there twice or "
+        warn("forces", report.file + ": the surface is closed, but its areas do not cancel, so that a constant "
+                                     "pressure pushes it: polygons are there twice or "
                                      "within the body (`meshard info` counts some of them). Leave these out.");
 }
 
@@ -238,7 +273,8 @@ ForcesReport compute(const std::string& file, const ForcesOptions& options)
         const double sign = options.shear_is_traction ? scale : -scale;
         const std::vector<double> shear = std::move(report.shear_field.values);
         tractions.resize(areas.size());
-        for (std::size_t i = 0; i < areas.size(); ++i) tractions[i] = {sign * shear[3 * i], sign * shear[3 * i + 1], sign * shear[3 * i + 2]};
+        for (std::size_t i = 0; i < areas.size(); ++i)
+            tractions[i] = {sign * shear[3 * i], sign * shear[3 * i + 1], sign * shear[3 * i + 2]};
     }
 
     report.forces = integrate_forces(areas, surface_centroids(mesh), pressures, tractions, options.center);
@@ -289,12 +325,17 @@ Json to_json(const ForcesReport& report, const ForcesOptions& options)
     json["Cm"] = nullptr;
     if (options.has_coefficients() && options.length) {
         json["Cm"] = Json::array();
-        for (const double m : sum_of(forces.pressure_moment, forces.viscous_moment)) json["Cm"].push_back(coefficient(m / *options.length));
+        for (const double m : sum_of(forces.pressure_moment, forces.viscous_moment))
+            json["Cm"].push_back(coefficient(m / *options.length));
     }
     const auto or_null = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
-    json["reference"] = {
-        {"rho", options.rho},       {"u_inf", or_null(options.speed)},          {"area", or_null(options.area)},           {"length", or_null(options.length)},
-        {"center", options.center}, {"drag_direction", options.drag_direction}, {"lift_direction", options.lift_direction}};
+    json["reference"] = {{"rho", options.rho},
+                         {"u_inf", or_null(options.speed)},
+                         {"area", or_null(options.area)},
+                         {"length", or_null(options.length)},
+                         {"center", options.center},
+                         {"drag_direction", options.drag_direction},
+                         {"lift_direction", options.lift_direction}};
     return json;
 }
 
@@ -302,7 +343,8 @@ std::string field_text(const CellField& field)
 {
     std::string text = field.name;
     if (field.averaged) text += " (mean of each polygon's points)";
-    for (std::size_t i = 0; i < field.also_there.size(); ++i) text += (i == 0 ? " (also there: " : ", ") + field.also_there[i];
+    for (std::size_t i = 0; i < field.also_there.size(); ++i)
+        text += (i == 0 ? " (also there: " : ", ") + field.also_there[i];
     return field.also_there.empty() ? text : text + ")";
 }
 
@@ -313,8 +355,11 @@ std::string vector_text(const Vector3& a)
 
 void print_basis(const ForcesReport& report)
 {
-    std::cout << report.file << ": " << count_text(report.num_polygons, "polygon") << ", area " << number_text(report.forces.area) << ", "
-              << (report.edges.is_closed() ? std::string("closed") : fmt::format("open ({})", count_text(report.edges.num_boundary, "boundary edge")))
+    std::cout << report.file << ": " << count_text(report.num_polygons, "polygon") << ", area "
+              << number_text(report.forces.area) << ", "
+              << (report.edges.is_closed()
+                      ? std::string("closed")
+                      : fmt::format("open ({})", count_text(report.edges.num_boundary, "boundary edge")))
               << "\n  pressure    " << field_text(report.pressure_field) << "\n  shear       "
               << (report.shear_field.name.empty() ? "none" : field_text(report.shear_field)) << "\n  normals     "
               << (report.is_flipped ? "reversed, against the order of the points" : "from the order of the points");
@@ -330,7 +375,8 @@ void print_reference(const ForcesOptions& options)
     std::cout << "  reference   rho " << number_text(options.rho);
     if (options.speed) std::cout << ", U " << number_text(*options.speed);
     if (options.area) std::cout << ", area " << number_text(*options.area);
-    std::cout << ", drag along " << vector_text(options.drag_direction) << ", lift along " << vector_text(options.lift_direction) << '\n';
+    std::cout << ", drag along " << vector_text(options.drag_direction) << ", lift along "
+              << vector_text(options.lift_direction) << '\n';
     if (!options.has_coefficients()) std::cout << "              no coefficients: they need --u-inf and --area\n";
 }
 
@@ -342,8 +388,10 @@ void print_forces(const ForcesReport& report, const ForcesOptions& options)
     };
     table.add_row({"", "pressure", "viscous", "total"});
     const SurfaceForces& forces = report.forces;
-    for (int d = 0; d < 3; ++d) add(std::string("force ") + "xyz"[d], forces.pressure_force[d], forces.viscous_force[d]);
-    for (int d = 0; d < 3; ++d) add(std::string("moment ") + "xyz"[d], forces.pressure_moment[d], forces.viscous_moment[d]);
+    for (int d = 0; d < 3; ++d)
+        add(std::string("force ") + "xyz"[d], forces.pressure_force[d], forces.viscous_force[d]);
+    for (int d = 0; d < 3; ++d)
+        add(std::string("moment ") + "xyz"[d], forces.pressure_moment[d], forces.viscous_moment[d]);
     add("drag", report.drag.pressure, report.drag.viscous);
     add("lift", report.lift.pressure, report.lift.viscous);
     if (options.has_coefficients()) {
@@ -370,7 +418,8 @@ void print_table(const std::vector<ForcesReport>& reports, const ForcesOptions& 
     for (const ForcesReport& report : reports) {
         std::vector<std::string> row{report.file};
         for (const Split& split : {report.drag, report.lift}) {
-            for (const double force : {split.total(), split.pressure, split.viscous}) row.push_back(number_text(force / unit_force));
+            for (const double force : {split.total(), split.pressure, split.viscous})
+                row.push_back(number_text(force / unit_force));
         }
         table.add_row(std::move(row));
     }
@@ -410,7 +459,8 @@ int forces_command(std::span<const std::string> arguments)
             print_table(reports, options);
     }
     if (!left_out.empty())
-        throw IoError(fmt::format("{} of {} files could not be used: {}.", left_out.size(), options.files.size(), fmt::join(left_out, ", ")));
+        throw IoError(fmt::format("{} of {} files could not be used: {}.", left_out.size(), options.files.size(),
+                                  fmt::join(left_out, ", ")));
     return exit_code::ok;
 }
 

@@ -37,18 +37,26 @@ std::vector<std::string> words_of(const std::string& list, const char* option)
 
 bool parse(std::span<const std::string> arguments, GenerateArguments& options)
 {
-    CLI::App app("Generates fields on a regular grid from noise, step by step by Heun's method (Karras et al. 2022), with a denoiser that\n"
-                 "PhysicsNeMo saved: an EDMPreconditioner around a DiT, such as StormScope. The conditions must be in the model's units. The\n"
+    CLI::App app("Generates fields on a regular grid from noise, step by step by Heun's method (Karras et al. 2022), "
+                 "with a denoiser that\n"
+                 "PhysicsNeMo saved: an EDMPreconditioner around a DiT, such as StormScope. The conditions must be in "
+                 "the model's units. The\n"
                  "result is that of the seed, on any number of ranks.",
                  "generate");
     auto& generation = options.generation;
     auto& sampling = generation.sampling;
     std::string condition, arrays, fields, association = "point";
-    app.add_option("checkpoint", generation.checkpoint, "weights: .mdlus, or .safetensors or .pt with the .json that `meshard convert` writes beside it")
+    app.add_option("checkpoint", generation.checkpoint,
+                   "weights: .mdlus, or .safetensors or .pt with the .json that `meshard convert` writes beside it")
         ->required()
         ->type_name("CHECKPOINT");
-    app.add_option("conditions", generation.conditions, "image data of one layer whose arrays the model is told: .vti")->required()->type_name("CONDITIONS");
-    app.add_option("-o,--output", generation.output, "file to write, with the conditions and the generated fields: .vti")->required()->type_name("OUT");
+    app.add_option("conditions", generation.conditions, "image data of one layer whose arrays the model is told: .vti")
+        ->required()
+        ->type_name("CONDITIONS");
+    app.add_option("-o,--output", generation.output,
+                   "file to write, with the conditions and the generated fields: .vti")
+        ->required()
+        ->type_name("OUT");
     app.add_option("--steps", sampling.num_steps, "levels of noise; the model is called twice at each but the last")
         ->check(CLI::PositiveNumber)
         ->type_name("N")
@@ -59,17 +67,28 @@ bool parse(std::span<const std::string> arguments, GenerateArguments& options)
         ->type_name("N")
         ->capture_default_str();
     app.add_option("--sigma-min", sampling.sigma_min, "lowest level of noise")->type_name("S")->capture_default_str();
-    app.add_option("--sigma-max", sampling.sigma_max, "level of the noise at the start; the recipe of StormScope has 800")
+    app.add_option("--sigma-max", sampling.sigma_max,
+                   "level of the noise at the start; the recipe of StormScope has 800")
         ->type_name("S")
         ->capture_default_str();
-    app.add_option("--rho", sampling.rho, "larger: more of the steps at low noise")->type_name("R")->capture_default_str();
-    app.add_option("--churn", sampling.churn, "noise that is added anew in all steps together (S_churn); 0: none")->type_name("S")->capture_default_str();
-    app.add_option("--condition", condition, "numbers of the whole image that the model is told, in the order of its training")->type_name("A,...");
+    app.add_option("--rho", sampling.rho, "larger: more of the steps at low noise")
+        ->type_name("R")
+        ->capture_default_str();
+    app.add_option("--churn", sampling.churn, "noise that is added anew in all steps together (S_churn); 0: none")
+        ->type_name("S")
+        ->capture_default_str();
+    app.add_option("--condition", condition,
+                   "numbers of the whole image that the model is told, in the order of its training")
+        ->type_name("A,...");
     app.add_option("--arrays", arrays, "arrays of the conditions in the order of the model's channels")
         ->type_name("NAME,...")
         ->default_str("all, in the file's order");
-    app.add_option("--fields", fields, "names of the generated channels")->type_name("NAME,...")->default_str("generated_1, ...");
-    app.add_option("--association", association, "where the arrays live: point or cell")->type_name("WHERE")->capture_default_str();
+    app.add_option("--fields", fields, "names of the generated channels")
+        ->type_name("NAME,...")
+        ->default_str("generated_1, ...");
+    app.add_option("--association", association, "where the arrays live: point or cell")
+        ->type_name("WHERE")
+        ->capture_default_str();
     add_overwrite_option(app, options.input_as_output);
     app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
     add_rank_options(app, options.ranks);
@@ -80,12 +99,14 @@ bool parse(std::span<const std::string> arguments, GenerateArguments& options)
     } catch (const InvalidInput& wrong) {
         throw UsageError(wrong.what());
     }
-    if (association != "cell" && association != "point") throw UsageError(fmt::format("--association is '{}'; expected point or cell.", association));
+    if (association != "cell" && association != "point")
+        throw UsageError(fmt::format("--association is '{}'; expected point or cell.", association));
     generation.on_cells = association == "cell";
     if (!condition.empty()) generation.condition = parse_numbers(condition, "--condition");
     generation.arrays = words_of(arrays, "--arrays");
     generation.fields = words_of(fields, "--fields");
-    for (const auto& [path, name] : {std::pair(&generation.conditions, "CONDITIONS"), std::pair(&generation.output, "-o")}) {
+    for (const auto& [path, name] :
+         {std::pair(&generation.conditions, "CONDITIONS"), std::pair(&generation.output, "-o")}) {
         if (path->extension() != ".vti") throw UsageError(fmt::format("{} {} must end in .vti.", name, path->string()));
     }
     for (const auto* path : {&generation.checkpoint, &generation.conditions}) {
@@ -108,8 +129,9 @@ int generate_command(std::span<const std::string> arguments)
     const auto body = [&](World& world) {
         generate_file(generation, world);
         if (world.rank() == 0) {
-            std::cout << generation.output.string() << " (model: " << generation.checkpoint.string() << ", " << generation.sampling.num_steps << " steps, seed "
-                      << generation.sampling.seed << ")" << std::endl;
+            std::cout << generation.output.string() << " (model: " << generation.checkpoint.string() << ", "
+                      << generation.sampling.num_steps << " steps, seed " << generation.sampling.seed << ")"
+                      << std::endl;
         }
         return exit_code::ok;
     };

@@ -111,10 +111,14 @@ void print_surface(const MeshSummary& mesh)
     else if (mesh.volume)
         std::cout << "closed, encloses " << number_text(std::abs(*mesh.volume));
     else
-        std::cout << (facing == Facing::Mixed ? "closed" : "closed, but its areas do not cancel: polygons are there twice or within the body");
+        std::cout << (facing == Facing::Mixed
+                          ? "closed"
+                          : "closed, but its areas do not cancel: polygons are there twice or within the body");
     if (facing == Facing::Inward) std::cout << ", normals point inwards";
     if (facing == Facing::Mixed)
-        std::cout << ", normals of " << number_text(100 * mesh.facing.inward / (mesh.facing.inward + mesh.facing.outward)) << " % of the area point inwards";
+        std::cout << ", normals of "
+                  << number_text(100 * mesh.facing.inward / (mesh.facing.inward + mesh.facing.outward))
+                  << " % of the area point inwards";
     if (edges.num_non_manifold > 0) {
         std::cout << ", " << count_text(edges.num_non_manifold, "edge") << " of more than two polygons";
     }
@@ -134,10 +138,12 @@ void print(const std::string& file, const MeshSummary& mesh)
         std::cout << '\n';
     }
     for (int d = 0; d < 3 && mesh.num_points > 0; ++d) {
-        std::cout << (d == 0 ? "  bounds      " : "              ") << "xyz"[d] << ' ' << range_text(mesh.points.ranges[d]) << '\n';
+        std::cout << (d == 0 ? "  bounds      " : "              ") << "xyz"[d] << ' '
+                  << range_text(mesh.points.ranges[d]) << '\n';
     }
     if (mesh.points.num_nan + mesh.points.num_infinite > 0) {
-        std::cout << "  WARNING     " << mesh.points.num_nan + mesh.points.num_infinite << " coordinates are not finite\n";
+        std::cout << "  WARNING     " << mesh.points.num_nan + mesh.points.num_infinite
+                  << " coordinates are not finite\n";
     }
     if (mesh.edges) print_surface(mesh);
     std::cout << "  memory      " << bytes_text(mesh.memory_bytes) << " for the mesh alone\n";
@@ -151,7 +157,8 @@ void print(const std::string& file, const MeshSummary& mesh)
         std::string faults;
         if (array.num_nan > 0) faults += std::to_string(array.num_nan) + " NaN ";
         if (array.num_infinite > 0) faults += std::to_string(array.num_infinite) + " infinite";
-        table.add_row({"  " + array.association, array.name, type_text(array.type, array.num_components), content_text(array), faults});
+        table.add_row({"  " + array.association, array.name, type_text(array.type, array.num_components),
+                       content_text(array), faults});
     }
     std::cout << table;
 }
@@ -195,24 +202,28 @@ Json to_json(const std::string& folder, const Manifest& manifest)
 
 void print(const std::string& folder, const Manifest& manifest)
 {
-    std::cout << folder << ": shards of '" << manifest.info.source << "', " << count_text(manifest.num_parts(), "part") << ", "
-              << count_text(manifest.num_ghost_layers, "ghost layer") << ", method " << manifest.info.method << '\n'
-              << "  whole       " << count_text(manifest.num_cells, "cell") << ", " << count_text(manifest.num_points, "point") << '\n';
+    std::cout << folder << ": shards of '" << manifest.info.source << "', " << count_text(manifest.num_parts(), "part")
+              << ", " << count_text(manifest.num_ghost_layers, "ghost layer") << ", method " << manifest.info.method
+              << '\n'
+              << "  whole       " << count_text(manifest.num_cells, "cell") << ", "
+              << count_text(manifest.num_points, "point") << '\n';
     for (int d = 0; d < 3; ++d) {
-        std::cout << (d == 0 ? "  bounds      " : "              ") << "xyz"[d] << ' ' << number_text(manifest.bounds[2 * d]) << " to "
-                  << number_text(manifest.bounds[2 * d + 1]) << '\n';
+        std::cout << (d == 0 ? "  bounds      " : "              ") << "xyz"[d] << ' '
+                  << number_text(manifest.bounds[2 * d]) << " to " << number_text(manifest.bounds[2 * d + 1]) << '\n';
     }
     TextTable arrays("lll");
     for (const ManifestArray& array : manifest.arrays) {
-        arrays.add_row({"  " + array.group, array.name, type_text(std::string(to_string(array.type)), array.num_components)});
+        arrays.add_row(
+            {"  " + array.group, array.name, type_text(std::string(to_string(array.type)), array.num_components)});
     }
     std::cout << (manifest.arrays.empty() ? "  arrays      none\n" : "  arrays\n") << arrays << "  parts\n";
     TextTable parts("rrrrrr");
     parts.add_row({"  part", "cells", "ghost cells", "points", "ghost points", "size"});
     for (std::size_t p = 0; p < manifest.parts.size(); ++p) {
         const ManifestPart& part = manifest.parts[p];
-        parts.add_row({std::to_string(p), std::to_string(part.num_owned_cells), std::to_string(part.num_ghost_cells), std::to_string(part.num_owned_points),
-                       std::to_string(part.num_ghost_points), bytes_text(static_cast<std::uint64_t>(part.num_bytes))});
+        parts.add_row({std::to_string(p), std::to_string(part.num_owned_cells), std::to_string(part.num_ghost_cells),
+                       std::to_string(part.num_owned_points), std::to_string(part.num_ghost_points),
+                       bytes_text(static_cast<std::uint64_t>(part.num_bytes))});
     }
     std::cout << parts;
 }
@@ -223,11 +234,15 @@ int info_command(std::span<const std::string> arguments)
 {
     std::string file;
     bool json = false, devices = false;
-    CLI::App app("Lists the contents of a mesh file or a shards folder: cells by type, arrays with range and NaN count, bounds,\n"
-                 "closed or open surface, memory; for a checkpoint the architecture and its parameters. Exit code 3 if it cannot be read.",
+    CLI::App app("Lists the contents of a mesh file or a shards folder: cells by type, arrays with range and NaN "
+                 "count, bounds,\n"
+                 "closed or open surface, memory; for a checkpoint the architecture and its parameters. Exit code 3 if "
+                 "it cannot be read.",
                  "info");
-    app.add_option("file", file, "mesh, shards folder or checkpoint; `meshard convert --help` lists the formats")->type_name("FILE");
-    app.add_flag("--devices", devices, "in place of a file: the GPUs that programs see, and which libraries and kernels there are for them");
+    app.add_option("file", file, "mesh, shards folder or checkpoint; `meshard convert --help` lists the formats")
+        ->type_name("FILE");
+    app.add_flag("--devices", devices,
+                 "in place of a file: the GPUs that programs see, and which libraries and kernels there are for them");
     app.add_flag("--json", json, "one JSON object on stdout instead of the report");
     if (!parse_arguments(app, arguments)) return exit_code::ok;
     if (devices && !file.empty()) throw UsageError("--devices says nothing of " + file + ". Give one of the two.");

@@ -61,23 +61,36 @@ std::optional<double> parse_fill(const std::string& word)
 bool parse(std::span<const std::string> arguments, InterpolateOptions& options)
 {
     std::string from, at = "points", max_distance, fill, compress = "none";
-    CLI::App app("Interpolates fields of SOURCE at the points of TARGET and writes TARGET with them: means of the nearest values, with weights one over\n"
-                 "the distance to a power. A target at the position of a source gets its value. Values of cells are taken to be at their centroids.",
+    CLI::App app("Interpolates fields of SOURCE at the points of TARGET and writes TARGET with them: means of the "
+                 "nearest values, with weights one over\n"
+                 "the distance to a power. A target at the position of a source gets its value. Values of cells are "
+                 "taken to be at their centroids.",
                  "interpolate");
-    app.add_option("source", options.source, "mesh with the fields, of any format that can be read")->required()->type_name("SOURCE");
-    app.add_option("target", options.target, "mesh or point cloud that gets the fields")->required()->type_name("TARGET");
-    app.add_option("-o,--output", options.output, fmt::format("file to write ({})", writable_formats()))->required()->type_name("OUT");
+    app.add_option("source", options.source, "mesh with the fields, of any format that can be read")
+        ->required()
+        ->type_name("SOURCE");
+    app.add_option("target", options.target, "mesh or point cloud that gets the fields")
+        ->required()
+        ->type_name("TARGET");
+    app.add_option("-o,--output", options.output, fmt::format("file to write ({})", writable_formats()))
+        ->required()
+        ->type_name("OUT");
     app.add_option("--fields", options.fields, "which fields, e.g. p,U; may be repeated; default: all of floating type")
         ->type_name("NAME,...")
         ->allow_extra_args(false);
     add_place_option(app, "--from", from, "fields of points or of cells of SOURCE, if both have fields of that name");
     add_place_option(app, "--at", at, "whether points or cells of TARGET get the fields")->capture_default_str();
-    app.add_option("--neighbors", options.how.num_neighbors, "number of nearest values to average; 1: takes the nearest value, also of integers and texts")
+    app.add_option("--neighbors", options.how.num_neighbors,
+                   "number of nearest values to average; 1: takes the nearest value, also of integers and texts")
         ->check(CLI::Range(1, 1000))
         ->type_name("K")
         ->capture_default_str();
-    app.add_option("--power", options.how.power, "p of the weights 1 / distance^p")->check(CLI::PositiveNumber)->type_name("P")->capture_default_str();
-    app.add_option("--max-distance", max_distance, "largest distance to the nearest source; a target farther away is an error, unless --fill is given")
+    app.add_option("--power", options.how.power, "p of the weights 1 / distance^p")
+        ->check(CLI::PositiveNumber)
+        ->type_name("P")
+        ->capture_default_str();
+    app.add_option("--max-distance", max_distance,
+                   "largest distance to the nearest source; a target farther away is an error, unless --fill is given")
         ->type_name("D");
     app.add_option("--fill", fill, "value of targets beyond --max-distance, e.g. 0 or nan")->type_name("VALUE");
     app.add_flag("--replace", options.replaces, "replace arrays of TARGET that have the fields' names");
@@ -92,8 +105,10 @@ bool parse(std::span<const std::string> arguments, InterpolateOptions& options)
     options.write.compression = parse_compression(compress);
     options.fill = parse_fill(fill);
     if (!max_distance.empty()) options.max_distance = parse_numbers(max_distance, "--max-distance", 1)[0];
-    if (options.max_distance && *options.max_distance < 0) throw UsageError(fmt::format("--max-distance is {}; expected 0 or more.", max_distance));
-    if (options.fill && !options.max_distance) throw UsageError("--fill is for targets beyond --max-distance, which is not given.");
+    if (options.max_distance && *options.max_distance < 0)
+        throw UsageError(fmt::format("--max-distance is {}; expected 0 or more.", max_distance));
+    if (options.fill && !options.max_distance)
+        throw UsageError("--fill is for targets beyond --max-distance, which is not given.");
     return true;
 }
 
@@ -105,7 +120,8 @@ bool is_floating(const DataArray& array)
 std::vector<MeshField> chosen_fields(const Mesh& source, const InterpolateOptions& options)
 {
     std::vector<MeshField> chosen;
-    for (const auto& name : field_names(source, options.fields)) chosen.push_back(find_field(source, name, options.from, options.source));
+    for (const auto& name : field_names(source, options.fields))
+        chosen.push_back(find_field(source, name, options.from, options.source));
     if (!options.fields.empty()) return chosen;
     for (const auto place : {FieldPlace::Points, FieldPlace::Cells}) {
         if (options.from && options.from != place) continue;
@@ -114,8 +130,10 @@ std::vector<MeshField> chosen_fields(const Mesh& source, const InterpolateOption
         }
     }
     if (chosen.empty()) {
-        throw InvalidInput(fmt::format("{} has no fields of floating type{}. {} Other fields need --fields with their names and --neighbors 1.", options.source,
-                                       options.from ? fmt::format(" at its {}", to_string(*options.from)) : "", list_of_fields(source)));
+        throw InvalidInput(fmt::format(
+            "{} has no fields of floating type{}. {} Other fields need --fields with their names and --neighbors 1.",
+            options.source, options.from ? fmt::format(" at its {}", to_string(*options.from)) : "",
+            list_of_fields(source)));
     }
     return chosen;
 }
@@ -135,15 +153,19 @@ void require_usable(const DataArray& array, const InterpolateOptions& options)
 {
     const std::string where = fmt::format("{}: the field '{}'", options.source, array.name());
     if (!is_floating(array) && !options.takes_nearest()) {
-        throw InvalidInput(fmt::format("{} is of type {}, which cannot be averaged. --neighbors 1 takes the nearest value.", where, to_string(array.type())));
+        throw InvalidInput(
+            fmt::format("{} is of type {}, which cannot be averaged. --neighbors 1 takes the nearest value.", where,
+                        to_string(array.type())));
     }
     if (options.fill && !holds(array, *options.fill)) {
-        throw InvalidInput(fmt::format("{} is of type {}, which cannot hold --fill {}.", where, to_string(array.type()), number_text(*options.fill)));
+        throw InvalidInput(fmt::format("{} is of type {}, which cannot hold --fill {}.", where, to_string(array.type()),
+                                       number_text(*options.fill)));
     }
     // A mean with NaN is NaN, even where its weight is zero.
     const auto bad = options.takes_nearest() ? 0 : count_not_finite(array);
     if (bad > 0) {
-        throw InvalidInput(fmt::format("{} has {} that {} NaN or infinite, so means with them would be, too. Leave the field out with --fields, or take the "
+        throw InvalidInput(fmt::format("{} has {} that {} NaN or infinite, so means with them would be, too. Leave the "
+                                       "field out with --fields, or take the "
                                        "nearest values with --neighbors 1.",
                                        where, count_text(bad, "value"), bad == 1 ? "is" : "are"));
     }
@@ -169,7 +191,8 @@ Meshes read_meshes(const InterpolateOptions& options)
     Meshes meshes{read_mesh(options.source), read_mesh(options.target), {}};
     require_positions(meshes.source, options.source);
     require_positions(meshes.target, options.target);
-    if (options.at == FieldPlace::Cells && meshes.target.num_cells() == 0) throw InvalidInput(options.target + " has no cells. Leave --at cells out.");
+    if (options.at == FieldPlace::Cells && meshes.target.num_cells() == 0)
+        throw InvalidInput(options.target + " has no cells. Leave --at cells out.");
     require_writable(options.output, meshes.target);
     meshes.fields = chosen_fields(meshes.source, options);
     for (const auto& field : meshes.fields) {
@@ -212,20 +235,25 @@ struct Transfer {
 
 /// Returns the targets beyond --max-distance, which get the fill value, and measures the distances.
 /// @throws InvalidInput if there are any and no fill value
-at::Tensor far_targets(const at::Tensor& distances, const at::Tensor& positions, Transfer& transfer, const InterpolateOptions& options)
+at::Tensor far_targets(const at::Tensor& distances, const at::Tensor& positions, Transfer& transfer,
+                       const InterpolateOptions& options)
 {
     transfer.mean_distance = distances.mean().item<double>();
     transfer.max_distance = distances.max().item<double>();
-    const auto far = distances.gt(options.max_distance.value_or(std::numeric_limits<double>::infinity())).nonzero().view({-1});
+    const auto far =
+        distances.gt(options.max_distance.value_or(std::numeric_limits<double>::infinity())).nonzero().view({-1});
     transfer.num_filled = far.numel();
     if (far.numel() == 0 || options.fill) return far;
     const auto farthest = distances.argmax().item<std::int64_t>();
     const auto* place = positions.const_data_ptr<double>() + 3 * farthest;
-    const std::string one = options.at == FieldPlace::Points ? "point" : "cell", of_source = transfer.from == FieldPlace::Points ? "point" : "cell";
-    throw InvalidInput(fmt::format("{} of {} {} farther than {} from the nearest {} of {}; {} {} at ({} {} {}) is {} away. Give such targets a value with "
+    const std::string one = options.at == FieldPlace::Points ? "point" : "cell",
+                      of_source = transfer.from == FieldPlace::Points ? "point" : "cell";
+    throw InvalidInput(fmt::format("{} of {} {} farther than {} from the nearest {} of {}; {} {} at ({} {} {}) is {} "
+                                   "away. Give such targets a value with "
                                    "--fill (e.g. nan), or allow more with --max-distance.",
-                                   count_text(far.numel(), one), options.target, far.numel() == 1 ? "is" : "are", number_text(*options.max_distance), of_source,
-                                   options.source, one, farthest, number_text(place[0]), number_text(place[1]), number_text(place[2]),
+                                   count_text(far.numel(), one), options.target, far.numel() == 1 ? "is" : "are",
+                                   number_text(*options.max_distance), of_source, options.source, one, farthest,
+                                   number_text(place[0]), number_text(place[1]), number_text(place[2]),
                                    number_text(transfer.max_distance)));
 }
 
@@ -280,7 +308,8 @@ std::optional<Transfer> transfer_fields(Meshes& meshes, FieldPlace from, const I
         sources = positions_of(meshes.source, from);
         targets = positions_of(meshes.target, options.at);
     }
-    const CloudInterpolation interpolation(spread_rows(sources, device_mesh), spread_rows(targets, device_mesh), options.how);
+    const CloudInterpolation interpolation(spread_rows(sources, device_mesh), spread_rows(targets, device_mesh),
+                                           options.how);
     const auto& neighbors = interpolation.neighbors();
     // Each target's first neighbour is the nearest.
     const auto nearest = neighbors.offsets.narrow(0, 0, neighbors.offsets.numel() - 1);
@@ -331,15 +360,20 @@ void report(const std::vector<Transfer>& transfers, std::int64_t num_targets, co
         print_json(json);
         return;
     }
-    const auto count_of = [](std::int64_t count, FieldPlace place) { return count_text(count, place == FieldPlace::Points ? "point" : "cell"); };
+    const auto count_of = [](std::int64_t count, FieldPlace place) {
+        return count_text(count, place == FieldPlace::Points ? "point" : "cell");
+    };
     for (const auto& transfer : transfers) {
-        std::cout << options.source << ": " << c10::Join(", ", transfer.fields) << " of " << count_of(transfer.num_sources, transfer.from) << " at "
-                  << count_of(num_targets, options.at) << " of " << options.target << "\n  distance to the nearest: " << number_text(transfer.mean_distance)
+        std::cout << options.source << ": " << c10::Join(", ", transfer.fields) << " of "
+                  << count_of(transfer.num_sources, transfer.from) << " at " << count_of(num_targets, options.at)
+                  << " of " << options.target << "\n  distance to the nearest: " << number_text(transfer.mean_distance)
                   << " in the mean, " << number_text(transfer.max_distance) << " at most";
-        if (transfer.num_filled > 0) std::cout << "; " << count_of(transfer.num_filled, options.at) << " beyond --max-distance";
+        if (transfer.num_filled > 0)
+            std::cout << "; " << count_of(transfer.num_filled, options.at) << " beyond --max-distance";
         std::cout << '\n';
     }
-    std::cout << "written to " << options.output << " (" << bytes_text(bytes) << ") in " << fixed_text(seconds.back().second, 2) << " s" << std::endl;
+    std::cout << "written to " << options.output << " (" << bytes_text(bytes) << ") in "
+              << fixed_text(seconds.back().second, 2) << " s" << std::endl;
 }
 
 int interpolate(const InterpolateOptions& options, World& world)
@@ -355,14 +389,16 @@ int interpolate(const InterpolateOptions& options, World& world)
     }
     std::vector<Transfer> transfers;
     for (const auto from : {FieldPlace::Points, FieldPlace::Cells}) {
-        if (auto transfer = transfer_fields(meshes, from, options, device_mesh)) transfers.push_back(std::move(*transfer));
+        if (auto transfer = transfer_fields(meshes, from, options, device_mesh))
+            transfers.push_back(std::move(*transfer));
     }
     if (is_first) {
         timer.begin("write");
         const MadeFolders folders(options.output);
         write_mesh(options.output, meshes.target, options.write);
         const auto seconds = timer.finish();
-        report(transfers, options.at == FieldPlace::Points ? meshes.target.num_points() : meshes.target.num_cells(), options, seconds);
+        report(transfers, options.at == FieldPlace::Points ? meshes.target.num_points() : meshes.target.num_cells(),
+               options, seconds);
     }
     device_mesh->all().barrier();
     return exit_code::ok;
@@ -376,7 +412,8 @@ int interpolate_command(std::span<const std::string> arguments)
     if (!parse(arguments, options)) return exit_code::ok;
     require_writable_format(options.output);
     require_output(options.output, {options.source, options.target}, options.input_as_output);
-    return run_on_ranks(options.ranks, "interpolate", arguments, [](int) {}, [&](World& world) { return interpolate(options, world); });
+    return run_on_ranks(
+        options.ranks, "interpolate", arguments, [](int) {}, [&](World& world) { return interpolate(options, world); });
 }
 
 }  // namespace meshard

@@ -22,8 +22,10 @@ void check_output(const std::filesystem::path& output, const Manifest& manifest)
 {
     const std::string extension = output.extension().string();
     if (extension == ".vtu" || (extension == ".vtp" && manifest.kind == MeshKind::Surface)) return;
-    if (extension == ".vtp") throw UsageError("-o is '" + output.string() + "', but these shards are of a volume mesh; use .vtu.");
-    throw UsageError("-o is '" + output.string() + "'; expected a name that ends in " + extension_of(manifest.kind) + ".");
+    if (extension == ".vtp")
+        throw UsageError("-o is '" + output.string() + "', but these shards are of a volume mesh; use .vtu.");
+    throw UsageError("-o is '" + output.string() + "'; expected a name that ends in " + extension_of(manifest.kind) +
+                     ".");
 }
 
 /// Returns a possible reason why the source differs: the file was changed after the cut. Empty if it was not.
@@ -42,20 +44,26 @@ int merge_command(std::span<const std::string> arguments)
     std::string output;
     std::string source;
     std::string compress = "none";
-    CLI::App app("Merges the shards of a folder into one mesh, in the order of the source. With --verify the result must equal\n"
-                 "the source bit for bit (points, cells, types, every array), otherwise the exit code is 1 and nothing is written.",
-                 "merge");
+    CLI::App app(
+        "Merges the shards of a folder into one mesh, in the order of the source. With --verify the result must equal\n"
+        "the source bit for bit (points, cells, types, every array), otherwise the exit code is 1 and nothing is "
+        "written.",
+        "merge");
     app.add_option("dir", folder, "shards folder to merge")->required()->type_name("DIR");
-    app.add_option("-o,--output", output, "mesh to write: .vtu, for surfaces also .vtp; may be left out with --verify")->type_name("FILE");
-    app.add_option("--verify", source, "file from which the shards were cut: the result must equal it bit for bit")->type_name("SOURCE");
+    app.add_option("-o,--output", output, "mesh to write: .vtu, for surfaces also .vtp; may be left out with --verify")
+        ->type_name("FILE");
+    app.add_option("--verify", source, "file from which the shards were cut: the result must equal it bit for bit")
+        ->type_name("SOURCE");
     add_compress_option(app, compress);
     bool no_verify = false;
-    app.add_flag("--no-verify", no_verify, "read pieces of shards although their bytes differ from the manifest's hashes");
+    app.add_flag("--no-verify", no_verify,
+                 "read pieces of shards although their bytes differ from the manifest's hashes");
     InputAsOutput input_as_output{};
     add_overwrite_option(app, input_as_output);
     if (!parse_arguments(app, arguments)) return exit_code::ok;
     const WriteOptions options{.compression = parse_compression(compress)};
-    if (output.empty() && source.empty()) throw UsageError("nothing to do: name an output with -o, or a source with --verify.");
+    if (output.empty() && source.empty())
+        throw UsageError("nothing to do: name an output with -o, or a source with --verify.");
 
     const Manifest manifest = read_manifest(folder);
     if (!output.empty()) {
@@ -69,7 +77,8 @@ int merge_command(std::span<const std::string> arguments)
         if (!found.empty()) {
             show_progress("");
             std::cout.flush();
-            std::cerr << "meshard merge: '" << folder << "' (a) is not '" << source << "' (b): " << found << hint_of_change(source, manifest) << std::endl;
+            std::cerr << "meshard merge: '" << folder << "' (a) is not '" << source << "' (b): " << found
+                      << hint_of_change(source, manifest) << std::endl;
             return exit_code::check_failed;
         }
     }
@@ -79,8 +88,8 @@ int merge_command(std::span<const std::string> arguments)
     }
     show_progress("");
 
-    std::cout << folder << ": " << manifest.num_parts() << (manifest.num_parts() == 1 ? " part" : " parts") << " merged, " << mesh.num_cells() << " cells, "
-              << mesh.num_points() << " points\n";
+    std::cout << folder << ": " << manifest.num_parts() << (manifest.num_parts() == 1 ? " part" : " parts")
+              << " merged, " << mesh.num_cells() << " cells, " << mesh.num_points() << " points\n";
     if (!source.empty()) std::cout << "equal to " << source << " bit for bit\n";
     if (!output.empty()) std::cout << "written to " << output << '\n';
     return exit_code::ok;

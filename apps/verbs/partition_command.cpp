@@ -47,7 +47,8 @@ std::unique_ptr<StoredMesh> open_stored(const std::string& file, std::int64_t ma
     if (max_memory > 0 || can_be_mapped(file)) return std::make_unique<MappedMesh>(file);
     auto mesh = std::make_unique<HeldMesh>(read_mesh(file));
     if (messages.rank() == 0)
-        warn("partition", file + " cannot be read in parts, so every rank holds the whole mesh; `meshard convert FILE whole.vtu` makes a file of which "
+        warn("partition", file + " cannot be read in parts, so every rank holds the whole mesh; `meshard convert FILE "
+                                 "whole.vtu` makes a file of which "
                                  "each rank reads only what it needs.");
     return mesh;
 }
@@ -89,14 +90,18 @@ int partition_command(std::span<const std::string> words)
 {
     std::string file;
     CutArguments arguments;
-    CLI::App app("Cuts a mesh into shards of nearly the same number of cells (a point cloud: of points) with few faces between\n"
-                 "them and few ghosts, and writes them as a folder of VTK files that ParaView opens.",
-                 "partition");
-    app.add_option("file", file, "mesh or OpenFOAM case to cut; `meshard convert --help` lists the formats")->required()->type_name("FILE");
+    CLI::App app(
+        "Cuts a mesh into shards of nearly the same number of cells (a point cloud: of points) with few faces between\n"
+        "them and few ghosts, and writes them as a folder of VTK files that ParaView opens.",
+        "partition");
+    app.add_option("file", file, "mesh or OpenFOAM case to cut; `meshard convert --help` lists the formats")
+        ->required()
+        ->type_name("FILE");
     add_cut_options(app, arguments);
     std::string max_memory;
     app.add_option("--max-memory", max_memory,
-                   "most memory that a process may use, e.g. 4G; the file is then read in parts: .vtu or .vtp, appended raw, or .vtkhdf")
+                   "most memory that a process may use, e.g. 4G; the file is then read in parts: .vtu or .vtp, "
+                   "appended raw, or .vtkhdf")
         ->type_name("SIZE")
         ->default_str("no limit");
     if (!parse_arguments(app, words)) return exit_code::ok;

@@ -48,85 +48,120 @@ struct PredictArguments {
 /// Returns whether a folder is a run, which has checkpoints, and not a mesh (an OpenFOAM case is a folder, too).
 bool is_run_folder(const std::filesystem::path& path)
 {
-    return std::filesystem::exists(path / "checkpoints" / "best.safetensors") || std::filesystem::exists(path / "checkpoints" / "last.safetensors");
+    return std::filesystem::exists(path / "checkpoints" / "best.safetensors") ||
+           std::filesystem::exists(path / "checkpoints" / "last.safetensors");
 }
 
 bool parse(std::span<const std::string> arguments, PredictArguments& options)
 {
-    CLI::App app("Predicts a run's fields on new meshes and writes them beside the meshes' own arrays, in physical units. A field is\n"
-                 "called as in the run's configuration (data.fields), with `_predicted` added where the mesh has such an array already.\n"
-                 "Of several runs the mean of their predictions is written, and their spread as NAME_spread. Of a run with surface\n"
-                 "and volume the output's type says which: .vtu and .pvtu have the volume's fields, .vtp and .pvtp the surface's.\n"
+    CLI::App app("Predicts a run's fields on new meshes and writes them beside the meshes' own arrays, in physical "
+                 "units. A field is\n"
+                 "called as in the run's configuration (data.fields), with `_predicted` added where the mesh has such "
+                 "an array already.\n"
+                 "Of several runs the mean of their predictions is written, and their spread as NAME_spread. Of a run "
+                 "with surface\n"
+                 "and volume the output's type says which: .vtu and .pvtu have the volume's fields, .vtp and .pvtp the "
+                 "surface's.\n"
                  "With --model the weights of a file predict, without a run.",
                  "predict");
     std::vector<std::string> settings, words;
     std::string constants, time, association = "cell", memory = "auto", orient;
-    app.add_option("input", words, "folders of runs of `meshard train`, one or several, or a file of weights as of --model; then the meshes to predict on")
+    app.add_option("input", words,
+                   "folders of runs of `meshard train`, one or several, or a file of weights as of --model; then the "
+                   "meshes to predict on")
         ->required()
         ->type_name("[RUN_DIR...] INPUT...");
     app.add_option("--model", options.model,
-                   "weights in place of a run: .mdlus, .pt or .safetensors; a global_stats.json beside it has the fields' mean and std")
+                   "weights in place of a run: .mdlus, .pt or .safetensors; a global_stats.json beside it has the "
+                   "fields' mean and std")
         ->type_name("FILE");
     app.add_option("-o,--output", options.output,
-                   "file to write: .vtp or .vtu, .pvtp or .pvtu with a piece a rank; .vti of a model of grids; of several inputs a folder")
+                   "file to write: .vtp or .vtu, .pvtp or .pvtu with a piece a rank; .vti of a model of grids; of "
+                   "several inputs a folder")
         ->required()
         ->type_name("OUT");
     add_overwrite_option(app, options.input_as_output);
     app.add_option("--set", settings,
-                   "value of a column of the case table in training, e.g. length=1.044, or of data.reference, e.g. U_inf=40; may be repeated")
+                   "value of a column of the case table in training, e.g. length=1.044, or of data.reference, e.g. "
+                   "U_inf=40; may be repeated")
         ->type_name("NAME=VALUE");
-    app.add_option("--wall", options.walls, "surface whose distance is an input, or that domino encodes, once for all inputs or once for each in turn")
+    app.add_option(
+           "--wall", options.walls,
+           "surface whose distance is an input, or that domino encodes, once for all inputs or once for each in turn")
         ->allow_extra_args(false)
         ->type_name("FILE");
     add_orient_option(app, orient, "what the run did in training (data.orient)");
     app.add_option("--other-part", options.other_parts,
-                   "the volume of a surface, or the surface of a volume, whose points abupt is told, once for all inputs or once for each in turn")
+                   "the volume of a surface, or the surface of a volume, whose points abupt is told, once for all "
+                   "inputs or once for each in turn")
         ->allow_extra_args(false)
         ->type_name("FILE");
     app.add_flag("--forces", options.prediction.with_forces,
-                 "say drag and lift, of several predictions with their standard deviation; area and U_inf as in the run, or by --set or --table");
+                 "say drag and lift, of several predictions with their standard deviation; area and U_inf as in the "
+                 "run, or by --set or --table");
     app.add_option("--table", options.table,
-                   "values of each input before those of --set, .csv or .json; its column id is the file's name, or the id that it has in training")
+                   "values of each input before those of --set, .csv or .json; its column id is the file's name, or "
+                   "the id that it has in training")
         ->type_name("FILE");
-    app.add_option("--csv", options.csv, "table of drag and lift to write, with a row an input; with --forces")->type_name("FILE");
+    app.add_option("--csv", options.csv, "table of drag and lift to write, with a row an input; with --forces")
+        ->type_name("FILE");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     app.add_option("--dropout-draws", options.prediction.num_draws,
-                   "predict so many times with the model's dropout, as in training: mean, and spread as NAME_spread (Monte Carlo dropout)")
+                   "predict so many times with the model's dropout, as in training: mean, and spread as NAME_spread "
+                   "(Monte Carlo dropout)")
         ->check(CLI::Range(2, 100000))
         ->type_name("N");
-    app.add_option("--memory", memory, "what a Transolver keeps of each point between layers: stored, recomputed (half), streamed (nothing; slower) or auto")
+    app.add_option("--memory", memory,
+                   "what a Transolver keeps of each point between layers: stored, recomputed (half), streamed "
+                   "(nothing; slower) or auto")
         ->type_name("MODE")
         ->check(CLI::IsMember({"auto", "stored", "recomputed", "streamed"}))
         ->capture_default_str();
     app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
     add_rank_options(app, options.ranks);
     auto* of_file = app.add_option_group("With --model, where its file does not say it");
-    of_file->add_option("--constants", constants, "what the model is told of the whole case, in the order of its training, e.g. density and speed: 1.205,38.9")
+    of_file
+        ->add_option("--constants", constants,
+                     "what the model is told of the whole case, in the order of its training, e.g. density and speed: "
+                     "1.205,38.9")
         ->type_name("A,...");
     of_file->add_option("--time", time, "time of the case, for a model with time_input")->type_name("T");
-    of_file->add_option("--neighbors", options.data.num_neighbors, "nearest points that each point hears, for MeshGraphNet")
+    of_file
+        ->add_option("--neighbors", options.data.num_neighbors,
+                     "nearest points that each point hears, for MeshGraphNet")
         ->check(CLI::PositiveNumber)
         ->type_name("K")
         ->default_str("6");
-    of_file->add_option("--center", options.data.center, "what is subtracted from the points: bounds (centre of the bounding box), none, or x,y,z")
+    of_file
+        ->add_option("--center", options.data.center,
+                     "what is subtracted from the points: bounds (centre of the bounding box), none, or x,y,z")
         ->type_name("WHAT")
         ->default_str("none");
-    of_file->add_option("--length", options.data.length, "what the points are divided by: bounds (longest edge of the bounding box), none, a number, or three")
+    of_file
+        ->add_option(
+            "--length", options.data.length,
+            "what the points are divided by: bounds (longest edge of the bounding box), none, a number, or three")
         ->type_name("WHAT")
         ->default_str("none");
-    of_file->add_option("--fields", options.data.fields, "names of the channels, with their number where it is not 1, e.g. pressure,shear_stress:3")
+    of_file
+        ->add_option("--fields", options.data.fields,
+                     "names of the channels, with their number where it is not 1, e.g. pressure,shear_stress:3")
         ->type_name("NAME[:N],...")
         ->default_str("one array, prediction");
-    of_file->add_option("--association", association, "where the fields live: cell or point")->type_name("WHERE")->capture_default_str();
+    of_file->add_option("--association", association, "where the fields live: cell or point")
+        ->type_name("WHERE")
+        ->capture_default_str();
     if (!parse_arguments(app, arguments)) return false;
 
-    if (options.model.empty() && words.size() > 1 && std::filesystem::is_regular_file(words.front()) && is_checkpoint_file(words.front())) {
+    if (options.model.empty() && words.size() > 1 && std::filesystem::is_regular_file(words.front()) &&
+        is_checkpoint_file(words.front())) {
         options.model = words.front();
         words.erase(words.begin());
     }
     if (options.model.empty()) {
         for (const auto* option : of_file->get_options()) {
-            if (option->count() > 0) throw UsageError(option->get_name() + " belongs to --model; a run's folder says it itself.");
+            if (option->count() > 0)
+                throw UsageError(option->get_name() + " belongs to --model; a run's folder says it itself.");
         }
         do {
             options.runs.push_back(words.front());
@@ -135,17 +170,21 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
         if (words.empty()) throw UsageError(fmt::format("which meshes? Give INPUT after {}.", options.runs.back()));
     }
     options.inputs = words;
-    if (!options.csv.empty() && !options.prediction.with_forces) throw UsageError("--csv is a table of drag and lift, and needs --forces.");
+    if (!options.csv.empty() && !options.prediction.with_forces)
+        throw UsageError("--csv is a table of drag and lift, and needs --forces.");
     if (!orient.empty()) options.prediction.orient = parse_orient(orient);
     if (memory != "auto") options.prediction.memory = memory_mode(memory);
-    if (association != "cell" && association != "point") throw UsageError(fmt::format("--association is '{}'; expected cell or point.", association));
+    if (association != "cell" && association != "point")
+        throw UsageError(fmt::format("--association is '{}'; expected cell or point.", association));
     options.data.on_cells = association == "cell";
     if (!constants.empty()) options.data.constants = parse_numbers(constants, "--constants");
     if (!time.empty()) options.data.time = parse_numbers(time, "--time", 1)[0];
     for (const auto& word : settings) {
         const auto equals = word.find('=');
-        if (equals == std::string::npos || equals == 0) throw UsageError(fmt::format("--set {}: expected NAME=VALUE, e.g. length=1.044.", word));
-        options.prediction.values[word.substr(0, equals)] = parse_numbers(word.substr(equals + 1), "--set " + word.substr(0, equals), 1)[0];
+        if (equals == std::string::npos || equals == 0)
+            throw UsageError(fmt::format("--set {}: expected NAME=VALUE, e.g. length=1.044.", word));
+        options.prediction.values[word.substr(0, equals)] =
+            parse_numbers(word.substr(equals + 1), "--set " + word.substr(0, equals), 1)[0];
     }
     return true;
 }
@@ -164,7 +203,8 @@ std::set<std::string> requested_names(std::span<const Predictor> models, bool wi
             names.insert(name);
             const auto columns = data.reference_columns.find(name);
             if (columns == data.reference_columns.end()) continue;
-            std::ranges::copy_if(columns->second, std::inserter(names, names.end()), [](const auto& entry) { return !number_in(entry); });
+            std::ranges::copy_if(columns->second, std::inserter(names, names.end()),
+                                 [](const auto& entry) { return !number_in(entry); });
         }
     }
     if (with_forces) {
@@ -172,8 +212,10 @@ std::set<std::string> requested_names(std::span<const Predictor> models, bool wi
         if (is_column(forces.area)) names.insert(forces.area);
         auto said = forces.velocity;
         const auto& fields = models.front().data().fields;
-        if (std::ranges::any_of(fields, [](const auto& field) { return field.kind == "static"; })) said.push_back(forces.density);
-        std::ranges::copy_if(said, std::inserter(names, names.end()), [](const auto& entry) { return !number_in(entry); });
+        if (std::ranges::any_of(fields, [](const auto& field) { return field.kind == "static"; }))
+            said.push_back(forces.density);
+        std::ranges::copy_if(said, std::inserter(names, names.end()),
+                             [](const auto& entry) { return !number_in(entry); });
     }
     return names;
 }
@@ -187,20 +229,26 @@ std::vector<Predictor> make_predictors(const PredictArguments& options, std::siz
     for (const auto& run : options.runs) models.push_back(Predictor::from_run(run, part_of(run)));
     if (models.empty()) models.push_back(Predictor::from_file(options.model, options.data, part_of(options.model)));
     require_same_fields(models, options.prediction.num_draws > 0);
-    const auto told = std::ranges::find_if(models, [](const auto& model) { return model.data().needs_wall() || model.needs_body(); });
+    const auto told =
+        std::ranges::find_if(models, [](const auto& model) { return model.data().needs_wall() || model.needs_body(); });
     if (told == models.end() && !options.walls.empty())
-        throw UsageError(fmt::format("--wall {}: the model is told no distance to a surface. Leave it out.", options.walls.front()));
+        throw UsageError(
+            fmt::format("--wall {}: the model is told no distance to a surface. Leave it out.", options.walls.front()));
     if (told != models.end() && options.walls.empty() && told->data().wall_patches.empty())
-        throw UsageError(fmt::format("the model {}. Give it with --wall FILE.",
-                                     told->needs_body() ? "encodes the surface of the body" : "is told the distance to a surface"));
-    if (!options.other_parts.empty() && std::ranges::none_of(models, [](const auto& model) { return model.other_part(); }))
-        throw UsageError(fmt::format("--other-part {}: the model is told nothing of the case's other part. Leave it out.", options.other_parts.front()));
+        throw UsageError(
+            fmt::format("the model {}. Give it with --wall FILE.",
+                        told->needs_body() ? "encodes the surface of the body" : "is told the distance to a surface"));
+    if (!options.other_parts.empty() &&
+        std::ranges::none_of(models, [](const auto& model) { return model.other_part(); }))
+        throw UsageError(
+            fmt::format("--other-part {}: the model is told nothing of the case's other part. Leave it out.",
+                        options.other_parts.front()));
     // A value that no model asks for has a mistyped name.
     const auto names = requested_names(models, options.prediction.with_forces);
     for (const auto& [name, value] : options.prediction.values) {
         if (names.contains(name)) continue;
-        throw UsageError(
-            fmt::format("--set {}: the model asks for no such value{}", name, names.empty() ? "." : fmt::format("; it asks for {}.", c10::Join(", ", names))));
+        throw UsageError(fmt::format("--set {}: the model asks for no such value{}", name,
+                                     names.empty() ? "." : fmt::format("; it asks for {}.", c10::Join(", ", names))));
     }
     return models;
 }
@@ -208,9 +256,11 @@ std::vector<Predictor> make_predictors(const PredictArguments& options, std::siz
 /// Throws for options that models of grids cannot use, and for files that are no grids.
 void require_grids(const PredictArguments& options)
 {
-    if (options.prediction.with_forces) throw UsageError("--forces: a regular grid has no surface on which forces act. Leave it out.");
+    if (options.prediction.with_forces)
+        throw UsageError("--forces: a regular grid has no surface on which forces act. Leave it out.");
     for (const std::filesystem::path input : options.inputs) {
-        if (input.extension() != ".vti") throw UsageError(input.string() + " is no image data; the model is one of grids, and predicts on .vti.");
+        if (input.extension() != ".vti")
+            throw UsageError(input.string() + " is no image data; the model is one of grids, and predicts on .vti.");
     }
     const std::filesystem::path output = options.output;
     if (output.has_extension() && output.extension() != ".vti" && options.inputs.size() == 1)
@@ -224,7 +274,8 @@ void require_one_or_each(const std::string& option, const std::vector<std::strin
         if (!std::filesystem::exists(file)) throw IoError(fmt::format("{} {} does not exist.", option, file));
     }
     if (files.size() > 1 && files.size() != num_inputs)
-        throw UsageError(fmt::format("{} is given {} times for {} inputs. Give one for all, or one for each.", option, files.size(), num_inputs));
+        throw UsageError(fmt::format("{} is given {} times for {} inputs. Give one for all, or one for each.", option,
+                                     files.size(), num_inputs));
 }
 
 /// Returns the file for an input; empty if none is given.
@@ -240,12 +291,16 @@ Jobs jobs(const PredictArguments& options, bool of_grids)
 {
     Jobs jobs;
     const std::filesystem::path output = options.output;
-    if (const auto& first = options.inputs.front(); options.inputs.size() == 1 && !std::filesystem::exists(first)) throw IoError(first + " does not exist.");
+    if (const auto& first = options.inputs.front(); options.inputs.size() == 1 && !std::filesystem::exists(first))
+        throw IoError(first + " does not exist.");
     require_one_or_each("--wall", options.walls, options.inputs.size());
     require_one_or_each("--other-part", options.other_parts, options.inputs.size());
-    const auto file_types = of_grids ? std::set<std::filesystem::path>{".vti"} : std::set<std::filesystem::path>{".vtp", ".vtu", ".pvtp", ".pvtu"};
+    const auto file_types = of_grids ? std::set<std::filesystem::path>{".vti"}
+                                     : std::set<std::filesystem::path>{".vtp", ".vtu", ".pvtp", ".pvtu"};
     if (file_types.count(output.extension())) {
-        if (options.inputs.size() > 1) throw UsageError(fmt::format("-o {} is one file for {} inputs; name a folder.", options.output, options.inputs.size()));
+        if (options.inputs.size() > 1)
+            throw UsageError(
+                fmt::format("-o {} is one file for {} inputs; name a folder.", options.output, options.inputs.size()));
         jobs.emplace_back(options.inputs.front(), output);
         return jobs;
     }
@@ -257,7 +312,8 @@ Jobs jobs(const PredictArguments& options, bool of_grids)
         auto name = input.stem();
         name += of_grids ? ".vti" : is_unstructured ? ".vtu" : ".vtp";
         for (const auto& [other, taken] : jobs) {
-            if (taken == output / name) throw UsageError(fmt::format("two inputs would be written to {}.", taken.string()));
+            if (taken == output / name)
+                throw UsageError(fmt::format("two inputs would be written to {}.", taken.string()));
         }
         jobs.emplace_back(input, output / name);
     }
@@ -269,7 +325,8 @@ void require_outputs(const PredictArguments& options, const Jobs& jobs, std::spa
 {
     std::vector<std::filesystem::path> read;
     for (const auto& model : models) read.push_back(model.checkpoint());
-    for (const auto* files : {&options.inputs, &options.walls, &options.other_parts}) read.insert(read.end(), files->begin(), files->end());
+    for (const auto* files : {&options.inputs, &options.walls, &options.other_parts})
+        read.insert(read.end(), files->begin(), files->end());
     if (!options.table.empty()) read.emplace_back(options.table);
     std::vector<std::filesystem::path> written;
     for (const auto& [input, output] : jobs) written.push_back(output);
@@ -289,14 +346,17 @@ std::vector<std::map<std::string, double>> values_of_inputs(const PredictArgumen
 {
     std::vector<std::map<std::string, double>> all(options.inputs.size(), options.prediction.values);
     if (options.table.empty()) return all;
-    if (!std::filesystem::exists(options.table)) throw IoError(fmt::format("--table {} does not exist.", options.table));
+    if (!std::filesystem::exists(options.table))
+        throw IoError(fmt::format("--table {} does not exist.", options.table));
     const auto rows = read_case_table(options.table);
     for (std::size_t i = 0; i < all.size(); ++i) {
         const std::filesystem::path input = options.inputs[i];
-        const std::array names{input.string(), input.filename().string(), input.stem().string(), id_in_name(model.data().files, input)};
+        const std::array names{input.string(), input.filename().string(), input.stem().string(),
+                               id_in_name(model.data().files, input)};
         const auto* const name = std::ranges::find_if(names, [&](const auto& one) { return rows.contains(one); });
         if (name == names.end())
-            throw InvalidInput(fmt::format("--table {} has no row for {}: none has the id '{}', '{}{}'.", options.table, input.string(), names[1], names[2],
+            throw InvalidInput(fmt::format("--table {} has no row for {}: none has the id '{}', '{}{}'.", options.table,
+                                           input.string(), names[1], names[2],
                                            names[3] != names[2] ? "' or '" + names[3] : ""));
         for (const auto& [column, text] : rows.at(*name))
             if (const auto number = number_in(text)) all[i][column] = *number;
@@ -308,12 +368,14 @@ std::vector<std::map<std::string, double>> values_of_inputs(const PredictArgumen
 std::string some_of(const std::vector<std::filesystem::path>& inputs)
 {
     constexpr std::size_t most = 3;
-    const std::vector<std::filesystem::path> first(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(std::min(most, inputs.size())));
+    const std::vector<std::filesystem::path> first(
+        inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(std::min(most, inputs.size())));
     return names_of(first) + (inputs.size() > most ? fmt::format(" and {} more", inputs.size() - most) : "");
 }
 
 /// Warns before any prediction for which inputs drag and lift cannot be computed, and which values are missing.
-void warn_of_missing(const PredictArguments& options, const std::vector<std::map<std::string, double>>& values, const Predictor& model)
+void warn_of_missing(const PredictArguments& options, const std::vector<std::map<std::string, double>>& values,
+                     const Predictor& model)
 {
     std::set<std::string> missing;
     std::vector<std::filesystem::path> inputs;
@@ -324,23 +386,28 @@ void warn_of_missing(const PredictArguments& options, const std::vector<std::map
         inputs.emplace_back(options.inputs[i]);
     }
     if (inputs.empty()) return;
-    warn("predict", fmt::format("no drag and lift of {}: the run does not say {}. Give --set {}=NUMBER for all inputs, or columns of --table.", some_of(inputs),
-                                c10::Join(", ", missing), c10::Join("=NUMBER --set ", missing)));
+    warn("predict", fmt::format("no drag and lift of {}: the run does not say {}. Give --set {}=NUMBER for all inputs, "
+                                "or columns of --table.",
+                                some_of(inputs), c10::Join(", ", missing), c10::Join("=NUMBER --set ", missing)));
 }
 
 void print_input(const PredictedInput& one, const std::vector<Predictor>& models)
 {
     std::cout << one.output.string() << (models.size() > 1 ? " (models: " : " (model: ");
-    for (const auto& model : models) std::cout << (&model == &models.front() ? "" : ", ") << model.checkpoint().string();
+    for (const auto& model : models)
+        std::cout << (&model == &models.front() ? "" : ", ") << model.checkpoint().string();
     std::cout << ")" << std::endl;
     const auto print = [](const std::map<std::string, std::vector<double>>& coefficients, const char* by) {
         for (const auto& [coefficient, values] : coefficients)
-            std::cout << "  " << coefficient << " " << MeanOfPredictions(values).text() << " (by " << by << ")" << std::endl;
+            std::cout << "  " << coefficient << " " << MeanOfPredictions(values).text() << " (by " << by << ")"
+                      << std::endl;
     };
     print(one.forces.of_head, "the model's head");
     if (!one.forces.drag.empty())
-        std::cout << "  Cd " << MeanOfPredictions(one.forces.drag).text() << ", Cl " << MeanOfPredictions(one.forces.lift).text()
-                  << (one.forces.drag.size() > 1 ? fmt::format(" ({} predictions)", one.forces.drag.size()) : "") << std::endl;
+        std::cout << "  Cd " << MeanOfPredictions(one.forces.drag).text() << ", Cl "
+                  << MeanOfPredictions(one.forces.lift).text()
+                  << (one.forces.drag.size() > 1 ? fmt::format(" ({} predictions)", one.forces.drag.size()) : "")
+                  << std::endl;
     print(one.forces.of_shape, "the shape alone");
 }
 
@@ -400,8 +467,9 @@ int predict_command(std::span<const std::string> arguments)
             const auto& [input, output] = work[i];
             if (work.size() > 1)
                 say_on_interruption_of("predict",
-                                       fmt::format("{} of {} inputs are predicted, in {}. Go on with {}{}", i - unusable.size(), work.size(), options.output,
-                                                   input.string(), i + 1 < work.size() ? " and those after it." : ", the last one."));
+                                       fmt::format("{} of {} inputs are predicted, in {}. Go on with {}{}",
+                                                   i - unusable.size(), work.size(), options.output, input.string(),
+                                                   i + 1 < work.size() ? " and those after it." : ", the last one."));
             if (part_of_file(output) != part) {
                 part = part_of_file(output);
                 models = make_predictors(options, part);
@@ -436,13 +504,16 @@ int predict_command(std::span<const std::string> arguments)
             const MadeFolders folders(options.csv);
             write_file_atomically(options.csv, to_csv(rows, {told.begin(), told.end()}));
         }
-        for (const auto& [why, inputs] : without_forces) warn("predict", fmt::format("{}: no drag and lift: {}.", some_of(inputs), why));
+        for (const auto& [why, inputs] : without_forces)
+            warn("predict", fmt::format("{}: no drag and lift: {}.", some_of(inputs), why));
         if (options.json && world.rank() == 0) print_json(to_json(rows, models));
         if (unusable.empty()) return exit_code::ok;
-        return fail_on_all_ranks(world,
-                                 fmt::format("{} of {} inputs could not be predicted: {}{}", unusable.size(), work.size(), names_of(unusable),
-                                             unusable.size() < work.size() ? fmt::format(". The others are in {}.", options.output) : "."),
-                                 exit_code::input);
+        return fail_on_all_ranks(
+            world,
+            fmt::format("{} of {} inputs could not be predicted: {}{}", unusable.size(), work.size(),
+                        names_of(unusable),
+                        unusable.size() < work.size() ? fmt::format(". The others are in {}.", options.output) : "."),
+            exit_code::input);
     };
     return run_on_ranks(options.ranks, "predict", arguments, verify, body, options.device);
 }

@@ -31,18 +31,25 @@ struct PrepareArguments {
 
 bool parse_prepare(std::span<const std::string> arguments, PrepareArguments& options)
 {
-    CLI::App app("Cuts the cases of a training run into shards and stores what training reads of them, as `meshard train` does before its first\n"
-                 "step: case by case, so that it may be stopped and goes on where it was. Any number of runs may share and make them at once.",
+    CLI::App app("Cuts the cases of a training run into shards and stores what training reads of them, as `meshard "
+                 "train` does before its first\n"
+                 "step: case by case, so that it may be stopped and goes on where it was. Any number of runs may share "
+                 "and make them at once.",
                  "prepare");
     std::vector<std::string> words;
-    app.add_option("config", words, "configuration (YAML) of the training run, then settings that override it; ~key removes one")
+    app.add_option("config", words,
+                   "configuration (YAML) of the training run, then settings that override it; ~key removes one")
         ->required()
         ->type_name("CONFIG.yaml [key=value|~key ...]");
-    app.add_option("--ranks", options.num_training_ranks, "ranks that will train, on which data.parts=auto depends; as many as prepare unless said")
+    app.add_option("--ranks", options.num_training_ranks,
+                   "ranks that will train, on which data.parts=auto depends; as many as prepare unless said")
         ->check(CLI::PositiveNumber)
         ->type_name("N");
-    add_rank_options(app, options.ranks, "start this many ranks on this machine, which deal the cases among them (torchrun, mpirun and srun work too)");
-    app.add_flag("--verify-sources", options.verify_sources, "read every source completely, to check that cached shards are still those of it");
+    add_rank_options(
+        app, options.ranks,
+        "start this many ranks on this machine, which deal the cases among them (torchrun, mpirun and srun work too)");
+    app.add_flag("--verify-sources", options.verify_sources,
+                 "read every source completely, to check that cached shards are still those of it");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     if (!parse_arguments(app, arguments)) return false;
     options.config = words.front();
@@ -53,45 +60,50 @@ bool parse_prepare(std::span<const std::string> arguments, PrepareArguments& opt
 /// Returns the number of ranks over which training will spread a case.
 std::int64_t num_domain_ranks(const TrainingRunConfig& config, const PrepareArguments& options, int num_ranks)
 {
-    if (config.num_domain_ranks > 0 || config.data.num_parts > 0) return std::max<std::int64_t>(1, config.num_domain_ranks);
+    if (config.num_domain_ranks > 0 || config.data.num_parts > 0)
+        return std::max<std::int64_t>(1, config.num_domain_ranks);
     if (options.num_training_ranks == 0 && config.num_data_groups > num_ranks) {
-        throw UsageError(fmt::format(
-            "parallel.data is {}, and data.parts is auto: each case is cut for the ranks that will share it. Say with --ranks how many ranks will train.",
-            config.num_data_groups));
+        throw UsageError(fmt::format("parallel.data is {}, and data.parts is auto: each case is cut for the ranks that "
+                                     "will share it. Say with --ranks how many ranks will train.",
+                                     config.num_data_groups));
     }
     return mesh_shape(config, options.num_training_ranks > 0 ? options.num_training_ranks : num_ranks)[1];
 }
 
 /// Prints the report of a part, or returns it as JSON.
-nlohmann::ordered_json report(const RunCases& cases, const TrainingRunConfig& config, const PrepareArguments& options, double seconds)
+nlohmann::ordered_json report(const RunCases& cases, const TrainingRunConfig& config, const PrepareArguments& options,
+                              double seconds)
 {
     const auto bytes = cases.train.num_file_bytes() + cases.val.num_file_bytes() + cases.test.num_file_bytes();
     const auto num_points = cases.train.num_points() + cases.val.num_points() + cases.test.num_points();
     const auto normalizer = cases.train.statistics().normalizer();
     const auto store = cases.train.folder(0).parent_path();
-    nlohmann::ordered_json json{{"cases", {{"train", cases.train.size()}, {"val", cases.val.size()}, {"test", cases.test.size()}}},
-                                {"points", {{"train", cases.train.num_points()}, {"val", cases.val.num_points()}, {"test", cases.test.num_points()}}},
-                                {"parts", cases.num_parts},
-                                {"shards", config.data.shards.string()},
-                                {"store", store.string()},
-                                {"store_bytes", bytes},
-                                {"seconds", seconds}};
+    nlohmann::ordered_json json{
+        {"cases", {{"train", cases.train.size()}, {"val", cases.val.size()}, {"test", cases.test.size()}}},
+        {"points",
+         {{"train", cases.train.num_points()}, {"val", cases.val.num_points()}, {"test", cases.test.num_points()}}},
+        {"parts", cases.num_parts},
+        {"shards", config.data.shards.string()},
+        {"store", store.string()},
+        {"store_bytes", bytes},
+        {"seconds", seconds}};
     TextTable table("lrrr");
     table.add_row({"field", "component", "mean", "deviation"});
     std::int64_t channel = 0;
     for (std::size_t f = 0; f < config.data.fields.size(); ++f) {
         const auto& name = config.data.fields[f].name;
         for (std::int64_t c = 0; c < cases.train.channels()[f]; ++c, ++channel) {
-            const auto mean = normalizer.mean[channel].item<double>(), deviation = normalizer.std[channel].item<double>();
+            const auto mean = normalizer.mean[channel].item<double>(),
+                       deviation = normalizer.std[channel].item<double>();
             json["fields"][name].push_back({{"mean", mean}, {"std", deviation}});
             table.add_row({c == 0 ? name : "", std::to_string(c), number_text(mean), number_text(deviation)});
         }
     }
     if (options.json) return json;
-    std::cout << cases.train.size() << " training, " << cases.val.size() << " validation, " << cases.test.size() << " test cases, " << num_points
-              << " points; each case in " << cases.num_parts << " part(s)\n"
-              << "shards in " << config.data.shards.string() << ", store in " << store.string() << " (" << fixed_text(static_cast<double>(bytes) * 1e-6, 1)
-              << " MB); " << fixed_text(seconds, 1) << " s\n"
+    std::cout << cases.train.size() << " training, " << cases.val.size() << " validation, " << cases.test.size()
+              << " test cases, " << num_points << " points; each case in " << cases.num_parts << " part(s)\n"
+              << "shards in " << config.data.shards.string() << ", store in " << store.string() << " ("
+              << fixed_text(static_cast<double>(bytes) * 1e-6, 1) << " MB); " << fixed_text(seconds, 1) << " s\n"
               << "Over all points of the training cases:\n"
               << table;
     return {};
@@ -122,7 +134,8 @@ int prepare_command(std::span<const std::string> arguments)
             nlohmann::ordered_json json;
             for (std::size_t part = 0; part < config.num_parts(); ++part) {
                 const auto of_part = config.of_part(part);
-                const auto prepared = prepare_cases(of_part, cases.of_part(part), preparation, device_mesh, at::kCPU, log, no_prepare_stop);
+                const auto prepared = prepare_cases(of_part, cases.of_part(part), preparation, device_mesh, at::kCPU,
+                                                    log, no_prepare_stop);
                 prepared.figures(of_part.data, device_mesh->all());  // the figures are stored for the check of the data
                 const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
                 if (world.rank() != 0) continue;

@@ -29,21 +29,33 @@ struct ProbeArguments {
 
 bool parse(std::span<const std::string> arguments, ProbeArguments& options)
 {
-    CLI::App app("Answers \"does my model shard?\": runs a TorchScript model on one rank and with its input cut over several, and compares outputs,\n"
+    CLI::App app("Answers \"does my model shard?\": runs a TorchScript model on one rank and with its input cut over "
+                 "several, and compares outputs,\n"
                  "gradients and buffers. Exit code 0: equal; 1: different; 2: usage; 6: an operator was refused.",
                  "probe");
     auto& request = options.request;
-    app.add_option("MODEL", request.model, "TorchScript file, from torch.jit.script(model).save(path)")->required()->type_name("MODEL.pt");
-    app.add_option("--input", request.input, "safetensors file: input, or one tensor for each argument of forward by its name; and grad_output if wanted")
+    app.add_option("MODEL", request.model, "TorchScript file, from torch.jit.script(model).save(path)")
+        ->required()
+        ->type_name("MODEL.pt");
+    app.add_option(
+           "--input", request.input,
+           "safetensors file: input, or one tensor for each argument of forward by its name; and grad_output if wanted")
         ->required()
         ->type_name("FILE");
-    app.add_option("--shard", options.dims, "dimension of the input to cut, e.g. 2; two for a grid of ranks, e.g. 2,3")->required()->type_name("DIM[,DIM]");
+    app.add_option("--shard", options.dims, "dimension of the input to cut, e.g. 2; two for a grid of ranks, e.g. 2,3")
+        ->required()
+        ->type_name("DIM[,DIM]");
     app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
     add_rank_options(app, options.ranks, "ranks that are started on this machine");
-    app.add_option("--uneven", options.shares, "shares of the ranks, e.g. 1,1; zero is allowed")->type_name("SHARE,...")->default_str("7,3,3,...");
+    app.add_option("--uneven", options.shares, "shares of the ranks, e.g. 1,1; zero is allowed")
+        ->type_name("SHARE,...")
+        ->default_str("7,3,3,...");
     app.add_flag("--train", request.train, "training mode (batch norm, dropout); without it evaluation mode");
-    app.add_flag("--backward", request.backward, "gradients too; the loss is the sum of output times grad_output, else of all outputs times fixed numbers");
-    app.add_option("--output", options.output, "safetensors file to write: output, grad_input, grad.PARAMETER, in training mode buffer.NAME")
+    app.add_flag(
+        "--backward", request.backward,
+        "gradients too; the loss is the sum of output times grad_output, else of all outputs times fixed numbers");
+    app.add_option("--output", options.output,
+                   "safetensors file to write: output, grad_input, grad.PARAMETER, in training mode buffer.NAME")
         ->type_name("FILE");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     if (!parse_arguments(app, arguments)) return false;
@@ -54,7 +66,8 @@ bool parse(std::span<const std::string> arguments, ProbeArguments& options)
             throw UsageError(fmt::format("--shard {}: expected whole numbers from 0 on, one or two.", options.dims));
         request.dims.push_back(dim);
     }
-    if (request.dims.empty() || request.dims.size() > 2 || (request.dims.size() == 2 && request.dims[0] == request.dims[1])) {
+    if (request.dims.empty() || request.dims.size() > 2 ||
+        (request.dims.size() == 2 && request.dims[0] == request.dims[1])) {
         throw UsageError(fmt::format("--shard {}: expected one dimension, or two different ones.", options.dims));
     }
     if (!options.shares.empty()) {
@@ -74,25 +87,31 @@ void check_shares(const ProbeArguments& options, const std::vector<std::int64_t>
 {
     const auto count = static_cast<std::int64_t>(options.request.shares.size());
     if (count > 0 && std::find(mesh_shape.begin(), mesh_shape.end(), count) == mesh_shape.end()) {
-        throw UsageError(fmt::format("--uneven {} has {} shares for {} ranks{}. Give one a rank.", options.shares, count, mesh_shape[0],
+        throw UsageError(fmt::format("--uneven {} has {} shares for {} ranks{}. Give one a rank.", options.shares,
+                                     count, mesh_shape[0],
                                      mesh_shape.size() > 1 ? " x " + std::to_string(mesh_shape[1]) : ""));
     }
 }
 
 void print_json(const ProbeReport& report)
 {
-    nlohmann::ordered_json json{
-        {"equal", report.equal}, {"ranks", report.num_ranks}, {"device", report.device}, {"mesh", report.mesh_shape}, {"input", report.input_layout}};
-    json["refused"] =
-        report.refusal.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json{{"operator", report.refused_operator}, {"message", report.refusal}};
+    nlohmann::ordered_json json{{"equal", report.equal},
+                                {"ranks", report.num_ranks},
+                                {"device", report.device},
+                                {"mesh", report.mesh_shape},
+                                {"input", report.input_layout}};
+    json["refused"] = report.refusal.empty()
+                          ? nlohmann::ordered_json()
+                          : nlohmann::ordered_json{{"operator", report.refused_operator}, {"message", report.refusal}};
     json["differences"] = nlohmann::ordered_json::array();
     for (const auto& item : report.differences) {
         const bool finite = std::isfinite(item.largest_difference);
-        json["differences"].push_back({{"name", item.name},
-                                       {"equal", item.equal},
-                                       {"largest_difference", finite ? nlohmann::ordered_json(item.largest_difference) : nullptr},
-                                       {"scale", item.scale},
-                                       {"rounding", std::isfinite(item.rounding) ? nlohmann::ordered_json(item.rounding) : nullptr}});
+        json["differences"].push_back(
+            {{"name", item.name},
+             {"equal", item.equal},
+             {"largest_difference", finite ? nlohmann::ordered_json(item.largest_difference) : nullptr},
+             {"scale", item.scale},
+             {"rounding", std::isfinite(item.rounding) ? nlohmann::ordered_json(item.rounding) : nullptr}});
     }
     json["operators"] = nlohmann::ordered_json::array();
     for (const auto& op : report.operators) {
@@ -110,13 +129,15 @@ void print_json(const ProbeReport& report)
 
 void print(const ProbeReport& report)
 {
-    std::cout << "Input " << report.input_layout << ", " << report.num_ranks << " rank(s)" << (report.device == "cpu" ? "" : ", device " + report.device)
+    std::cout << "Input " << report.input_layout << ", " << report.num_ranks << " rank(s)"
+              << (report.device == "cpu" ? "" : ", device " + report.device)
               << "\n\nOperators (calls, messages and bytes of rank 0)\n";
     TextTable operators("llllrrr");
     operators.add_row({"operator", "rule", "inputs", "outputs", "calls", "messages", "bytes"});
     std::int64_t num_gathered = 0;
     for (const auto& op : report.operators) {
-        operators.add_row({op.name, op.gathered ? "gathered" : op.family, op.inputs, op.outputs, std::to_string(op.num_calls), std::to_string(op.num_messages),
+        operators.add_row({op.name, op.gathered ? "gathered" : op.family, op.inputs, op.outputs,
+                           std::to_string(op.num_calls), std::to_string(op.num_messages),
                            std::to_string(op.num_bytes)});
         num_gathered += op.gathered ? op.num_calls : 0;
     }
@@ -128,13 +149,16 @@ void print(const ProbeReport& report)
     TextTable differences("lrrrl");
     differences.add_row({"tensor", "largest difference", "of", "rounding", "equal"});
     for (const auto& item : report.differences) {
-        differences.add_row({item.name, number_text(item.largest_difference), number_text(item.scale), item.rounding > 0 ? number_text(item.rounding) : "",
-                             item.equal ? "yes" : "NO"});
+        differences.add_row({item.name, number_text(item.largest_difference), number_text(item.scale),
+                             item.rounding > 0 ? number_text(item.rounding) : "", item.equal ? "yes" : "NO"});
     }
     std::cout << "Sharded against serial\n"
               << differences << '\n'
               << (report.equal ? "Equal: this model shards." : "Different: see the rows marked NO.") << '\n';
-    if (num_gathered > 0) std::cout << num_gathered << " call(s) gathered the whole on every rank (exact, at the cost of memory): the rows marked gathered.\n";
+    if (num_gathered > 0)
+        std::cout
+            << num_gathered
+            << " call(s) gathered the whole on every rank (exact, at the cost of memory): the rows marked gathered.\n";
 }
 
 }  // namespace
@@ -151,12 +175,15 @@ int probe_command(std::span<const std::string> arguments)
             if (world.rank() == 0) {
                 if (!options.output.empty() && report.refusal.empty()) {
                     NamedArrays content;
-                    for (const auto& [name, tensor] : report.tensors) content.arrays.push_back(to_named_array(name, tensor));
+                    for (const auto& [name, tensor] : report.tensors)
+                        content.arrays.push_back(to_named_array(name, tensor));
                     write_safetensors(options.output, content);
                 }
                 options.json ? print_json(report) : print(report);
             }
-            return !report.refusal.empty() ? exit_code::refused : report.equal ? exit_code::ok : exit_code::check_failed;
+            return !report.refusal.empty() ? exit_code::refused
+                   : report.equal          ? exit_code::ok
+                                           : exit_code::check_failed;
         },
         options.device);
 }

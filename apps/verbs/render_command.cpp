@@ -41,7 +41,8 @@ void parse_size(const std::string& text, RenderOptions& options)
     const auto [last, height_error] = std::from_chars(has_x ? x + 1 : end, end, options.height);
     if (!has_x || height_error != std::errc() || last != end || std::min(options.width, options.height) < 64 ||
         std::max(options.width, options.height) > 16384) {
-        throw UsageError("--size is '" + text + "'; expected WIDTHxHEIGHT with 64 to 16384 pixels each, e.g. 1280x800.");
+        throw UsageError("--size is '" + text +
+                         "'; expected WIDTHxHEIGHT with 64 to 16384 pixels each, e.g. 1280x800.");
     }
 }
 
@@ -55,16 +56,28 @@ int render_command(std::span<const std::string> arguments)
     std::string view = "iso";
     std::string size = "1280x800";
     RenderOptions options;
-    CLI::App app("Draws a surface, the outside of a volume, or a point cloud to a PNG file. Needs no display.", "render");
-    app.add_option("file", file, "mesh or shards folder to draw; `meshard convert --help` lists the formats")->required()->type_name("FILE");
+    CLI::App app("Draws a surface, the outside of a volume, or a point cloud to a PNG file. Needs no display.",
+                 "render");
+    app.add_option("file", file, "mesh or shards folder to draw; `meshard convert --help` lists the formats")
+        ->required()
+        ->type_name("FILE");
     app.add_option("-o,--output", output, "picture to write (.png)")->required()->type_name("PNG");
-    app.add_option("--color-by", options.color_by, "cell or point array; for a shards folder also PartitionId")->type_name("FIELD")->default_str("plain grey");
-    app.add_option("--component", options.component, "component of a vector: x, y, z or a number")->type_name("K")->default_str("its magnitude");
-    app.add_option("--range", range, "lowest and highest value of the colours, e.g. -1,1")->type_name("A,B")->default_str("those of the field");
-    app.add_option("--view", view, "direction of view, with x downstream and z up: iso, side, front or top")->type_name("NAME")->capture_default_str();
+    app.add_option("--color-by", options.color_by, "cell or point array; for a shards folder also PartitionId")
+        ->type_name("FIELD")
+        ->default_str("plain grey");
+    app.add_option("--component", options.component, "component of a vector: x, y, z or a number")
+        ->type_name("K")
+        ->default_str("its magnitude");
+    app.add_option("--range", range, "lowest and highest value of the colours, e.g. -1,1")
+        ->type_name("A,B")
+        ->default_str("those of the field");
+    app.add_option("--view", view, "direction of view, with x downstream and z up: iso, side, front or top")
+        ->type_name("NAME")
+        ->capture_default_str();
     app.add_option("--size", size, "width and height in pixels")->type_name("WxH")->capture_default_str();
     bool no_verify = false;
-    app.add_flag("--no-verify", no_verify, "read pieces of shards although their bytes differ from the manifest's hashes");
+    app.add_flag("--no-verify", no_verify,
+                 "read pieces of shards although their bytes differ from the manifest's hashes");
     InputAsOutput input_as_output{};
     add_overwrite_option(app, input_as_output);
     if (!parse_arguments(app, arguments)) return exit_code::ok;
@@ -75,7 +88,8 @@ int render_command(std::span<const std::string> arguments)
     parse_size(size, options);
     if (!range.empty()) {
         const std::vector<double> ends = parse_numbers(range, "--range", 2);
-        if (ends[0] >= ends[1]) throw UsageError("--range is '" + range + "'; the first value must be below the second.");
+        if (ends[0] >= ends[1])
+            throw UsageError("--range is '" + range + "'; the first value must be below the second.");
         options.range = {ends[0], ends[1]};
     }
     try {
@@ -87,7 +101,8 @@ int render_command(std::span<const std::string> arguments)
     require_output(output, {file}, input_as_output);
 
     show_progress("drawing ...");
-    const Mesh mesh = std::filesystem::is_directory(file) ? merged_with_parts(file, check_of(!no_verify)) : read_mesh(file);
+    const Mesh mesh =
+        std::filesystem::is_directory(file) ? merged_with_parts(file, check_of(!no_verify)) : read_mesh(file);
     const MadeFolders folders(output);
     render_mesh(mesh, output, options);
     show_progress("");

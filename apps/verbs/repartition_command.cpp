@@ -32,14 +32,18 @@ int repartition_command(std::span<const std::string> words)
 {
     std::string folder, costs;
     CutArguments arguments;
-    CLI::App app("Cuts the mesh of a shards folder again, into another number of parts or with another method. The original mesh file\n"
+    CLI::App app("Cuts the mesh of a shards folder again, into another number of parts or with another method. The "
+                 "original mesh file\n"
                  "is not needed; the new shards still name it as their source, and merge to the same mesh.",
                  "repartition");
     app.add_option("dir", folder, "shards folder to cut again")->required()->type_name("DIR");
-    app.add_option("--cost", costs, "cost of each part of the folder in a run, e.g. in seconds, one number for each; the new parts balance it")
+    app.add_option(
+           "--cost", costs,
+           "cost of each part of the folder in a run, e.g. in seconds, one number for each; the new parts balance it")
         ->type_name("C,...");
     bool no_verify = false;
-    app.add_flag("--no-verify", no_verify, "read pieces of shards although their bytes differ from the manifest's hashes");
+    app.add_flag("--no-verify", no_verify,
+                 "read pieces of shards although their bytes differ from the manifest's hashes");
     add_cut_options(app, arguments);
     if (!parse_arguments(app, words)) return exit_code::ok;
     check_cut_arguments(arguments, folder);
@@ -49,7 +53,8 @@ int repartition_command(std::span<const std::string> words)
     MeshSource source{.name = folder, .path = manifest.info.source, .hash = manifest.info.source_hash};
     if (!costs.empty()) {
         source.costs = parse_numbers(costs, "--cost", static_cast<std::size_t>(manifest.num_parts()));
-        if (std::ranges::any_of(source.costs, [](double cost) { return !(cost > 0); })) throw UsageError("--cost is '" + costs + "'; all must be above 0.");
+        if (std::ranges::any_of(source.costs, [](double cost) { return !(cost > 0); }))
+            throw UsageError("--cost is '" + costs + "'; all must be above 0.");
         if (!arguments.weights.empty()) throw UsageError("--cost and --weights exclude each other.");
     }
     const std::vector<Subdomain> subdomains = load_subdomains(folder, check_of(!no_verify));

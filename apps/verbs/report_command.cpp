@@ -31,13 +31,18 @@ struct ReportArguments {
 
 bool parse(std::span<const std::string> arguments, ReportArguments& options)
 {
-    CLI::App app("Judges runs on their validation and test cases and writes one page without anything from elsewhere: errors of each field,\n"
-                 "drag and lift, curves of training, a table of the cases, pictures of the best, the median and the worst (report.html); the\n"
+    CLI::App app("Judges runs on their validation and test cases and writes one page without anything from elsewhere: "
+                 "errors of each field,\n"
+                 "drag and lift, curves of training, a table of the cases, pictures of the best, the median and the "
+                 "worst (report.html); the\n"
                  "same numbers as report.json and cases.csv.",
                  "report");
     std::vector<std::string> bounds, planes;
     std::string orient;
-    app.add_option("runs", options.runs, "folders of runs of `meshard train`; data.root=DIR says where their data lie now")->required()->type_name("RUN...");
+    app.add_option("runs", options.runs,
+                   "folders of runs of `meshard train`; data.root=DIR says where their data lie now")
+        ->required()
+        ->type_name("RUN...");
     app.add_option("-o,--output", options.output, "folder of the report")->required()->type_name("DIR");
     app.add_option("--cases", options.cases, "train, val, test, all or ids of the run's cases, separated by commas")
         ->delimiter(',')
@@ -48,7 +53,9 @@ bool parse(std::span<const std::string> arguments, ReportArguments& options)
         ->allow_extra_args(false)
         ->type_name("AXIS=NUMBER")
         ->default_str("y=0, or the middle");
-    app.add_option("--fail-if", bounds, "end with exit code 1 if this holds for a run, as evaluate has it, e.g. 'test.cd.mae>0.01'; may be repeated")
+    app.add_option(
+           "--fail-if", bounds,
+           "end with exit code 1 if this holds for a run, as evaluate has it, e.g. 'test.cd.mae>0.01'; may be repeated")
         ->allow_extra_args(false)
         ->type_name("NUMBER>BOUND");
     add_orient_option(app, orient, "what each run did in training (data.orient)");
@@ -81,8 +88,9 @@ int report_command(std::span<const std::string> arguments)
     const auto body = [&](World& world) {
         verify(world.size());  // a launcher's ranks come here without this check
         const auto folder = std::filesystem::absolute(options.output);
-        const auto of_runs =
-            write_report({{options.runs.begin(), options.runs.end()}, options.places, options.cases, options.planes, options.orient}, folder, world);
+        const auto of_runs = write_report(
+            {{options.runs.begin(), options.runs.end()}, options.places, options.cases, options.planes, options.orient},
+            folder, world);
         if (world.rank() != 0) return exit_code::ok;
         for (const auto& evaluations : of_runs) {
             for (const auto& evaluation : evaluations) std::cout << to_text(evaluation);
@@ -90,7 +98,8 @@ int report_command(std::span<const std::string> arguments)
         std::cout << (folder / "report.html").string() << std::endl;
         bool is_broken = false;
         for (std::size_t run = 0; run < of_runs.size(); ++run)
-            is_broken |= break_thresholds(options.thresholds, joined_json(of_runs[run]), "report", of_runs.size() > 1 ? options.runs[run] : "");
+            is_broken |= break_thresholds(options.thresholds, joined_json(of_runs[run]), "report",
+                                          of_runs.size() > 1 ? options.runs[run] : "");
         return is_broken ? exit_code::check_failed : exit_code::ok;
     };
     return run_on_ranks(options.ranks, "report", arguments, verify, body, options.device);

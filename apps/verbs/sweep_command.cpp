@@ -43,19 +43,28 @@ struct SweepArguments {
 
 bool parse(std::span<const std::string> arguments, SweepArguments& options)
 {
-    CLI::App app("Trains a configuration with each place of a grid of settings, on each fold and with each seed, one run after the other, and\n"
-                 "compares their last validations: mean and spread over folds and seeds. The cases of the test split are in no run. The same\n"
+    CLI::App app("Trains a configuration with each place of a grid of settings, on each fold and with each seed, one "
+                 "run after the other, and\n"
+                 "compares their last validations: mean and spread over folds and seeds. The cases of the test split "
+                 "are in no run. The same\n"
                  "command again goes on where the last one ended.",
                  "sweep");
     std::vector<std::string> words, grid;
-    app.add_option("config", words, "configuration of `meshard train` (YAML), then settings that override it in all runs, e.g. training.num_epochs=20")
+    app.add_option("config", words,
+                   "configuration of `meshard train` (YAML), then settings that override it in all runs, e.g. "
+                   "training.num_epochs=20")
         ->required()
         ->type_name("CONFIG.yaml [key=value|~key ...]");
-    app.add_option("-o,--output", options.output, "folder of the runs, of sweep.json and sweep.csv")->required()->type_name("DIR");
-    app.add_option("--grid", grid, "key and its values, e.g. 'training.optimizer.lr=[1e-3, 3e-3]'; may be repeated: every combination is a place of the grid")
+    app.add_option("-o,--output", options.output, "folder of the runs, of sweep.json and sweep.csv")
+        ->required()
+        ->type_name("DIR");
+    app.add_option("--grid", grid,
+                   "key and its values, e.g. 'training.optimizer.lr=[1e-3, 3e-3]'; may be repeated: every combination "
+                   "is a place of the grid")
         ->allow_extra_args(false)
         ->type_name("KEY=[VALUE, ...]");
-    app.add_option("--folds", options.num_folds, "deal the cases of train and val anew into so many folds, each of which is the validation once")
+    app.add_option("--folds", options.num_folds,
+                   "deal the cases of train and val anew into so many folds, each of which is the validation once")
         ->check(CLI::Range(2, 1000000))
         ->type_name("K")
         ->default_str("the split as it is");
@@ -63,7 +72,9 @@ bool parse(std::span<const std::string> arguments, SweepArguments& options)
         ->check(CLI::Range(1, 1000000))
         ->type_name("N")
         ->capture_default_str();
-    app.add_option("--budget", options.budget, "time after which no run goes on, e.g. 90s, 60m, 1.5h")->type_name("TIME")->default_str("any");
+    app.add_option("--budget", options.budget, "time after which no run goes on, e.g. 90s, 60m, 1.5h")
+        ->type_name("TIME")
+        ->default_str("any");
     app.add_option("--device", options.device, "as `meshard train` takes it")->type_name("NAME");
     add_rank_options(app, options.ranks, "ranks of each run, started on this machine");
     app.add_flag("--accept-data", options.accepts_data, "as `meshard train` takes it");
@@ -75,7 +86,8 @@ bool parse(std::span<const std::string> arguments, SweepArguments& options)
     for (std::size_t i = 0; i < options.grid.size(); ++i) {
         for (std::size_t k = 0; k < i; ++k) {
             if (options.grid[i].key == options.grid[k].key)
-                throw UsageError(fmt::format("--grid names {} twice. Give all its values at once.", options.grid[i].key));
+                throw UsageError(
+                    fmt::format("--grid names {} twice. Give all its values at once.", options.grid[i].key));
         }
     }
     if (!options.budget.empty()) options.seconds = seconds_of(options.budget);
@@ -114,13 +126,17 @@ void claim_folder(const SweepArguments& options, const std::vector<SweepRun>& ru
     }
     std::error_code error;
     std::filesystem::create_directories(folder, error);
-    if (error) throw IoError(fmt::format("the folder of the sweep, {}, cannot be made: {}. Choose another with -o.", folder.string(), error.message()));
+    if (error)
+        throw IoError(fmt::format("the folder of the sweep, {}, cannot be made: {}. Choose another with -o.",
+                                  folder.string(), error.message()));
     const auto record = folder / "sweep.txt";
     if (!std::filesystem::exists(record)) {
-        if (!std::filesystem::is_empty(folder)) throw UsageError(folder.string() + " holds files, and no sweep. Name a new folder with -o.");
+        if (!std::filesystem::is_empty(folder))
+            throw UsageError(folder.string() + " holds files, and no sweep. Name a new folder with -o.");
         write_file_atomically(record, text);
     } else if (content_of(record) != text) {
-        throw UsageError(folder.string() + " holds a sweep of another configuration, other settings, folds or cases (sweep.txt). Name another folder with -o; "
+        throw UsageError(folder.string() + " holds a sweep of another configuration, other settings, folds or cases "
+                                           "(sweep.txt). Name another folder with -o; "
                                            "grid, seeds and budget may change.");
     }
 }
@@ -133,7 +149,8 @@ bool is_of_split(const std::string& word)
 
 /// Returns the words of `meshard train` that begin or continue a run.
 /// @param minutes   time after which the run stops and can be continued; 0: no limit
-std::vector<std::string> words_of(const SweepArguments& options, const SweepRun& run, bool has_split, const std::filesystem::path& folder, double minutes)
+std::vector<std::string> words_of(const SweepArguments& options, const SweepRun& run, bool has_split,
+                                  const std::filesystem::path& folder, double minutes)
 {
     std::vector<std::string> words{"train"};
     const auto dir = folder / run.name;
@@ -147,9 +164,11 @@ std::vector<std::string> words_of(const SweepArguments& options, const SweepRun&
             if (!is_of_split(word)) words.push_back(word);
         }
         words.insert(words.end(), run.words.begin(), run.words.end());
-        words.insert(words.end(), {"data.split.train=" + yaml_list(run.train), "data.split.val=" + yaml_list(run.val), "seed=" + std::to_string(run.seed),
-                                   "run_id=" + run.name, "output_dir=" + folder.string()});
-        const bool says_shards = std::ranges::any_of(options.overrides, [](const auto& word) { return word.starts_with("data.shards="); });
+        words.insert(words.end(),
+                     {"data.split.train=" + yaml_list(run.train), "data.split.val=" + yaml_list(run.val),
+                      "seed=" + std::to_string(run.seed), "run_id=" + run.name, "output_dir=" + folder.string()});
+        const bool says_shards =
+            std::ranges::any_of(options.overrides, [](const auto& word) { return word.starts_with("data.shards="); });
         if (!says_shards) words.push_back("data.shards=" + (folder / "shards").string());
     }
     // A continued run had another limit.
@@ -200,9 +219,11 @@ int sweep_command(std::span<const std::string> arguments)
     }
     // Words of the command line may replace the file's split, which each run must remove nevertheless.
     std::vector<std::string> without_split;
-    std::ranges::copy_if(options.overrides, std::back_inserter(without_split), [](const auto& word) { return !is_of_split(word); });
+    std::ranges::copy_if(options.overrides, std::back_inserter(without_split),
+                         [](const auto& word) { return !is_of_split(word); });
     const auto of_file = read_training_settings(options.config, without_split);
-    const bool has_split = std::ranges::any_of(of_file.all(), [](const auto& one) { return one.path.starts_with("data.split."); });
+    const bool has_split =
+        std::ranges::any_of(of_file.all(), [](const auto& one) { return one.path.starts_with("data.split."); });
     const auto runs = sweep_runs(find_cases(config), options.grid, options.num_folds, options.num_seeds, config.seed);
     if (options.is_dry) {
         for (const auto& run : runs) {
@@ -218,12 +239,17 @@ int sweep_command(std::span<const std::string> arguments)
     if (!lock) throw IoError(fmt::format("another process works on the sweep {}. Wait for its end.", folder.string()));
 
     const auto start = std::chrono::steady_clock::now();
-    const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+    const auto seconds = [&] {
+        return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    };
     std::vector<SweptRun> swept;
     for (const auto& run : runs) swept.push_back({.run = run, .result = {}});
     const auto write_tables = [&] {
-        const auto table = sweep_csv(swept), numbers = sweep_json(swept).dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-        write_files_atomically(std::array{FileContent{folder / "sweep.csv", table}, FileContent{folder / "sweep.json", numbers}});
+        const auto table = sweep_csv(swept),
+                   numbers =
+                       sweep_json(swept).dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+        write_files_atomically(
+            std::array{FileContent{folder / "sweep.csv", table}, FileContent{folder / "sweep.json", numbers}});
     };
     bool has_reached_time_limit = false, has_failed = false;
     for (std::size_t i = 0; i < swept.size(); ++i) {
@@ -241,14 +267,18 @@ int sweep_command(std::span<const std::string> arguments)
             log += ".log";
             const auto code = run_child_program(words_of(options, one.run, has_split, folder, minutes), log);
             one.result = result_of(dir);
-            one.state = one.result ? "done" : code == exit_code::ok || code == exit_code::interrupted ? "stopped" : "failed";
+            one.state = one.result                                                ? "done"
+                        : code == exit_code::ok || code == exit_code::interrupted ? "stopped"
+                                                                                  : "failed";
             say_result(one, i, swept.size());
             write_tables();
             if (is_asked_to_end() || code == exit_code::interrupted) return exit_code::interrupted;
             if (one.state == "failed") {
                 has_failed = true;
-                std::cerr << "meshard sweep: warning: " << one.run.name << " has ended with " << code << ": " << last_line_of(log) << std::endl;
-                if (code == exit_code::usage || code == exit_code::input) throw Error(fmt::format("a run was refused; its messages are in {}.", log.string()));
+                std::cerr << "meshard sweep: warning: " << one.run.name << " has ended with " << code << ": "
+                          << last_line_of(log) << std::endl;
+                if (code == exit_code::usage || code == exit_code::input)
+                    throw Error(fmt::format("a run was refused; its messages are in {}.", log.string()));
             }
         } else {
             one.state = "done";
@@ -256,11 +286,12 @@ int sweep_command(std::span<const std::string> arguments)
         }
     }
     write_tables();
-    std::cout << sweep_text(swept) << "all numbers: " << (folder / "sweep.json").string() << ", a line a run: " << (folder / "sweep.csv").string() << std::endl;
+    std::cout << sweep_text(swept) << "all numbers: " << (folder / "sweep.json").string()
+              << ", a line a run: " << (folder / "sweep.csv").string() << std::endl;
     const auto num_done = std::ranges::count_if(swept, [](const auto& one) { return one.result.has_value(); });
     if (has_reached_time_limit) {
-        std::cout << "the budget of " << options.budget << " is used up: " << num_done << " of " << swept.size() << " runs are done; the same command goes on"
-                  << std::endl;
+        std::cout << "the budget of " << options.budget << " is used up: " << num_done << " of " << swept.size()
+                  << " runs are done; the same command goes on" << std::endl;
     }
     return has_failed ? exit_code::check_failed : exit_code::ok;
 }

@@ -56,28 +56,39 @@ struct TrainArguments {
 
 bool parse(std::span<const std::string> arguments, TrainArguments& options)
 {
-    CLI::App app("Trains a model on the cases of a folder: cuts them into shards, distributes each case over the ranks, and writes\n"
-                 "checkpoints and metrics to OUTPUT_DIR/RUN_ID. Settings are read from the file, then from key=value words.",
-                 "train");
+    CLI::App app(
+        "Trains a model on the cases of a folder: cuts them into shards, distributes each case over the ranks, and "
+        "writes\n"
+        "checkpoints and metrics to OUTPUT_DIR/RUN_ID. Settings are read from the file, then from key=value words.",
+        "train");
     std::vector<std::string> words;
-    app.add_option("config", words, "configuration (YAML), then settings that override it, e.g. training.num_epochs=20; ~key removes one")
+    app.add_option(
+           "config", words,
+           "configuration (YAML), then settings that override it, e.g. training.num_epochs=20; ~key removes one")
         ->type_name("CONFIG.yaml [key=value|~key ...]");
     app.add_option("--device", options.device, std::string(kDeviceMeaning) + " (key device)")->type_name("NAME");
     add_rank_options(app, options.ranks);
-    app.add_option("--resume", options.resume, "continue this run from its last checkpoint; key=value words become part of its settings")->type_name("RUN_DIR");
-    app.add_flag("--validate", options.validate, "check the configuration, build the model and read one case; no training");
+    app.add_option("--resume", options.resume,
+                   "continue this run from its last checkpoint; key=value words become part of its settings")
+        ->type_name("RUN_DIR");
+    app.add_flag("--validate", options.validate,
+                 "check the configuration, build the model and read one case; no training");
     app.add_flag("--print-plan", options.print_plan,
-                 "read one case as --validate does, print the plan (model, ranks, points, memory, the form of each block), and end");
+                 "read one case as --validate does, print the plan (model, ranks, points, memory, the form of each "
+                 "block), and end");
     app.add_flag("--print-config", options.print_config, "print every setting with its source, and end");
     app.add_flag("--list-keys", options.list_keys, "print every key with its default and meaning, and end");
     app.add_flag("--overwrite", options.overwrite, "replace an earlier run of the same name");
     app.add_option("--profile", options.profile_steps,
-                   "trace this many steps after the first, a file a rank (RUN_DIR/profile/rank_0.json), and print what their time went into")
+                   "trace this many steps after the first, a file a rank (RUN_DIR/profile/rank_0.json), and print what "
+                   "their time went into")
         ->check(CLI::PositiveNumber)
         ->type_name("STEPS");
-    app.add_flag("--verify-sources", options.verify_sources, "read every source completely, to check that cached shards are still those of it");
+    app.add_flag("--verify-sources", options.verify_sources,
+                 "read every source completely, to check that cached shards are still those of it");
     app.add_flag("--accept-data", options.accepts_data,
-                 "train although the data contradict themselves: forces and the table's coefficients, kinds, signs, cases in two splits");
+                 "train although the data contradict themselves: forces and the table's coefficients, kinds, signs, "
+                 "cases in two splits");
     if (!parse_arguments(app, arguments)) return false;
 
     if (options.resume.empty() && !words.empty()) {
@@ -88,11 +99,13 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
     if (!options.device.empty()) {
         for (const auto& word : words) {
             if (word.starts_with("device=") && word != "device=" + options.device)
-                throw UsageError(fmt::format("--device {} and {} contradict each other. Leave one out.", options.device, word));
+                throw UsageError(
+                    fmt::format("--device {} and {} contradict each other. Leave one out.", options.device, word));
         }
         options.overrides.push_back("device=" + options.device);
     }
-    if (options.config.empty() && options.resume.empty() && !options.list_keys) throw UsageError("the configuration is missing. Give CONFIG.yaml.");
+    if (options.config.empty() && options.resume.empty() && !options.list_keys)
+        throw UsageError("the configuration is missing. Give CONFIG.yaml.");
     return true;
 }
 
@@ -113,7 +126,8 @@ void say_dropped(const std::vector<std::string>& keys, const std::string& model)
 }
 
 /// Writes the files that record how a run was started.
-void write_records(const TrainArguments& options, std::span<const std::string> arguments, const Settings& settings, const std::filesystem::path& dir)
+void write_records(const TrainArguments& options, std::span<const std::string> arguments, const Settings& settings,
+                   const std::filesystem::path& dir)
 {
     write_file_atomically(dir / "command.txt", command_line(arguments));
     write_run_settings(dir, settings);
@@ -126,7 +140,8 @@ void write_records(const TrainArguments& options, std::span<const std::string> a
 }
 
 /// Updates these files when a run is resumed: new settings are kept for the next `--resume`, too.
-void add_to_records(std::span<const std::string> arguments, const Settings& settings, bool is_changed, const std::filesystem::path& dir)
+void add_to_records(std::span<const std::string> arguments, const Settings& settings, bool is_changed,
+                    const std::filesystem::path& dir)
 {
     std::ostringstream commands;
     commands << std::ifstream(dir / "command.txt").rdbuf();
@@ -137,7 +152,8 @@ void add_to_records(std::span<const std::string> arguments, const Settings& sett
 bool has_trained(const std::filesystem::path& dir)
 {
     std::error_code error;
-    if (std::filesystem::exists(dir / "checkpoints") && !std::filesystem::is_empty(dir / "checkpoints", error)) return true;
+    if (std::filesystem::exists(dir / "checkpoints") && !std::filesystem::is_empty(dir / "checkpoints", error))
+        return true;
     std::ifstream metrics(dir / "metrics.jsonl");
     for (std::string line; std::getline(metrics, line);) {
         if (line.find("\"train_step\"") != std::string::npos) return true;
@@ -152,7 +168,8 @@ void remove_half_written(const std::filesystem::path& dir)
         std::error_code error;
         std::vector<std::filesystem::path> found;
         for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-            if (entry.is_regular_file(error) && entry.path().filename().string().find(".partial") != std::string::npos) found.push_back(entry.path());
+            if (entry.is_regular_file(error) && entry.path().filename().string().find(".partial") != std::string::npos)
+                found.push_back(entry.path());
         }
         for (const auto& path : found) std::filesystem::remove(path, error);  // files that cannot be removed do no harm
     }
@@ -165,7 +182,8 @@ public:
     /// @param removes   whether an earlier run's files are removed, or only checked
     /// @throws IoError if it cannot be written, another process trains into it, or it has a run that is neither resumed
     ///         nor overwritten.
-    RunFolder(const TrainArguments& options, const std::filesystem::path& dir, bool removes) : lock_(made_and_locked(options, dir))
+    RunFolder(const TrainArguments& options, const std::filesystem::path& dir, bool removes)
+        : lock_(made_and_locked(options, dir))
     {
         if (options.resume.empty()) replace(options, dir, removes);
         remove_half_written(dir);
@@ -174,15 +192,19 @@ public:
 private:
     static FileLock made_and_locked(const TrainArguments& options, const std::filesystem::path& dir)
     {
-        if (options.overwrite && !options.resume.empty()) throw UsageError("--overwrite and --resume exclude each other.");
+        if (options.overwrite && !options.resume.empty())
+            throw UsageError("--overwrite and --resume exclude each other.");
         std::error_code error;
         std::filesystem::create_directories(dir, error);
         if (error || access(dir.c_str(), W_OK | X_OK) != 0) {
-            throw IoError(
-                fmt::format("the run's folder {} cannot be made or written{}. Choose another output_dir.", dir.string(), error ? ": " + error.message() : ""));
+            throw IoError(fmt::format("the run's folder {} cannot be made or written{}. Choose another output_dir.",
+                                      dir.string(), error ? ": " + error.message() : ""));
         }
         auto lock = FileLock::try_acquire(dir);
-        if (!lock) throw IoError(fmt::format("the run {} is being trained by another process. Wait for its end, or choose another run_id.", dir.string()));
+        if (!lock)
+            throw IoError(fmt::format(
+                "the run {} is being trained by another process. Wait for its end, or choose another run_id.",
+                dir.string()));
         return std::move(*lock);
     }
 
@@ -190,13 +212,14 @@ private:
     {
         if (!options.overwrite && has_trained(dir)) {
             const bool can_go_on = std::filesystem::exists(dir / "checkpoints" / "last.safetensors");
-            throw IoError(
-                fmt::format("the run {} exists{} it (--overwrite), or choose another run_id.", dir.string(),
-                            can_go_on ? fmt::format(". Continue it (--resume {}), replace", dir.string()) : ", with steps but no checkpoint. Replace"));
+            throw IoError(fmt::format("the run {} exists{} it (--overwrite), or choose another run_id.", dir.string(),
+                                      can_go_on ? fmt::format(". Continue it (--resume {}), replace", dir.string())
+                                                : ", with steps but no checkpoint. Replace"));
         }
         if (!removes) return;
         if (!options.overwrite && std::filesystem::exists(dir / "metrics.jsonl"))
-            std::cerr << "meshard train: the run " << dir.string() << " was begun before and has no checkpoint: it begins anew" << std::endl;
+            std::cerr << "meshard train: the run " << dir.string()
+                      << " was begun before and has no checkpoint: it begins anew" << std::endl;
         // These are files of a run that is replaced, or that ended before its first step.
         std::filesystem::remove(dir / "metrics.jsonl");
         const auto checkpoints = dir / "checkpoints";
@@ -206,7 +229,8 @@ private:
         }
         std::error_code leads_nowhere;
         // The link itself stays.
-        for (const auto& entry : std::filesystem::directory_iterator(checkpoints, leads_nowhere)) std::filesystem::remove_all(entry);
+        for (const auto& entry : std::filesystem::directory_iterator(checkpoints, leads_nowhere))
+            std::filesystem::remove_all(entry);
     }
 
     FileLock lock_;
@@ -228,7 +252,8 @@ int train_command(std::span<const std::string> arguments)
         // The folder may have been moved, so its current path is used.
         const auto dir = std::filesystem::absolute(options.resume).lexically_normal();
         const auto named = dir.filename().empty() ? dir.parent_path() : dir;
-        options.overrides.insert(options.overrides.begin(), {"run_id=" + named.filename().string(), "output_dir=" + named.parent_path().string()});
+        options.overrides.insert(options.overrides.begin(),
+                                 {"run_id=" + named.filename().string(), "output_dir=" + named.parent_path().string()});
         if (!std::filesystem::exists(named / "checkpoints" / "last.safetensors")) {
             throw IoError(options.resume + " has no checkpoints/last.safetensors from which to continue.");
         }
@@ -246,8 +271,9 @@ int train_command(std::span<const std::string> arguments)
     add_facts(settings.facts());
     add_facts(cases.facts());
     cache_freed_memory();
-    say_on_interruption_of("train",
-                           fmt::format("Cases that are cut and stored stay in {}; the same command goes on with the others.", config.data.shards.string()));
+    say_on_interruption_of(
+        "train", fmt::format("Cases that are cut and stored stay in {}; the same command goes on with the others.",
+                             config.data.shards.string()));
     // Ranks that are started here inherit the variable.
     if (config.backend != "auto") setenv("MESHARD_BACKEND", config.backend.c_str(), 1);
 
@@ -268,7 +294,8 @@ int train_command(std::span<const std::string> arguments)
         const auto before_first_step = [&] {
             handle_interruption(request_stop);
             throw_if_interrupted();
-            if (!options.resume.empty() && world.rank() == 0) add_to_records(arguments, settings, is_changed, config.run_dir());
+            if (!options.resume.empty() && world.rank() == 0)
+                add_to_records(arguments, settings, is_changed, config.run_dir());
         };
         const auto after_last_step = [&] {
             if (!config.writes_report) return;
@@ -276,8 +303,9 @@ int train_command(std::span<const std::string> arguments)
             write_report({.runs = {config.run_dir()}}, folder, world);
             if (world.rank() == 0) std::cerr << "report: " << (folder / "report.html").string() << std::endl;
         };
-        const TrainingStart start{!options.resume.empty(), options.validate,  options.print_plan, options.verify_sources,
-                                  options.profile_steps,   before_first_step, after_last_step,    options.accepts_data};
+        const TrainingStart start{!options.resume.empty(), options.validate,      options.print_plan,
+                                  options.verify_sources,  options.profile_steps, before_first_step,
+                                  after_last_step,         options.accepts_data};
         return train(config, cases, start, world, stop_requested) ? exit_code::ok : exit_code::interrupted;
     };
     // A reader of the messages (`| tee run.log`) may be ended first by the same Ctrl-C; the checkpoint must still be

@@ -14,7 +14,8 @@
 
 using namespace meshard;
 
-double last_loss(const PointInputs& inputs, const torch::Tensor& target, const std::function<void(torch::nn::Module&)>& prepare)
+double last_loss(const PointInputs& inputs, const torch::Tensor& target,
+                 const std::function<void(torch::nn::Module&)>& prepare)
 {
     torch::manual_seed(3);
     const auto model = make_model("point_mlp", {{"in_dim", 3}, {"out_dim", 1}, {"width", 16}});
@@ -41,14 +42,20 @@ int main()
     torch::manual_seed(1);
     const auto places = torch::rand({1, 60, 3});
     const auto target = torch::sin(4 * places.sum(-1, true));
-    const auto shard = [&](const torch::Tensor& whole) { return from_local(whole.tensor_split({5, 40}, 1)[info.rank], mesh, {Shard(1)}); };
+    const auto shard = [&](const torch::Tensor& whole) {
+        return from_local(whole.tensor_split({5, 40}, 1)[info.rank], mesh, {Shard(1)});
+    };
 
-    const auto alone = last_loss({.embedding = places, .positions = places, .constants = {}}, target, [](torch::nn::Module&) {});
+    const auto alone =
+        last_loss({.embedding = places, .positions = places, .constants = {}}, target, [](torch::nn::Module&) {});
     std::optional<ReplicatedModule> replicated;
-    const auto together = last_loss({.embedding = shard(places), .positions = shard(places), .constants = {}}, shard(target),
-                                    [&](torch::nn::Module& module) { replicated.emplace(replicate(module, mesh)); });
+    const auto together =
+        last_loss({.embedding = shard(places), .positions = shard(places), .constants = {}}, shard(target),
+                  [&](torch::nn::Module& module) { replicated.emplace(replicate(module, mesh)); });
     const bool is_same = std::abs(together - alone) < 1e-4 * alone;
-    if (info.rank == 0) std::printf("loss after 50 steps: %.4f alone, %.4f on 3 ranks, within 1e-4: %s\n", alone, together, is_same ? "yes" : "no");
+    if (info.rank == 0)
+        std::printf("loss after 50 steps: %.4f alone, %.4f on 3 ranks, within 1e-4: %s\n", alone, together,
+                    is_same ? "yes" : "no");
     world->finish();
     return is_same ? 0 : 1;
 }

@@ -22,7 +22,9 @@ at::Tensor second_difference(const at::Tensor& x)
 
 at::Tensor call_operator(const at::Tensor& x)
 {
-    static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("example::second_difference", "").typed<at::Tensor(const at::Tensor&)>();
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("example::second_difference", "")
+                               .typed<at::Tensor(const at::Tensor&)>();
     return op.call(x);
 }
 
@@ -33,7 +35,8 @@ struct SecondDifference : torch::autograd::Function<SecondDifference> {
         const at::AutoDispatchBelowADInplaceOrView below_autograd;
         return call_operator(x);
     }
-    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list gradients)
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                   torch::autograd::variable_list gradients)
     {
         return {call_operator(gradients[0])};
     }
@@ -60,13 +63,16 @@ void second_difference_rule(RuleCall& call)
 {
     const auto x = call.tensor(0);
     const auto rows = call.layout(x, 0);
-    if (call.num_axes() > 1 || !rows.is_shard() || rows.placement.dim != 0 || rows.blocks > 1) return gathered_rule(call);
+    if (call.num_axes() > 1 || !rows.is_shard() || rows.placement.dim != 0 || rows.blocks > 1)
+        return gathered_rule(call);
 
     std::vector<Range> needed;  // the rows of each rank, and one more on either side
-    for (const auto& own : ranges_of(*rows.extents)) needed.push_back(own.size() > 0 ? clip({own.begin - 1, own.end + 1}, x.size(0)).inside : own);
+    for (const auto& own : ranges_of(*rows.extents))
+        needed.push_back(own.size() > 0 ? clip({own.begin - 1, own.end + 1}, x.size(0)).inside : own);
     const RangeExchange exchange(call.device_mesh()->group(0), rows, needed);
     const auto y = second_difference(exchange.borrow(local_of(x)));
-    call.finish({wrap(y.narrow(0, exchange.owned().begin - exchange.needed().begin, exchange.owned().size()), spec_of(x))});
+    call.finish(
+        {wrap(y.narrow(0, exchange.owned().begin - exchange.needed().begin, exchange.owned().size()), spec_of(x))});
 }
 
 const RuleRegistration registration("example", {"example::second_difference"}, second_difference_rule);

@@ -35,13 +35,19 @@ ModelEntry point_mlp_entry()
             .defaults = {{"in_dim", 0}, {"out_dim", 0}, {"width", 32}},
             .options = {{"width", "hidden channels"}},
             .kind = PointModel{
-                .widths = [](const PointWidths& widths) -> nlohmann::json { return {{"in_dim", widths.embedding_dim}, {"out_dim", widths.out_dim}}; },
+                .widths = [](const PointWidths& widths) -> nlohmann::json {
+                    return {{"in_dim", widths.embedding_dim}, {"out_dim", widths.out_dim}};
+                },
                 .widths_of = [](const nlohmann::json& arguments, std::int64_t /*num_constants*/) -> PointWidths {
-                    return {.embedding_dim = arguments.at("in_dim"), .num_constants = 0, .out_dim = arguments.at("out_dim")};
+                    return {.embedding_dim = arguments.at("in_dim"),
+                            .num_constants = 0,
+                            .out_dim = arguments.at("out_dim")};
                 },
                 .make = [](const nlohmann::json& arguments) -> MadeModel {
-                    PointMlp model(arguments.at("in_dim").get<int>(), arguments.at("width").get<int>(), arguments.at("out_dim").get<int>());
-                    return {model.ptr(), [model](const PointInputs& inputs) mutable { return model->forward(inputs.embedding); }};
+                    PointMlp model(arguments.at("in_dim").get<int>(), arguments.at("width").get<int>(),
+                                   arguments.at("out_dim").get<int>());
+                    return {model.ptr(),
+                            [model](const PointInputs& inputs) mutable { return model->forward(inputs.embedding); }};
                 },
             }};
 }

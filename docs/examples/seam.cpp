@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A 3x3 convolution of an image that two ranks share. Each rank alone gets the seam wrong, since the row behind it is the neighbour's; as a
-// sharded tensor the image is convolved as one. The code that convolves does not know.
+// A 3x3 convolution of an image that two ranks share. Each rank alone gets the seam wrong, since the row behind it is
+// the neighbour's; as a sharded tensor the image is convolved as one. The code that convolves does not know.
 #include "sharding/tensor/shard_tensor.h"
 #include "sharding/transport/launch.h"
 

@@ -37,7 +37,9 @@ std::filesystem::path followed_links(const std::filesystem::path& path)
     std::error_code error;
     auto target = path;
     for (int i = 0; std::filesystem::is_symlink(target, error); ++i) {
-        if (i == longest_chain) throw IoError("write: " + path.string() + " is a link that leads in a circle. Remove it, or choose another name.");
+        if (i == longest_chain)
+            throw IoError("write: " + path.string() +
+                          " is a link that leads in a circle. Remove it, or choose another name.");
         target = target.parent_path() / std::filesystem::read_symlink(target);  // the target of a link may be absolute
     }
     return target;
@@ -48,7 +50,8 @@ std::filesystem::path file_to_write(const std::filesystem::path& path)
     auto target = followed_links(path);
     std::error_code error;
     const auto status = std::filesystem::status(target, error);
-    if (target.filename().empty() || std::filesystem::is_directory(status)) throw IoError("write: " + path.string() + " is a folder, a file name is expected.");
+    if (target.filename().empty() || std::filesystem::is_directory(status))
+        throw IoError("write: " + path.string() + " is a folder, a file name is expected.");
     if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
         throw IoError("write: " + path.string() + " is no file but a device, a pipe or a socket. Choose another name.");
     return target;
@@ -59,7 +62,8 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), tar
     static std::atomic<unsigned> counter{0};
 
     const auto folder = target_.has_parent_path() ? target_.parent_path() : std::filesystem::path(".");
-    if (!std::filesystem::is_directory(folder)) throw IoError("write: " + path_.string() + ": there is no folder " + folder.string() + ". Create it first.");
+    if (!std::filesystem::is_directory(folder))
+        throw IoError("write: " + path_.string() + ": there is no folder " + folder.string() + ". Create it first.");
 
     // In containers a process often has the id of an earlier one, which may have been killed and left its file behind.
     do {
@@ -79,7 +83,8 @@ AtomicFile::~AtomicFile()
 void AtomicFile::reserve(std::uint64_t size)
 {
     // Some file systems do not support it; then the write itself detects a full disk.
-    if (size > 0 && ::fallocate(descriptor_, 0, 0, static_cast<off_t>(size)) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
+    if (size > 0 && ::fallocate(descriptor_, 0, 0, static_cast<off_t>(size)) != 0 && errno != EOPNOTSUPP &&
+        errno != ENOSYS)
         throw_errno(path_, fmt::format("cannot reserve {} bytes", size), errno);
 }
 
@@ -122,7 +127,8 @@ void AtomicFile::commit(bool sync)
 {
     flush();
     if (sync && ::fsync(descriptor_) != 0 && errno != EINVAL) throw_errno(path_, "cannot sync to disk", errno);
-    if (::rename(temporary_.c_str(), target_.c_str()) != 0) throw_errno(path_, "cannot rename the finished file", errno);
+    if (::rename(temporary_.c_str(), target_.c_str()) != 0)
+        throw_errno(path_, "cannot rename the finished file", errno);
     ::close(std::exchange(descriptor_, -1));
 }
 
@@ -135,7 +141,8 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view t
 
 void write_files_atomically(std::span<const FileContent> files)
 {
-    std::vector<std::pair<std::filesystem::path, std::filesystem::path>> written;  // under its temporary name, and where it shall be
+    std::vector<std::pair<std::filesystem::path, std::filesystem::path>>
+        written;  // under its temporary name, and where it shall be
     std::error_code error;
     try {
         for (const auto& [path, text] : files) {

@@ -40,7 +40,8 @@ public:
     /// The temporary file, for libraries that write a file by its name.
     const std::filesystem::path& temporary() const { return temporary_; }
 
-    /// Without `sync` the system writes the bytes to the disk later; after a power failure the file may then be damaged.
+    /// Without `sync` the system writes the bytes to the disk later; after a power failure the file may then be
+    /// damaged.
     void commit(bool sync = true);  ///< @throws IoError
 
 private:

@@ -10,7 +10,8 @@ namespace meshard {
 
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the tables hold a group's three bytes as they lie in memory");
+static_assert(std::endian::native == std::endian::little,
+              "the tables hold a group's three bytes as they lie in memory");
 
 constexpr std::uint32_t bad = 0x80000000u;
 using Table = std::array<std::uint32_t, 256>;

@@ -34,15 +34,17 @@ struct Release {
 
 libdeflate_compressor* this_threads_compressor()
 {
-    thread_local const std::unique_ptr<libdeflate_compressor, Release<libdeflate_compressor, libdeflate_free_compressor>> one(
-        libdeflate_alloc_compressor(zlib_level));
+    thread_local const std::unique_ptr<libdeflate_compressor,
+                                       Release<libdeflate_compressor, libdeflate_free_compressor>>
+        one(libdeflate_alloc_compressor(zlib_level));
     return one.get();
 }
 
 libdeflate_decompressor* this_threads_decompressor()
 {
-    thread_local const std::unique_ptr<libdeflate_decompressor, Release<libdeflate_decompressor, libdeflate_free_decompressor>> one(
-        libdeflate_alloc_decompressor());
+    thread_local const std::unique_ptr<libdeflate_decompressor,
+                                       Release<libdeflate_decompressor, libdeflate_free_decompressor>>
+        one(libdeflate_alloc_decompressor());
     return one.get();
 }
 #else
@@ -112,13 +114,16 @@ std::size_t compress_block(Compression compression, std::span<const std::byte> i
         return libdeflate_zlib_compress(this_threads_compressor(), in.data(), in.size(), out.data(), out.size());
 #else
         uLongf written = out.size();
-        return ::compress(reinterpret_cast<Bytef*>(out.data()), &written, zlib_bytes(in), in.size()) == Z_OK ? written : 0;
+        return ::compress(reinterpret_cast<Bytef*>(out.data()), &written, zlib_bytes(in), in.size()) == Z_OK ? written
+                                                                                                             : 0;
 #endif
     }
 #ifdef MESHARD_WITH_LZ4
-    if (compression == Compression::Lz4 && in.size() <= LZ4_MAX_INPUT_SIZE && out.size() <= std::numeric_limits<int>::max())
-        return static_cast<std::size_t>(LZ4_compress_default(reinterpret_cast<const char*>(in.data()), reinterpret_cast<char*>(out.data()),
-                                                             static_cast<int>(in.size()), static_cast<int>(out.size())));
+    if (compression == Compression::Lz4 && in.size() <= LZ4_MAX_INPUT_SIZE &&
+        out.size() <= std::numeric_limits<int>::max())
+        return static_cast<std::size_t>(
+            LZ4_compress_default(reinterpret_cast<const char*>(in.data()), reinterpret_cast<char*>(out.data()),
+                                 static_cast<int>(in.size()), static_cast<int>(out.size())));
 #endif
     return 0;
 }
@@ -127,24 +132,28 @@ bool decompress_block(Compression compression, std::span<const std::byte> in, st
 {
     if (compression == Compression::Zlib) {
 #ifdef MESHARD_WITH_LIBDEFLATE
-        return libdeflate_zlib_decompress(this_threads_decompressor(), in.data(), in.size(), out.data(), out.size(), nullptr) == LIBDEFLATE_SUCCESS;
+        return libdeflate_zlib_decompress(this_threads_decompressor(), in.data(), in.size(), out.data(), out.size(),
+                                          nullptr) == LIBDEFLATE_SUCCESS;
 #else
         uLongf written = out.size();
-        return ::uncompress(reinterpret_cast<Bytef*>(out.data()), &written, zlib_bytes(in), in.size()) == Z_OK && written == out.size();
+        return ::uncompress(reinterpret_cast<Bytef*>(out.data()), &written, zlib_bytes(in), in.size()) == Z_OK &&
+               written == out.size();
 #endif
     }
 #ifdef MESHARD_WITH_LZ4
     constexpr std::size_t most = std::numeric_limits<int>::max();
     if (compression == Compression::Lz4 && in.size() <= most && out.size() <= most)
-        return LZ4_decompress_safe(reinterpret_cast<const char*>(in.data()), reinterpret_cast<char*>(out.data()), static_cast<int>(in.size()),
+        return LZ4_decompress_safe(reinterpret_cast<const char*>(in.data()), reinterpret_cast<char*>(out.data()),
+                                   static_cast<int>(in.size()),
                                    static_cast<int>(out.size())) == static_cast<int>(out.size());
 #endif
 #ifdef MESHARD_WITH_LZMA
     if (compression == Compression::Lzma) {
         std::uint64_t most_memory = 256U << 20;  // the highest preset takes 65 MiB, a damaged header may ask for 4 GiB
         std::size_t read = 0, written = 0;
-        const auto result = lzma_stream_buffer_decode(&most_memory, 0, nullptr, reinterpret_cast<const std::uint8_t*>(in.data()), &read, in.size(),
-                                                      reinterpret_cast<std::uint8_t*>(out.data()), &written, out.size());
+        const auto result =
+            lzma_stream_buffer_decode(&most_memory, 0, nullptr, reinterpret_cast<const std::uint8_t*>(in.data()), &read,
+                                      in.size(), reinterpret_cast<std::uint8_t*>(out.data()), &written, out.size());
         return result == LZMA_OK && read == in.size() && written == out.size();
     }
 #endif

@@ -16,8 +16,8 @@ namespace meshard {
 namespace {
 
 // The primes of the xxHash specification.
-constexpr std::uint64_t prime1 = 0x9E3779B185EBCA87, prime2 = 0xC2B2AE3D27D4EB4F, prime3 = 0x165667B19E3779F9, prime4 = 0x85EBCA77C2B2AE63,
-                        prime5 = 0x27D4EB2F165667C5;
+constexpr std::uint64_t prime1 = 0x9E3779B185EBCA87, prime2 = 0xC2B2AE3D27D4EB4F, prime3 = 0x165667B19E3779F9,
+                        prime4 = 0x85EBCA77C2B2AE63, prime5 = 0x27D4EB2F165667C5;
 
 template <class T>
 T load(const std::byte* data)
@@ -60,7 +60,8 @@ std::uint64_t hash_of(std::span<const std::byte> bytes, F&& pause)
     }
     hash += bytes.size();
 
-    for (; left >= 8; at += 8, left -= 8) hash = std::rotl(hash ^ round(0, load<std::uint64_t>(at)), 27) * prime1 + prime4;
+    for (; left >= 8; at += 8, left -= 8)
+        hash = std::rotl(hash ^ round(0, load<std::uint64_t>(at)), 27) * prime1 + prime4;
     if (left >= 4) {
         hash = std::rotl(hash ^ load<std::uint32_t>(at) * prime1, 23) * prime2 + prime3;
         at += 4, left -= 4;

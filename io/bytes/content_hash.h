@@ -10,7 +10,8 @@
 
 namespace meshard {
 
-/// XXH64 (Collet, xxHash specification), seed 0: detects flipped bits and changed files; no protection against deliberate changes.
+/// XXH64 (Collet, xxHash specification), seed 0: detects flipped bits and changed files; no protection against
+/// deliberate changes.
 std::uint64_t xxh64(std::span<const std::byte> bytes);
 std::uint64_t xxh64_of_text(std::string_view text);
 

@@ -18,7 +18,8 @@ std::string pattern_of_text(std::string_view text)
 std::vector<std::filesystem::path> files_matching(const std::filesystem::path& folder, const std::string& pattern)
 {
     std::error_code ignored;
-    if (pattern.find('*') == std::string::npos && std::filesystem::exists(folder / pattern, ignored)) return {folder / pattern};
+    if (pattern.find('*') == std::string::npos && std::filesystem::exists(folder / pattern, ignored))
+        return {folder / pattern};
     const std::filesystem::path whole = std::filesystem::path(pattern_of_text(folder.string())) / pattern;
     glob_t found{};
     std::vector<std::filesystem::path> files;

@@ -42,12 +42,14 @@ std::string gunzip(std::span<const std::byte> compressed, const std::string& whe
         if (made == text.size()) text.resize(text.size() * 2 + 1024);
         stream.avail_in = 0;
         stream.next_out = reinterpret_cast<Bytef*>(text.data() + made);
-        stream.avail_out = static_cast<uInt>(std::min<std::size_t>(text.size() - made, std::numeric_limits<uInt>::max()));
+        stream.avail_out =
+            static_cast<uInt>(std::min<std::size_t>(text.size() - made, std::numeric_limits<uInt>::max()));
         const uInt out = stream.avail_out;
         status = ::inflate(&stream, Z_NO_FLUSH);
         made += out - stream.avail_out;
         if (status == Z_STREAM_END) break;
-        if (out == stream.avail_out || status != Z_OK) throw IoError(where + " ends too early: it is truncated. Copy or write it again.");
+        if (out == stream.avail_out || status != Z_OK)
+            throw IoError(where + " ends too early: it is truncated. Copy or write it again.");
     }
     text.resize(made);
     return text;

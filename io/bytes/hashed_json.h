@@ -15,7 +15,8 @@ class UnknownVersion : public IoError {
 public:
     /// @param what   the file with its kind, e.g. `x/manifest.json, a manifest of shards,`
     UnknownVersion(const std::string& what, const std::string& found, const std::string& known)
-        : IoError(what + " has version " + found + ", this program knows version " + known + ". Use the release of meshard that wrote it, or write it anew.")
+        : IoError(what + " has version " + found + ", this program knows version " + known +
+                  ". Use the release of meshard that wrote it, or write it anew.")
     {
     }
 };
@@ -47,8 +48,8 @@ void require_hash(Json object, const std::string& where, const std::string& reme
     const Json stated = *found;
     object.erase("hash");
     if (const auto hash = hash_of_json(object); stated != hash)
-        throw IoError(where + " is damaged or was changed: its content has the hash " + hash + ", and when it was written had " + stated.dump() + ". " +
-                      remedy);
+        throw IoError(where + " is damaged or was changed: its content has the hash " + hash +
+                      ", and when it was written had " + stated.dump() + ". " + remedy);
 }
 
 /// Checks the version of a file's format.

@@ -140,7 +140,8 @@ std::optional<std::string> get_text_attribute(hid_t object, const std::string& n
     const Handle type(H5Aget_type(attribute), H5Tclose);
     const Handle space(H5Aget_space(attribute), H5Sclose);
     if (H5Tget_class(type) != H5T_STRING || H5Sget_simple_extent_npoints(space) != 1) return std::nullopt;
-    const auto texts = read_texts(type, space, 1, [&](hid_t memory, void* to) { return H5Aread(attribute, memory, to); });
+    const auto texts =
+        read_texts(type, space, 1, [&](hid_t memory, void* to) { return H5Aread(attribute, memory, to); });
     if (!texts) return std::nullopt;
     return texts->front();
 }
@@ -247,7 +248,8 @@ void Hdf5Group::set_attribute(const std::string& name, std::vector<std::int64_t>
     const hsize_t size = values.size();
     const Handle space(values.size() == 1 ? H5Screate(H5S_SCALAR) : H5Screate_simple(1, &size, nullptr), H5Sclose);
     const Handle attribute(H5Acreate2(id_, name.c_str(), H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
-    if (H5Awrite(attribute, H5T_NATIVE_INT64, values.data()) < 0) fail("the attribute '" + name + "' cannot be written");
+    if (H5Awrite(attribute, H5T_NATIVE_INT64, values.data()) < 0)
+        fail("the attribute '" + name + "' cannot be written");
 }
 
 std::pair<std::int64_t, std::int32_t> Hdf5Group::shape(const std::string& name) const
@@ -270,12 +272,15 @@ DataArray Hdf5Group::read(const std::string& name, std::int64_t first, std::int6
 {
     const auto [num_rows, num_components] = shape(name);
     if (first < 0 || count < 0 || first > num_rows || count > num_rows - first)
-        fail(fmt::format("the data set '{}' has {} rows, the rows {} to {} are asked for. It is damaged", name, num_rows, first, first + count - 1));
+        fail(fmt::format("the data set '{}' has {} rows, the rows {} to {} are asked for. It is damaged", name,
+                         num_rows, first, first + count - 1));
     const Handle set(H5Dopen2(id_, name.c_str(), H5P_DEFAULT), H5Dclose);
     const Handle type(H5Dget_type(set), H5Tclose);
     const auto kind = scalar_type(type);
-    if (!kind) fail("the data set '" + name + "' holds neither integers nor floating numbers of up to 64 bits nor texts");
-    if (static_cast<std::uint64_t>(count) * static_cast<std::uint64_t>(num_components) * std::max<std::size_t>(1, size_of(*kind)) / largest_hdf5_ratio >
+    if (!kind)
+        fail("the data set '" + name + "' holds neither integers nor floating numbers of up to 64 bits nor texts");
+    if (static_cast<std::uint64_t>(count) * static_cast<std::uint64_t>(num_components) *
+            std::max<std::size_t>(1, size_of(*kind)) / largest_hdf5_ratio >
         H5Dget_storage_size(set) + 1024)
         fail("the data set '" + name + "' announces more rows than its bytes can hold. It is damaged");
 
@@ -291,8 +296,9 @@ DataArray Hdf5Group::read(const std::string& name, std::int64_t first, std::int6
     if (count > 0) {
         const Handle memory(rank > 0 ? H5Screate_simple(rank, dims.data(), nullptr) : H5Screate(H5S_SCALAR), H5Sclose);
         if (*kind == ScalarType::String) {
-            auto texts = read_texts(type, memory, static_cast<std::size_t>(count) * static_cast<std::size_t>(num_components),
-                                    [&](hid_t as, void* to) { return H5Dread(set, as, memory, space, H5P_DEFAULT, to); });
+            auto texts =
+                read_texts(type, memory, static_cast<std::size_t>(count) * static_cast<std::size_t>(num_components),
+                           [&](hid_t as, void* to) { return H5Dread(set, as, memory, space, H5P_DEFAULT, to); });
             if (!texts) fail("the data set '" + name + "' cannot be read. It is truncated or damaged");
             array = DataArray::from_strings(name, std::move(*texts), num_components);
         } else if (H5Dread(set, memory_type(*kind), memory, space, H5P_DEFAULT, array.mutable_bytes().data()) < 0) {
@@ -323,20 +329,25 @@ DataArray Hdf5Group::map(const std::string& name, const std::shared_ptr<const Ma
     const auto offset = H5Dget_offset(set);
     const auto size = static_cast<std::size_t>(num_rows * like.num_components()) * size_of(like.type());
     const bool is_machine_order = like.type() != ScalarType::String && H5Tequal(type, memory_type(like.type())) > 0;
-    if (!is_machine_order || offset == HADDR_UNDEF || offset % 8 != 0 || offset > file->bytes().size() || size > file->bytes().size() - offset)
+    if (!is_machine_order || offset == HADDR_UNDEF || offset % 8 != 0 || offset > file->bytes().size() ||
+        size > file->bytes().size() - offset)
         fail("the data set '" + name +
-             "' does not lie in one aligned run of little-endian numbers and cannot be mapped; write the file with `meshard convert FILE whole.vtkhdf` and cut "
+             "' does not lie in one aligned run of little-endian numbers and cannot be mapped; write the file with "
+             "`meshard convert FILE whole.vtkhdf` and cut "
              "that");
-    DataArray array = DataArray::view(name, like.type(), num_rows, like.num_components(), file->bytes().data() + offset, file);
+    DataArray array =
+        DataArray::view(name, like.type(), num_rows, like.num_components(), file->bytes().data() + offset, file);
     array.component_names = like.component_names;
     array.unit = like.unit;
     return array;
 }
 
-std::vector<std::int64_t> Hdf5Group::read_integers(const std::string& name, std::int64_t first, std::int64_t count) const
+std::vector<std::int64_t> Hdf5Group::read_integers(const std::string& name, std::int64_t first,
+                                                   std::int64_t count) const
 {
     const DataArray array = read(name, first, count);
-    if (array.type() == ScalarType::String || array.type() == ScalarType::Float32 || array.type() == ScalarType::Float64)
+    if (array.type() == ScalarType::String || array.type() == ScalarType::Float32 ||
+        array.type() == ScalarType::Float64)
         fail("the data set '" + name + "' holds " + std::string(to_string(array.type())) + ", integers are expected");
     return with_scalar_type(array.type(), [&]<class T>() {
         const auto values = array.values<T>();
@@ -344,7 +355,8 @@ std::vector<std::int64_t> Hdf5Group::read_integers(const std::string& name, std:
     });
 }
 
-void Hdf5Group::write(const std::string& name, const std::vector<const DataArray*>& parts, Compression compression) const
+void Hdf5Group::write(const std::string& name, const std::vector<const DataArray*>& parts,
+                      Compression compression) const
 {
     const DataArray& first = *parts.front();
     const bool is_text = first.type() == ScalarType::String;
@@ -359,7 +371,8 @@ void Hdf5Group::write(const std::string& name, const std::vector<const DataArray
     const hid_t type = is_text ? static_cast<hid_t>(text_type) : memory_type(first.type());
     const Handle plan(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
     if (compression == Compression::Zlib && total > 0 && !is_text) {
-        const std::array<hsize_t, 2> chunk{std::min<hsize_t>(total, std::max<hsize_t>(1, (hsize_t{1} << 17) / dims[1])), dims[1]};
+        const std::array<hsize_t, 2> chunk{std::min<hsize_t>(total, std::max<hsize_t>(1, (hsize_t{1} << 17) / dims[1])),
+                                           dims[1]};
         H5Pset_chunk(plan, rank, chunk.data());
         H5Pset_deflate(plan, 4);
     }
@@ -375,7 +388,8 @@ void Hdf5Group::write(const std::string& name, const std::vector<const DataArray
         if (is_text)
             for (const std::string& text : part->strings()) texts.push_back(text.c_str());
         const void* data = is_text ? static_cast<const void*>(texts.data()) : part->bytes().data();
-        if (H5Dwrite(set, type, memory, space, H5P_DEFAULT, data) < 0) fail("the data set '" + name + "' cannot be written. Is the disk full?");
+        if (H5Dwrite(set, type, memory, space, H5P_DEFAULT, data) < 0)
+            fail("the data set '" + name + "' cannot be written. Is the disk full?");
         start[0] += count[0];
     }
     if (!first.component_names.empty()) set_text_attribute(set, "ComponentNames", joined(first.component_names));

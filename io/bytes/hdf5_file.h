@@ -23,7 +23,10 @@ public:
     static Hdf5Group open_file(const std::filesystem::path& path, const std::string& where);
     static Hdf5Group create_file(const std::filesystem::path& path, const std::string& where);
 
-    Hdf5Group(Hdf5Group&& other) noexcept : id_(std::exchange(other.id_, -1)), is_file_(other.is_file_), where_(std::move(other.where_)) {}
+    Hdf5Group(Hdf5Group&& other) noexcept
+        : id_(std::exchange(other.id_, -1)), is_file_(other.is_file_), where_(std::move(other.where_))
+    {
+    }
     Hdf5Group& operator=(Hdf5Group&&) = delete;
     ~Hdf5Group();
 
@@ -50,7 +53,10 @@ public:
     DataArray map(const std::string& name, const std::shared_ptr<const MappedFile>& file) const;
 
     std::vector<std::int64_t> read_integers(const std::string& name, std::int64_t first, std::int64_t count) const;
-    std::vector<std::int64_t> read_integers(const std::string& name) const { return read_integers(name, 0, shape(name).first); }
+    std::vector<std::int64_t> read_integers(const std::string& name) const
+    {
+        return read_integers(name, 0, shape(name).first);
+    }
 
     /// Writes arrays of one type and one number of components one after another as one data set.
     void write(const std::string& name, const std::vector<const DataArray*>& parts, Compression compression) const;
@@ -59,7 +65,9 @@ public:
     [[noreturn]] void fail(const std::string& what) const;
 
 private:
-    Hdf5Group(std::int64_t id, bool is_file, std::string where) : id_(id), is_file_(is_file), where_(std::move(where)) {}
+    Hdf5Group(std::int64_t id, bool is_file, std::string where) : id_(id), is_file_(is_file), where_(std::move(where))
+    {
+    }
 
     std::int64_t id_ = -1;
     bool is_file_ = false;

@@ -149,7 +149,8 @@ void throw_if_interrupted()
 {
     if (!is_interrupted || num_held > 0) return;
     const auto* words = last_words.load();
-    throw Interrupted(words && !words->left.empty() ? "interrupted. " + words->left : "interrupted; the unfinished output was removed.");
+    throw Interrupted(words && !words->left.empty() ? "interrupted. " + words->left
+                                                    : "interrupted; the unfinished output was removed.");
 }
 
 }  // namespace meshard

@@ -8,15 +8,18 @@
 
 namespace meshard {
 
-MadeFolders::MadeFolders(const std::filesystem::path& file) : folder_(std::filesystem::absolute(followed_links(file)).lexically_normal().parent_path())
+MadeFolders::MadeFolders(const std::filesystem::path& file)
+    : folder_(std::filesystem::absolute(followed_links(file)).lexically_normal().parent_path())
 {
     std::error_code error;
-    for (there_ = folder_; !std::filesystem::exists(there_, error) && there_.has_relative_path();) there_ = there_.parent_path();
+    for (there_ = folder_; !std::filesystem::exists(there_, error) && there_.has_relative_path();)
+        there_ = there_.parent_path();
     std::filesystem::create_directories(folder_, error);
     if (!error) return;
     const std::string reason = error.message();
     remove_empty();
-    throw IoError("write: cannot create the folder " + folder_.string() + ": " + reason + ". Choose a place that you may write to.");
+    throw IoError("write: cannot create the folder " + folder_.string() + ": " + reason +
+                  ". Choose a place that you may write to.");
 }
 
 MadeFolders::~MadeFolders()

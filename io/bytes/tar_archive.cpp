@@ -13,7 +13,8 @@ namespace meshard {
 namespace {
 
 constexpr std::size_t kBlock = 512;
-constexpr std::size_t kSizeAt = 124, kSizeWidth = 12, kChecksumAt = 148, kChecksumWidth = 8, kTypeAt = 156, kMagicAt = 257, kPrefixAt = 345;
+constexpr std::size_t kSizeAt = 124, kSizeWidth = 12, kChecksumAt = 148, kChecksumWidth = 8, kTypeAt = 156,
+                      kMagicAt = 257, kPrefixAt = 345;
 
 /// A text field, which ends at its first zero or at its width.
 std::string_view text_field(std::string_view header, std::size_t at, std::size_t width)
@@ -47,7 +48,8 @@ bool has_valid_checksum(std::string_view header)
 {
     const auto stated = number_field(header, kChecksumAt, kChecksumWidth);
     std::uint64_t sum = 0;
-    for (std::size_t i = 0; i < kBlock; ++i) sum += i >= kChecksumAt && i < kChecksumAt + kChecksumWidth ? ' ' : static_cast<unsigned char>(header[i]);
+    for (std::size_t i = 0; i < kBlock; ++i)
+        sum += i >= kChecksumAt && i < kChecksumAt + kChecksumWidth ? ' ' : static_cast<unsigned char>(header[i]);
     return stated && *stated == sum;
 }
 
@@ -79,7 +81,9 @@ bool looks_like_tar(std::span<const std::byte> bytes)
 
 std::map<std::string, SharedBytes> read_tar(const SharedBytes& archive, const std::string& where)
 {
-    const auto fail = [&](const std::string& what) -> void { throw IoError(where + " is a damaged tar archive: " + what + "."); };
+    const auto fail = [&](const std::string& what) -> void {
+        throw IoError(where + " is a damaged tar archive: " + what + ".");
+    };
     const auto text = archive.text();
     std::map<std::string, SharedBytes> files;
     std::optional<std::string> next_name;
@@ -87,7 +91,8 @@ std::map<std::string, SharedBytes> read_tar(const SharedBytes& archive, const st
     std::size_t at = 0;
     bool has_end = false;
     while (at < text.size() && !has_end) {
-        if (text.size() - at < kBlock) fail(fmt::format("it ends within a header, at byte {}. It is truncated", text.size()));
+        if (text.size() - at < kBlock)
+            fail(fmt::format("it ends within a header, at byte {}. It is truncated", text.size()));
         const auto header = text.substr(at, kBlock);
         if (std::ranges::all_of(header, [](char c) { return c == '\0'; })) {
             has_end = true;
@@ -105,20 +110,23 @@ std::map<std::string, SharedBytes> read_tar(const SharedBytes& archive, const st
             if (!prefix.empty()) name = std::string(prefix) + "/" + name;
         }
         at += kBlock;
-        if (*size > text.size() - at) fail(fmt::format("'{}' has {} bytes, and {} are left. It is truncated", name, *size, text.size() - at));
+        if (*size > text.size() - at)
+            fail(fmt::format("'{}' has {} bytes, and {} are left. It is truncated", name, *size, text.size() - at));
         const auto content = text.substr(at, *size);
         if (type == 'x') {
             if (const auto path = pax_value(content, "path")) next_name = path;
             if (const auto value = pax_value(content, "size")) {
                 std::uint64_t number = 0;
-                if (std::from_chars(value->data(), value->data() + value->size(), number).ec == std::errc()) next_size = number;
+                if (std::from_chars(value->data(), value->data() + value->size(), number).ec == std::errc())
+                    next_size = number;
             }
         } else if (type == 'L') {
             next_name = std::string(content.substr(0, content.find('\0')));
         } else if (is_file) {
             if (next_name) name = *next_name;
             if (name.starts_with("./")) name.erase(0, 2);
-            if (!files.emplace(name, SharedBytes{archive.bytes.subspan(at, *size), archive.owner}).second) fail("it has two files '" + name + "'");
+            if (!files.emplace(name, SharedBytes{archive.bytes.subspan(at, *size), archive.owner}).second)
+                fail("it has two files '" + name + "'");
         }
         if (type != 'x' && type != 'L') {
             next_name.reset();

@@ -12,9 +12,10 @@ namespace meshard {
 namespace {
 
 /// Code points of the bytes 0x80 to 0x9F in Windows' code page 1252; 0 where it has none.
-constexpr std::array<std::uint16_t, 32> windows_letters{0x20AC, 0,      0x201A, 0x0192, 0x201E, 0x2026, 0x2020, 0x2021, 0x02C6, 0x2030, 0x0160,
-                                                        0x2039, 0x0152, 0,      0x017D, 0,      0,      0x2018, 0x2019, 0x201C, 0x201D, 0x2022,
-                                                        0x2013, 0x2014, 0x02DC, 0x2122, 0x0161, 0x203A, 0x0153, 0,      0x017E, 0x0178};
+constexpr std::array<std::uint16_t, 32> windows_letters{0x20AC, 0,      0x201A, 0x0192, 0x201E, 0x2026, 0x2020, 0x2021,
+                                                        0x02C6, 0x2030, 0x0160, 0x2039, 0x0152, 0,      0x017D, 0,
+                                                        0,      0x2018, 0x2019, 0x201C, 0x201D, 0x2022, 0x2013, 0x2014,
+                                                        0x02DC, 0x2122, 0x0161, 0x203A, 0x0153, 0,      0x017E, 0x0178};
 
 std::string lower_case(std::string_view text)
 {
@@ -33,7 +34,10 @@ bool is_utf8(std::string_view text)
             ++i;
             continue;
         }
-        const std::size_t length = first >= 0xC2 && first < 0xE0 ? 2 : first >= 0xE0 && first < 0xF0 ? 3 : first >= 0xF0 && first < 0xF5 ? 4 : 0;
+        const std::size_t length = first >= 0xC2 && first < 0xE0   ? 2
+                                   : first >= 0xE0 && first < 0xF0 ? 3
+                                   : first >= 0xF0 && first < 0xF5 ? 4
+                                                                   : 0;
         if (length == 0 || length > text.size() - i) return false;
         std::uint32_t code = first & (0xFFu >> (length + 1));
         for (std::size_t k = 1; k < length; ++k) {

@@ -38,7 +38,8 @@ void append_utf8(std::string& text, std::uint32_t code)
 
 class XmlParser {
 public:
-    XmlParser(std::string_view document, const std::string& where, std::vector<std::string>& warnings) : document_(document), where_(where), warnings_(warnings)
+    XmlParser(std::string_view document, const std::string& where, std::vector<std::string>& warnings)
+        : document_(document), where_(where), warnings_(warnings)
     {
     }
 
@@ -50,7 +51,8 @@ public:
         if (!at("<")) fail("expected XML that begins with '<', found " + excerpt());
         XmlElement root = parse_element(0);
         skip_between_elements();
-        if (at_ != document_.size()) fail("expected the end of the file after </" + root.name + ">, found " + excerpt());
+        if (at_ != document_.size())
+            fail("expected the end of the file after </" + root.name + ">, found " + excerpt());
         return root;
     }
 
@@ -59,13 +61,15 @@ private:
 
     [[noreturn]] void fail_truncated(const std::string& inside) const
     {
-        fail(fmt::format("the file ends inside {} after {} bytes: it is truncated. Copy or write it again", inside, document_.size()));
+        fail(fmt::format("the file ends inside {} after {} bytes: it is truncated. Copy or write it again", inside,
+                         document_.size()));
     }
 
     std::string excerpt() const
     {
         std::string text;
-        for (const char c : document_.substr(std::min(at_, document_.size()), 20)) text += std::isprint(static_cast<unsigned char>(c)) != 0 ? c : '?';
+        for (const char c : document_.substr(std::min(at_, document_.size()), 20))
+            text += std::isprint(static_cast<unsigned char>(c)) != 0 ? c : '?';
         return text.empty() ? "nothing" : "'" + text + "'";
     }
 
@@ -141,12 +145,15 @@ private:
 
     std::string to_utf8(std::string_view text)
     {
-        if (std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; })) return std::string(text);
+        if (std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; }))
+            return std::string(text);
         if (auto converted = utf8_from(text, encoding_)) return *converted;
         if (encoding_ != "utf-8")
             fail("the name '" + utf8_from_latin1(text) + "' cannot be read: the file declares encoding=\"" + encoding_ +
                  "\", which is not known or not its own. Save it as UTF-8");
-        if (!has_warned_) warnings_.push_back("its names are no UTF-8, e.g. '" + utf8_from_latin1(text) + "'; they are read as Latin-1");
+        if (!has_warned_)
+            warnings_.push_back("its names are no UTF-8, e.g. '" + utf8_from_latin1(text) +
+                                "'; they are read as Latin-1");
         has_warned_ = true;
         return utf8_from_latin1(text);
     }
@@ -154,7 +161,8 @@ private:
     std::string parse_name()
     {
         const std::size_t begin = at_;
-        while (at_ < document_.size() && (std::isalnum(static_cast<unsigned char>(document_[at_])) != 0 || static_cast<unsigned char>(document_[at_]) >= 0x80 ||
+        while (at_ < document_.size() && (std::isalnum(static_cast<unsigned char>(document_[at_])) != 0 ||
+                                          static_cast<unsigned char>(document_[at_]) >= 0x80 ||
                                           std::string_view("_-.:").find(document_[at_]) != std::string_view::npos))
             ++at_;
         if (at_ == document_.size()) fail_truncated("a tag");
@@ -186,8 +194,10 @@ private:
                 const bool hex = entity.size() > 1 && entity[1] == 'x';
                 const std::string_view digits = entity.substr(hex ? 2 : 1);
                 std::uint32_t code = 0;
-                const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code, hex ? 16 : 10);
-                if (error != std::errc{} || stop != digits.data() + digits.size() || code > 0x10FFFF) fail("unknown entity '&" + std::string(entity) + ";'");
+                const auto [stop, error] =
+                    std::from_chars(digits.data(), digits.data() + digits.size(), code, hex ? 16 : 10);
+                if (error != std::errc{} || stop != digits.data() + digits.size() || code > 0x10FFFF)
+                    fail("unknown entity '&" + std::string(entity) + ";'");
                 append_utf8(result, code);
             } else {
                 fail("unknown entity '&" + std::string(entity) + ";'");
@@ -211,11 +221,13 @@ private:
             skip_blanks();
             if (at_ == document_.size()) fail_truncated("the tag <" + element.name + ">");
             const char quote = document_[at_];
-            if (quote != '"' && quote != '\'') fail("the value of attribute '" + name + "' of <" + element.name + "> is not quoted");
+            if (quote != '"' && quote != '\'')
+                fail("the value of attribute '" + name + "' of <" + element.name + "> is not quoted");
             const std::size_t begin = ++at_;
             skip_past(std::string_view(&quote, 1), "the tag <" + element.name + ">");
             if (element.attribute(name) != nullptr) fail("<" + element.name + "> has two attributes '" + name + "'");
-            element.attributes.emplace_back(std::move(name), unescaped(to_utf8(document_.substr(begin, at_ - 1 - begin))));
+            element.attributes.emplace_back(std::move(name),
+                                            unescaped(to_utf8(document_.substr(begin, at_ - 1 - begin))));
         }
     }
 
@@ -251,7 +263,9 @@ private:
     void set_text(XmlElement& element, const std::vector<Run>& runs)
     {
         constexpr std::size_t longest = std::size_t{1} << 16;
-        const auto is_blank = [](const Run& run) { return run.text.find_first_not_of(kXmlBlanks) == std::string_view::npos; };
+        const auto is_blank = [](const Run& run) {
+            return run.text.find_first_not_of(kXmlBlanks) == std::string_view::npos;
+        };
         const auto num_texts = runs.size() - static_cast<std::size_t>(std::ranges::count_if(runs, is_blank));
         if (num_texts == 0) return;
         const auto is_plain = [](char c) { return c != '&' && static_cast<unsigned char>(c) < 0x80; };
@@ -284,7 +298,8 @@ private:
                 const std::string name = parse_name();
                 skip_blanks();
                 if (at_ == document_.size()) fail_truncated("<" + element.name + ">");
-                if (name != element.name || !at(">")) fail(fmt::format("expected </{}>, found </{}> at byte {}", element.name, name, at_));
+                if (name != element.name || !at(">"))
+                    fail(fmt::format("expected </{}>, found </{}> at byte {}", element.name, name, at_));
                 ++at_;
                 set_text(element, runs);
                 return;

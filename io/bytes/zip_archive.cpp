@@ -54,7 +54,8 @@ bool inflate_into(std::span<const std::byte> packed, std::span<std::byte> out)
     stream.next_out = reinterpret_cast<Bytef*>(out.empty() ? &nothing : out.data());
     std::size_t left_in = packed.size(), left_out = out.size();
     while (status == Z_OK) {
-        const auto in = static_cast<uInt>(std::min(left_in, kStep)), room = static_cast<uInt>(std::min(left_out, kStep));
+        const auto in = static_cast<uInt>(std::min(left_in, kStep)),
+                   room = static_cast<uInt>(std::min(left_out, kStep));
         stream.avail_in = in;
         stream.avail_out = room;
         status = inflate(&stream, Z_NO_FLUSH);
@@ -70,7 +71,8 @@ bool inflate_into(std::span<const std::byte> packed, std::span<std::byte> out)
 
 bool looks_like_zip(std::span<const std::byte> bytes)
 {
-    return bytes.size() >= 4 && (number_at<std::uint32_t>(bytes, 0) == kLocalSignature || number_at<std::uint32_t>(bytes, 0) == kEndSignature);
+    return bytes.size() >= 4 && (number_at<std::uint32_t>(bytes, 0) == kLocalSignature ||
+                                 number_at<std::uint32_t>(bytes, 0) == kEndSignature);
 }
 
 ZipArchive::ZipArchive(SharedBytes archive, std::string where) : archive_(std::move(archive)), where_(std::move(where))
@@ -87,7 +89,8 @@ std::span<const std::byte> ZipArchive::part(std::uint64_t begin, std::uint64_t s
 {
     const auto bytes = archive_.bytes;
     if (begin > bytes.size() || size > bytes.size() - begin)
-        fail(fmt::format("is a damaged zip archive: {} lies at byte {} with {} bytes, beyond the end at {}", what, begin, size, bytes.size()));
+        fail(fmt::format("is a damaged zip archive: {} lies at byte {} with {} bytes, beyond the end at {}", what,
+                         begin, size, bytes.size()));
     return bytes.subspan(begin, size);
 }
 
@@ -108,7 +111,8 @@ void ZipArchive::read_directory()
     if (!is_found) fail("is no complete zip archive: its directory at the end is missing. It is truncated");
 
     std::uint64_t count = number_at<std::uint16_t>(bytes, end + 10);
-    std::uint64_t directory_size = number_at<std::uint32_t>(bytes, end + 12), directory_begin = number_at<std::uint32_t>(bytes, end + 16);
+    std::uint64_t directory_size = number_at<std::uint32_t>(bytes, end + 12),
+                  directory_begin = number_at<std::uint32_t>(bytes, end + 16);
     const std::uint32_t volumes = number_at<std::uint16_t>(bytes, end + 4) | number_at<std::uint16_t>(bytes, end + 6);
     std::uint64_t limit = end;
     if (count == 0xffff || directory_size == kIn64 || directory_begin == kIn64) {
@@ -116,7 +120,8 @@ void ZipArchive::read_directory()
             fail("is a damaged zip archive: its zip64 locator is missing");
         const auto at = number_at<std::uint64_t>(bytes, end - kLocator64Size + 8);
         const auto record = part(at, kEnd64Size, "the zip64 end record");
-        if (number_at<std::uint32_t>(record, 0) != kEnd64Signature) fail("is a damaged zip archive: its zip64 end record is missing");
+        if (number_at<std::uint32_t>(record, 0) != kEnd64Signature)
+            fail("is a damaged zip archive: its zip64 end record is missing");
         count = number_at<std::uint64_t>(record, 32);
         directory_size = number_at<std::uint64_t>(record, 40);
         directory_begin = number_at<std::uint64_t>(record, 48);
@@ -125,13 +130,16 @@ void ZipArchive::read_directory()
         fail("is a zip archive in several volumes, which is not supported");
     }
     if (directory_begin > limit || directory_size > limit - directory_begin)
-        fail(fmt::format("is a damaged zip archive: its directory of {} bytes at byte {} does not end before byte {}", directory_size, directory_begin, limit));
+        fail(fmt::format("is a damaged zip archive: its directory of {} bytes at byte {} does not end before byte {}",
+                         directory_size, directory_begin, limit));
 
     auto rest = bytes.subspan(directory_begin, directory_size);
     for (std::uint64_t i = 0; i < count; ++i) {
         if (rest.size() < kEntrySize || number_at<std::uint32_t>(rest, 0) != kEntrySignature)
-            fail(fmt::format("is a damaged zip archive: its directory announces {} entries, and entry {} is missing", count, i));
-        const std::size_t name_size = number_at<std::uint16_t>(rest, 28), extra_size = number_at<std::uint16_t>(rest, 30);
+            fail(fmt::format("is a damaged zip archive: its directory announces {} entries, and entry {} is missing",
+                             count, i));
+        const std::size_t name_size = number_at<std::uint16_t>(rest, 28),
+                          extra_size = number_at<std::uint16_t>(rest, 30);
         const std::size_t total = kEntrySize + name_size + extra_size + number_at<std::uint16_t>(rest, 32);
         if (total > rest.size()) fail(fmt::format("is a damaged zip archive: entry {} of its directory is cut off", i));
         const std::string name(reinterpret_cast<const char*>(rest.data()) + kEntrySize, name_size);
@@ -151,7 +159,8 @@ void ZipArchive::read_directory()
             if (id == kZip64Field) {
                 for (std::uint64_t* value : {&entry.size, &entry.packed_size, &header}) {
                     if (*value != kIn64) continue;
-                    if (field.size() < 8) fail("is a damaged zip archive: the zip64 field of '" + name + "' is cut off");
+                    if (field.size() < 8)
+                        fail("is a damaged zip archive: the zip64 field of '" + name + "' is cut off");
                     *value = number_at<std::uint64_t>(field, 0);
                     field = field.subspan(8);
                 }
@@ -160,7 +169,8 @@ void ZipArchive::read_directory()
         }
 
         const auto local = part(header, kLocalSize, ("the header of '" + name + "'").c_str());
-        if (number_at<std::uint32_t>(local, 0) != kLocalSignature) fail("is a damaged zip archive: the header of '" + name + "' is missing");
+        if (number_at<std::uint32_t>(local, 0) != kLocalSignature)
+            fail("is a damaged zip archive: the header of '" + name + "' is missing");
         entry.begin = header + kLocalSize + number_at<std::uint16_t>(local, 26) + number_at<std::uint16_t>(local, 28);
         part(entry.begin, entry.packed_size, ("entry '" + name + "'").c_str());
         if (!entries_.emplace(name, entry).second) fail("has two entries '" + name + "'");
@@ -210,15 +220,19 @@ SharedBytes ZipArchive::read(const std::string& name) const
     if (entry.method == kDeflated) {
         const std::shared_ptr<std::byte[]> unpacked(new std::byte[entry.size]);
         const std::span<std::byte> out(unpacked.get(), entry.size);
-        if (!inflate_into(content.bytes, out)) fail(fmt::format("has entry '{}' that does not unpack to its {} bytes. It is damaged", name, entry.size));
+        if (!inflate_into(content.bytes, out))
+            fail(fmt::format("has entry '{}' that does not unpack to its {} bytes. It is damaged", name, entry.size));
         content = {out, unpacked};
     } else if (entry.method != kStored) {
-        fail(fmt::format("has entry '{}' packed by method {}; expected stored (0) or deflated (8)", name, entry.method));
+        fail(
+            fmt::format("has entry '{}' packed by method {}; expected stored (0) or deflated (8)", name, entry.method));
     } else if (entry.size != entry.packed_size) {
-        fail(fmt::format("has entry '{}' of two sizes, {} and {} bytes. It is damaged", name, entry.packed_size, entry.size));
+        fail(fmt::format("has entry '{}' of two sizes, {} and {} bytes. It is damaged", name, entry.packed_size,
+                         entry.size));
     }
     // PyTorch has an option to omit checksums; they are 0 then.
-    if (entry.checksum != 0 && checksum_of(content.bytes) != entry.checksum) fail("has entry '" + name + "' that does not match its checksum. It is damaged");
+    if (entry.checksum != 0 && checksum_of(content.bytes) != entry.checksum)
+        fail("has entry '" + name + "' that does not match its checksum. It is damaged");
     return content;
 }
 

@@ -29,14 +29,16 @@ struct SharedBytes {
 class ZipArchive {
 public:
     /// @param where   begins the message of an error, e.g. "read_checkpoint: model.mdlus"
-    /// @throws IoError if the archive is truncated, damaged, encrypted, in several volumes, names an entry twice, or claims to unpack to far more than it is.
+    /// @throws IoError if the archive is truncated, damaged, encrypted, in several volumes, names an entry twice, or
+    /// claims to unpack to far more than it is.
     ZipArchive(SharedBytes archive, std::string where);
 
     bool contains(const std::string& name) const { return entries_.contains(name); }
     std::vector<std::string> names() const;
 
     /// The unpacked bytes of an entry: a view into the archive if it is stored.
-    /// @throws IoError if there is no such entry, or its bytes do not match their size or checksum (0 counts as not given).
+    /// @throws IoError if there is no such entry, or its bytes do not match their size or checksum (0 counts as not
+    /// given).
     SharedBytes read(const std::string& name) const;
 
 private:

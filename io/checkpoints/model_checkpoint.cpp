@@ -40,17 +40,18 @@ struct KnownModel {
     const char* unspeakable = nullptr;   // an argument that a .mdlus cannot store and that changes the model
     const char* version = kFileVersion;  // version of written files
 };
-constexpr KnownModel kKnownModels[] = {{"Transolver", "physicsnemo.models.transolver.transolver", nullptr, "authors_constants"},
-                                       {"GeoTransolver", "physicsnemo.models.geotransolver.geotransolver"},
-                                       {"FLARE", "physicsnemo.models.flare.flare"},
-                                       {"MeshGraphNet", "physicsnemo.models.meshgraphnet.meshgraphnet", "num_neighbors"},
-                                       {"DiT", "physicsnemo.models.dit.dit", nullptr, nullptr, "0.2.0"},
-                                       {"EDMPreconditioner", "physicsnemo.diffusion.preconditioners.preconditioners"},
-                                       {"ConcatConditionWrapper", "physicsnemo.diffusion.utils.model_wrappers"},
-                                       {"DoMINO", "physicsnemo.models.domino.model"},
-                                       {"FIGConvUNet", "physicsnemo.models.figconvnet.figconvunet"},
-                                       {"UNet", "physicsnemo.models.unet.unet"},
-                                       {"FNO", "physicsnemo.models.fno.fno"}};
+constexpr KnownModel kKnownModels[] = {
+    {"Transolver", "physicsnemo.models.transolver.transolver", nullptr, "authors_constants"},
+    {"GeoTransolver", "physicsnemo.models.geotransolver.geotransolver"},
+    {"FLARE", "physicsnemo.models.flare.flare"},
+    {"MeshGraphNet", "physicsnemo.models.meshgraphnet.meshgraphnet", "num_neighbors"},
+    {"DiT", "physicsnemo.models.dit.dit", nullptr, nullptr, "0.2.0"},
+    {"EDMPreconditioner", "physicsnemo.diffusion.preconditioners.preconditioners"},
+    {"ConcatConditionWrapper", "physicsnemo.diffusion.utils.model_wrappers"},
+    {"DoMINO", "physicsnemo.models.domino.model"},
+    {"FIGConvUNet", "physicsnemo.models.figconvnet.figconvunet"},
+    {"UNet", "physicsnemo.models.unet.unet"},
+    {"FNO", "physicsnemo.models.fno.fno"}};
 
 const KnownModel* known_model(std::string_view name)
 {
@@ -59,7 +60,8 @@ const KnownModel* known_model(std::string_view name)
 }
 
 // Keys under which training scripts save the state dict, the most common first.
-constexpr std::array kStateDictKeys{"model_state_dict", "state_dict", "model", "model_state", "module", "net", "network", "weights"};
+constexpr std::array kStateDictKeys{"model_state_dict", "state_dict", "model",   "model_state",
+                                    "module",           "net",        "network", "weights"};
 
 std::string dump(const Json& json)
 {
@@ -81,7 +83,8 @@ public:
             const auto files = read_tar(bytes, where_);
             read_mdlus([&](const char* name) {
                 const auto found = files.find(name);
-                if (found == files.end()) fail(std::string("has no '") + name + "', so it is no PhysicsNeMo checkpoint");
+                if (found == files.end())
+                    fail(std::string("has no '") + name + "', so it is no PhysicsNeMo checkpoint");
                 return found->second;
             });
         } else if (looks_like_zip(bytes.bytes)) {
@@ -128,13 +131,15 @@ private:
         read_torch_file(member("model.pt"));
         checkpoint_.architecture = description["__name__"].get<std::string>();
         auto arguments = with_nested(description["__args__"], "", description, metadata, 0);
-        if (metadata.contains(kMetadataKey) && metadata[kMetadataKey].is_object()) arguments.update(metadata[kMetadataKey]);
+        if (metadata.contains(kMetadataKey) && metadata[kMetadataKey].is_object())
+            arguments.update(metadata[kMetadataKey]);
         checkpoint_.arguments = dump(arguments);
     }
 
     static bool is_description(const Json& json)
     {
-        return json.is_object() && json.contains("__name__") && json["__name__"].is_string() && json.contains("__args__") && json["__args__"].is_object();
+        return json.is_object() && json.contains("__name__") && json["__name__"].is_string() &&
+               json.contains("__args__") && json["__args__"].is_object();
     }
 
     /// @param prefix   empty, or the path of a nested model followed by a point
@@ -145,7 +150,8 @@ private:
         const auto* known = known_model(class_name);
         const std::string newest = known ? known->version : kFileVersion;
         if (version == kFileVersion || version == newest) return;
-        fail("has " + key + " " + dump(version) + ", expected \"" + kFileVersion + "\"" + (newest == kFileVersion ? "" : " or \"" + newest + "\""));
+        fail("has " + key + " " + dump(version) + ", expected \"" + kFileVersion + "\"" +
+             (newest == kFileVersion ? "" : " or \"" + newest + "\""));
     }
 
     /// Inserts the arguments of nested models, each as {"__name__": class, "__args__": arguments}.
@@ -156,10 +162,12 @@ private:
         for (auto& [name, value] : complete.items()) {
             const auto key = std::string(kNestedPrefix) + place + name;
             if (value != key) continue;
-            if (!root.contains(key) || !is_description(root[key])) fail("has 'args.json' without the nested model '" + key + "'");
+            if (!root.contains(key) || !is_description(root[key]))
+                fail("has 'args.json' without the nested model '" + key + "'");
             const auto& nested = root[key];
             require_version(metadata, key + ".", nested["__name__"].get<std::string>());
-            value = Json{{"__name__", nested["__name__"]}, {"__args__", with_nested(nested["__args__"], place + name + ".", root, metadata, depth + 1)}};
+            value = Json{{"__name__", nested["__name__"]},
+                         {"__args__", with_nested(nested["__args__"], place + name + ".", root, metadata, depth + 1)}};
         }
         return complete;
     }
@@ -178,8 +186,10 @@ private:
     {
         if (description.contains("model_class") && description["model_class"].is_string())
             checkpoint_.architecture = description["model_class"].get<std::string>();
-        if (description.contains("model") && description["model"].is_object()) checkpoint_.arguments = dump(description["model"]);
-        if (description.contains("others") && description["others"].is_object()) checkpoint_.others = dump(description["others"]);
+        if (description.contains("model") && description["model"].is_object())
+            checkpoint_.arguments = dump(description["model"]);
+        if (description.contains("others") && description["others"].is_object())
+            checkpoint_.others = dump(description["others"]);
     }
 
     /// Reads the .json beside a file that has weights only; a .json that does not describe a model is ignored.
@@ -188,7 +198,9 @@ private:
         auto beside = path_;
         beside.replace_extension(".json");
         std::error_code error;
-        if (!std::filesystem::is_regular_file(beside, error) || std::filesystem::file_size(beside, error) > kLongestDescription) return;
+        if (!std::filesystem::is_regular_file(beside, error) ||
+            std::filesystem::file_size(beside, error) > kLongestDescription)
+            return;
         const auto file = MappedFile::open(beside, "read_checkpoint");
         const SharedBytes bytes{file->bytes(), file};
         const auto description = Json::parse(bytes.text(), nullptr, false);
@@ -196,7 +208,8 @@ private:
             throw IoError(beside.string() + ", which describes the model of " + path_.filename().string() +
                           ", is damaged: it is no valid JSON. Take another copy.");
         if (!description.is_object()) return;
-        require_hash(description, beside.string(), "Take another copy; if the change was meant, remove the entry hash.");
+        require_hash(description, beside.string(),
+                     "Take another copy; if the change was meant, remove the entry hash.");
         if (!description.contains("model_class") || !description.contains("model")) return;
         take_description(description);
         note("architecture and arguments are those of " + beside.filename().string() + " beside it.");
@@ -220,7 +233,9 @@ private:
             if (weights != &file.root()) {
                 num_left_out_ = 0;
                 others = to_json(file.root(), weights, 0);
-                if (num_left_out_ > 0) note(fmt::format("{} tensors beside the model's state dict (an optimizer's, say) are left out.", num_left_out_));
+                if (num_left_out_ > 0)
+                    note(fmt::format("{} tensors beside the model's state dict (an optimizer's, say) are left out.",
+                                     num_left_out_));
             }
         }
         if (!others.empty()) checkpoint_.others = dump(others);
@@ -292,7 +307,8 @@ private:
         count_entry(depth);
         if (const auto* flag = value.as<bool>()) return *flag;
         if (const auto* integer = value.as<std::int64_t>()) return *integer;
-        if (const auto* number = value.as<double>()) return std::isfinite(*number) ? Json(*number) : Json(std::to_string(*number));
+        if (const auto* number = value.as<double>())
+            return std::isfinite(*number) ? Json(*number) : Json(std::to_string(*number));
         if (const auto* text = value.as<std::string>()) return *text;
         if (const auto* dict = value.as<PickleValue::Dict>()) {
             Json json = Json::object();
@@ -327,8 +343,10 @@ private:
     void clean_names()
     {
         auto& arrays = checkpoint_.weights.arrays;
-        const auto num_dropped = std::erase_if(arrays, [](const NamedArray& array) { return array.name.ends_with("device_buffer"); });
-        if (num_dropped > 0) note(fmt::format("{} 'device_buffer' entries are left out; no model needs them.", num_dropped));
+        const auto num_dropped =
+            std::erase_if(arrays, [](const NamedArray& array) { return array.name.ends_with("device_buffer"); });
+        if (num_dropped > 0)
+            note(fmt::format("{} 'device_buffer' entries are left out; no model needs them.", num_dropped));
         for (bool is_changed = true; is_changed;) {
             is_changed = false;
             for (const std::string_view prefix : {"module.", "_orig_mod."}) {
@@ -355,7 +373,9 @@ private:
             }
             if (!names.insert(array.name).second) fail("has '" + array.name + "' under an old and a new name");
         }
-        if (num_renamed > 0) note(fmt::format("{} names of an older version (linear_pre, linear_post) are changed to today's.", num_renamed));
+        if (num_renamed > 0)
+            note(fmt::format("{} names of an older version (linear_pre, linear_post) are changed to today's.",
+                             num_renamed));
     }
 
     /// Older files of a DiT have the time embedder at the top level, and its frequencies, which follow from the
@@ -369,7 +389,9 @@ private:
             return is_part && !std::string_view(array.name).substr(0, at).ends_with(kAround) ? at : std::string::npos;
         };
         auto& arrays = checkpoint_.weights.arrays;
-        std::erase_if(arrays, [&](const NamedArray& array) { return place(array) != std::string::npos && array.name.ends_with(".freqs"); });
+        std::erase_if(arrays, [&](const NamedArray& array) {
+            return place(array) != std::string::npos && array.name.ends_with(".freqs");
+        });
         std::size_t num_moved = 0;
         for (auto& array : arrays) {
             const auto at = place(array);
@@ -377,7 +399,8 @@ private:
             array.name.insert(at, kAround);
             ++num_moved;
         }
-        if (num_moved > 0) note(fmt::format("{} names of an older version (t_embedder) are changed to today's.", num_moved));
+        if (num_moved > 0)
+            note(fmt::format("{} names of an older version (t_embedder) are changed to today's.", num_moved));
     }
 
     std::filesystem::path path_;
@@ -423,7 +446,8 @@ NamedArrays with_second_names(const ModelCheckpoint& checkpoint, NamedArrays wei
 {
     if (checkpoint.architecture != "DoMINO") return weights;
     const auto has = [&](std::string_view prefix) {
-        return std::ranges::any_of(weights.arrays, [&](const NamedArray& array) { return array.name.starts_with(prefix); });
+        return std::ranges::any_of(weights.arrays,
+                                   [&](const NamedArray& array) { return array.name.starts_with(prefix); });
     };
     std::vector<NamedArray> added;
     for (const std::string kind : {"surf", "vol"}) {
@@ -462,7 +486,9 @@ void move_nested(Json& arguments, const std::string& place, Json& root, Json& me
         if (!value.is_object() || !value.contains("__name__") || !value.contains("__args__")) continue;
         const auto class_name = value["__name__"].get<std::string>();
         const auto* known = known_model(class_name);
-        if (!known) throw InvalidInput("write_checkpoint: the model within the model, '" + class_name + "', is not a known class. Write .pt or .safetensors.");
+        if (!known)
+            throw InvalidInput("write_checkpoint: the model within the model, '" + class_name +
+                               "', is not a known class. Write .pt or .safetensors.");
         const auto key = std::string(kNestedPrefix) + place + name;
         auto nested = value["__args__"];
         root[key] = nullptr;  // PhysicsNeMo's order in files: outer models first
@@ -477,9 +503,11 @@ void write_mdlus(const std::filesystem::path& path, const ModelCheckpoint& check
 {
     const auto* known = known_model(checkpoint.architecture);
     if (!known || checkpoint.arguments.empty())
-        throw InvalidInput("write_checkpoint: " + path.string() + " must contain the model's class and arguments, and " +
-                           (checkpoint.architecture.empty() ? "the input does not have them" : "'" + checkpoint.architecture + "' is not a known class") +
-                           ". Write .pt or .safetensors.");
+        throw InvalidInput(
+            "write_checkpoint: " + path.string() + " must contain the model's class and arguments, and " +
+            (checkpoint.architecture.empty() ? "the input does not have them"
+                                             : "'" + checkpoint.architecture + "' is not a known class") +
+            ". Write .pt or .safetensors.");
     auto arguments = Json::parse(checkpoint.arguments);
     // The version that writes such files.
     Json metadata{{"physicsnemo_version", "2.2.2"}, {"mdlus_file_version", known->version}};
@@ -488,8 +516,8 @@ void write_mdlus(const std::filesystem::path& path, const ModelCheckpoint& check
         arguments.erase(known->beside);
     }
     if (known->unspeakable && arguments.contains(known->unspeakable)) {
-        throw InvalidInput("write_checkpoint: " + path.string() + " cannot say '" + known->unspeakable + "': PhysicsNeMo's " + known->name +
-                           " does not have it. Write .safetensors.");
+        throw InvalidInput("write_checkpoint: " + path.string() + " cannot say '" + known->unspeakable +
+                           "': PhysicsNeMo's " + known->name + " does not have it. Write .safetensors.");
     }
     Json description{{"__name__", known->name}, {"__module__", known->module}, {"__args__", nullptr}};
     move_nested(arguments, "", description, metadata);
@@ -523,7 +551,8 @@ std::optional<CheckpointFormat> format_of_content(const std::filesystem::path& p
     try {
         const auto names = ZipArchive(bytes, path.string()).names();
         if (std::ranges::find(names, "args.json") != names.end()) return CheckpointFormat::Mdlus;
-        if (std::ranges::any_of(names, [](const std::string& name) { return name.ends_with("/data.pkl"); })) return CheckpointFormat::Pt;
+        if (std::ranges::any_of(names, [](const std::string& name) { return name.ends_with("/data.pkl"); }))
+            return CheckpointFormat::Pt;
     } catch (const IoError&) {  // damaged files are reported by their reader
     }
     return std::nullopt;
@@ -542,7 +571,8 @@ CheckpointFormat checkpoint_format(const std::filesystem::path& path)
     if (extension == ".mdlus") return CheckpointFormat::Mdlus;
     if (extension == ".pt" || extension == ".pth") return CheckpointFormat::Pt;
     if (extension == ".safetensors") return CheckpointFormat::Safetensors;
-    throw InvalidInput("checkpoint_format: " + path.string() + " has the extension '" + extension.string() + "', expected .mdlus, .pt, .pth or .safetensors.");
+    throw InvalidInput("checkpoint_format: " + path.string() + " has the extension '" + extension.string() +
+                       "', expected .mdlus, .pt, .pth or .safetensors.");
 }
 
 std::string first_name(const std::string& name)

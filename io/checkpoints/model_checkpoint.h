@@ -40,19 +40,19 @@ bool is_checkpoint_file(const std::filesystem::path& path);
 ///
 /// In a file of torch.save it takes the state dict, at the top or under a key such as `model_state_dict`; if there is
 /// none, every tensor, under its keys joined by dots. Prefixes that wrappers add (`module.`, `_orig_mod.`) are removed,
-/// older names are changed to today's (`linear_pre` to `layers.0`, `linear_post` to `layers.2`), `device_buffer` entries
-/// are omitted. If the file does not contain its architecture, it is read from a .json of the same name beside it, if
-/// there is one: {"model_class": ..., "model": {arguments}}.
+/// older names are changed to today's (`linear_pre` to `layers.0`, `linear_post` to `layers.2`), `device_buffer`
+/// entries are omitted. If the file does not contain its architecture, it is read from a .json of the same name beside
+/// it, if there is one: {"model_class": ..., "model": {arguments}}.
 ///
 /// The arrays are views into the file if it stores them plainly. Nothing in the file is ever executed.
 /// @throws IoError if the file is missing, truncated, damaged, or holds anything but tensors, dicts, lists, numbers and
 ///         texts.
 ModelCheckpoint read_checkpoint(const std::filesystem::path& path);
 
-/// Writes atomically. A .safetensors or .pt file gets a .json of the same name beside it: architecture, arguments and the rest; a .pt only if it has an
-/// architecture.
-/// @throws InvalidInput for a .mdlus if the architecture is unknown or has an argument that PhysicsNeMo's has not, and as `write_safetensors`; IoError if it
-/// cannot be written.
+/// Writes atomically. A .safetensors or .pt file gets a .json of the same name beside it: architecture, arguments and
+/// the rest; a .pt only if it has an architecture.
+/// @throws InvalidInput for a .mdlus if the architecture is unknown or has an argument that PhysicsNeMo's has not, and
+/// as `write_safetensors`; IoError if it cannot be written.
 void write_checkpoint(const std::filesystem::path& path, const ModelCheckpoint& checkpoint, CheckpointFormat format);
 
 /// The name in meshard's model of a weight that DoMINO's class names twice; any other name is returned unchanged.

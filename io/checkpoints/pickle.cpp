@@ -15,8 +15,9 @@ namespace meshard {
 namespace {
 
 // Functions and classes that are accepted, besides the storages.
-constexpr std::string_view kOrderedDict = "collections.OrderedDict", kTensor = "torch._utils._rebuild_tensor_v2", kOldTensor = "torch._utils._rebuild_tensor",
-                           kParameter = "torch._utils._rebuild_parameter", kSize = "torch.Size";
+constexpr std::string_view kOrderedDict = "collections.OrderedDict", kTensor = "torch._utils._rebuild_tensor_v2",
+                           kOldTensor = "torch._utils._rebuild_tensor", kParameter = "torch._utils._rebuild_parameter",
+                           kSize = "torch.Size";
 constexpr std::array kCallables{kOrderedDict, kTensor, kOldTensor, kParameter, kSize};
 
 bool is_storage_name(std::string_view name)
@@ -91,7 +92,10 @@ std::string printable(std::string_view name)
 
 class PickleReader {
 public:
-    PickleReader(std::span<const std::byte> bytes, const std::string& where, Pickle& pickle) : bytes_(bytes), where_(where), pickle_(pickle) {}
+    PickleReader(std::span<const std::byte> bytes, const std::string& where, Pickle& pickle)
+        : bytes_(bytes), where_(where), pickle_(pickle)
+    {
+    }
 
     void read()
     {
@@ -103,7 +107,10 @@ private:
     using Sequence = PickleValue::Sequence;
     using Dict = PickleValue::Dict;
 
-    [[noreturn]] void fail(const std::string& what) const { throw IoError(fmt::format("{}: at byte {} of its pickle {}.", where_, at_, what)); }
+    [[noreturn]] void fail(const std::string& what) const
+    {
+        throw IoError(fmt::format("{}: at byte {} of its pickle {}.", where_, at_, what));
+    }
 
     template <class Integer>
     Integer next()
@@ -156,7 +163,8 @@ private:
     std::vector<const PickleValue*> pop_to_mark()
     {
         if (marks_.empty()) fail("a mark is missing");
-        std::vector<const PickleValue*> items(stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back()), stack_.end());
+        std::vector<const PickleValue*> items(stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back()),
+                                              stack_.end());
         stack_.resize(marks_.back());
         marks_.pop_back();
         return items;
@@ -195,7 +203,8 @@ private:
     {
         if (std::ranges::find(kCallables, name) == kCallables.end() && !is_storage_name(name))
             fail("it names '" + printable(name) +
-                 "', and only tensors, dicts, lists, tuples, numbers and texts are read; nothing was executed. Save the state dict alone");
+                 "', and only tensors, dicts, lists, tuples, numbers and texts are read; nothing was executed. Save "
+                 "the state dict alone");
         push(PickledGlobal{name});
     }
 
@@ -203,20 +212,24 @@ private:
     {
         if (digits.size() > 8) fail(fmt::format("an integer has {} bytes, expected at most 8", digits.size()));
         std::uint64_t value = 0;
-        for (std::size_t i = 0; i < digits.size(); ++i) value |= static_cast<std::uint64_t>(static_cast<unsigned char>(digits[i])) << 8 * i;
-        if (!digits.empty() && digits.size() < 8 && static_cast<unsigned char>(digits.back()) >= 0x80) value |= ~std::uint64_t{0} << 8 * digits.size();
+        for (std::size_t i = 0; i < digits.size(); ++i)
+            value |= static_cast<std::uint64_t>(static_cast<unsigned char>(digits[i])) << 8 * i;
+        if (!digits.empty() && digits.size() < 8 && static_cast<unsigned char>(digits.back()) >= 0x80)
+            value |= ~std::uint64_t{0} << 8 * digits.size();
         push(static_cast<std::int64_t>(value));
     }
 
     void push_storage()
     {
         const auto id = expect<Sequence>(pop(), "the tuple of a storage").items;
-        if (id.size() < 5 || expect<std::string>(id[0], "the word 'storage'") != "storage") fail("a persistent id is no storage");
+        if (id.size() < 5 || expect<std::string>(id[0], "the word 'storage'") != "storage")
+            fail("a persistent id is no storage");
         const auto& global = expect<PickledGlobal>(id[1], "a type of storage").name;
         if (!is_storage_name(global)) fail("'" + printable(global) + "' is no type of storage");
         if (id.size() > 5 && !id[5]->as<PickleValue::None>())
             fail("a storage is a view of another, which is not supported. Save the file again with a newer PyTorch");
-        push(PickledStorage{global.substr(6), expect<std::string>(id[2], "the key of a storage"), expect<std::int64_t>(id[4], "the size of a storage")});
+        push(PickledStorage{global.substr(6), expect<std::string>(id[2], "the key of a storage"),
+                            expect<std::int64_t>(id[4], "the size of a storage")});
     }
 
     std::vector<std::int64_t> integers(const PickleValue* value, const char* what)
@@ -233,7 +246,8 @@ private:
         const auto& arguments = expect<Sequence>(pop(), "a tuple of arguments").items;
         const auto& name = expect<PickledGlobal>(pop(), "a function").name;
         const auto require = [&](std::size_t count) {
-            if (arguments.size() < count) fail(fmt::format("'{}' has {} arguments, expected {}", name, arguments.size(), count));
+            if (arguments.size() < count)
+                fail(fmt::format("'{}' has {} arguments, expected {}", name, arguments.size(), count));
         };
         if (name == kOrderedDict) {
             Dict dict;
@@ -249,8 +263,10 @@ private:
             push(std::move(dict));
         } else if (name == kTensor || name == kOldTensor) {
             require(4);
-            PickledTensor tensor{expect<PickledStorage>(arguments[0], "a storage"), expect<std::int64_t>(arguments[1], "the offset of a tensor"),
-                                 integers(arguments[2], "the shape of a tensor"), integers(arguments[3], "the strides of a tensor")};
+            PickledTensor tensor{expect<PickledStorage>(arguments[0], "a storage"),
+                                 expect<std::int64_t>(arguments[1], "the offset of a tensor"),
+                                 integers(arguments[2], "the shape of a tensor"),
+                                 integers(arguments[3], "the strides of a tensor")};
             if (tensor.shape.size() != tensor.strides.size())
                 fail(fmt::format("a tensor has {} extents and {} strides", tensor.shape.size(), tensor.strides.size()));
             push(std::move(tensor));
@@ -285,7 +301,8 @@ private:
     {
         switch (op) {
         case kProto:
-            if (const int protocol = next<std::uint8_t>(); protocol > 5) fail(fmt::format("protocol {} is announced, expected at most 5", protocol));
+            if (const int protocol = next<std::uint8_t>(); protocol > 5)
+                fail(fmt::format("protocol {} is announced, expected at most 5", protocol));
             return;
         case kFrame:
             next<std::uint64_t>();
@@ -424,7 +441,8 @@ private:
             if (!top().as<Dict>()) fail("attributes are set of something that is no dict");
             return;
         default:
-            fail("the opcode " + hex(op) + " is outside of what is read (tensors, dicts, lists, tuples, numbers, texts)");
+            fail("the opcode " + hex(op) +
+                 " is outside of what is read (tensors, dicts, lists, tuples, numbers, texts)");
         }
     }
 

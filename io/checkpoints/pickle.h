@@ -43,7 +43,9 @@ struct PickleValue {
     struct Dict {
         std::vector<std::pair<const PickleValue*, const PickleValue*>> items;  ///< in the order of insertion
     };
-    std::variant<None, bool, std::int64_t, double, std::string, Sequence, Dict, PickledGlobal, PickledStorage, PickledTensor> value;
+    std::variant<None, bool, std::int64_t, double, std::string, Sequence, Dict, PickledGlobal, PickledStorage,
+                 PickledTensor>
+        value;
 
     template <class T>
     const T* as() const
@@ -55,8 +57,9 @@ struct PickleValue {
     const PickleValue* find(std::string_view key) const;
 };
 
-/// Reads the part of Python's pickle format (protocols 2 to 5) that holds weights: tensors, dicts, ordered dicts, lists, tuples,
-/// numbers, texts. Nothing is ever executed: names of functions and classes other than those that make a tensor are refused.
+/// Reads the part of Python's pickle format (protocols 2 to 5) that holds weights: tensors, dicts, ordered dicts,
+/// lists, tuples, numbers, texts. Nothing is ever executed: names of functions and classes other than those that make a
+/// tensor are refused.
 class Pickle {
 public:
     /// @param where   begins the message of an error, e.g. "read_checkpoint: model.pt"

@@ -48,7 +48,8 @@ std::string content_hash(const NamedArrays& content)
 {
     nlohmann::json summary{{"metadata", content.metadata}, {"arrays", nlohmann::json::object()}};
     summary["metadata"].erase(hash_key);
-    for (const NamedArray& array : content.arrays) summary["arrays"][array.name] = {to_string(array.type), array.shape, xxh64(array.bytes())};
+    for (const NamedArray& array : content.arrays)
+        summary["arrays"][array.name] = {to_string(array.type), array.shape, xxh64(array.bytes())};
     return hash_of_json(summary);
 }
 
@@ -74,12 +75,14 @@ public:
         const auto bytes = file_->bytes();
         std::uint64_t header_size = 0;
         if (looks_like_zip(bytes) || looks_like_tar(bytes) || file_->text().starts_with("\x80\x02"))
-            fail("is no safetensors file, but one as .mdlus and .pt are. `meshard convert " + path_.string() + " " + "NAME.safetensors` converts it");
+            fail("is no safetensors file, but one as .mdlus and .pt are. `meshard convert " + path_.string() + " " +
+                 "NAME.safetensors` converts it");
         if (bytes.size() < 8) fail(fmt::format("has {} bytes, a safetensors file has at least 8", bytes.size()));
         std::memcpy(&header_size, bytes.data(), 8);
         if (header_size > max_header_size || header_size > bytes.size() - 8)
-            fail(fmt::format("announces a header of {} bytes, but has {} after its length. It is truncated or no safetensors file", header_size,
-                             bytes.size() - 8));
+            fail(fmt::format(
+                "announces a header of {} bytes, but has {} after its length. It is truncated or no safetensors file",
+                header_size, bytes.size() - 8));
         data_ = bytes.subspan(8 + header_size);
         const Json header = parse_header(file_->text().substr(8, header_size));
         for (const auto& [name, entry] : header.items()) {
@@ -129,7 +132,8 @@ private:
     void read_entry(const std::string& name, const Json& entry)
     {
         const std::string what = "has array '" + name + "' ";
-        if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") || !entry.contains("data_offsets") || entry.size() != 3)
+        if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") ||
+            !entry.contains("data_offsets") || entry.size() != 3)
             fail(what + "whose entry does not consist of dtype, shape and data_offsets");
         NamedArray array;
         array.name = name;
@@ -140,15 +144,21 @@ private:
 
         const Json& shape = entry["shape"];
         const Json& offsets = entry["data_offsets"];
-        const auto is_count = [](const Json& value) { return value.is_number_unsigned() && value.get<std::uint64_t>() <= INT64_MAX; };
-        if (!shape.is_array() || !std::ranges::all_of(shape, is_count)) fail(what + "with a shape that is no list of counts");
-        if (!offsets.is_array() || offsets.size() != 2 || !std::ranges::all_of(offsets, is_count)) fail(what + "with data_offsets that are no pair of counts");
+        const auto is_count = [](const Json& value) {
+            return value.is_number_unsigned() && value.get<std::uint64_t>() <= INT64_MAX;
+        };
+        if (!shape.is_array() || !std::ranges::all_of(shape, is_count))
+            fail(what + "with a shape that is no list of counts");
+        if (!offsets.is_array() || offsets.size() != 2 || !std::ranges::all_of(offsets, is_count))
+            fail(what + "with data_offsets that are no pair of counts");
         for (const Json& extent : shape) array.shape.push_back(extent.get<std::int64_t>());
 
         const auto begin = offsets[0].get<std::uint64_t>(), end = offsets[1].get<std::uint64_t>();
-        if (begin > end || end > data_.size()) fail(fmt::format("{}at bytes {} to {} of {}. It is truncated or damaged", what, begin, end, data_.size()));
+        if (begin > end || end > data_.size())
+            fail(fmt::format("{}at bytes {} to {} of {}. It is truncated or damaged", what, begin, end, data_.size()));
         std::int64_t count = 0, num_bytes = 0;
-        if (!count_values(array.shape, count) || __builtin_mul_overflow(count, static_cast<std::int64_t>(type->second), &num_bytes) ||
+        if (!count_values(array.shape, count) ||
+            __builtin_mul_overflow(count, static_cast<std::int64_t>(type->second), &num_bytes) ||
             static_cast<std::uint64_t>(num_bytes) != end - begin)
             fail(fmt::format("{}whose shape and type do not match its {} bytes", what, end - begin));
         array.data = data_.data() + begin;
@@ -175,7 +185,8 @@ private:
                                  extent.begin < end ? "overlap" : "leave a gap"));
             end = extent.end;
         }
-        if (end != data_.size()) fail(fmt::format("has {} bytes after its last array. It is damaged", data_.size() - end));
+        if (end != data_.size())
+            fail(fmt::format("has {} bytes after its last array. It is damaged", data_.size() - end));
     }
 
     /// Checks the version and the hash that meshard has written. The version comes first: another one may hash
@@ -190,7 +201,8 @@ private:
         const auto stated = content_.metadata.find(hash_key);
         if (stated == content_.metadata.end()) return;
         if (const auto found = content_hash(content_); found != stated->second)
-            fail("is damaged or was changed: its arrays and metadata have the hash " + found + ", and when it was written had " + stated->second +
+            fail("is damaged or was changed: its arrays and metadata have the hash " + found +
+                 ", and when it was written had " + stated->second +
                  ". Take another copy; if the change was meant, remove '" + hash_key + "' from its metadata");
         content_.metadata.erase(stated);
     }
@@ -208,9 +220,11 @@ void require_writable(const NamedArrays& content)
     std::set<std::string_view> names;
     for (const NamedArray& array : content.arrays) {
         const std::string what = "write_safetensors: array '" + array.name + "' ";
-        if (array.name == metadata_key) throw InvalidInput(what + "has the name that the format keeps for metadata. Rename it.");
+        if (array.name == metadata_key)
+            throw InvalidInput(what + "has the name that the format keeps for metadata. Rename it.");
         if (!names.insert(array.name).second) throw InvalidInput(what + "occurs twice. Rename one.");
-        if (std::ranges::any_of(array.shape, [](std::int64_t extent) { return extent < 0; })) throw InvalidInput(what + "has a negative extent.");
+        if (std::ranges::any_of(array.shape, [](std::int64_t extent) { return extent < 0; }))
+            throw InvalidInput(what + "has a negative extent.");
         if (array.data == nullptr && array.num_values() > 0) throw InvalidInput(what + "has no data.");
     }
 }
@@ -270,14 +284,16 @@ void write_safetensors(const std::filesystem::path& path, const NamedArrays& con
     header[metadata_key][hash_key] = content_hash(content);
     for (std::size_t i = 0; i < content.arrays.size(); ++i) {
         const NamedArray& array = content.arrays[i];
-        header[array.name] = {
-            {"dtype", std::string(to_string(array.type))}, {"shape", array.shape}, {"data_offsets", {begins[i], begins[i] + array.bytes().size()}}};
+        header[array.name] = {{"dtype", std::string(to_string(array.type))},
+                              {"shape", array.shape},
+                              {"data_offsets", {begins[i], begins[i] + array.bytes().size()}}};
     }
     std::string text;
     try {
         text = header.dump();
     } catch (const nlohmann::json::exception& error) {
-        throw InvalidInput("write_safetensors: " + path.string() + ": a name is not valid UTF-8 (" + error.what() + ").");
+        throw InvalidInput("write_safetensors: " + path.string() + ": a name is not valid UTF-8 (" + error.what() +
+                           ").");
     }
     text.append((8 - text.size() % 8) % 8, ' ');
 

@@ -55,8 +55,8 @@ std::optional<Reach> reach_of(const PickledTensor& tensor)
         if (extent < 0 || stride < 0) return std::nullopt;
         is_empty = is_empty || extent == 0;
         if (extent == 0) continue;
-        if (__builtin_mul_overflow(reach.num_values, extent, &reach.num_values) || __builtin_mul_overflow(extent - 1, stride, &span) ||
-            __builtin_add_overflow(reach.last, span, &reach.last))
+        if (__builtin_mul_overflow(reach.num_values, extent, &reach.num_values) ||
+            __builtin_mul_overflow(extent - 1, stride, &span) || __builtin_add_overflow(reach.last, span, &reach.last))
             return std::nullopt;
     }
     return is_empty ? Reach{0, 0} : reach;
@@ -74,12 +74,14 @@ bool is_contiguous(const PickledTensor& tensor)
 }
 
 /// Copies the values in row-major order of their indices.
-void copy_strided(const PickledTensor& tensor, const std::byte* begin, std::size_t value_size, std::int64_t num_values, std::byte* out)
+void copy_strided(const PickledTensor& tensor, const std::byte* begin, std::size_t value_size, std::int64_t num_values,
+                  std::byte* out)
 {
     std::vector<std::int64_t> index(tensor.shape.size(), 0);
     std::int64_t at = 0;
     for (std::int64_t i = 0; i < num_values; ++i) {
-        std::memcpy(out + static_cast<std::size_t>(i) * value_size, begin + static_cast<std::size_t>(at) * value_size, value_size);
+        std::memcpy(out + static_cast<std::size_t>(i) * value_size, begin + static_cast<std::size_t>(at) * value_size,
+                    value_size);
         for (std::size_t d = index.size(); d-- > 0;) {
             at += tensor.strides[d];
             if (++index[d] < tensor.shape[d]) break;
@@ -116,7 +118,8 @@ void TorchFile::read_zip(const SharedBytes& file)
         folder_ = name.substr(0, name.size() - kPickleName.size() + 1);
     }
     if (folder_.empty()) fail("is a zip archive without a 'data.pkl', so it is no file of torch.save");
-    if (archive_->contains(folder_ + "constants.pkl")) fail("is a TorchScript program. Save its state_dict() with torch.save");
+    if (archive_->contains(folder_ + "constants.pkl"))
+        fail("is a TorchScript program. Save its state_dict() with torch.save");
     if (archive_->contains(folder_ + "byteorder") && archive_->read(folder_ + "byteorder").text() != "little")
         fail("was not written on a little-endian machine. Save it again on one");
     pickle_ = std::make_unique<Pickle>(archive_->read(folder_ + "data.pkl").bytes, where_);
@@ -137,7 +140,8 @@ void TorchFile::read_legacy(const SharedBytes& file)
     if (!version || *version != 1001) fail("is of an unknown version of PyTorch's plain format, expected 1001");
     const auto machine = next();
     const auto* is_little = machine->root().find("little_endian");
-    if (!is_little || !is_little->as<bool>() || !*is_little->as<bool>()) fail("was not written on a little-endian machine. Save it again on one");
+    if (!is_little || !is_little->as<bool>() || !*is_little->as<bool>())
+        fail("was not written on a little-endian machine. Save it again on one");
     pickle_ = next();
     const auto keys = next();
     const auto* list = keys->root().as<PickleValue::Sequence>();
@@ -158,9 +162,12 @@ void TorchFile::read_legacy(const SharedBytes& file)
         std::memcpy(&count, rest.data(), sizeof count);
         rest = rest.subspan(sizeof count);
         std::uint64_t size = 0;
-        if (count < 0 || __builtin_mul_overflow(static_cast<std::uint64_t>(count), value_sizes[*key], &size) || size > rest.size())
-            fail(fmt::format("has {} bytes left for the {} values of its storage '{}'. It is truncated", rest.size(), count, *key));
-        if (!storages_.emplace(*key, SharedBytes{rest.first(size), file.owner}).second) fail("has two storages '" + *key + "'");
+        if (count < 0 || __builtin_mul_overflow(static_cast<std::uint64_t>(count), value_sizes[*key], &size) ||
+            size > rest.size())
+            fail(fmt::format("has {} bytes left for the {} values of its storage '{}'. It is truncated", rest.size(),
+                             count, *key));
+        if (!storages_.emplace(*key, SharedBytes{rest.first(size), file.owner}).second)
+            fail("has two storages '" + *key + "'");
         stored_bytes_ += size;
         rest = rest.subspan(size);
     }
@@ -169,33 +176,39 @@ void TorchFile::read_legacy(const SharedBytes& file)
 SharedBytes TorchFile::storage(const PickledStorage& storage, std::size_t value_size)
 {
     if (!storages_.contains(storage.key)) {
-        if (!archive_ || !archive_->contains(folder_ + "data/" + storage.key)) fail("has no storage '" + storage.key + "'. It is damaged");
+        if (!archive_ || !archive_->contains(folder_ + "data/" + storage.key))
+            fail("has no storage '" + storage.key + "'. It is damaged");
         const auto bytes = archive_->read(folder_ + "data/" + storage.key);
         stored_bytes_ += bytes.bytes.size();
         storages_.emplace(storage.key, bytes);
     }
     const auto& found = storages_.at(storage.key);
     std::uint64_t size = 0;
-    if (storage.num_values < 0 || __builtin_mul_overflow(static_cast<std::uint64_t>(storage.num_values), value_size, &size) || size != found.bytes.size())
-        fail(fmt::format("has storage '{}' of {} bytes, expected {} values of {} bytes. It is damaged", storage.key, found.bytes.size(), storage.num_values,
-                         value_size));
+    if (storage.num_values < 0 ||
+        __builtin_mul_overflow(static_cast<std::uint64_t>(storage.num_values), value_size, &size) ||
+        size != found.bytes.size())
+        fail(fmt::format("has storage '{}' of {} bytes, expected {} values of {} bytes. It is damaged", storage.key,
+                         found.bytes.size(), storage.num_values, value_size));
     return found;
 }
 
 NamedArray TorchFile::array(std::string name, const PickledTensor& tensor)
 {
     const auto type = type_of_storage(tensor.storage.type);
-    if (!type) fail("has '" + name + "' as torch." + tensor.storage.type + ", which has no counterpart here. Convert it to a real type that is not quantised");
+    if (!type)
+        fail("has '" + name + "' as torch." + tensor.storage.type +
+             ", which has no counterpart here. Convert it to a real type that is not quantised");
     const auto value_size = size_of(*type);
     const auto reach = reach_of(tensor);
     if (!reach) fail("has '" + name + "' with extents or strides that are negative or overflow");
     const auto content = storage(tensor.storage, value_size);
     std::int64_t end = 0;
-    if (tensor.offset < 0 || __builtin_add_overflow(tensor.offset, reach->last, &end) || (reach->num_values > 0 && end >= tensor.storage.num_values))
+    if (tensor.offset < 0 || __builtin_add_overflow(tensor.offset, reach->last, &end) ||
+        (reach->num_values > 0 && end >= tensor.storage.num_values))
         fail(fmt::format("has '{}' that reaches beyond the {} values of its storage", name, tensor.storage.num_values));
     if (reach->num_values > tensor.storage.num_values)
-        fail(
-            fmt::format("has '{}' of {} values in a storage of {}. Call contiguous() on it before saving", name, reach->num_values, tensor.storage.num_values));
+        fail(fmt::format("has '{}' of {} values in a storage of {}. Call contiguous() on it before saving", name,
+                         reach->num_values, tensor.storage.num_values));
 
     NamedArray array{std::move(name), *type, tensor.shape, nullptr, nullptr};
     if (reach->num_values == 0) return array;
@@ -234,7 +247,8 @@ std::vector<std::span<const std::byte>> torch_file_pieces(const NamedArrays& con
     layout.add("archive/.format_version", "1");
     layout.add("archive/.storage_alignment", "64");
     layout.add("archive/byteorder", "little");
-    for (std::size_t i = 0; i < content.arrays.size(); ++i) layout.add(fmt::format("archive/data/{}", i), {content.arrays[i].bytes()});
+    for (std::size_t i = 0; i < content.arrays.size(); ++i)
+        layout.add(fmt::format("archive/data/{}", i), {content.arrays[i].bytes()});
     layout.add("archive/version", "3\n");
     return layout.finish();
 }

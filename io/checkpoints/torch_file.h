@@ -20,8 +20,10 @@ public:
 
     const PickleValue& root() const { return pickle_->root(); }
 
-    /// The tensor's numbers: a view into the file if they are contiguous and aligned there, else a copy in row-major order.
-    /// @throws IoError if the type is unknown, or the tensor reaches beyond its storage, or the storage beyond the file.
+    /// The tensor's numbers: a view into the file if they are contiguous and aligned there, else a copy in row-major
+    /// order.
+    /// @throws IoError if the type is unknown, or the tensor reaches beyond its storage, or the storage beyond the
+    /// file.
     NamedArray array(std::string name, const PickledTensor& tensor);
 
 private:

@@ -78,7 +78,9 @@ private:
         const std::size_t corners = points.size();
         std::array<std::int32_t, 4> tops{-1, -1, -1, -1};
         const auto place = [&](std::int32_t point) {
-            return static_cast<std::size_t>(std::find(points.begin(), points.begin() + static_cast<std::ptrdiff_t>(corners), point) - points.begin());
+            return static_cast<std::size_t>(
+                std::find(points.begin(), points.begin() + static_cast<std::ptrdiff_t>(corners), point) -
+                points.begin());
         };
         for (const Side& side : sides_) {
             if (&side == &base) continue;
@@ -88,7 +90,8 @@ private:
                 const std::size_t at = place(ring[i]);
                 if (at == corners) continue;
                 ++on_base;
-                for (const std::int32_t next : {ring[(i + 1) % ring.size()], ring[(i + ring.size() - 1) % ring.size()]}) {
+                for (const std::int32_t next :
+                     {ring[(i + 1) % ring.size()], ring[(i + ring.size() - 1) % ring.size()]}) {
                     if (place(next) != corners) continue;
                     if (tops[at] >= 0 && tops[at] != next) return false;
                     tops[at] = next;
@@ -97,7 +100,8 @@ private:
             if (on_base != 2 && on_base != 0) return false;
         }
         if (num_tops == 1) {
-            if (std::any_of(tops.begin(), tops.begin() + static_cast<std::ptrdiff_t>(corners), [&](std::int32_t top) { return top < 0 || top != tops[0]; }))
+            if (std::any_of(tops.begin(), tops.begin() + static_cast<std::ptrdiff_t>(corners),
+                            [&](std::int32_t top) { return top < 0 || top != tops[0]; }))
                 return false;
             points.push_back(tops[0]);
         } else {
@@ -107,7 +111,8 @@ private:
             }
         }
         for (std::size_t i = 1; i < points.size(); ++i)
-            if (std::find(points.begin(), points.begin() + static_cast<std::ptrdiff_t>(i), points[i]) != points.begin() + static_cast<std::ptrdiff_t>(i))
+            if (std::find(points.begin(), points.begin() + static_cast<std::ptrdiff_t>(i), points[i]) !=
+                points.begin() + static_cast<std::ptrdiff_t>(i))
                 return false;
         // Every face, the one opposite the base included, uses no other points.
         for (const Side& side : sides_)
@@ -122,7 +127,8 @@ private:
 
 }  // namespace
 
-FaceCells cells_from_faces(const Csr& faces, std::span<const std::int32_t> owner, std::span<const std::int32_t> neighbour, std::int64_t num_cells)
+FaceCells cells_from_faces(const Csr& faces, std::span<const std::int32_t> owner,
+                           std::span<const std::int32_t> neighbour, std::int64_t num_cells)
 {
     std::vector<std::int64_t> begin(static_cast<std::size_t>(num_cells) + 1, 0);
     for (const std::int32_t cell : owner) ++begin[cell + 1];
@@ -155,7 +161,8 @@ FaceCells cells_from_faces(const Csr& faces, std::span<const std::int32_t> owner
         }
         result.types.push_back(type);
         result.cells.offsets.push_back(static_cast<std::int64_t>(result.cells.indices.size()));
-        if (has_polyhedra) result.face_streams.offsets.push_back(static_cast<std::int64_t>(result.face_streams.indices.size()));
+        if (has_polyhedra)
+            result.face_streams.offsets.push_back(static_cast<std::int64_t>(result.face_streams.indices.size()));
     }
     return result;
 }

@@ -23,6 +23,7 @@ struct FaceCells {
 /// Cells of four triangles become tetrahedra, of a quad and four triangles pyramids, of two triangles and three quads
 /// wedges, of six quads hexahedra, if they fit together as such; all others polyhedra.
 /// @pre owner and neighbour are in [0, num_cells), neighbour.size() <= owner.size() == faces.num_rows().
-FaceCells cells_from_faces(const Csr& faces, std::span<const std::int32_t> owner, std::span<const std::int32_t> neighbour, std::int64_t num_cells);
+FaceCells cells_from_faces(const Csr& faces, std::span<const std::int32_t> owner,
+                           std::span<const std::int32_t> neighbour, std::int64_t num_cells);
 
 }  // namespace meshard

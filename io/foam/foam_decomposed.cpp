@@ -21,7 +21,10 @@ namespace fs = std::filesystem;
 /// Disjoint sets of points that are merged.
 class PointSets {
 public:
-    explicit PointSets(std::int64_t count) : parent_(static_cast<std::size_t>(count)) { std::iota(parent_.begin(), parent_.end(), 0); }
+    explicit PointSets(std::int64_t count) : parent_(static_cast<std::size_t>(count))
+    {
+        std::iota(parent_.begin(), parent_.end(), 0);
+    }
 
     std::int64_t first_of(std::int64_t point)
     {
@@ -47,26 +50,33 @@ std::vector<std::int64_t> counted_from(std::int64_t first, std::int64_t count)
 }
 
 /// Merges the points of each face between two processors.
-void join_across(std::span<const FoamRegion> processors, std::span<const std::int64_t> first_points, PointSets& points, const std::string& where)
+void join_across(std::span<const FoamRegion> processors, std::span<const std::int64_t> first_points, PointSets& points,
+                 const std::string& where)
 {
     const auto between = [](std::size_t a, std::size_t b) { return fmt::format("processor{} and processor{}", a, b); };
     for (std::size_t here = 0; here < processors.size(); ++here)
         for (const FoamPatch& patch : processors[here].processor_patches()) {
             const auto there = static_cast<std::size_t>(patch.neighbor);
             if (patch.type != "processor" || there < here) continue;
-            const auto is_back = [&](const FoamPatch& other) { return other.type == "processor" && other.neighbor == static_cast<std::int32_t>(here); };
-            const auto others = there < processors.size() ? processors[there].processor_patches() : std::span<const FoamPatch>();
+            const auto is_back = [&](const FoamPatch& other) {
+                return other.type == "processor" && other.neighbor == static_cast<std::int32_t>(here);
+            };
+            const auto others =
+                there < processors.size() ? processors[there].processor_patches() : std::span<const FoamPatch>();
             const auto back = std::ranges::find_if(others, is_back);
             if (back == others.end() || back->num_faces != patch.num_faces)
-                throw IoError(where + ": " + between(here, there) + " do not have the same faces between them. Are all processors of one decomposition?");
+                throw IoError(where + ": " + between(here, there) +
+                              " do not have the same faces between them. Are all processors of one decomposition?");
             for (std::int64_t i = 0; i < patch.num_faces; ++i) {
-                const auto ours = processors[here].face(patch.start + i), theirs = processors[there].face(back->start + i);
+                const auto ours = processors[here].face(patch.start + i),
+                           theirs = processors[there].face(back->start + i);
                 if (ours.size() != theirs.size())
-                    throw IoError(fmt::format("{}: face {} between {} has {} points on one side and {} on the other.", where, i, between(here, there),
-                                              ours.size(), theirs.size()));
+                    throw IoError(fmt::format("{}: face {} between {} has {} points on one side and {} on the other.",
+                                              where, i, between(here, there), ours.size(), theirs.size()));
                 // OpenFOAM reverses a face without moving its first point.
                 for (std::size_t k = 0; k < ours.size(); ++k)
-                    points.join(first_points[here] + ours[k], first_points[there] + theirs[k == 0 ? 0 : theirs.size() - k]);
+                    points.join(first_points[here] + ours[k],
+                                first_points[there] + theirs[k == 0 ? 0 : theirs.size() - k]);
             }
         }
 }
@@ -104,7 +114,8 @@ std::vector<FoamAddressing> addressing_of(std::span<const FoamRegion> processors
     for (const FoamRegion& processor : processors) {
         result.push_back(processor.addressing());
         const FoamAddressing& found = result.back();
-        const bool is_whole = (!found.points.empty() || processor.num_points() == 0) && (!found.faces.empty() || processor.num_faces() == 0) &&
+        const bool is_whole = (!found.points.empty() || processor.num_points() == 0) &&
+                              (!found.faces.empty() || processor.num_faces() == 0) &&
                               (!found.cells.empty() || processor.num_cells() == 0);
         if (!is_whole) return number_in_order(processors, where);
         for (const auto* ids : {&found.points, &found.faces, &found.cells})
@@ -151,8 +162,10 @@ void add_up_patches(std::vector<Mesh>& pieces)
     const auto first = std::ranges::find(pieces.front().field_data, name, &DataArray::name);
     if (first == pieces.front().field_data.end()) return;
     for (std::size_t i = 1; i < pieces.size(); ++i)
-        if (const DataArray* more = find_array(pieces[i].field_data, name); more != nullptr && more->num_rows() == first->num_rows())
-            std::ranges::transform(first->values<std::int32_t>(), more->values<std::int32_t>(), first->mutable_values<std::int32_t>().begin(), std::plus<>());
+        if (const DataArray* more = find_array(pieces[i].field_data, name);
+            more != nullptr && more->num_rows() == first->num_rows())
+            std::ranges::transform(first->values<std::int32_t>(), more->values<std::int32_t>(),
+                                   first->mutable_values<std::int32_t>().begin(), std::plus<>());
 }
 
 }  // namespace
@@ -169,14 +182,16 @@ std::vector<fs::path> processor_folders(const fs::path& case_folder)
             found.emplace_back(*number, entry.path());
         else if (name.starts_with(collated) && fs::is_directory(entry.path() / "constant"))
             throw IoError("read_mesh: " + entry.path().string() +
-                          " is a decomposition in the collated form, which is not read. Reconstruct the case, or write it again with "
+                          " is a decomposition in the collated form, which is not read. Reconstruct the case, or write "
+                          "it again with "
                           "`-fileHandler uncollated`.");
     }
     std::ranges::sort(found);
     std::vector<fs::path> folders;
     for (const auto& [number, path] : found) {
         if (number != static_cast<std::int64_t>(folders.size()))
-            throw IoError(fmt::format("read_mesh: {} has the folder {}, but no processor{}.", case_folder.string(), path.filename().string(), folders.size()));
+            throw IoError(fmt::format("read_mesh: {} has the folder {}, but no processor{}.", case_folder.string(),
+                                      path.filename().string(), folders.size()));
         folders.push_back(path);
     }
     return folders;
@@ -198,7 +213,8 @@ FoamBlocks read_decomposed(std::span<FoamRegion> processors, const std::string& 
     for (const std::string& name : result.all_names) {
         std::vector<Mesh> pieces;
         for (std::vector<MeshBlock>& blocks : read)
-            if (const auto block = std::ranges::find(blocks, name, &MeshBlock::name); block != blocks.end()) pieces.push_back(std::move(block->mesh));
+            if (const auto block = std::ranges::find(blocks, name, &MeshBlock::name); block != blocks.end())
+                pieces.push_back(std::move(block->mesh));
         if (pieces.empty()) continue;
         if (name == processors.front().inner_name()) unite_zones(pieces);
         add_up_patches(pieces);

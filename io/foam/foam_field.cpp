@@ -24,7 +24,8 @@ std::string foam_unit(const FoamEntry& field)
     for (const std::string& word : dimensions->words) {
         const auto exponent = parse_number<double>(word);
         if (!exponent) continue;
-        if (i < units.size() && *exponent != 0) text += (text.empty() ? "" : " ") + std::string(units[i]) + (*exponent == 1 ? "" : "^" + word);
+        if (i < units.size() && *exponent != 0)
+            text += (text.empty() ? "" : " ") + std::string(units[i]) + (*exponent == 1 ? "" : "^" + word);
         ++i;
     }
     return text;
@@ -41,7 +42,8 @@ FoamFieldClass foam_field_class(std::string_view name)
     } else {
         return result;
     }
-    if (const std::size_t colon = name.find("::Internal"); colon != std::string_view::npos) name = name.substr(0, colon);
+    if (const std::size_t colon = name.find("::Internal"); colon != std::string_view::npos)
+        name = name.substr(0, colon);
     if (!name.ends_with("Field")) return result;
     std::string type(name.substr(0, name.size() - 5));
     if (!type.empty()) type[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(type[0])));
@@ -49,12 +51,14 @@ FoamFieldClass foam_field_class(std::string_view name)
     return result;
 }
 
-std::optional<DataArray> foam_field_values(const FoamFile& file, const FoamEntry& entry, std::int64_t num_rows, int num_components)
+std::optional<DataArray> foam_field_values(const FoamFile& file, const FoamEntry& entry, std::int64_t num_rows,
+                                           int num_components)
 {
     if (entry.list) {
         if (entry.list->num_rows() != num_rows || entry.list->num_components() != num_components)
-            file.fail(fmt::format("'{}' has {} values of {} numbers, expected {} of {}. Does the field belong to this mesh?", entry.key, entry.list->num_rows(),
-                                  entry.list->num_components(), num_rows, num_components));
+            file.fail(
+                fmt::format("'{}' has {} values of {} numbers, expected {} of {}. Does the field belong to this mesh?",
+                            entry.key, entry.list->num_rows(), entry.list->num_components(), num_rows, num_components));
         return entry.list;
     }
     if (!entry.words.empty() && entry.words.front() == "nonuniform") {

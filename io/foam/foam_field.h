@@ -25,7 +25,8 @@ std::string foam_unit(const FoamEntry& field);
 /// The values of an entry such as `internalField` or `value`; none if its words are not numbers (directives, unknown
 /// macros).
 /// @throws IoError, naming `file`, if there are not `num_rows` values.
-std::optional<DataArray> foam_field_values(const FoamFile& file, const FoamEntry& entry, std::int64_t num_rows, int num_components);
+std::optional<DataArray> foam_field_values(const FoamFile& file, const FoamEntry& entry, std::int64_t num_rows,
+                                           int num_components);
 
 /// Reorders rows of six from OpenFOAM's XX XY XZ YY YZ ZZ to VTK's XX YY ZZ XY YZ XZ and names the components
 /// accordingly; other arrays are not changed. @pre floating

@@ -111,17 +111,21 @@ void FoamFile::fail(const std::string& what) const
 void FoamFile::read_header()
 {
     if (text_.empty()) fail("the file is empty, a file of OpenFOAM's is expected");
-    if (peek() != 'F' || next_word() != "FoamFile") fail("expected the header 'FoamFile { ... }' of OpenFOAM's files, found something else");
+    if (peek() != 'F' || next_word() != "FoamFile")
+        fail("expected the header 'FoamFile { ... }' of OpenFOAM's files, found something else");
     FoamEntry header;
     expect('{');
     read_entries(header, header, 1, true);
     class_ = header.word("class");
     const std::string format = header.word("format");
-    if (format != "ascii" && format != "binary") fail("the header has format '" + format + "', expected ascii or binary");
+    if (format != "ascii" && format != "binary")
+        fail("the header has format '" + format + "', expected ascii or binary");
     binary_ = format == "binary";
-    if (const FoamEntry* entry = header.find("note"); entry != nullptr && !entry->words.empty()) note_ = entry->words.front();
+    if (const FoamEntry* entry = header.find("note"); entry != nullptr && !entry->words.empty())
+        note_ = entry->words.front();
     const std::string arch = header.word("arch");
-    if (arch.find("MSB") != std::string::npos) fail("its numbers are big endian (arch MSB). Convert it with foamFormatConvert on the machine that wrote it");
+    if (arch.find("MSB") != std::string::npos)
+        fail("its numbers are big endian (arch MSB). Convert it with foamFormatConvert on the machine that wrote it");
     if (arch.find("label=64") != std::string::npos) label_size_ = 8;
     if (arch.find("scalar=32") != std::string::npos) scalar_size_ = 4;
 }
@@ -156,13 +160,16 @@ char FoamFile::peek()
 
 std::string_view FoamFile::next_word()
 {
-    if (at_end()) fail(fmt::format("the file ends after {} bytes where more is expected: it is truncated. Copy or write it again", text_.size()));
+    if (at_end())
+        fail(fmt::format("the file ends after {} bytes where more is expected: it is truncated. Copy or write it again",
+                         text_.size()));
     const std::size_t begin = at_;
     if (punctuation.find(text_[at_]) != std::string_view::npos) return text_.substr(at_++, 1);
     if (text_[at_] == '"') {
         do {
             at_ = text_.find('"', at_ + 1);
-            if (at_ == std::string_view::npos) fail(fmt::format("a string that begins at byte {} has no end. It is truncated", begin));
+            if (at_ == std::string_view::npos)
+                fail(fmt::format("a string that begins at byte {} has no end. It is truncated", begin));
         } while (text_[at_ - 1] == '\\');
         return text_.substr(begin, ++at_ - begin);
     }
@@ -171,7 +178,8 @@ std::string_view FoamFile::next_word()
     for (; at_ < text_.size(); ++at_) {
         const char c = text_[at_];
         if (is_blank(c) || c == ';' || c == '{' || c == '}' || c == '[' || c == ']' || c == '"') break;
-        if (c == '(' && at_ > begin && std::string_view("0123456789.>").find(text_[at_ - 1]) != std::string_view::npos && open == 0) {
+        if (c == '(' && at_ > begin &&
+            std::string_view("0123456789.>").find(text_[at_ - 1]) != std::string_view::npos && open == 0) {
             // `4(0 1 2 3)` and `List<label>(...)`: a number or a type before a list
             const std::string_view word = text_.substr(begin, at_ - begin);
             if (word.front() == '-' || (word.front() >= '0' && word.front() <= '9') || word.back() == '>') break;
@@ -185,7 +193,8 @@ std::string_view FoamFile::next_word()
 void FoamFile::expect(char c)
 {
     if (peek() != c)
-        fail(fmt::format("expected '{}' at byte {}, found {}", c, at_, at_ == text_.size() ? "the end: it is truncated" : excerpt(text_.substr(at_, 20))));
+        fail(fmt::format("expected '{}' at byte {}, found {}", c, at_,
+                         at_ == text_.size() ? "the end: it is truncated" : excerpt(text_.substr(at_, 20))));
     ++at_;
 }
 
@@ -196,7 +205,8 @@ T FoamFile::next_number()
     const std::size_t begin = at_;
     T number{};
     const auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), number);
-    if (error == std::errc{} && (end == text_.data() + text_.size() || is_blank(*end) || punctuation.find(*end) != std::string_view::npos)) {
+    if (error == std::errc{} &&
+        (end == text_.data() + text_.size() || is_blank(*end) || punctuation.find(*end) != std::string_view::npos)) {
         at_ = static_cast<std::size_t>(end - text_.data());
         return number;
     }
@@ -210,14 +220,18 @@ std::int64_t FoamFile::next_count(std::size_t bytes_per_row)
     const auto count = next_number<std::int64_t>();
     if (count < 0) fail(fmt::format("a list has the negative length {}", count));
     if (static_cast<std::uint64_t>(count) > (text_.size() - at_) / bytes_per_row + 1)
-        fail(fmt::format("a list should have {} rows, more than the {} bytes that are left can hold. It is truncated or damaged", count, text_.size() - at_));
-    if (count > std::numeric_limits<std::int32_t>::max()) fail(fmt::format("a list has {} rows, a mesh holds at most 2147483647", count));
+        fail(fmt::format(
+            "a list should have {} rows, more than the {} bytes that are left can hold. It is truncated or damaged",
+            count, text_.size() - at_));
+    if (count > std::numeric_limits<std::int32_t>::max())
+        fail(fmt::format("a list has {} rows, a mesh holds at most 2147483647", count));
     return count;
 }
 
 const std::byte* FoamFile::take_raw(std::size_t size)
 {
-    if (text_.size() - at_ < size) fail(fmt::format("the file ends within a list of {} bytes: it is truncated. Copy or write it again", size));
+    if (text_.size() - at_ < size)
+        fail(fmt::format("the file ends within a list of {} bytes: it is truncated. Copy or write it again", size));
     const auto* data = reinterpret_cast<const std::byte*>(text_.data() + at_);
     at_ += size;
     return data;
@@ -264,7 +278,8 @@ std::vector<std::int32_t> FoamFile::read_labels()
     with_scalar_type(rows.type(), [&]<class T>() {
         for (const T value : rows.values<T>()) {
             labels.push_back(static_cast<std::int32_t>(value));
-            if (static_cast<T>(labels.back()) != value) fail(fmt::format("the label {} is beyond 32 bits, which a mesh cannot number", value));
+            if (static_cast<T>(labels.back()) != value)
+                fail(fmt::format("the label {} is beyond 32 bits, which a mesh cannot number", value));
         }
     });
     return labels;
@@ -278,7 +293,8 @@ Csr FoamFile::read_faces()
         faces.indices = read_labels();
         faces.offsets.assign(starts.begin(), starts.end());
         if (faces.offsets.empty()) faces.offsets.push_back(0);
-        if (faces.offsets.front() != 0 || !std::ranges::is_sorted(faces.offsets) || faces.offsets.back() != faces.num_entries())
+        if (faces.offsets.front() != 0 || !std::ranges::is_sorted(faces.offsets) ||
+            faces.offsets.back() != faces.num_entries())
             fail("the first list does not say where each face begins in the second. It is damaged");
         return faces;
     }
@@ -303,7 +319,8 @@ std::vector<FoamEntry> FoamFile::read_named_entries()
         all.entries.push_back(std::move(entry));
     }
     expect(')');
-    if (static_cast<std::int64_t>(all.entries.size()) != count) fail(fmt::format("announces {} entries, but has {}. It is damaged", count, all.entries.size()));
+    if (static_cast<std::int64_t>(all.entries.size()) != count)
+        fail(fmt::format("announces {} entries, but has {}. It is damaged", count, all.entries.size()));
     return std::move(all.entries);
 }
 
@@ -361,7 +378,8 @@ FoamEntry FoamFile::read_entry(FoamEntry& root, int depth)
 {
     FoamEntry entry;
     const std::string_view key = next_word();
-    if (punctuation.find(key.front()) != std::string_view::npos) fail(fmt::format("expected a name at byte {}, found {}", at_ - 1, excerpt(key)));
+    if (punctuation.find(key.front()) != std::string_view::npos)
+        fail(fmt::format("expected a name at byte {}, found {}", at_ - 1, excerpt(key)));
     entry.key = key.front() == '"' ? key.substr(1, key.size() - 2) : key;
     if (peek() == '{') {
         ++at_;
@@ -415,7 +433,8 @@ std::optional<DataArray> FoamFile::read_typed_list(std::string_view type, std::v
     const std::size_t before = at_;
     const auto announced = next_number<std::int64_t>();
     if (announced > 0 && peek() == '{') {
-        if (announced > most_rows_) fail(fmt::format("a list repeats a value {} times, expected at most {}", announced, most_rows_));
+        if (announced > most_rows_)
+            fail(fmt::format("a list repeats a value {} times, expected at most {}", announced, most_rows_));
         ++at_;
         // In binary files a repeated value is raw as well, without parentheses.
         DataArray one("", labels ? ScalarType::Int64 : ScalarType::Float64, 1, num_components);
@@ -423,7 +442,8 @@ std::optional<DataArray> FoamFile::read_typed_list(std::string_view type, std::v
         if (parenthesised) expect('(');
         for (int c = 0; c < num_components; ++c) {
             if (labels)
-                one.mutable_values<std::int64_t>()[c] = binary_ ? static_cast<std::int64_t>(0) : next_number<std::int64_t>();
+                one.mutable_values<std::int64_t>()[c] =
+                    binary_ ? static_cast<std::int64_t>(0) : next_number<std::int64_t>();
             else if (!binary_)
                 one.mutable_values<double>()[c] = next_number<double>();
         }
@@ -437,7 +457,8 @@ std::optional<DataArray> FoamFile::read_typed_list(std::string_view type, std::v
                     return number;
                 };
                 if (labels)
-                    one.mutable_values<std::int64_t>()[c] = label_size_ == 8 ? read_as(std::int64_t{}) : read_as(std::int32_t{});
+                    one.mutable_values<std::int64_t>()[c] =
+                        label_size_ == 8 ? read_as(std::int64_t{}) : read_as(std::int32_t{});
                 else
                     one.mutable_values<double>()[c] = scalar_size_ == 4 ? read_as(float{}) : read_as(double{});
             }

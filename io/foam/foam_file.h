@@ -30,7 +30,8 @@ struct FoamEntry {
 
 /// A file of OpenFOAM, ascii or binary, plain or `.gz`; labels and scalars of 32 or 64 bits as given in its header.
 ///
-/// Everything is checked before it is used; a list longer than the rest of the file is refused before memory is allocated.
+/// Everything is checked before it is used; a list longer than the rest of the file is refused before memory is
+/// allocated.
 class FoamFile {
 public:
     /// `path` without `.gz`; the compressed file is taken if there is no plain one.

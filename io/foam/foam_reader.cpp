@@ -36,7 +36,8 @@ std::vector<FoamTime> time_folders(const fs::path& folder)
     std::vector<FoamTime> times;
     for (const auto& entry : fs::directory_iterator(folder)) {
         if (!entry.is_directory()) continue;
-        if (const auto value = parse_number<double>(entry.path().filename().string()); value && std::isfinite(*value)) times.push_back({*value, entry.path()});
+        if (const auto value = parse_number<double>(entry.path().filename().string()); value && std::isfinite(*value))
+            times.push_back({*value, entry.path()});
     }
     std::ranges::sort(times, {}, &FoamTime::value);
     return times;
@@ -60,7 +61,9 @@ std::vector<std::string> regions_of(const fs::path& folder)
 
 auto find_time(const std::vector<FoamTime>& times, double wanted)
 {
-    return std::ranges::find_if(times, [&](const FoamTime& time) { return std::abs(time.value - wanted) <= 1e-9 * std::max(1.0, std::abs(wanted)); });
+    return std::ranges::find_if(times, [&](const FoamTime& time) {
+        return std::abs(time.value - wanted) <= 1e-9 * std::max(1.0, std::abs(wanted));
+    });
 }
 
 /// The times up to and including the wanted one.
@@ -72,7 +75,8 @@ std::vector<FoamTime> times_until(const fs::path& folder, std::optional<double> 
     if (found == times.end()) {
         std::string list;
         for (const FoamTime& time : times) list += (list.empty() ? "" : ", ") + time.path.filename().string();
-        throw IoError(where + " has no such time; there " + (list.empty() ? "are no time folders" : "are " + list) + ".");
+        throw IoError(where + " has no such time; there " + (list.empty() ? "are no time folders" : "are " + list) +
+                      ".");
     }
     times.erase(found + 1, times.end());
     return times;
@@ -96,7 +100,10 @@ std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& option
     const std::vector<fs::path> processors = processor_folders(folder);
     const bool is_decomposed = !processors.empty() && is_better_decomposed(folder, processors.front(), options.time);
     const auto regions = regions_of(is_decomposed ? processors.front() : folder);
-    if (regions.empty()) throw IoError(where + ": the case has no mesh (constant/polyMesh/faces). Make one with blockMesh or another mesher first.");
+    if (regions.empty())
+        throw IoError(
+            where +
+            ": the case has no mesh (constant/polyMesh/faces). Make one with blockMesh or another mesher first.");
     std::vector<MeshBlock> blocks, all_names;
     std::int64_t first_point = 0;
     for (const std::string& region : regions) {
@@ -104,7 +111,8 @@ std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& option
         if (is_decomposed) {
             std::vector<FoamRegion> readers;
             for (const fs::path& processor : processors)
-                readers.emplace_back(processor, region, times_until(processor, options.time, "read_mesh: " + processor.string()), options);
+                readers.emplace_back(processor, region,
+                                     times_until(processor, options.time, "read_mesh: " + processor.string()), options);
             read = read_decomposed(readers, where, options);
         } else {
             FoamRegion reader(folder, region, times_until(folder, options.time, where), options);
@@ -118,7 +126,9 @@ std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& option
         for (MeshBlock& block : read.blocks) {
             auto& arrays = block.mesh.point_data;
             if (with_point_names)
-                for (std::int64_t& id : std::ranges::find(arrays, point_names, &DataArray::name)->mutable_values<std::int64_t>()) id += first_point;
+                for (std::int64_t& id :
+                     std::ranges::find(arrays, point_names, &DataArray::name)->mutable_values<std::int64_t>())
+                    id += first_point;
             else
                 std::erase_if(arrays, [](const DataArray& array) { return array.name() == point_names; });
         }
@@ -136,7 +146,8 @@ bool is_foam_case(const std::filesystem::path& path)
 {
     std::error_code ignored;
     if (path.extension() == ".foam" || path.extension() == ".OpenFOAM") return true;
-    return fs::is_directory(path / "constant" / "polyMesh", ignored) || fs::is_directory(path / "processor0", ignored) ||
+    return fs::is_directory(path / "constant" / "polyMesh", ignored) ||
+           fs::is_directory(path / "processor0", ignored) ||
            fs::is_regular_file(path / "system" / "controlDict", ignored);
 }
 

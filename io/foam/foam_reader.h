@@ -12,21 +12,22 @@ namespace meshard {
 /// Returns whether `path` is an OpenFOAM case: its folder, or a file `.foam` or `.OpenFOAM` in it.
 bool is_foam_case(const std::filesystem::path& path);
 
-/// Reads an OpenFOAM case: the cells as block `internalMesh` and each patch as the surface `boundary/<name>`; of a case with
-/// several regions `<region>/internalMesh` and so on. Without `options.blocks` only the cells.
+/// Reads an OpenFOAM case: the cells as block `internalMesh` and each patch as the surface `boundary/<name>`; of a case
+/// with several regions `<region>/internalMesh` and so on. Without `options.blocks` only the cells.
 ///
-/// Mesh and fields are those of the latest time, or of `options.time`. Cells get their volume fields, points their point fields,
-/// patches the boundary's values, or those of the cell behind the face if the boundary has none. Components of symmetric tensors are in VTK's order
-/// XX YY ZZ XY YZ XZ. In addition there are
+/// Mesh and fields are those of the latest time, or of `options.time`. Cells get their volume fields, points their
+/// point fields, patches the boundary's values, or those of the cell behind the face if the boundary has none.
+/// Components of symmetric tensors are in VTK's order XX YY ZZ XY YZ XZ. In addition there are
 ///
 /// - cell arrays `CellZoneId` (-1: in no zone; Int32) of cells and `PatchId` of patches,
 /// - field arrays `TimeValue`, `PatchName`, `PatchType`, `PatchNumFaces`, `CellZoneName`.
 ///
-/// A decomposed case (`processor0`, `processor1`, ...) is read as one mesh if the case itself has no mesh, lacks the wanted time, or has
-/// only earlier times: in the order of the whole mesh as decomposePar stored it, else processor after processor, with shared points
-/// merged by means of the patches between processors (which are left out).
+/// A decomposed case (`processor0`, `processor1`, ...) is read as one mesh if the case itself has no mesh, lacks the
+/// wanted time, or has only earlier times: in the order of the whole mesh as decomposePar stored it, else processor
+/// after processor, with shared points merged by means of the patches between processors (which are left out).
 ///
-/// Fields of other meshes (surface fields, clouds) are left out. A field that cannot be evaluated without running OpenFOAM
+/// Fields of other meshes (surface fields, clouds) are left out. A field that cannot be evaluated without running
+/// OpenFOAM
 /// (`#calc`, `#codeStream`) is left out with a warning.
 /// @throws IoError if a file is missing or damaged, or there is no such time.
 /// @throws InvalidInput if there is no such block.

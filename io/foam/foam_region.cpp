@@ -56,8 +56,9 @@ std::string join_words(const std::vector<std::string>& words)
 }  // namespace
 
 FoamRegion::FoamRegion(fs::path folder, std::string region, std::vector<FoamTime> times, const ReadOptions& options)
-    : folder_(std::move(folder)), region_(std::move(region)), inner_name_(region_.empty() ? "internalMesh" : region_ + "/internalMesh"),
-      times_(std::move(times)), options_(options)
+    : folder_(std::move(folder)), region_(std::move(region)),
+      inner_name_(region_.empty() ? "internalMesh" : region_ + "/internalMesh"), times_(std::move(times)),
+      options_(options)
 {
 }
 
@@ -72,7 +73,8 @@ std::vector<MeshBlock> FoamRegion::read()
     std::vector<MeshBlock> blocks;
     if (wants_cells) blocks.push_back({inner_name_, std::move(cells)});
     for (std::size_t i = 0; i < patches_.size(); ++i)
-        if (const std::string name = name_of(patches_[i].name); is_wanted_or_default(name, false)) blocks.push_back({name, std::move(patch_meshes_[i])});
+        if (const std::string name = name_of(patches_[i].name); is_wanted_or_default(name, false))
+            blocks.push_back({name, std::move(patch_meshes_[i])});
     return blocks;
 }
 
@@ -115,7 +117,8 @@ std::vector<std::string> FoamRegion::block_names() const
 
 FoamAddressing FoamRegion::addressing() const
 {
-    FoamAddressing result{read_addressing("pointProcAddressing", num_points()), read_addressing("faceProcAddressing", num_faces()),
+    FoamAddressing result{read_addressing("pointProcAddressing", num_points()),
+                          read_addressing("faceProcAddressing", num_faces()),
                           read_addressing("cellProcAddressing", num_cells())};
     // Faces are numbered from 1; a negative number means a reversed face.
     for (std::int64_t& face : result.faces) face = std::abs(face) - 1;
@@ -129,7 +132,8 @@ std::vector<std::int64_t> FoamRegion::read_addressing(const std::string& name, s
     FoamFile file(path);
     const std::vector<std::int32_t> labels = file.read_labels();
     if (static_cast<std::int64_t>(labels.size()) != num_rows)
-        file.fail(fmt::format("has {} rows, the mesh beside it {}. Decompose the case again, or remove the file", labels.size(), num_rows));
+        file.fail(fmt::format("has {} rows, the mesh beside it {}. Decompose the case again, or remove the file",
+                              labels.size(), num_rows));
     return {labels.begin(), labels.end()};
 }
 
@@ -163,11 +167,13 @@ void FoamRegion::read_poly_mesh()
     FoamFile faces_file(mesh_file("faces"));
     faces_ = faces_file.read_faces();
     for (std::int64_t face = 0; face < faces_.num_rows(); ++face) {
-        if (faces_.row(face).size() < 3) faces_file.fail(fmt::format("face {} has {} points, expected 3 or more", face, faces_.row(face).size()));
+        if (faces_.row(face).size() < 3)
+            faces_file.fail(fmt::format("face {} has {} points, expected 3 or more", face, faces_.row(face).size()));
         for (const std::int32_t point : faces_.row(face))
             if (point < 0 || point >= points_.num_rows())
                 faces_file.fail(
-                    fmt::format("face {} uses point {}, expected 0 to {}. It is damaged, or belongs to other points", face, point, points_.num_rows() - 1));
+                    fmt::format("face {} uses point {}, expected 0 to {}. It is damaged, or belongs to other points",
+                                face, point, points_.num_rows() - 1));
     }
     FoamFile owner_file(mesh_file("owner"));
     owner_ = owner_file.read_labels();
@@ -177,7 +183,8 @@ void FoamRegion::read_poly_mesh()
     neighbour_ = neighbour_file.read_labels();
     // Files of older versions have -1 for the faces of the boundary.
     neighbour_.erase(std::ranges::find(neighbour_, -1), neighbour_.end());
-    if (neighbour_.size() > owner_.size()) neighbour_file.fail(fmt::format("has {} rows for {} faces", neighbour_.size(), owner_.size()));
+    if (neighbour_.size() > owner_.size())
+        neighbour_file.fail(fmt::format("has {} rows for {} faces", neighbour_.size(), owner_.size()));
     check_cells(owner_file, neighbour_file);
     read_patches();
 }
@@ -186,24 +193,32 @@ void FoamRegion::check_cells(const FoamFile& owner_file, const FoamFile& neighbo
 {
     std::int32_t last = -1;
     for (std::size_t face = 0; face < owner_.size(); ++face) {
-        if (owner_[face] < 0) owner_file.fail(fmt::format("face {} belongs to cell {}. It is damaged", face, owner_[face]));
+        if (owner_[face] < 0)
+            owner_file.fail(fmt::format("face {} belongs to cell {}. It is damaged", face, owner_[face]));
         last = std::max(last, owner_[face]);
         if (face >= neighbour_.size()) continue;
         if (neighbour_[face] < 0 || neighbour_[face] == owner_[face])
-            neighbour_file.fail(fmt::format("face {} has cell {} on its other side. It is damaged", face, neighbour_[face]));
+            neighbour_file.fail(
+                fmt::format("face {} has cell {} on its other side. It is damaged", face, neighbour_[face]));
         last = std::max(last, neighbour_[face]);
     }
     num_cells_ = last + std::int64_t{1};
     // Each cell has at least four faces: a file that claims more cells is refused before memory is allocated.
     const auto num_sides = static_cast<std::int64_t>(owner_.size() + neighbour_.size());
-    if (num_cells_ > num_sides) owner_file.fail(fmt::format("names cell {}, but there are only {} sides of faces. It is damaged", last, num_sides));
+    if (num_cells_ > num_sides)
+        owner_file.fail(
+            fmt::format("names cell {}, but there are only {} sides of faces. It is damaged", last, num_sides));
     std::vector<std::uint8_t> num_faces(static_cast<std::size_t>(num_cells_), 0);
-    const auto count = [&](std::int32_t cell) { num_faces[cell] = static_cast<std::uint8_t>(std::min(4, num_faces[cell] + 1)); };
+    const auto count = [&](std::int32_t cell) {
+        num_faces[cell] = static_cast<std::uint8_t>(std::min(4, num_faces[cell] + 1));
+    };
     std::ranges::for_each(owner_, count);
     std::ranges::for_each(neighbour_, count);
     const auto open = std::ranges::find_if(num_faces, [](std::uint8_t faces) { return faces < 4; });
     if (open != num_faces.end())
-        owner_file.fail(fmt::format("cell {} has {} faces, expected 4 or more. It is damaged, or belongs to another mesh", open - num_faces.begin(), *open));
+        owner_file.fail(
+            fmt::format("cell {} has {} faces, expected 4 or more. It is damaged, or belongs to another mesh",
+                        open - num_faces.begin(), *open));
 }
 
 void FoamRegion::read_patches()
@@ -218,15 +233,18 @@ void FoamRegion::read_patches()
     for (const FoamEntry& entry : file.read_named_entries()) {
         FoamPatch patch{entry.key, entry.word("type"), number(entry, "startFace"), number(entry, "nFaces"), {}};
         if (const FoamEntry* groups = entry.find("inGroups")) patch.groups = groups->words;
-        if (patch.num_faces > 0 && (patch.start < first || patch.start > faces_.num_rows() || patch.num_faces > faces_.num_rows() - patch.start))
-            file.fail(fmt::format("the patch '{}' has the faces {} to {}, the boundary has {} to {}", patch.name, patch.start,
-                                  patch.start + patch.num_faces - 1, first, faces_.num_rows() - 1));
+        if (patch.num_faces > 0 && (patch.start < first || patch.start > faces_.num_rows() ||
+                                    patch.num_faces > faces_.num_rows() - patch.start))
+            file.fail(fmt::format("the patch '{}' has the faces {} to {}, the boundary has {} to {}", patch.name,
+                                  patch.start, patch.start + patch.num_faces - 1, first, faces_.num_rows() - 1));
         if (!patch.type.starts_with("processor")) {
             patches_.push_back(std::move(patch));
             continue;
         }
-        patch.neighbor = static_cast<std::int32_t>(std::min<std::int64_t>(number(entry, "neighbProcNo"), std::numeric_limits<std::int32_t>::max()));
-        if (patch.type == "processorCyclic" && patch.num_faces > 0 && is_wanted_or_default(name_of(entry.word("referPatch")), false))
+        patch.neighbor = static_cast<std::int32_t>(
+            std::min<std::int64_t>(number(entry, "neighbProcNo"), std::numeric_limits<std::int32_t>::max()));
+        if (patch.type == "processorCyclic" && patch.num_faces > 0 &&
+            is_wanted_or_default(name_of(entry.word("referPatch")), false))
             warn(fmt::format("the patch '{}' lacks {} faces whose two sides are on different processors; reconstruct "
                              "the case to have them",
                              entry.word("referPatch"), patch.num_faces));
@@ -239,7 +257,8 @@ void FoamRegion::read_patches()
 
 void FoamRegion::add_case_data(Mesh& mesh) const
 {
-    if (!times_.empty()) mesh.field_data.push_back(DataArray::from("TimeValue", std::vector<double>{times_.back().value}));
+    if (!times_.empty())
+        mesh.field_data.push_back(DataArray::from("TimeValue", std::vector<double>{times_.back().value}));
     if (patches_.empty()) return;
     std::vector<std::string> names, types;
     std::vector<std::int32_t> sizes;
@@ -281,7 +300,8 @@ void FoamRegion::add_zones(Mesh& mesh) const
         with_scalar_type(labels->list->type(), [&]<class T>() {
             for (const T cell : labels->list->values<T>()) {
                 if (static_cast<std::int64_t>(cell) < 0 || static_cast<std::int64_t>(cell) >= num_cells_)
-                    file.fail(fmt::format("the zone '{}' holds cell {}, expected 0 to {}", entry.key, cell, num_cells_ - 1));
+                    file.fail(
+                        fmt::format("the zone '{}' holds cell {}, expected 0 to {}", entry.key, cell, num_cells_ - 1));
                 zone_of[static_cast<std::size_t>(cell)] = zone;
             }
         });
@@ -315,7 +335,8 @@ Mesh FoamRegion::make_patch(std::size_t index)
     patch_points_.resize(patches_.size());
     patch_points_[index] = std::move(points);
     mesh.cell_data.push_back(
-        DataArray::from("PatchId", std::vector<std::int32_t>(static_cast<std::size_t>(patch.num_faces), static_cast<std::int32_t>(index))));
+        DataArray::from("PatchId", std::vector<std::int32_t>(static_cast<std::size_t>(patch.num_faces),
+                                                             static_cast<std::int32_t>(index))));
     add_case_data(mesh);
     return mesh;
 }
@@ -346,9 +367,11 @@ void FoamRegion::read_field(FoamFile& file, const std::string& name, Mesh& cells
     const FoamEntry* inside = field.find("internalField");
     if (inside == nullptr) inside = field.find("value");
     if (inside == nullptr) file.fail("has no internalField");
-    auto values = foam_field_values(file, *inside, kind.on_points ? points_.num_rows() : num_cells_, kind.num_components);
+    auto values =
+        foam_field_values(file, *inside, kind.on_points ? points_.num_rows() : num_cells_, kind.num_components);
     if (!values) {
-        warn("the field '" + name + "' is left out: its internalField is '" + join_words(inside->words) + "', which only OpenFOAM can evaluate");
+        warn("the field '" + name + "' is left out: its internalField is '" + join_words(inside->words) +
+             "', which only OpenFOAM can evaluate");
         return;
     }
     const auto add = [&](Mesh& mesh, DataArray array) {
@@ -367,16 +390,26 @@ void FoamRegion::read_field(FoamFile& file, const std::string& name, Mesh& cells
     if (wants_cells) add(cells, std::move(*values));
 }
 
-DataArray FoamRegion::values_on(const FoamPatch& patch, const FoamFile& file, const std::string& name, const FoamEntry& field, const DataArray& inside)
+DataArray FoamRegion::values_on(const FoamPatch& patch, const FoamFile& file, const std::string& name,
+                                const FoamEntry& field, const DataArray& inside)
 {
     const FoamEntry* boundary = field.find("boundaryField");
     const FoamEntry* entry = boundary == nullptr ? nullptr : condition_of(*boundary, patch);
-    const std::vector<std::int32_t> behind(owner_.begin() + patch.start, owner_.begin() + patch.start + patch.num_faces);
+    const std::vector<std::int32_t> behind(owner_.begin() + patch.start,
+                                           owner_.begin() + patch.start + patch.num_faces);
     // Patch types like `symmetryPlane` and `empty` are conditions themselves.
-    PatchCondition condition{.type = entry != nullptr ? entry->word("type") : patch.type, .entry = entry, .behind = inside.gather(behind), .note = {}};
-    auto& geometry = geometries_.try_emplace(patch.name, points_, faces_, owner_, neighbour_, patch.start, patch.num_faces).first->second;
-    DataArray values = patch_values(file, condition, geometry, [&](const std::string& flux) { return flux_through(patch, flux); });
-    if (!condition.note.empty()) warn("the field '" + name + "' has the values of the cells behind on the patch '" + patch.name + "': " + condition.note);
+    PatchCondition condition{.type = entry != nullptr ? entry->word("type") : patch.type,
+                             .entry = entry,
+                             .behind = inside.gather(behind),
+                             .note = {}};
+    auto& geometry =
+        geometries_.try_emplace(patch.name, points_, faces_, owner_, neighbour_, patch.start, patch.num_faces)
+            .first->second;
+    DataArray values =
+        patch_values(file, condition, geometry, [&](const std::string& flux) { return flux_through(patch, flux); });
+    if (!condition.note.empty())
+        warn("the field '" + name + "' has the values of the cells behind on the patch '" + patch.name +
+             "': " + condition.note);
     return as_type(values, inside.type());
 }
 

@@ -40,9 +40,11 @@ struct FoamAddressing {
 class FoamRegion {
 public:
     /// @param times   those up to the chosen one, which is the last
-    FoamRegion(std::filesystem::path folder, std::string region, std::vector<FoamTime> times, const ReadOptions& options);
+    FoamRegion(std::filesystem::path folder, std::string region, std::vector<FoamTime> times,
+               const ReadOptions& options);
 
-    /// The wanted blocks among `internalMesh` and `boundary/<patch>`, with their fields; without patches between processors.
+    /// The wanted blocks among `internalMesh` and `boundary/<patch>`, with their fields; without patches between
+    /// processors.
     /// @throws IoError if a file is missing or damaged.
     std::vector<MeshBlock> read();
 
@@ -62,7 +64,8 @@ public:
     std::span<const std::int32_t> face(std::int64_t number) const { return faces_.row(number); }
     const std::string& inner_name() const { return inner_name_; }  ///< name of the block of cells
 
-    /// The ids that decomposePar stored (`pointProcAddressing`, ...); empty lists if there are none. @throws IoError if they do not fit the mesh.
+    /// The ids that decomposePar stored (`pointProcAddressing`, ...); empty lists if there are none. @throws IoError if
+    /// they do not fit the mesh.
     FoamAddressing addressing() const;
 
 private:
@@ -81,7 +84,8 @@ private:
     Mesh make_patch(std::size_t index);
     void read_fields(Mesh& cells, bool wants_cells);
     void read_field(FoamFile& file, const std::string& name, Mesh& cells, bool wants_cells);
-    DataArray values_on(const FoamPatch& patch, const FoamFile& file, const std::string& name, const FoamEntry& field, const DataArray& inside);
+    DataArray values_on(const FoamPatch& patch, const FoamFile& file, const std::string& name, const FoamEntry& field,
+                        const DataArray& inside);
     std::optional<DataArray> flux_through(const FoamPatch& patch, const std::string& name);
 
     std::filesystem::path folder_;

@@ -72,7 +72,8 @@ public:
 
     DataArray values()
     {
-        if (num_faces_ == 0 || is_any({"zeroGradient", "empty", "extrapolatedCalculated", "kqRWallFunction"})) return condition_.behind;
+        if (num_faces_ == 0 || is_any({"zeroGradient", "empty", "extrapolatedCalculated", "kqRWallFunction"}))
+            return condition_.behind;
         if (is_any({"noSlip"})) return result(std::vector<double>(static_cast<std::size_t>(num_faces_) * width_, 0));
         if (is_any({"slip", "symmetry", "symmetryPlane", "basicSymmetry"})) return slip();
         if (is_any({"wedge"})) return wedge();
@@ -88,7 +89,10 @@ public:
     }
 
 private:
-    bool is_any(std::initializer_list<std::string_view> types) const { return std::ranges::find(types, condition_.type) != types.end(); }
+    bool is_any(std::initializer_list<std::string_view> types) const
+    {
+        return std::ranges::find(types, condition_.type) != types.end();
+    }
 
     /// The entry of that key, one row for each face; none if it is missing or not a list of numbers.
     std::optional<std::vector<double>> list(const char* key, std::optional<int> num_components = {}) const
@@ -97,7 +101,8 @@ private:
         if (entry == nullptr) return std::nullopt;
         FoamEntry plain = *entry;
         std::erase(plain.words, "constant");  // in `uniformValue constant (1 0 0)`
-        const auto values = foam_field_values(file_, plain, num_faces_, num_components.value_or(condition_.behind.num_components()));
+        const auto values =
+            foam_field_values(file_, plain, num_faces_, num_components.value_or(condition_.behind.num_components()));
         return values ? std::optional(values->to_doubles()) : std::nullopt;
     }
 
@@ -113,7 +118,8 @@ private:
     DataArray changed(F&& f) const
     {
         std::vector<double> values = condition_.behind.to_doubles();
-        for (std::int64_t face = 0; face < num_faces_; ++face) f(face, std::span(values).subspan(static_cast<std::size_t>(face) * width_, width_));
+        for (std::int64_t face = 0; face < num_faces_; ++face)
+            f(face, std::span(values).subspan(static_cast<std::size_t>(face) * width_, width_));
         return result(std::move(values));
     }
 
@@ -143,7 +149,8 @@ private:
     {
         const auto distances = geometry_.distances();
         return changed([&](std::int64_t face, std::span<double> row) {
-            for (std::size_t c = 0; c < width_; ++c) row[c] += gradient[static_cast<std::size_t>(face) * width_ + c] * distances[face];
+            for (std::size_t c = 0; c < width_; ++c)
+                row[c] += gradient[static_cast<std::size_t>(face) * width_ + c] * distances[face];
         });
     }
 
@@ -184,7 +191,8 @@ private:
             transform(identity_minus(1, normals[face]), row);
             const double f = (*fraction)[face];
             for (std::size_t c = 0; c < width_; ++c)
-                row[c] = (1 - f) * row[c] + (reference ? f * (*reference)[static_cast<std::size_t>(face) * width_ + c] : 0);
+                row[c] =
+                    (1 - f) * row[c] + (reference ? f * (*reference)[static_cast<std::size_t>(face) * width_ + c] : 0);
         });
     }
 
@@ -209,7 +217,8 @@ private:
         if (condition_.entry == nullptr) return "the field has no condition there";
         if (condition_.type.find("WallFunction") != std::string::npos)
             return condition_.type + " is a wall function without a value, which only a solver computes";
-        if (is_any({"inletOutlet", "freestream", "outletInlet"})) return condition_.type + " has no value, and there is no flux (phi) that would decide";
+        if (is_any({"inletOutlet", "freestream", "outletInlet"}))
+            return condition_.type + " has no value, and there is no flux (phi) that would decide";
         return "only OpenFOAM computes the value of " + condition_.type + ", and none is written";
     }
 

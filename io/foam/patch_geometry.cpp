@@ -8,8 +8,8 @@
 
 namespace meshard {
 
-PatchGeometry::PatchGeometry(const DataArray& points, const Csr& faces, std::span<const std::int32_t> owner, std::span<const std::int32_t> neighbour,
-                             std::int64_t start, std::int64_t num_faces)
+PatchGeometry::PatchGeometry(const DataArray& points, const Csr& faces, std::span<const std::int32_t> owner,
+                             std::span<const std::int32_t> neighbour, std::int64_t start, std::int64_t num_faces)
     : points_(points), faces_(faces), owner_(owner), neighbour_(neighbour), start_(start), num_faces_(num_faces)
 {
 }
@@ -26,7 +26,8 @@ std::span<const double> PatchGeometry::distances()
     if (!distances_.empty() || num_faces_ == 0) return distances_;
     const auto normals_of_faces = normals();
     const auto centers = centers_behind();
-    for (std::int64_t i = 0; i < num_faces_; ++i) distances_.push_back(dot(normals_of_faces[i], shape_of(start_ + i).center - centers[i]));
+    for (std::int64_t i = 0; i < num_faces_; ++i)
+        distances_.push_back(dot(normals_of_faces[i], shape_of(start_ + i).center - centers[i]));
     return distances_;
 }
 
@@ -61,8 +62,11 @@ PatchGeometry::FaceShape PatchGeometry::shape_of(std::int64_t face) const
 // Volume centroids, from pyramids between the faces of a cell and the mean of their centres.
 std::vector<Vector3> PatchGeometry::centers_behind() const
 {
-    const auto is_patch_cell = [&](std::span<const std::int32_t> cells, std::int64_t face, const std::vector<std::int32_t>& slots) {
-        return face < static_cast<std::int64_t>(cells.size()) && cells[face] < static_cast<std::int32_t>(slots.size()) ? slots[cells[face]] : -1;
+    const auto is_patch_cell = [&](std::span<const std::int32_t> cells, std::int64_t face,
+                                   const std::vector<std::int32_t>& slots) {
+        return face < static_cast<std::int64_t>(cells.size()) && cells[face] < static_cast<std::int32_t>(slots.size())
+                   ? slots[cells[face]]
+                   : -1;
     };
     const auto behind = owner_.subspan(start_, num_faces_);
     std::vector<std::int32_t> slots(static_cast<std::size_t>(*std::ranges::max_element(behind)) + 1, -1);

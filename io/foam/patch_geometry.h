@@ -16,8 +16,8 @@ class PatchGeometry {
 public:
     /// The geometry of `num_faces` faces from `start` on; the arguments must outlive it. `owner` and `neighbour` are
     /// the cells of each face.
-    PatchGeometry(const DataArray& points, const Csr& faces, std::span<const std::int32_t> owner, std::span<const std::int32_t> neighbour, std::int64_t start,
-                  std::int64_t num_faces);
+    PatchGeometry(const DataArray& points, const Csr& faces, std::span<const std::int32_t> owner,
+                  std::span<const std::int32_t> neighbour, std::int64_t start, std::int64_t num_faces);
 
     /// Unit normals out of the mesh, one for each face.
     std::span<const Vector3> normals();

@@ -17,7 +17,8 @@ Color color_between(const Stops& stops, double value)
     const auto lower = std::min(static_cast<std::size_t>(at), stops.size() - 2);
     const double part = at - static_cast<double>(lower);
     Color color{};
-    for (int i = 0; i < 3; ++i) color[i] = static_cast<float>((stops[lower][i] * (1 - part) + stops[lower + 1][i] * part) / 255);
+    for (int i = 0; i < 3; ++i)
+        color[i] = static_cast<float>((stops[lower][i] * (1 - part) + stops[lower + 1][i] * part) / 255);
     return color;
 }
 

@@ -29,7 +29,11 @@ std::vector<char32_t> code_points(std::string_view text)
     std::vector<char32_t> points;
     for (std::size_t i = 0; i < text.size();) {
         const auto lead = static_cast<unsigned char>(text[i]);
-        const std::size_t length = lead < 0x80 ? 1 : lead >> 5 == 0b110 ? 2 : lead >> 4 == 0b1110 ? 3 : lead >> 3 == 0b11110 ? 4 : 0;
+        const std::size_t length = lead < 0x80            ? 1
+                                   : lead >> 5 == 0b110   ? 2
+                                   : lead >> 4 == 0b1110  ? 3
+                                   : lead >> 3 == 0b11110 ? 4
+                                                          : 0;
         char32_t point = length == 1 ? lead : lead & (0x7FU >> length);
         bool is_whole = length > 0 && i + length <= text.size();
         for (std::size_t k = 1; is_whole && k < length; ++k) {
@@ -47,7 +51,9 @@ void blend(Image& image, std::int32_t x, std::int32_t y, float coverage, Color c
 {
     if (x < 0 || x >= image.width || y < 0 || y >= image.height) return;
     std::uint8_t* const pixel = image.at(x, y);
-    for (int i = 0; i < 3; ++i) pixel[i] = static_cast<std::uint8_t>(std::lround((1 - coverage) * static_cast<float>(pixel[i]) + coverage * 255 * color[i]));
+    for (int i = 0; i < 3; ++i)
+        pixel[i] = static_cast<std::uint8_t>(
+            std::lround((1 - coverage) * static_cast<float>(pixel[i]) + coverage * 255 * color[i]));
 }
 
 #ifdef MESHARD_WITH_FREETYPE
@@ -150,8 +156,10 @@ void draw_text(Image& image, std::int32_t x, std::int32_t y, std::string_view te
         walk_letters(face.get(), text, size, [&](const FT_GlyphSlotRec& glyph, std::int32_t left) {
             for (std::int32_t row = 0; row < static_cast<std::int32_t>(glyph.bitmap.rows); ++row)
                 for (std::int32_t column = 0; column < static_cast<std::int32_t>(glyph.bitmap.width); ++column) {
-                    const float coverage = static_cast<float>(glyph.bitmap.buffer[row * glyph.bitmap.pitch + column]) / 255;
-                    blend(image, x + left + glyph.bitmap_left + column, baseline - glyph.bitmap_top + row, coverage, color);
+                    const float coverage =
+                        static_cast<float>(glyph.bitmap.buffer[row * glyph.bitmap.pitch + column]) / 255;
+                    blend(image, x + left + glyph.bitmap_left + column, baseline - glyph.bitmap_top + row, coverage,
+                          color);
                 }
         });
         return;
@@ -162,7 +170,8 @@ void draw_text(Image& image, std::int32_t x, std::int32_t y, std::string_view te
     for (const char32_t point : code_points(text)) {
         for (std::int32_t row = 0; row < bitmap_font::height * scale; ++row)
             for (std::int32_t column = 0; column < bitmap_font::width * scale; ++column)
-                if (bitmap_font::has_dot(point, column / scale, row / scale)) blend(image, left + column, y + row, 1, color);
+                if (bitmap_font::has_dot(point, column / scale, row / scale))
+                    blend(image, left + column, y + row, 1, color);
         left += bitmap_font::advance * scale;
     }
 }

@@ -24,14 +24,16 @@ public:
     std::vector<SurfaceTriangle> build()
     {
         const DataArray* ghosts = find_array(mesh_.cell_data, "vtkGhostType");
-        if (ghosts != nullptr && (ghosts->type() != ScalarType::UInt8 || ghosts->num_components() != 1)) ghosts = nullptr;
+        if (ghosts != nullptr && (ghosts->type() != ScalarType::UInt8 || ghosts->num_components() != 1))
+            ghosts = nullptr;
         for (std::int32_t cell = 0; cell < mesh_.num_cells(); ++cell)
             if (ghosts == nullptr || ghosts->values<std::uint8_t>()[cell] == 0) add_cell(cell);
 
         std::ranges::sort(faces_, {}, [](const Face& face) { return std::pair(face.key, face.first); });
         for (std::size_t i = 0, end = 0; i < faces_.size(); i = end) {
             for (end = i + 1; end < faces_.size() && faces_[end].key == faces_[i].key;) ++end;
-            if (end == i + 1) add_polygon(std::span(points_).subspan(faces_[i].first, faces_[i].num_points), faces_[i].cell);
+            if (end == i + 1)
+                add_polygon(std::span(points_).subspan(faces_[i].first, faces_[i].num_points), faces_[i].cell);
         }
         return std::move(triangles_);
     }
@@ -100,7 +102,8 @@ private:
 
     void add_polygon(std::span<const std::int32_t> points, std::int32_t cell)
     {
-        for (std::size_t i = 2; i < points.size(); ++i) triangles_.push_back({{points[0], points[i - 1], points[i]}, cell});
+        for (std::size_t i = 2; i < points.size(); ++i)
+            triangles_.push_back({{points[0], points[i - 1], points[i]}, cell});
     }
 
     const Mesh& mesh_;

@@ -15,7 +15,8 @@ struct Image {
 
     std::uint8_t* at(std::int32_t x, std::int32_t y)
     {
-        return pixels.data() + 3 * (static_cast<std::size_t>(y) * static_cast<std::size_t>(width) + static_cast<std::size_t>(x));
+        return pixels.data() +
+               3 * (static_cast<std::size_t>(y) * static_cast<std::size_t>(width) + static_cast<std::size_t>(x));
     }
 };
 

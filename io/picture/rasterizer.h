@@ -57,9 +57,12 @@ void Rasterizer::draw_triangle(const std::array<ScreenPoint, 3>& corners, float 
     const float area = (x(1) - x(0)) * (y(2) - y(0)) - (x(2) - x(0)) * (y(1) - y(0));
     if (!(area > 0 || area < 0)) return;
     const auto bounded = [](float value, std::int32_t limit) {
-        return static_cast<std::int32_t>(value < 0 ? 0 : value > static_cast<float>(limit) ? static_cast<float>(limit) : value);
+        return static_cast<std::int32_t>(value < 0                           ? 0
+                                         : value > static_cast<float>(limit) ? static_cast<float>(limit)
+                                                                             : value);
     };
-    const std::int32_t left = bounded(std::min({x(0), x(1), x(2)}), width_), top = bounded(std::min({y(0), y(1), y(2)}), height_);
+    const std::int32_t left = bounded(std::min({x(0), x(1), x(2)}), width_),
+                       top = bounded(std::min({y(0), y(1), y(2)}), height_);
     const std::int32_t right = bounded(std::max({x(0), x(1), x(2)}) + 1, width_ - 1);
     const std::int32_t bottom = bounded(std::max({y(0), y(1), y(2)}) + 1, height_ - 1);
     for (std::int32_t py = top; py <= bottom; ++py)
@@ -72,7 +75,8 @@ void Rasterizer::draw_triangle(const std::array<ScreenPoint, 3>& corners, float 
             constexpr float slack = -1e-4F;
             if (a < slack || b < slack || c < slack) continue;
             const float depth = a * corners[0].depth + b * corners[1].depth + c * corners[2].depth;
-            const std::size_t pixel = static_cast<std::size_t>(py) * static_cast<std::size_t>(width_) + static_cast<std::size_t>(px);
+            const std::size_t pixel =
+                static_cast<std::size_t>(py) * static_cast<std::size_t>(width_) + static_cast<std::size_t>(px);
             if (!(depth <= depths_[pixel])) continue;
             Color color = paint(a, b, c);
             for (float& channel : color) channel *= shade;

@@ -25,7 +25,8 @@ namespace {
 
 using Vector = std::array<double, 3>;
 
-constexpr std::array<std::pair<std::string_view, View>, 4> view_names{{{"iso", View::Iso}, {"side", View::Side}, {"front", View::Front}, {"top", View::Top}}};
+constexpr std::array<std::pair<std::string_view, View>, 4> view_names{
+    {{"iso", View::Iso}, {"side", View::Side}, {"front", View::Front}, {"top", View::Top}}};
 constexpr Color plain{0.72F, 0.74F, 0.78F}, not_a_number{0.9F, 0, 0.9F};
 constexpr std::size_t max_categories = 20;  // more different values are drawn as a range
 constexpr std::int32_t margin = 24, header_height = 56, legend_width = 150;
@@ -40,7 +41,8 @@ struct Paper {
 
 Paper paper_of(Theme theme)
 {
-    return theme == Theme::Dark ? Paper{{0.11F, 0.11F, 0.12F}, {0.9F, 0.9F, 0.9F}} : Paper{{1, 1, 1}, {0.12F, 0.12F, 0.12F}};
+    return theme == Theme::Dark ? Paper{{0.11F, 0.11F, 0.12F}, {0.9F, 0.9F, 0.9F}}
+                                : Paper{{1, 1, 1}, {0.12F, 0.12F, 0.12F}};
 }
 
 double dot(const Vector& a, const Vector& b)
@@ -127,7 +129,8 @@ const DataArray& find_color_array(const Mesh& mesh, const std::string& name, boo
         }
     const std::string nearest = nearest_name(name, names);
     throw InvalidInput("render_mesh: there is no cell or point array '" + name + "'. " +
-                       (list.empty() ? "The mesh has none at all." : "There are " + list + ".") + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                       (list.empty() ? "The mesh has none at all." : "There are " + list + ".") +
+                       (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
 }
 
 /// Returns the index of a component, or -1 for the magnitude of a vector, or the value itself.
@@ -135,12 +138,14 @@ std::int32_t find_component(const DataArray& array, const std::string& component
 {
     if (component.empty() || component == "magnitude") return array.num_components() == 1 ? 0 : -1;
     for (std::int32_t i = 0; i < array.num_components(); ++i) {
-        const bool is_named = static_cast<std::size_t>(i) < array.component_names.size() && array.component_names[i] == component;
+        const bool is_named =
+            static_cast<std::size_t>(i) < array.component_names.size() && array.component_names[i] == component;
         const bool is_axis = array.num_components() <= 3 && component == std::string(1, "xyz"[std::min(i, 2)]);
         if (is_named || is_axis || component == std::to_string(i)) return i;
     }
-    throw InvalidInput(fmt::format("render_mesh: array '{}' has no component '{}'; it has {}, numbered from 0 (x, y, z for up to three).", array.name(),
-                                   component, array.num_components()));
+    throw InvalidInput(fmt::format(
+        "render_mesh: array '{}' has no component '{}'; it has {}, numbered from 0 (x, y, z for up to three).",
+        array.name(), component, array.num_components()));
 }
 
 std::vector<double> color_values(const DataArray& array, std::int32_t component)
@@ -173,7 +178,8 @@ Scene make_scene(const Mesh& mesh, const RenderOptions& options)
 {
     Scene scene;
     scene.points.resize(static_cast<std::size_t>(mesh.num_points()));
-    for (std::int64_t i = 0; i < mesh.num_points(); ++i) scene.points[i] = {mesh.points.value(i, 0), mesh.points.value(i, 1), mesh.points.value(i, 2)};
+    for (std::int64_t i = 0; i < mesh.num_points(); ++i)
+        scene.points[i] = {mesh.points.value(i, 0), mesh.points.value(i, 1), mesh.points.value(i, 2)};
     scene.triangles = outer_surface(mesh);
     scene.is_drawn.assign(scene.points.size(), scene.triangles.empty());
     for (const SurfaceTriangle& triangle : scene.triangles)
@@ -183,9 +189,11 @@ Scene make_scene(const Mesh& mesh, const RenderOptions& options)
             if (!std::isfinite(value)) scene.is_drawn[i] = false;
     if (options.color_by.empty()) return scene;
     const DataArray& array = find_color_array(mesh, options.color_by, scene.values_on_cells);
-    if (array.type() == ScalarType::String) throw InvalidInput("render_mesh: array '" + array.name() + "' holds strings, which have no colours.");
+    if (array.type() == ScalarType::String)
+        throw InvalidInput("render_mesh: array '" + array.name() + "' holds strings, which have no colours.");
     scene.values = color_values(array, find_component(array, options.component));
-    scene.is_integer = array.num_components() == 1 && array.type() != ScalarType::Float32 && array.type() != ScalarType::Float64;
+    scene.is_integer =
+        array.num_components() == 1 && array.type() != ScalarType::Float32 && array.type() != ScalarType::Float64;
     return scene;
 }
 
@@ -284,11 +292,13 @@ struct Projection {
     ScreenPoint operator()(const Vector& point) const
     {
         return {static_cast<float>(center[0] + (dot(point, camera.right) - middle[0]) * scale),
-                static_cast<float>(center[1] + (-dot(point, camera.up) - middle[1]) * scale), static_cast<float>(-dot(point, camera.toward) * scale)};
+                static_cast<float>(center[1] + (-dot(point, camera.up) - middle[1]) * scale),
+                static_cast<float>(-dot(point, camera.toward) * scale)};
     }
 };
 
-Projection make_projection(const PictureGlance::Numbers& numbers, const RenderOptions& options, std::int32_t right_margin)
+Projection make_projection(const PictureGlance::Numbers& numbers, const RenderOptions& options,
+                           std::int32_t right_margin)
 {
     // A half model (cut at a symmetry plane) is shown from outside: from the side on which more of its surface faces
     // the viewer.
@@ -296,7 +306,8 @@ Projection make_projection(const PictureGlance::Numbers& numbers, const RenderOp
     const auto& [low, high] = (numbers.has_surface != 0 ? numbers.surface : numbers.dots)[side];
     const double room_x = std::max(8, options.width - 2 * margin - right_margin);
     const double room_y = std::max(8, options.height - header_height - margin);
-    const double scale = std::min(room_x / std::max(high[0] - low[0], 1e-300), room_y / std::max(high[1] - low[1], 1e-300));
+    const double scale =
+        std::min(room_x / std::max(high[0] - low[0], 1e-300), room_y / std::max(high[1] - low[1], 1e-300));
     return {camera_of(options.view, side == 1 ? 1 : -1),
             scale,
             {(low[0] + high[0]) / 2, (low[1] + high[1]) / 2},
@@ -306,15 +317,17 @@ Projection make_projection(const PictureGlance::Numbers& numbers, const RenderOp
 void draw_scene(Rasterizer& rasterizer, const Scene& scene, const Projection& project, const Coloring& coloring)
 {
     const Camera& camera = project.camera;
-    const Vector light =
-        normalized({camera.toward[0] + 0.5 * camera.up[0] - 0.35 * camera.right[0], camera.toward[1] + 0.5 * camera.up[1] - 0.35 * camera.right[1],
-                    camera.toward[2] + 0.5 * camera.up[2] - 0.35 * camera.right[2]});
+    const Vector light = normalized({camera.toward[0] + 0.5 * camera.up[0] - 0.35 * camera.right[0],
+                                     camera.toward[1] + 0.5 * camera.up[1] - 0.35 * camera.right[1],
+                                     camera.toward[2] + 0.5 * camera.up[2] - 0.35 * camera.right[2]});
     for (const SurfaceTriangle& triangle : scene.triangles) {
         const auto& [i, j, k] = triangle.points;
         if (!scene.is_drawn[i] || !scene.is_drawn[j] || !scene.is_drawn[k]) continue;
-        const Vector normal = normalized(cross(minus(scene.points[j], scene.points[i]), minus(scene.points[k], scene.points[i])));
+        const Vector normal =
+            normalized(cross(minus(scene.points[j], scene.points[i]), minus(scene.points[k], scene.points[i])));
         const auto shade = static_cast<float>(0.6 + 0.4 * std::abs(dot(normal, light)));  // both sides are lit
-        std::array<ScreenPoint, 3> corners{project(scene.points[i]), project(scene.points[j]), project(scene.points[k])};
+        std::array<ScreenPoint, 3> corners{project(scene.points[i]), project(scene.points[j]),
+                                           project(scene.points[k])};
         // If both sides of a thin sheet are at the same depth, the one that faces the viewer is visible.
         if (dot(normal, camera.toward) < 0)
             for (ScreenPoint& corner : corners) corner.depth += 0.5F;
@@ -332,7 +345,8 @@ void draw_scene(Rasterizer& rasterizer, const Scene& scene, const Projection& pr
     if (!scene.triangles.empty()) return;
     const bool has_values = !scene.values.empty() && !scene.values_on_cells;
     for (std::size_t i = 0; i < scene.points.size(); ++i)
-        if (scene.is_drawn[i]) rasterizer.draw_dot(project(scene.points[i]), 1.5F, has_values ? coloring.color(scene.values[i]) : plain);
+        if (scene.is_drawn[i])
+            rasterizer.draw_dot(project(scene.points[i]), 1.5F, has_values ? coloring.color(scene.values[i]) : plain);
 }
 
 void fill(Image& image, std::int32_t x, std::int32_t y, std::int32_t width, std::int32_t height, Color color)
@@ -349,19 +363,22 @@ void draw_legend(Image& image, const Coloring& coloring, Color ink)
         for (std::size_t i = 0; i < coloring.categories.size(); ++i) {
             const std::int32_t y = top + static_cast<std::int32_t>(i) * 26;
             fill(image, left, y, 22, 18, categorical_color(static_cast<std::int64_t>(i)));
-            draw_text(image, left + 30, y + 9 - label_rise, fmt::format("{:.4g}", coloring.categories[i]), label_size, ink);
+            draw_text(image, left + 30, y + 9 - label_rise, fmt::format("{:.4g}", coloring.categories[i]), label_size,
+                      ink);
         }
         return;
     }
     const std::int32_t height = std::max(8, image.height - top - 2 * margin);
-    for (std::int32_t y = 0; y < height; ++y) fill(image, left, top + y, 22, 1, coloring.color_of_part(1 - (y + 0.5) / height));
+    for (std::int32_t y = 0; y < height; ++y)
+        fill(image, left, top + y, 22, 1, coloring.color_of_part(1 - (y + 0.5) / height));
     constexpr int num_labels = 6;
     for (int i = 0; i < num_labels; ++i) {
         const double part = static_cast<double>(i) / (num_labels - 1);
         const auto y = static_cast<std::int32_t>(std::lround(top + (1 - part) * (height - 1)));
         fill(image, left + 22, y, 5, 1, ink);
         const bool is_end = coloring.is_clipped && (i == 0 || i == num_labels - 1);
-        const auto text = fmt::format("{}{:.4g}", is_end ? i == 0 ? "<" : ">" : "", coloring.low + part * (coloring.high - coloring.low));
+        const auto text = fmt::format("{}{:.4g}", is_end ? i == 0 ? "<" : ">" : "",
+                                      coloring.low + part * (coloring.high - coloring.low));
         draw_text(image, left + 31, y - label_rise, text, label_size, ink);
     }
 }
@@ -416,7 +433,8 @@ class PicturePainter::Canvas {
 public:
     Canvas(const PictureGlance& glance, const RenderOptions& options)
         : coloring_(make_coloring(glance, options)), has_surface_(glance.numbers.has_surface != 0),
-          projection_(make_projection(glance.numbers, options, coloring_.is_plain ? 0 : legend_width)), rasterizer_(options.width, options.height)
+          projection_(make_projection(glance.numbers, options, coloring_.is_plain ? 0 : legend_width)),
+          rasterizer_(options.width, options.height)
     {
     }
 
@@ -451,10 +469,13 @@ PicturePainter::PicturePainter(RenderOptions options) : options_(std::move(optio
 {
     for (const std::int32_t size : {options_.width, options_.height})
         if (size < 64 || size > 16384)
-            throw InvalidInput(fmt::format("render_mesh: a picture of {} x {} pixels; 64 to 16384 are possible each way.", options_.width, options_.height));
+            throw InvalidInput(
+                fmt::format("render_mesh: a picture of {} x {} pixels; 64 to 16384 are possible each way.",
+                            options_.width, options_.height));
     if (options_.range && !((*options_.range)[0] < (*options_.range)[1]))
-        throw InvalidInput(fmt::format("render_mesh: the colours' range from {:.4g} to {:.4g} is empty; give the lower end first.", (*options_.range)[0],
-                                       (*options_.range)[1]));
+        throw InvalidInput(
+            fmt::format("render_mesh: the colours' range from {:.4g} to {:.4g} is empty; give the lower end first.",
+                        (*options_.range)[0], (*options_.range)[1]));
 }
 
 PicturePainter::~PicturePainter() = default;

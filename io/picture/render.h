@@ -36,8 +36,8 @@ enum class Theme : std::uint8_t { Light, Dark };
 struct RenderOptions {
     std::string color_by = {};   ///< cell or point array; empty: plain grey
     std::string component = {};  ///< empty: the value, or a vector's magnitude; else x, y, z, 0, 1, ...
-    /// Range of the colours; by default the lowest and highest visible value, without the outer 0.5 % on each side if these
-    /// take up most of the range.
+    /// Range of the colours; by default the lowest and highest visible value, without the outer 0.5 % on each side if
+    /// these take up most of the range.
     std::optional<std::array<double, 2>> range = {};
     bool is_diverging = false;  ///< use a map with a pale middle of the range, for differences
     View view = View::Iso;
@@ -48,8 +48,8 @@ struct RenderOptions {
 
 /// Draws a surface, or the outer surface of a volume, or the points of a cloud, to a PNG file. Needs no display.
 ///
-/// Integer arrays of few values (parts, patches) get a colour each, others a perceptual colour map with a bar; NaN is drawn in
-/// magenta. Ghost cells (`vtkGhostType`) are left out.
+/// Integer arrays of few values (parts, patches) get a colour each, others a perceptual colour map with a bar; NaN is
+/// drawn in magenta. Ghost cells (`vtkGhostType`) are left out.
 /// @throws InvalidInput if there is no such array or component, or the size is outside [64, 16384].
 /// @throws IoError if the file cannot be written.
 void render_mesh(const Mesh& mesh, const std::filesystem::path& png, const RenderOptions& options = {});

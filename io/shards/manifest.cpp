@@ -27,12 +27,14 @@ constexpr const char* format_name = "meshard shards";
 constexpr std::int64_t most_rows_of_a_part = std::numeric_limits<std::int32_t>::max();
 
 /// An integer that counts rows, bytes or the like. @throws IoError if it is not one, or is larger than `most`
-std::int64_t count_at(const Json& json, const char* name, const std::string& where, std::int64_t most = std::numeric_limits<std::int64_t>::max())
+std::int64_t count_at(const Json& json, const char* name, const std::string& where,
+                      std::int64_t most = std::numeric_limits<std::int64_t>::max())
 {
     const Json& value = json.at(name);
     if (!value.is_number_unsigned() || value.get<std::uint64_t>() > static_cast<std::uint64_t>(most))
-        throw IoError(
-            fmt::format("{}: {} is {}, expected a whole number from 0 to {}. The manifest is damaged: cut the source again.", where, name, value.dump(), most));
+        throw IoError(fmt::format(
+            "{}: {} is {}, expected a whole number from 0 to {}. The manifest is damaged: cut the source again.", where,
+            name, value.dump(), most));
     return value.get<std::int64_t>();
 }
 
@@ -60,8 +62,10 @@ Json to_json(const PartitionQuality& quality)
                          {"components", part.num_components},
                          {"neighbors", part.neighbors},
                          {"neighbor_edges", part.neighbor_edges}});
-    return {
-        {"edge_cut", quality.edge_cut}, {"communication_volume", quality.communication_volume}, {"imbalance", quality.imbalance}, {"parts", std::move(parts)}};
+    return {{"edge_cut", quality.edge_cut},
+            {"communication_volume", quality.communication_volume},
+            {"imbalance", quality.imbalance},
+            {"parts", std::move(parts)}};
 }
 
 PartitionQuality quality_from_json(const Json& json)
@@ -106,7 +110,8 @@ ManifestArray array_from_json(const Json& json, const std::string& where)
     array.name = json.at("name").get<std::string>();
     array.stored_as = json.value("stored_as", array.name);
     array.type = scalar_type_from_name(json.at("type").get<std::string>(), where);
-    array.num_components = static_cast<std::int32_t>(count_at(json, "components", where, std::numeric_limits<std::int32_t>::max()));
+    array.num_components =
+        static_cast<std::int32_t>(count_at(json, "components", where, std::numeric_limits<std::int32_t>::max()));
     array.attribute = json.value("attribute", std::string());
     return array;
 }
@@ -159,7 +164,8 @@ void require_fitting_parts(const Manifest& manifest, const std::string& where)
     std::set<std::string_view> files;
     for (const auto& part : manifest.parts)
         if (!files.insert(part.file).second)
-            throw IoError(where + ": two parts have the piece '" + part.file + "', expected one each. The manifest is damaged: cut the source again.");
+            throw IoError(where + ": two parts have the piece '" + part.file +
+                          "', expected one each. The manifest is damaged: cut the source again.");
 }
 
 Manifest manifest_from_json(const Json& json, const std::string& where)
@@ -176,11 +182,13 @@ Manifest manifest_from_json(const Json& json, const std::string& where)
     manifest.info.versions = texts_from_json(json.at("versions"));
     manifest.info.quality = quality_from_json(json.at("quality"));
     const auto kind = json.at("kind").get<std::string>();
-    if (kind != "surface" && kind != "unstructured") throw IoError(where + ": kind is '" + kind + "', expected surface or unstructured.");
+    if (kind != "surface" && kind != "unstructured")
+        throw IoError(where + ": kind is '" + kind + "', expected surface or unstructured.");
     manifest.kind = kind == "surface" ? MeshKind::Surface : MeshKind::Unstructured;
     manifest.num_cells = count_at(json, "cells", where);
     manifest.num_points = count_at(json, "points", where);
-    manifest.num_ghost_layers = static_cast<std::int32_t>(count_at(json, "ghost_layers", where, std::numeric_limits<std::int32_t>::max()));
+    manifest.num_ghost_layers =
+        static_cast<std::int32_t>(count_at(json, "ghost_layers", where, std::numeric_limits<std::int32_t>::max()));
     manifest.bounds = json.at("bounds").get<std::array<double, 6>>();
     for (const Json& array : json.at("arrays")) manifest.arrays.push_back(array_from_json(array, where));
     for (const Json& part : json.at("parts")) manifest.parts.push_back(part_from_json(part, where));
@@ -199,8 +207,10 @@ bool is_shards_folder(const std::filesystem::path& dir)
 
 Manifest read_manifest(const std::filesystem::path& dir)
 {
-    if (!std::filesystem::exists(dir)) throw IoError("read_manifest: there is no folder " + dir.string() + ". Check the path.");
-    if (!is_shards_folder(dir)) throw IoError("read_manifest: " + dir.string() + " is not a shards folder: it has no manifest.json.");
+    if (!std::filesystem::exists(dir))
+        throw IoError("read_manifest: there is no folder " + dir.string() + ". Check the path.");
+    if (!is_shards_folder(dir))
+        throw IoError("read_manifest: " + dir.string() + " is not a shards folder: it has no manifest.json.");
     const auto path = dir / "manifest.json";
     const std::string where = "read_manifest: " + path.string();
     const auto file = MappedFile::open(path, "read_manifest");
@@ -234,8 +244,8 @@ void write_manifest(const std::filesystem::path& dir, const Manifest& manifest)
     try {
         write_file_atomically(dir / "manifest.json", with_hash(json).dump(2) + "\n");
     } catch (const nlohmann::json::exception& error) {
-        throw IoError("write_manifest: " + (dir / "manifest.json").string() + ": a name or path is not valid UTF-8, which JSON demands (" + error.what() +
-                      "). Rename it.");
+        throw IoError("write_manifest: " + (dir / "manifest.json").string() +
+                      ": a name or path is not valid UTF-8, which JSON demands (" + error.what() + "). Rename it.");
     }
 }
 

@@ -63,7 +63,8 @@ struct Manifest {
 /// Returns whether `dir` is a folder with a manifest.json.
 bool is_shards_folder(const std::filesystem::path& dir);
 
-/// @throws IoError if `dir` is no shards folder, its manifest is damaged, or differs from what was written; UnknownVersion.
+/// @throws IoError if `dir` is no shards folder, its manifest is damaged, or differs from what was written;
+/// UnknownVersion.
 Manifest read_manifest(const std::filesystem::path& dir);
 
 void write_manifest(const std::filesystem::path& dir, const Manifest& manifest);  ///< @throws IoError

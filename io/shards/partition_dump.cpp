@@ -49,8 +49,8 @@ namespace {
 
 std::string foam_header(const char* type, const char* location, const char* object)
 {
-    return std::string("FoamFile\n{\n    version     2.0;\n    format      ascii;\n    class       ") + type + ";\n    location    \"" + location +
-           "\";\n    object      " + object + ";\n}\n\n";
+    return std::string("FoamFile\n{\n    version     2.0;\n    format      ascii;\n    class       ") + type +
+           ";\n    location    \"" + location + "\";\n    object      " + object + ";\n}\n\n";
 }
 
 }  // namespace
@@ -73,8 +73,8 @@ std::vector<std::string> parse_dump_kinds(std::string_view list)
     return kinds;
 }
 
-PartitionDump::PartitionDump(const std::filesystem::path& folder, std::span<const std::string> kinds, std::int64_t num_rows, std::int64_t num_entries,
-                             std::int32_t num_parts)
+PartitionDump::PartitionDump(const std::filesystem::path& folder, std::span<const std::string> kinds,
+                             std::int64_t num_rows, std::int64_t num_entries, std::int32_t num_parts)
     : folder_(folder), num_parts_(num_parts)
 {
     for (const std::string& kind : kinds) {
@@ -111,7 +111,8 @@ void PartitionDump::add(const Csr& neighbors, std::span<const std::int32_t> owne
 {
     for (std::int64_t i = 0; graph_ && i < neighbors.num_rows(); ++i) {
         const auto row = neighbors.row(i);
-        for (std::size_t k = 0; k < row.size(); ++k) graph_->number(std::int64_t{row[k]} + 1, k + 1 < row.size() ? ' ' : '\n');
+        for (std::size_t k = 0; k < row.size(); ++k)
+            graph_->number(std::int64_t{row[k]} + 1, k + 1 < row.size() ? ' ' : '\n');
         if (row.empty()) graph_->text("\n");
     }
     for (auto* output : {parts_.get(), decomposition_.get()})
@@ -126,14 +127,18 @@ std::vector<std::filesystem::path> PartitionDump::commit()
         decomposition_->text(")\n");
         decomposition_->commit();
         written_.push_back(folder_ / "decomposeParDict");
-        write_file_atomically(written_.back(), foam_header("dictionary", "system", "decomposeParDict") + "numberOfSubdomains " + std::to_string(num_parts_) +
-                                                   ";\n\nmethod          manual;\n\nmanualCoeffs\n{\n    // in the case's folder constant\n"
-                                                   "    dataFile    \"cellDecomposition\";\n}\n");
+        write_file_atomically(
+            written_.back(),
+            foam_header("dictionary", "system", "decomposeParDict") + "numberOfSubdomains " +
+                std::to_string(num_parts_) +
+                ";\n\nmethod          manual;\n\nmanualCoeffs\n{\n    // in the case's folder constant\n"
+                "    dataFile    \"cellDecomposition\";\n}\n");
     }
     return std::move(written_);
 }
 
-std::vector<std::filesystem::path> dump_partition(const std::filesystem::path& folder, std::span<const std::string> kinds, const Csr& graph,
+std::vector<std::filesystem::path> dump_partition(const std::filesystem::path& folder,
+                                                  std::span<const std::string> kinds, const Csr& graph,
                                                   std::span<const std::int32_t> owners, std::int32_t num_parts)
 {
     PartitionDump dump(folder, kinds, static_cast<std::int64_t>(owners.size()), graph.num_entries(), num_parts);

@@ -24,8 +24,8 @@ std::vector<std::string> parse_dump_kinds(std::string_view list);
 class PartitionDump {
 public:
     /// @param num_entries   of the graph, which is symmetric. @throws InvalidInput for an unknown kind, IoError
-    PartitionDump(const std::filesystem::path& folder, std::span<const std::string> kinds, std::int64_t num_rows, std::int64_t num_entries,
-                  std::int32_t num_parts);
+    PartitionDump(const std::filesystem::path& folder, std::span<const std::string> kinds, std::int64_t num_rows,
+                  std::int64_t num_entries, std::int32_t num_parts);
     ~PartitionDump();
 
     /// Returns whether one of the kinds needs the graph besides the owners.
@@ -49,7 +49,8 @@ private:
 };
 
 /// Dumps a cut in memory. @throws as PartitionDump
-std::vector<std::filesystem::path> dump_partition(const std::filesystem::path& folder, std::span<const std::string> kinds, const Csr& graph,
+std::vector<std::filesystem::path> dump_partition(const std::filesystem::path& folder,
+                                                  std::span<const std::string> kinds, const Csr& graph,
                                                   std::span<const std::int32_t> owners, std::int32_t num_parts);
 
 }  // namespace meshard

@@ -27,7 +27,8 @@ bool is_blank(char c)
 }
 
 // Reads numbers between white space, after `num_before` earlier ones. @return the number of all.
-std::int64_t take_numbers(const std::filesystem::path& path, std::string_view text, std::int64_t num_before, const std::function<void(std::int32_t)>& take)
+std::int64_t take_numbers(const std::filesystem::path& path, std::string_view text, std::int64_t num_before,
+                          const std::function<void(std::int32_t)>& take)
 {
     const auto* at = text.data();
     const auto* end = text.data() + text.size();
@@ -37,8 +38,8 @@ std::int64_t take_numbers(const std::filesystem::path& path, std::string_view te
         std::int32_t number = 0;
         const auto [next, error] = std::from_chars(at, end, number);
         if (error != std::errc{} || number < 0)
-            fail(path,
-                 fmt::format("has '{}' as its number {}; expected a part, 0 or above.", std::string(at, std::min<std::ptrdiff_t>(end - at, 12)), num_before));
+            fail(path, fmt::format("has '{}' as its number {}; expected a part, 0 or above.",
+                                   std::string(at, std::min<std::ptrdiff_t>(end - at, 12)), num_before));
         take(number);
         ++num_before;
         at = next;
@@ -61,8 +62,10 @@ void read_partition_file(const std::filesystem::path& path, const std::function<
         text.resize(kept + static_cast<std::size_t>(file.gcount()));
         if (is_first && text.find("FoamFile") != std::string::npos) {
             const auto numbers = FoamFile(path).read_labels();
-            if (const auto bad = std::ranges::find_if(numbers, [](std::int32_t number) { return number < 0; }); bad != numbers.end())
-                fail(path, fmt::format("has {} as its number {}; expected a part, 0 or above.", *bad, bad - numbers.begin()));
+            if (const auto bad = std::ranges::find_if(numbers, [](std::int32_t number) { return number < 0; });
+                bad != numbers.end())
+                fail(path,
+                     fmt::format("has {} as its number {}; expected a part, 0 or above.", *bad, bad - numbers.begin()));
             std::ranges::for_each(numbers, take);
             return;
         }
@@ -70,7 +73,8 @@ void read_partition_file(const std::filesystem::path& path, const std::function<
         while (file && whole > 0 && !is_blank(text[whole - 1])) --whole;
         num_taken = take_numbers(path, std::string_view(text).substr(0, whole), num_taken, take);
         text.erase(0, whole);
-        if (text.size() > block) fail(path, "has a million characters without white space; expected numbers, one a line.");
+        if (text.size() > block)
+            fail(path, "has a million characters without white space; expected numbers, one a line.");
     }
 }
 

@@ -37,7 +37,8 @@ std::string without_global_ids(const std::string& attribute)
     return kept;
 }
 
-void describe_group(std::vector<ManifestArray>& described, const std::string& group, const std::vector<DataArray>& arrays)
+void describe_group(std::vector<ManifestArray>& described, const std::string& group,
+                    const std::vector<DataArray>& arrays)
 {
     for (const DataArray& array : arrays) {
         ManifestArray entry{group, array.name(), array.name(), array.type(), array.num_components(), array.attribute};
@@ -116,7 +117,8 @@ public:
     {
         if (mesh_.kind != manifest_.kind) fail("is of another kind than the manifest says");
         const bool is_cloud = manifest_.num_cells == 0;
-        if (is_cloud && mesh_.num_cells() > 0) fail("has cells, but the manifest says that the source is a point cloud");
+        if (is_cloud && mesh_.num_cells() > 0)
+            fail("has cells, but the manifest says that the source is a point cloud");
         const auto levels = take<std::uint8_t>(is_cloud ? mesh_.point_data : mesh_.cell_data, ghost_level);
         subdomain_.ghost_levels.assign(levels.begin(), levels.end());
         if (!is_cloud) restore_cell_order();
@@ -140,10 +142,11 @@ private:
     std::vector<T> take(std::vector<DataArray>& arrays, const char* name)
     {
         const auto found = std::ranges::find(arrays, name, &DataArray::name);
-        if (found == arrays.end()) fail(std::string("has no array '") + name + "', which every piece of a shards folder has");
+        if (found == arrays.end())
+            fail(std::string("has no array '") + name + "', which every piece of a shards folder has");
         if (found->type() != scalar_type_of<T>() || found->num_components() != 1)
-            fail(std::string("has an array '") + name + "' of " + std::string(to_string(found->type())) + ", expected " +
-                 std::string(to_string(scalar_type_of<T>())));
+            fail(std::string("has an array '") + name + "' of " + std::string(to_string(found->type())) +
+                 ", expected " + std::string(to_string(scalar_type_of<T>())));
         const auto values = found->values<T>();
         std::vector<T> taken(values.begin(), values.end());
         arrays.erase(found);
@@ -154,7 +157,8 @@ private:
     void restore_cell_order()
     {
         if (mesh_.kind == MeshKind::Unstructured) return;
-        const std::array<const DataArray*, 3> arrays{find_array(mesh_.cell_data, ghost_type), find_array(mesh_.cell_data, owner_id),
+        const std::array<const DataArray*, 3> arrays{find_array(mesh_.cell_data, ghost_type),
+                                                     find_array(mesh_.cell_data, owner_id),
                                                      find_array(mesh_.cell_data, cell_ids)};
         if (std::ranges::find(arrays, nullptr) != arrays.end()) return;  // reported when the arrays are taken
         const auto key = [&](std::int32_t cell) {
@@ -181,11 +185,15 @@ private:
         map.num_global = num_global;
         map.global_ids = take<std::int64_t>(arrays, ids_name);
         map.num_owned = static_cast<std::int32_t>(std::ranges::find(flags, 1) - flags.begin());
-        if (std::ranges::any_of(flags.begin() + map.num_owned, flags.end(), [](std::uint8_t flag) { return flag != 1; }) ||
-            std::ranges::any_of(flags.begin(), flags.begin() + map.num_owned, [](std::uint8_t flag) { return flag != 0; }))
+        if (std::ranges::any_of(flags.begin() + map.num_owned, flags.end(),
+                                [](std::uint8_t flag) { return flag != 1; }) ||
+            std::ranges::any_of(flags.begin(), flags.begin() + map.num_owned,
+                                [](std::uint8_t flag) { return flag != 0; }))
             fail("does not have its owned rows first and its ghosts after them in vtkGhostType");
         for (std::int32_t i = 0; i < map.num_owned; ++i)
-            if (owners[i] != subdomain_.part) fail(fmt::format("owns the row {} of {}, but PartitionId says {}", map.global_ids[i], ids_name, owners[i]));
+            if (owners[i] != subdomain_.part)
+                fail(fmt::format("owns the row {} of {}, but PartitionId says {}", map.global_ids[i], ids_name,
+                                 owners[i]));
         map.ghost_owners.assign(owners.begin() + map.num_owned, owners.end());
         return map;
     }
@@ -196,10 +204,12 @@ private:
         for (const ManifestArray& wanted : manifest_.arrays) {
             auto& stored = group_of(mesh_, wanted.group);
             const auto found = std::ranges::find(stored, wanted.stored_as, &DataArray::name);
-            if (found == stored.end()) fail("has no " + wanted.group + " array '" + wanted.stored_as + "', which the manifest lists");
+            if (found == stored.end())
+                fail("has no " + wanted.group + " array '" + wanted.stored_as + "', which the manifest lists");
             if (found->type() != wanted.type || found->num_components() != wanted.num_components)
-                fail(fmt::format("has the {} array '{}' as {} x {}, the manifest as {} x {}", wanted.group, wanted.stored_as, found->num_components(),
-                                 to_string(found->type()), wanted.num_components, to_string(wanted.type)));
+                fail(fmt::format("has the {} array '{}' as {} x {}, the manifest as {} x {}", wanted.group,
+                                 wanted.stored_as, found->num_components(), to_string(found->type()),
+                                 wanted.num_components, to_string(wanted.type)));
             DataArray array = std::move(*found);
             stored.erase(found);
             array.rename(wanted.name);
@@ -208,7 +218,8 @@ private:
         }
         for (const char* group : {"point", "cell", "field"})
             if (const auto& left = group_of(mesh_, group); !left.empty())
-                fail(std::string("has the ") + group + " array '" + left.front().name() + "', which the manifest does not list");
+                fail(std::string("has the ") + group + " array '" + left.front().name() +
+                     "', which the manifest does not list");
         mesh_.point_data = std::move(source_like.point_data);
         mesh_.cell_data = std::move(source_like.cell_data);
         mesh_.field_data = std::move(source_like.field_data);
@@ -237,7 +248,8 @@ void write_piece(const std::filesystem::path& path, const Subdomain& subdomain, 
     write_vtk_xml(path, mesh, mesh.kind, options);
 }
 
-void write_piece_index(const std::filesystem::path& path, const Subdomain& like, std::span<const std::string> sources, std::span<const std::string> hashes)
+void write_piece_index(const std::filesystem::path& path, const Subdomain& like, std::span<const std::string> sources,
+                       std::span<const std::string> hashes)
 {
     // An index has no rows, only names and types of arrays.
     write_vtk_index(path, piece_mesh(like), sources, like.num_ghost_layers, hashes);

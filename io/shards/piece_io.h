@@ -25,12 +25,12 @@ std::vector<ManifestArray> piece_arrays(const Mesh& mesh);
 /// | `PartitionId`   | `PartitionId`    | Int32: the owner                                                       |
 /// | `GhostLevel`    |                  | UInt8: 0 for owned rows, k in the k-th layer (of a cloud: on its points) |
 ///
-/// Rows are in local order, owned first. A .vtp with cells of several kinds keeps VTK's order (vertices, lines, polygons,
-/// strips) and the local order within each.
+/// Rows are in local order, owned first. A .vtp with cells of several kinds keeps VTK's order (vertices, lines,
+/// polygons, strips) and the local order within each.
 void write_piece(const std::filesystem::path& path, const Subdomain& subdomain, const WriteOptions& options = {});
 
-/// Writes the .pvtu or .pvtp that names the pieces. `like` is any of the subdomains: all have the same arrays; `sources` are
-/// the pieces' paths relative to the index, `hashes` those of their bytes; empty: none.
+/// Writes the .pvtu or .pvtp that names the pieces. `like` is any of the subdomains: all have the same arrays;
+/// `sources` are the pieces' paths relative to the index, `hashes` those of their bytes; empty: none.
 void write_piece_index(const std::filesystem::path& path, const Subdomain& like, std::span<const std::string> sources,
                        std::span<const std::string> hashes = {});
 

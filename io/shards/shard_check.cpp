@@ -21,7 +21,17 @@ namespace {
 
 constexpr std::size_t max_faults = 100;
 
-enum PromiseNumber : std::size_t { ManifestFile, Index, Pieces, Owners, GhostOwners, PointOwners, Quality, Ghosts, Values };
+enum PromiseNumber : std::size_t {
+    ManifestFile,
+    Index,
+    Pieces,
+    Owners,
+    GhostOwners,
+    PointOwners,
+    Quality,
+    Ghosts,
+    Values
+};
 
 // In the order of PromiseNumber.
 const std::vector<ShardPromise> promises{
@@ -81,7 +91,8 @@ private:
         for (const XmlElement& element : file.require_child(file.root(), file.type()).children)
             if (const auto* source = element.attribute("Source")) sources.push_back(*source);
         for (const ManifestPart& part : manifest_.parts) expected.push_back(part.file);
-        if (sources != expected) add(Index, path.string() + " does not name the pieces of the manifest in their order.");
+        if (sources != expected)
+            add(Index, path.string() + " does not name the pieces of the manifest in their order.");
     }
 
     void load(std::int32_t part)
@@ -101,7 +112,9 @@ private:
         test(Owners, [&] {
             for (const Subdomain& subdomain : subdomains_)
                 for (const std::int64_t id : (subdomain.*rows).owned()) {
-                    if (owners[id] >= 0) add(Owners, fmt::format("{} {} is owned by part {} and by part {}.", noun, id, owners[id], subdomain.part));
+                    if (owners[id] >= 0)
+                        add(Owners, fmt::format("{} {} is owned by part {} and by part {}.", noun, id, owners[id],
+                                                subdomain.part));
                     owners[id] = subdomain.part;
                 }
             for (std::int64_t id = 0; id < num_global; ++id)
@@ -112,8 +125,10 @@ private:
                 const IndexMap& map = subdomain.*rows;
                 for (std::int32_t i = 0; i < map.num_ghosts(); ++i)
                     if (owners[map.ghosts()[i]] != map.ghost_owners[i])
-                        add(GhostOwners, fmt::format("part {}: ghost {} {} names part {} as its owner, which is part {}.", subdomain.part, noun,
-                                                     map.ghosts()[i], map.ghost_owners[i], owners[map.ghosts()[i]]));
+                        add(GhostOwners,
+                            fmt::format("part {}: ghost {} {} names part {} as its owner, which is part {}.",
+                                        subdomain.part, noun, map.ghosts()[i], map.ghost_owners[i],
+                                        owners[map.ghosts()[i]]));
             }
         });
         return owners;
@@ -143,8 +158,9 @@ private:
             std::vector<GhostLayer> ghosts(subdomains_.size());
             if (manifest_.num_ghost_layers > 0) {
                 const GhostRule rule = stated_ghost_rule();
-                ghosts = rule == GhostRule{} ? ghost_layers(graph, owners_, manifest_.num_ghost_layers)
-                                             : ghost_layers(ghost_relation(merged, rule), owners_, manifest_.num_ghost_layers);
+                ghosts = rule == GhostRule{}
+                             ? ghost_layers(graph, owners_, manifest_.num_ghost_layers)
+                             : ghost_layers(ghost_relation(merged, rule), owners_, manifest_.num_ghost_layers);
             }
             for (const Subdomain& subdomain : subdomains_) {
                 check_ghosts(subdomain, ghosts[subdomain.part]);
@@ -162,7 +178,8 @@ private:
         for (std::size_t i = 0; i < expected.size(); ++i)
             if (expected[i] != point_owners_.owners[i])
                 add(PointOwners,
-                    fmt::format("point {} is owned by part {}, but the first cell that uses it by part {}.", i, point_owners_.owners[i], expected[i]));
+                    fmt::format("point {} is owned by part {}, but the first cell that uses it by part {}.", i,
+                                point_owners_.owners[i], expected[i]));
     }
 
     void check_quality(const Csr& graph)
@@ -170,25 +187,35 @@ private:
         const PartitionQuality& stated = manifest_.info.quality;
         if (stated.parts.empty()) return;
         const PartitionQuality found = measure_quality(owners_, graph);
-        if (stated.edge_cut != found.edge_cut) add(Quality, fmt::format("the manifest states an edge cut of {}, found {}.", stated.edge_cut, found.edge_cut));
+        if (stated.edge_cut != found.edge_cut)
+            add(Quality,
+                fmt::format("the manifest states an edge cut of {}, found {}.", stated.edge_cut, found.edge_cut));
         if (stated.communication_volume != found.communication_volume)
-            add(Quality, fmt::format("the manifest states a communication volume of {}, found {}.", stated.communication_volume, found.communication_volume));
+            add(Quality, fmt::format("the manifest states a communication volume of {}, found {}.",
+                                     stated.communication_volume, found.communication_volume));
         if (stated.parts.size() != found.parts.size())
-            add(Quality, fmt::format("the manifest states figures of {} parts, found {}.", stated.parts.size(), found.parts.size()));
-        for (std::size_t part = 0; part < std::min(stated.parts.size(), found.parts.size()); ++part) check_figures(part, stated.parts[part], found.parts[part]);
+            add(Quality, fmt::format("the manifest states figures of {} parts, found {}.", stated.parts.size(),
+                                     found.parts.size()));
+        for (std::size_t part = 0; part < std::min(stated.parts.size(), found.parts.size()); ++part)
+            check_figures(part, stated.parts[part], found.parts[part]);
     }
 
     void check_figures(std::size_t part, const PartQuality& stated, const PartQuality& found)
     {
         const auto compare = [&](const char* what, std::int64_t said, std::int64_t measured) {
-            if (said != measured) add(Quality, fmt::format("the manifest states {} {} of part {}, found {}.", said, what, part, measured));
+            if (said != measured)
+                add(Quality,
+                    fmt::format("the manifest states {} {} of part {}, found {}.", said, what, part, measured));
         };
         compare("owned rows", stated.num_owned, found.num_owned);
         compare("ghosts", stated.num_ghosts, found.num_ghosts);
         compare("cut edges", stated.cut_edges, found.cut_edges);
         compare("connected pieces", stated.num_components, found.num_components);
         if (stated.neighbors != found.neighbors || stated.neighbor_edges != found.neighbor_edges)
-            add(Quality, fmt::format("the manifest states other neighbours of part {} than it has, or other numbers of edges to them.", part));
+            add(Quality,
+                fmt::format(
+                    "the manifest states other neighbours of part {} than it has, or other numbers of edges to them.",
+                    part));
     }
 
     void check_ghosts(const Subdomain& subdomain, const GhostLayer& expected)
@@ -196,17 +223,23 @@ private:
         using Ghost = std::pair<std::int64_t, int>;  // row, level
         const IndexMap& map = subdomain.rows();
         std::vector<Ghost> wanted, found;
-        for (std::size_t i = 0; i < expected.rows.size(); ++i) wanted.emplace_back(expected.rows[i], expected.levels[i]);
-        for (std::int32_t i = map.num_owned; i < map.num_local(); ++i) found.emplace_back(map.global_ids[i], subdomain.ghost_levels[i]);
+        for (std::size_t i = 0; i < expected.rows.size(); ++i)
+            wanted.emplace_back(expected.rows[i], expected.levels[i]);
+        for (std::int32_t i = map.num_owned; i < map.num_local(); ++i)
+            found.emplace_back(map.global_ids[i], subdomain.ghost_levels[i]);
         std::ranges::sort(wanted);
         std::ranges::sort(found);
         const auto [in_wanted, in_found] = std::ranges::mismatch(wanted, found);
         const auto describe = [](const std::vector<Ghost>& ghosts, auto at) {
-            return at == ghosts.end() ? std::string("no further one") : fmt::format("{} in layer {}", at->first, at->second);
+            return at == ghosts.end() ? std::string("no further one")
+                                      : fmt::format("{} in layer {}", at->first, at->second);
         };
         if (in_wanted != wanted.end() || in_found != found.end())
-            add(Ghosts, fmt::format("part {}: its ghosts are not the {} layers around it; the first difference: expected {}, found {}.", subdomain.part,
-                                    manifest_.num_ghost_layers, describe(wanted, in_wanted), describe(found, in_found)));
+            add(Ghosts,
+                fmt::format(
+                    "part {}: its ghosts are not the {} layers around it; the first difference: expected {}, found {}.",
+                    subdomain.part, manifest_.num_ghost_layers, describe(wanted, in_wanted),
+                    describe(found, in_found)));
     }
 
     void check_ghost_points(const Subdomain& subdomain, const Mesh& merged)
@@ -220,8 +253,9 @@ private:
         wanted.erase(std::ranges::unique(wanted).begin(), wanted.end());
         std::ranges::sort(found);
         if (wanted != found)
-            add(Ghosts, fmt::format("part {} has {} ghost points, but its cells use {} that it does not own, or other ones.", subdomain.part, found.size(),
-                                    wanted.size()));
+            add(Ghosts,
+                fmt::format("part {} has {} ghost points, but its cells use {} that it does not own, or other ones.",
+                            subdomain.part, found.size(), wanted.size()));
     }
 
     /// Compares the rows of a part with those of their owners, bit by bit.
@@ -230,7 +264,8 @@ private:
         const std::vector<std::int32_t> cells(subdomain.cells.global_ids.begin(), subdomain.cells.global_ids.end());
         const std::vector<std::int32_t> points(subdomain.points.global_ids.begin(), subdomain.points.global_ids.end());
         const std::string found = difference(extract_mesh(merged, cells, points), subdomain.mesh);
-        if (!found.empty()) add(Values, fmt::format("part {} differs from the owners of its rows: {}", subdomain.part, found));
+        if (!found.empty())
+            add(Values, fmt::format("part {} differs from the owners of its rows: {}", subdomain.part, found));
     }
 
     std::filesystem::path dir_;
@@ -252,7 +287,8 @@ std::vector<ShardPromise> test_shards(const std::filesystem::path& dir)
 std::vector<std::string> check_shards(const std::filesystem::path& dir)
 {
     std::vector<std::string> faults;
-    for (const ShardPromise& promise : test_shards(dir)) faults.insert(faults.end(), promise.faults.begin(), promise.faults.end());
+    for (const ShardPromise& promise : test_shards(dir))
+        faults.insert(faults.end(), promise.faults.begin(), promise.faults.end());
     return faults;
 }
 

@@ -48,14 +48,16 @@ std::array<double, 6> bounds_of(const std::vector<WrittenShard>& shards)
 {
     std::array<double, 6> bounds{infinity, -infinity, infinity, -infinity, infinity, -infinity};
     for (const WrittenShard& shard : shards)
-        for (std::size_t i = 0; i < 6; ++i) bounds[i] = i % 2 == 0 ? std::min(bounds[i], shard.bounds[i]) : std::max(bounds[i], shard.bounds[i]);
+        for (std::size_t i = 0; i < 6; ++i)
+            bounds[i] = i % 2 == 0 ? std::min(bounds[i], shard.bounds[i]) : std::max(bounds[i], shard.bounds[i]);
     if (bounds[0] > bounds[1] || bounds[2] > bounds[3] || bounds[4] > bounds[5]) bounds.fill(0);
     return bounds;
 }
 
 }  // namespace
 
-PartialFolder::PartialFolder(const std::filesystem::path& dir) : final_(std::filesystem::absolute(dir).lexically_normal())
+PartialFolder::PartialFolder(const std::filesystem::path& dir)
+    : final_(std::filesystem::absolute(dir).lexically_normal())
 {
     if (!final_.has_filename()) final_ = final_.parent_path();
     std::error_code error;
@@ -66,7 +68,9 @@ PartialFolder::PartialFolder(const std::filesystem::path& dir) : final_(std::fil
     above_.emplace(final_);
     std::filesystem::remove_all(partial_, error);
     std::filesystem::create_directory(partial_, error);
-    if (error) throw IoError("save_subdomains: cannot create the folder " + dir.string() + ": " + error.message() + ". Choose a place that you may write to.");
+    if (error)
+        throw IoError("save_subdomains: cannot create the folder " + dir.string() + ": " + error.message() +
+                      ". Choose a place that you may write to.");
 }
 
 PartialFolder::~PartialFolder()
@@ -79,7 +83,8 @@ void PartialFolder::commit()
 {
     throw_if_interrupted();
     std::error_code error;
-    if (std::filesystem::exists(final_, error)) throw IoError("save_subdomains: " + final_.string() + " has come to exist meanwhile; choose another name.");
+    if (std::filesystem::exists(final_, error))
+        throw IoError("save_subdomains: " + final_.string() + " has come to exist meanwhile; choose another name.");
     // One sync for all pieces instead of one for each piece.
     const int descriptor = ::open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     const bool is_on_disk = descriptor >= 0 && ::syncfs(descriptor) == 0;
@@ -96,7 +101,9 @@ WrittenShard write_shard(const std::filesystem::path& folder, const Subdomain& s
     const auto path = folder / name;
     std::error_code error;
     std::filesystem::create_directory(path.parent_path(), error);
-    if (error) throw IoError("save_subdomains: cannot create the folder " + path.parent_path().string() + ": " + error.message() + ".");
+    if (error)
+        throw IoError("save_subdomains: cannot create the folder " + path.parent_path().string() + ": " +
+                      error.message() + ".");
     write_piece(path, subdomain, {.compression = compression, .sync = false});
     return {{.file = name,
              .num_owned_cells = subdomain.cells.num_owned,
@@ -123,10 +130,12 @@ Subdomain without_rows(const Mesh& mesh, std::int32_t num_parts, std::int32_t nu
     return like;
 }
 
-void finish_shards(const std::filesystem::path& folder, const Subdomain& like, const std::vector<WrittenShard>& shards, ShardsInfo info)
+void finish_shards(const std::filesystem::path& folder, const Subdomain& like, const std::vector<WrittenShard>& shards,
+                   ShardsInfo info)
 {
     std::error_code error;
-    if (info.source_hash.empty() && std::filesystem::is_regular_file(info.source, error)) info.source_hash = hash_file(info.source);
+    if (info.source_hash.empty() && std::filesystem::is_regular_file(info.source, error))
+        info.source_hash = hash_file(info.source);
     Manifest manifest;
     manifest.info = std::move(info);
     manifest.kind = like.mesh.kind;

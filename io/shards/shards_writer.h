@@ -39,14 +39,17 @@ struct WrittenShard {
 };
 
 /// Writes the piece of one part into a shards folder that is being made. @throws IoError
-WrittenShard write_shard(const std::filesystem::path& folder, const Subdomain& subdomain, Compression compression = Compression::None);
+WrittenShard write_shard(const std::filesystem::path& folder, const Subdomain& subdomain,
+                         Compression compression = Compression::None);
 
 /// A subdomain without rows, with the data that all subdomains of `mesh` share: kind, names and types of arrays, field
 /// data, counts.
 Subdomain without_rows(const Mesh& mesh, std::int32_t num_parts, std::int32_t num_ghost_layers);
 
-/// Writes the index and the manifest of a shards folder. `shards` are all parts in order; the manifest gets their entries and bounds. `like` is one of the
-/// subdomains, with its rows or without. `info.source_hash` is computed from the file `info.source` if it is empty and the file exists.
-void finish_shards(const std::filesystem::path& folder, const Subdomain& like, const std::vector<WrittenShard>& shards, ShardsInfo info);
+/// Writes the index and the manifest of a shards folder. `shards` are all parts in order; the manifest gets their
+/// entries and bounds. `like` is one of the subdomains, with its rows or without. `info.source_hash` is computed from
+/// the file `info.source` if it is empty and the file exists.
+void finish_shards(const std::filesystem::path& folder, const Subdomain& like, const std::vector<WrittenShard>& shards,
+                   ShardsInfo info);
 
 }  // namespace meshard

@@ -26,11 +26,14 @@ void require_parts_of_one_mesh(std::span<const Subdomain> subdomains)
     const Subdomain& first = subdomains.front();
     for (std::size_t i = 0; i < subdomains.size(); ++i) {
         const Subdomain& subdomain = subdomains[i];
-        if (subdomain.part != static_cast<std::int32_t>(i) || subdomain.num_parts != static_cast<std::int32_t>(subdomains.size()))
-            throw InvalidInput(fmt::format("save_subdomains: subdomain {} of {} says it is part {} of {}. Pass all parts in order.", i, subdomains.size(),
-                                           subdomain.part, subdomain.num_parts));
-        if (subdomain.cells.num_global != first.cells.num_global || subdomain.points.num_global != first.points.num_global ||
-            subdomain.mesh.kind != first.mesh.kind || subdomain.num_ghost_layers != first.num_ghost_layers)
+        if (subdomain.part != static_cast<std::int32_t>(i) ||
+            subdomain.num_parts != static_cast<std::int32_t>(subdomains.size()))
+            throw InvalidInput(
+                fmt::format("save_subdomains: subdomain {} of {} says it is part {} of {}. Pass all parts in order.", i,
+                            subdomains.size(), subdomain.part, subdomain.num_parts));
+        if (subdomain.cells.num_global != first.cells.num_global ||
+            subdomain.points.num_global != first.points.num_global || subdomain.mesh.kind != first.mesh.kind ||
+            subdomain.num_ghost_layers != first.num_ghost_layers)
             throw InvalidInput(fmt::format("save_subdomains: subdomain {} is of another mesh than subdomain 0.", i));
     }
 }
@@ -58,10 +61,11 @@ void require_written_piece(const std::filesystem::path& dir, const ManifestPart&
     std::error_code error;
     const auto size = static_cast<std::int64_t>(std::filesystem::file_size(path, error));
     if (!error && size != part.num_bytes)
-        throw IoError(fmt::format("load_subdomain: {} has {} bytes, the manifest says {}. Cut the source again.", path.string(), size, part.num_bytes));
+        throw IoError(fmt::format("load_subdomain: {} has {} bytes, the manifest says {}. Cut the source again.",
+                                  path.string(), size, part.num_bytes));
     if (const std::string hash = hash_file(path); hash != part.hash)
-        throw IoError("load_subdomain: " + path.string() + " has the hash " + hash + ", the manifest says " + part.hash +
-                      ": its content was changed. Cut the source again.");
+        throw IoError("load_subdomain: " + path.string() + " has the hash " + hash + ", the manifest says " +
+                      part.hash + ": its content was changed. Cut the source again.");
 }
 
 Subdomain load_subdomain(const std::filesystem::path& dir, std::int32_t part, PieceCheck check)
@@ -69,13 +73,16 @@ Subdomain load_subdomain(const std::filesystem::path& dir, std::int32_t part, Pi
     return load_subdomain(dir, read_manifest(dir), part, check);
 }
 
-Subdomain load_subdomain(const std::filesystem::path& dir, const Manifest& manifest, std::int32_t part, PieceCheck check)
+Subdomain load_subdomain(const std::filesystem::path& dir, const Manifest& manifest, std::int32_t part,
+                         PieceCheck check)
 {
     if (part < 0 || part >= manifest.num_parts())
-        throw InvalidInput(fmt::format("load_subdomain: {} has the parts 0 to {}, not {}.", dir.string(), manifest.num_parts() - 1, part));
+        throw InvalidInput(fmt::format("load_subdomain: {} has the parts 0 to {}, not {}.", dir.string(),
+                                       manifest.num_parts() - 1, part));
     const ManifestPart& expected = manifest.parts[part];
     const auto path = dir / expected.file;
-    // A second thread hashes the piece while this one reads it: both need the bytes in memory, and reading takes longer.
+    // A second thread hashes the piece while this one reads it: both need the bytes in memory, and reading takes
+    // longer.
     std::future<void> compared;
     if (check == PieceCheck::Compare) compared = std::async(require_written_piece, std::cref(dir), std::cref(expected));
     Subdomain subdomain;
@@ -87,7 +94,9 @@ Subdomain load_subdomain(const std::filesystem::path& dir, const Manifest& manif
     }
     if (compared.valid()) compared.get();
     const auto require = [&](const char* what, std::int64_t found, std::int64_t count) {
-        if (found != count) throw IoError(fmt::format("load_subdomain: {} has {} {}, the manifest says {}.", path.string(), found, what, count));
+        if (found != count)
+            throw IoError(
+                fmt::format("load_subdomain: {} has {} {}, the manifest says {}.", path.string(), found, what, count));
     };
     require("owned cells", subdomain.cells.num_owned, expected.num_owned_cells);
     require("ghost cells", subdomain.cells.num_ghosts(), expected.num_ghost_cells);
@@ -100,10 +109,12 @@ std::vector<Subdomain> load_subdomains(const std::filesystem::path& dir, PieceCh
 {
     const Manifest manifest = read_manifest(dir);
     std::vector<Subdomain> subdomains(manifest.parts.size());
-    const auto num_threads = std::min<std::size_t>(std::max(1U, std::thread::hardware_concurrency()), subdomains.size());
+    const auto num_threads =
+        std::min<std::size_t>(std::max(1U, std::thread::hardware_concurrency()), subdomains.size());
     run_on_threads(static_cast<std::int32_t>(num_threads), [&](const std::function<std::int64_t()>& next) {
         for (auto part = next(); part < manifest.num_parts(); part = next())
-            subdomains[static_cast<std::size_t>(part)] = load_subdomain(dir, manifest, static_cast<std::int32_t>(part), check);
+            subdomains[static_cast<std::size_t>(part)] =
+                load_subdomain(dir, manifest, static_cast<std::int32_t>(part), check);
     });
     return subdomains;
 }

@@ -17,8 +17,8 @@ namespace meshard {
 ///     DIR/mesh.pvtu | mesh.pvtp    opens all pieces in ParaView
 ///     DIR/pieces/mesh_0000.vtu     one a part (piece_io.h describes its arrays)
 ///
-/// The folder appears complete or not at all: it is written as `DIR.partial-<process>` in the same folder and renamed at the end.
-/// `info.source_hash` is computed from the file `info.source` if it is empty and the file exists.
+/// The folder appears complete or not at all: it is written as `DIR.partial-<process>` in the same folder and renamed
+/// at the end. `info.source_hash` is computed from the file `info.source` if it is empty and the file exists.
 /// @throws IoError if DIR exists or cannot be written.
 /// @throws InvalidInput if `subdomains` are not the parts 0, 1, ... of one mesh.
 void save_subdomains(const std::filesystem::path& dir, std::span<const Subdomain> subdomains, ShardsInfo info);
@@ -37,7 +37,8 @@ inline PieceCheck check_of(bool verify)
 Subdomain load_subdomain(const std::filesystem::path& dir, std::int32_t part, PieceCheck check = PieceCheck::Compare);
 
 /// `load_subdomain` with a manifest that was read before.
-Subdomain load_subdomain(const std::filesystem::path& dir, const Manifest& manifest, std::int32_t part, PieceCheck check = PieceCheck::Compare);
+Subdomain load_subdomain(const std::filesystem::path& dir, const Manifest& manifest, std::int32_t part,
+                         PieceCheck check = PieceCheck::Compare);
 
 std::vector<Subdomain> load_subdomains(const std::filesystem::path& dir, PieceCheck check = PieceCheck::Compare);
 

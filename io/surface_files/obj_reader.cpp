@@ -22,7 +22,10 @@ namespace {
 
 class ObjReader {
 public:
-    explicit ObjReader(const std::filesystem::path& path) : where_("read_mesh: " + path.string()), file_(MappedFile::open(path, "read_mesh")) {}
+    explicit ObjReader(const std::filesystem::path& path)
+        : where_("read_mesh: " + path.string()), file_(MappedFile::open(path, "read_mesh"))
+    {
+    }
 
     Mesh read()
     {
@@ -43,7 +46,10 @@ public:
 private:
     [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
 
-    [[noreturn]] void fail_line(const std::string& what) const { fail(fmt::format("is no valid .obj file: statement {} {}", line_, what)); }
+    [[noreturn]] void fail_line(const std::string& what) const
+    {
+        fail(fmt::format("is no valid .obj file: statement {} {}", line_, what));
+    }
 
     void read_line(std::string_view text)
     {
@@ -64,7 +70,8 @@ private:
             const auto known = std::ranges::find(group_names_, name);
             group_ = static_cast<std::int32_t>(known - group_names_.begin());
             if (known == group_names_.end()) group_names_.push_back(std::move(name));
-        } else if (!keyword.empty() && std::any_of(keyword.begin(), keyword.end(), [](char c) { return c < ' ' || c > '~'; })) {
+        } else if (!keyword.empty() &&
+                   std::any_of(keyword.begin(), keyword.end(), [](char c) { return c < ' ' || c > '~'; })) {
             fail_line("begins with bytes that are no text");
         }
     }
@@ -74,7 +81,8 @@ private:
         for (int i = 0; i < 3; ++i) {
             const std::string_view word = scanner.word();
             const auto value = parse_number<double>(word);
-            if (!value) fail_line("is a point with '" + std::string(word.substr(0, 40)) + "', three numbers are expected");
+            if (!value)
+                fail_line("is a point with '" + std::string(word.substr(0, 40)) + "', three numbers are expected");
             coordinates_.push_back(*value);
         }
     }
@@ -108,7 +116,9 @@ private:
     Mesh finish()
     {
         const auto num_points = static_cast<std::int64_t>(coordinates_.size() / 3);
-        if (last_used_ >= num_points) fail(fmt::format("uses the point {}, but has only {}. It is truncated or damaged", last_used_ + 1, num_points));
+        if (last_used_ >= num_points)
+            fail(fmt::format("uses the point {}, but has only {}. It is truncated or damaged", last_used_ + 1,
+                             num_points));
         Mesh mesh;
         mesh.kind = MeshKind::Surface;
         mesh.points = DataArray::from("Points", std::move(coordinates_), 3);
@@ -119,7 +129,8 @@ private:
             mesh.field_data.push_back(DataArray::from_strings("GroupName", std::move(group_names_)));
         }
         const auto group = [&](std::int32_t cell) { return polydata_group(mesh.cell_types[cell]); };
-        std::vector<std::int32_t> cells(static_cast<std::size_t>(mesh.num_cells())), points(static_cast<std::size_t>(num_points));
+        std::vector<std::int32_t> cells(static_cast<std::size_t>(mesh.num_cells())),
+            points(static_cast<std::size_t>(num_points));
         std::iota(cells.begin(), cells.end(), 0);
         if (std::ranges::is_sorted(cells, {}, group)) return mesh;
         std::ranges::stable_sort(cells, {}, group);

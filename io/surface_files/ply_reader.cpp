@@ -62,7 +62,8 @@ std::optional<ScalarType> ply_type(std::string_view name)
 class PlyReader {
 public:
     explicit PlyReader(const std::filesystem::path& path)
-        : where_("read_mesh: " + path.string()), file_(MappedFile::open(path, "read_mesh")), scanner_(without_byte_order_mark(file_->text()))
+        : where_("read_mesh: " + path.string()), file_(MappedFile::open(path, "read_mesh")),
+          scanner_(without_byte_order_mark(file_->text()))
     {
     }
 
@@ -108,7 +109,8 @@ private:
         Element element;
         element.name = line.word();
         const auto count = line.number<std::int64_t>();
-        if (!count || *count < 0 || *count > std::numeric_limits<std::int32_t>::max()) fail("does not say how many elements '" + element.name + "' it has");
+        if (!count || *count < 0 || *count > std::numeric_limits<std::int32_t>::max())
+            fail("does not say how many elements '" + element.name + "' it has");
         element.count = *count;
         elements_.push_back(std::move(element));
     }
@@ -179,14 +181,17 @@ private:
             if (word.empty()) fail_truncated(element, row);
             with_scalar_type(type, [&]<class T>() {
                 const auto value = parse_number<T>(word);
-                if (!value) fail(fmt::format("has '{}' in {} {}, a number of type {} is expected", word.substr(0, 40), element.name, row, to_string(type)));
+                if (!value)
+                    fail(fmt::format("has '{}' in {} {}, a number of type {} is expected", word.substr(0, 40),
+                                     element.name, row, to_string(type)));
                 std::memcpy(values.data() + begin, &*value, sizeof(T));
             });
             return;
         }
         if (body_.size() < size) fail_truncated(element, row);
         std::memcpy(values.data() + begin, body_.data(), size);
-        if (format_ == "binary_big_endian") std::reverse(values.begin() + static_cast<std::ptrdiff_t>(begin), values.end());
+        if (format_ == "binary_big_endian")
+            std::reverse(values.begin() + static_cast<std::ptrdiff_t>(begin), values.end());
         body_.remove_prefix(size);
     }
 
@@ -210,7 +215,8 @@ private:
         const std::int64_t num_points = vertices == elements_.end() ? 0 : vertices->count;
         for (std::int64_t i = 0; i < length; ++i) {
             const std::int64_t point = integer(type, static_cast<std::size_t>(i));
-            if (point < 0 || point >= num_points) fail(fmt::format("has face {} with point {}, expected 0 to {}", row, point, num_points - 1));
+            if (point < 0 || point >= num_points)
+                fail(fmt::format("has face {} with point {}, expected 0 to {}", row, point, num_points - 1));
             cells_.indices.push_back(static_cast<std::int32_t>(point));
         }
         cells_.offsets.push_back(static_cast<std::int64_t>(cells_.indices.size()));
@@ -222,23 +228,29 @@ private:
         std::vector<const Property*> parts;
         for (const std::string& part : names) {
             const auto found = std::ranges::find(element.properties, part, &Property::name);
-            if (found == element.properties.end() || found->count_type || (!parts.empty() && found->type != parts.front()->type)) return std::nullopt;
+            if (found == element.properties.end() || found->count_type ||
+                (!parts.empty() && found->type != parts.front()->type))
+                return std::nullopt;
             parts.push_back(&*found);
         }
         const std::size_t size = size_of(parts.front()->type);
-        auto bytes = std::shared_ptr<std::byte[]>(new std::byte[size * parts.size() * static_cast<std::size_t>(element.count)]);
+        auto bytes =
+            std::shared_ptr<std::byte[]>(new std::byte[size * parts.size() * static_cast<std::size_t>(element.count)]);
         for (std::int64_t row = 0; row < element.count; ++row)
             for (std::size_t i = 0; i < parts.size(); ++i)
                 std::memcpy(bytes.get() + (row * parts.size() + i) * size, parts[i]->values.data() + row * size, size);
-        const DataArray array = DataArray::view(name, parts.front()->type, element.count, static_cast<std::int32_t>(parts.size()), bytes.get(), bytes);
-        std::erase_if(element.properties, [&](const Property& property) { return std::ranges::find(names, property.name) != names.end(); });
+        const DataArray array = DataArray::view(name, parts.front()->type, element.count,
+                                                static_cast<std::int32_t>(parts.size()), bytes.get(), bytes);
+        std::erase_if(element.properties,
+                      [&](const Property& property) { return std::ranges::find(names, property.name) != names.end(); });
         return array;
     }
 
     DataArray take_points(Element& vertices)
     {
         auto points = take(vertices, "Points", {"x", "y", "z"});
-        if (points && (points->type() == ScalarType::Float32 || points->type() == ScalarType::Float64)) return std::move(*points);
+        if (points && (points->type() == ScalarType::Float32 || points->type() == ScalarType::Float64))
+            return std::move(*points);
         if (points) return DataArray::from("Points", points->to_doubles(), 3);
         std::vector<DataArray> axes;
         for (const char* name : {"x", "y", "z"}) {
@@ -257,7 +269,10 @@ private:
         return element.name == "face" && (property == "vertex_indices" || property == "vertex_index");
     }
 
-    void leave_out(const std::string& what) { warnings_.push_back(what + " are left out: a mesh has points and faces with numbers"); }
+    void leave_out(const std::string& what)
+    {
+        warnings_.push_back(what + " are left out: a mesh has points and faces with numbers");
+    }
 
     std::vector<DataArray> take_arrays(Element& element)
     {
@@ -274,7 +289,8 @@ private:
                 add_array(arrays, std::move(*array), where_);
                 continue;
             }
-            if (!is_of_corners(element, name)) leave_out("the lists '" + name + "' of the element '" + element.name + "'");
+            if (!is_of_corners(element, name))
+                leave_out("the lists '" + name + "' of the element '" + element.name + "'");
             element.properties.erase(element.properties.begin());
         }
         return arrays;
@@ -288,7 +304,8 @@ private:
         if (vertices == elements_.end()) fail("has no element 'vertex'");
         mesh.points = take_points(*vertices);
         mesh.point_data = take_arrays(*vertices);
-        for (std::int64_t i = 0; i < cells_.num_rows(); ++i) mesh.cell_types.push_back(polydata_cell_type(2, cells_.offsets[i + 1] - cells_.offsets[i]));
+        for (std::int64_t i = 0; i < cells_.num_rows(); ++i)
+            mesh.cell_types.push_back(polydata_cell_type(2, cells_.offsets[i + 1] - cells_.offsets[i]));
         mesh.cells = std::move(cells_);
         const auto faces = std::ranges::find(elements_, "face", &Element::name);
         if (faces != elements_.end()) {

@@ -36,7 +36,8 @@ struct PointHash {
 
 class StlReader {
 public:
-    StlReader(const std::filesystem::path& path, const ReadOptions& options) : where_("read_mesh: " + path.string()), file_(MappedFile::open(path, "read_mesh"))
+    StlReader(const std::filesystem::path& path, const ReadOptions& options)
+        : where_("read_mesh: " + path.string()), file_(MappedFile::open(path, "read_mesh"))
     {
         read(path, options);
     }
@@ -66,14 +67,19 @@ private:
         if (bytes.size() == announced_size) return read_binary(announced);
         if (looks_like_text()) return read_text();
         if (bytes.size() < header_size)
-            fail(fmt::format("has {} bytes, an STL file begins with 'solid' or a header of 84 bytes. It is truncated or no STL file", bytes.size()));
+            fail(fmt::format(
+                "has {} bytes, an STL file begins with 'solid' or a header of 84 bytes. It is truncated or no STL file",
+                bytes.size()));
         // Streaming writers leave a count that they did not know.
         constexpr std::uint32_t unknown = 0xFFFFFFFF;
         const std::uint64_t found = (bytes.size() - header_size) / triangle_size;
         if ((bytes.size() - header_size) % triangle_size != 0 || (announced > found && announced != unknown))
-            fail(fmt::format("announces {} triangles, that is {} bytes; found {}. It is truncated or no STL file", announced, announced_size, bytes.size()));
+            fail(fmt::format("announces {} triangles, that is {} bytes; found {}. It is truncated or no STL file",
+                             announced, announced_size, bytes.size()));
         read_binary(found);
-        deliver_read_warnings({fmt::format("{}: it announces {} triangles and has {}; all of them are read", path.string(), announced, found)}, options);
+        deliver_read_warnings({fmt::format("{}: it announces {} triangles and has {}; all of them are read",
+                                           path.string(), announced, found)},
+                              options);
     }
 
     [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
@@ -98,7 +104,8 @@ private:
 
     void read_binary(std::uint64_t num_triangles)
     {
-        if (num_triangles > std::numeric_limits<std::int32_t>::max() / 3) fail(fmt::format("has {} triangles, at most 715827882 can be read", num_triangles));
+        if (num_triangles > std::numeric_limits<std::int32_t>::max() / 3)
+            fail(fmt::format("has {} triangles, at most 715827882 can be read", num_triangles));
         numbers_.reserve(num_triangles);
         cells_.indices.reserve(3 * num_triangles);
         const std::byte* at = file_->bytes().data() + header_size;
@@ -165,12 +172,16 @@ private:
     std::string_view next_word(TextScanner& scanner) const
     {
         const std::string_view word = scanner.word();
-        if (word.empty()) fail(fmt::format("ends in triangle {} before 'endsolid'. It is truncated", cells_.num_rows()));
+        if (word.empty())
+            fail(fmt::format("ends in triangle {} before 'endsolid'. It is truncated", cells_.num_rows()));
         return word;
     }
 
     // Some programs write keywords in capitals.
-    static bool is(std::string_view word, std::string_view keyword) { return word == keyword || same_but_for_case(word, keyword); }
+    static bool is(std::string_view word, std::string_view keyword)
+    {
+        return word == keyword || same_but_for_case(word, keyword);
+    }
 
     void expect(TextScanner& scanner, std::string_view expected) const
     {
@@ -180,7 +191,8 @@ private:
 
     [[noreturn]] void fail_expected(std::string_view expected, std::string_view found) const
     {
-        fail(fmt::format("is no valid STL file: expected '{}' in triangle {}, found '{}'", expected, cells_.num_rows(), found.substr(0, 40)));
+        fail(fmt::format("is no valid STL file: expected '{}' in triangle {}, found '{}'", expected, cells_.num_rows(),
+                         found.substr(0, 40)));
     }
 
     std::string where_;

@@ -20,14 +20,16 @@ namespace {
 
 /// Parses `count` numbers of an attribute; returns `fallback` if it is absent.
 template <class T>
-std::vector<T> numbers_of(const VtkXmlFile& file, const XmlElement& element, const char* name, std::size_t count, const std::vector<T>& fallback)
+std::vector<T> numbers_of(const VtkXmlFile& file, const XmlElement& element, const char* name, std::size_t count,
+                          const std::vector<T>& fallback)
 {
     const auto* text = element.attribute(name);
     if (!text && !fallback.empty()) return fallback;
     std::vector<T> numbers;
     std::istringstream stream(text ? *text : "");
     for (T number; stream >> number;) numbers.push_back(number);
-    if (numbers.size() != count || !stream.eof()) file.fail(fmt::format("its {} is '{}', {} numbers are expected", name, text ? *text : "", count));
+    if (numbers.size() != count || !stream.eof())
+        file.fail(fmt::format("its {} is '{}', {} numbers are expected", name, text ? *text : "", count));
     return numbers;
 }
 
@@ -57,16 +59,19 @@ ImageGrid read_image(const std::filesystem::path& path)
     const auto& piece = file.require_child(image, "Piece");
     const auto extent = numbers_of<std::int64_t>(file, image, "WholeExtent", 6, {});
     if (numbers_of<std::int64_t>(file, piece, "Extent", 6, extent) != extent)
-        file.fail("its piece has the extent '" + joined(numbers_of<std::int64_t>(file, piece, "Extent", 6, extent)) + "', the whole '" + joined(extent) + "'");
+        file.fail("its piece has the extent '" + joined(numbers_of<std::int64_t>(file, piece, "Extent", 6, extent)) +
+                  "', the whole '" + joined(extent) + "'");
 
     ImageGrid grid;
-    const auto origin = numbers_of<double>(file, image, "Origin", 3, {0, 0, 0}), spacing = numbers_of<double>(file, image, "Spacing", 3, {1, 1, 1});
+    const auto origin = numbers_of<double>(file, image, "Origin", 3, {0, 0, 0}),
+               spacing = numbers_of<double>(file, image, "Spacing", 3, {1, 1, 1});
     constexpr std::int64_t kMostPoints = std::int64_t{1} << 31;  // along an axis, so that products can be checked
     std::int64_t total = 1;
     for (int axis = 0; axis < 3; ++axis) {
         grid.first[axis] = extent[2 * axis];
         const auto count = extent[2 * axis + 1] - extent[2 * axis] + 1;
-        if (std::abs(extent[2 * axis]) > kMostPoints || count < 1 || count > kMostPoints || (total *= count) > kMostPoints)
+        if (std::abs(extent[2 * axis]) > kMostPoints || count < 1 || count > kMostPoints ||
+            (total *= count) > kMostPoints)
             file.fail("its WholeExtent is '" + joined(extent) + "', which is no grid that fits memory");
         grid.num_points[axis] = count;
         grid.origin[axis] = origin[axis];
@@ -88,8 +93,10 @@ void write_image(const std::filesystem::path& path, const ImageGrid& grid)
     }
     std::vector<const DataArray*> written;
     std::uint64_t offset = 0;
-    std::string text = "<?xml version=\"1.0\"?>\n<VTKFile type=\"ImageData\" version=\"1.0\" byte_order=\"LittleEndian\" header_type=\"UInt64\">\n  <ImageData";
-    text += " WholeExtent=\"" + joined(extent) + "\" Origin=\"" + joined(std::vector<double>(grid.origin.begin(), grid.origin.end())) + "\" Spacing=\"" +
+    std::string text = "<?xml version=\"1.0\"?>\n<VTKFile type=\"ImageData\" version=\"1.0\" "
+                       "byte_order=\"LittleEndian\" header_type=\"UInt64\">\n  <ImageData";
+    text += " WholeExtent=\"" + joined(extent) + "\" Origin=\"" +
+            joined(std::vector<double>(grid.origin.begin(), grid.origin.end())) + "\" Spacing=\"" +
             joined(std::vector<double>(grid.spacing.begin(), grid.spacing.end())) + "\"";
     if (!grid.direction.empty()) text += " Direction=\"" + joined(grid.direction) + "\"";
     text += ">\n";
@@ -99,8 +106,9 @@ void write_image(const std::filesystem::path& path, const ImageGrid& grid)
         for (const auto& array : arrays) {
             if (array.type() == ScalarType::String) continue;  // texts about the grid
             if (num_rows >= 0 && array.num_rows() != num_rows) {
-                throw InvalidInput(fmt::format("write_image: array '{}' of the {} has {} rows, expected {}.", array.name(),
-                                               tag == std::string("CellData") ? "cells" : "points", array.num_rows(), num_rows));
+                throw InvalidInput(fmt::format("write_image: array '{}' of the {} has {} rows, expected {}.",
+                                               array.name(), tag == std::string("CellData") ? "cells" : "points",
+                                               array.num_rows(), num_rows));
             }
             text += fmt::format("      <DataArray{}{} format=\"appended\" offset=\"{}\"/>\n", vtk_declaration(array),
                                 num_rows < 0 ? fmt::format(" NumberOfTuples=\"{}\"", array.num_rows()) : "", offset);
@@ -136,7 +144,9 @@ Mesh image_mesh(const ImageGrid& grid)
     for (int axis = 0; axis < 3; ++axis)
         if (grid.num_points[axis] > 1) axes.push_back(axis);
     const auto [nx, ny, nz] = grid.num_points;
-    if (axes.size() < 2) throw InvalidInput("image_mesh: a grid of " + joined(std::vector{nx, ny, nz}) + " points has no cells of two or three directions.");
+    if (axes.size() < 2)
+        throw InvalidInput("image_mesh: a grid of " + joined(std::vector{nx, ny, nz}) +
+                           " points has no cells of two or three directions.");
     const auto num_points = product(grid, false);
     if (num_points > std::numeric_limits<std::int32_t>::max())
         throw InvalidInput(fmt::format("image_mesh: the grid has {} points; 2147483647 are possible.", num_points));
@@ -152,7 +162,9 @@ Mesh image_mesh(const ImageGrid& grid)
                                                   static_cast<double>(grid.first[2] + k) * grid.spacing[2]};
                 for (int row = 0; row < 3; ++row) {
                     double at = grid.origin[row];
-                    for (int axis = 0; axis < 3; ++axis) at += along[axis] * (grid.direction.empty() ? (row == axis ? 1 : 0) : grid.direction[3 * row + axis]);
+                    for (int axis = 0; axis < 3; ++axis)
+                        at += along[axis] *
+                              (grid.direction.empty() ? (row == axis ? 1 : 0) : grid.direction[3 * row + axis]);
                     points.push_back(static_cast<float>(at));
                 }
             }

@@ -29,7 +29,8 @@ struct ImageGrid {
 ImageGrid read_image(const std::filesystem::path& path);
 
 /// Writes a .vti file, its arrays appended and uncompressed. Atomic.
-/// @throws InvalidInput if an array has another number of rows than the grid has points or cells; IoError if it cannot be written
+/// @throws InvalidInput if an array has another number of rows than the grid has points or cells; IoError if it cannot
+/// be written
 void write_image(const std::filesystem::path& path, const ImageGrid& grid);
 
 /// The points and cells of a grid in their order, without arrays: hexahedra, or in a plane quadrilaterals. Takes 44

@@ -19,7 +19,8 @@ constexpr std::array<double, LegacyText::most_attempts> stand_ins{1.2345678e37, 
 
 bool begins_as_number(std::string_view word)
 {
-    return word.front() == '-' || word.front() == '+' || word.front() == '.' || (word.front() >= '0' && word.front() <= '9');
+    return word.front() == '-' || word.front() == '+' || word.front() == '.' ||
+           (word.front() >= '0' && word.front() <= '9');
 }
 
 /// Returns whether a word is a NaN or an infinity, also in the form of Windows' older libraries (`1.#QNAN`, `-1.#INF`).
@@ -31,7 +32,8 @@ bool is_not_finite(std::string_view word)
 
 }  // namespace
 
-LegacyText::LegacyText(std::string_view file, int attempt) : nan_stand_in_(stand_ins[attempt]), infinity_stand_in_(2 * stand_ins[attempt])
+LegacyText::LegacyText(std::string_view file, int attempt)
+    : nan_stand_in_(stand_ins[attempt]), infinity_stand_in_(2 * stand_ins[attempt])
 {
     constexpr int num_header_lines = 3;  // version, title, ASCII
     text_.reserve(file.size() + file.size() / 4);
@@ -47,7 +49,8 @@ LegacyText::LegacyText(std::string_view file, int attempt) : nan_stand_in_(stand
             TextScanner words(line);
             words.word();
             const auto num_components = words.number<std::int64_t>(), num_rows = words.number<std::int64_t>();
-            if (const auto type = words.word(); num_components && num_rows && (type == "string" || type == "utf8_string"))
+            if (const auto type = words.word();
+                num_components && num_rows && (type == "string" || type == "utf8_string"))
                 num_texts = *num_components * *num_rows;
             replace_in_line(line);
         }
@@ -76,8 +79,9 @@ void LegacyText::replace_in_line(std::string_view line)
         if (is_not_finite(word)) {
             const double value = *parse_number<double>(word);
             std::array<char, 32> number{};
-            const auto end =
-                std::to_chars(number.data(), number.data() + number.size(), std::isnan(value) ? nan_stand_in_ : std::copysign(infinity_stand_in_, value)).ptr;
+            const auto end = std::to_chars(number.data(), number.data() + number.size(),
+                                           std::isnan(value) ? nan_stand_in_ : std::copysign(infinity_stand_in_, value))
+                                 .ptr;
             text_.append(number.data(), end);
             ++num_replaced_;
         } else {
@@ -99,7 +103,9 @@ bool LegacyText::restore(Mesh& mesh) const
             num_restored += count;
             if (count == 0) return;
             for (T& value : array.mutable_values<T>())
-                if (is_stand_in(value)) value = value == nan ? std::numeric_limits<T>::quiet_NaN() : std::copysign(std::numeric_limits<T>::infinity(), value);
+                if (is_stand_in(value))
+                    value = value == nan ? std::numeric_limits<T>::quiet_NaN()
+                                         : std::copysign(std::numeric_limits<T>::infinity(), value);
         };
         if (array.type() == ScalarType::Float32)
             restore_values(float{});

@@ -20,7 +20,8 @@ namespace meshard {
 
 namespace {
 
-constexpr const char* advice = "; write it with `meshard convert FILE whole.vtu`, which makes a file that can be mapped, and cut that";
+constexpr const char* advice =
+    "; write it with `meshard convert FILE whole.vtu`, which makes a file that can be mapped, and cut that";
 
 std::int64_t integer(const DataArray& array, std::int64_t row)
 {
@@ -71,7 +72,8 @@ void MappedMesh::fail(const std::string& what) const
 
 void MappedMesh::require_mapped(const DataArray& array, const std::string& what) const
 {
-    if (array.type() == ScalarType::String) fail("array '" + array.name() + "' holds texts and cannot be mapped; remove it, or cut the file as a whole");
+    if (array.type() == ScalarType::String)
+        fail("array '" + array.name() + "' holds texts and cannot be mapped; remove it, or cut the file as a whole");
     if (array.num_values() == 0) return;
     const auto* at = array.bytes().data();
     const auto whole = file_->bytes();
@@ -91,8 +93,10 @@ void MappedMesh::open_vtk_xml(const std::filesystem::path& path)
     const auto* encoding = appended != nullptr ? appended->attribute("encoding") : nullptr;
     const auto* order = file.root().attribute("byte_order");
     if (!file.compressor().empty()) fail("its arrays are compressed and cannot be mapped" + std::string(advice));
-    if (encoding == nullptr || *encoding != "raw") fail("its arrays are not appended raw and cannot be mapped" + std::string(advice));
-    if (order != nullptr && *order == "BigEndian") fail("its numbers are big endian and cannot be mapped" + std::string(advice));
+    if (encoding == nullptr || *encoding != "raw")
+        fail("its arrays are not appended raw and cannot be mapped" + std::string(advice));
+    if (order != nullptr && *order == "BigEndian")
+        fail("its numbers are big endian and cannot be mapped" + std::string(advice));
     const XmlElement& grid = file.require_child(file.root(), file.type());
     if (std::ranges::count(grid.children, "Piece", &XmlElement::name) != 1 || !file.times().empty())
         fail("it has not exactly one piece, of one time" + std::string(advice));
@@ -120,7 +124,8 @@ void MappedMesh::open_vtk_xml(const std::filesystem::path& path)
             if (found == nullptr) fail("<" + std::string(tag) + "> has no array '" + name + "'");
             return *found;
         };
-        groups_.push_back({num_cells_, count, polydata_group, false, map_array(require("offsets"), count), map_array(require("connectivity"), -1)});
+        groups_.push_back({num_cells_, count, polydata_group, false, map_array(require("offsets"), count),
+                           map_array(require("connectivity"), -1)});
         num_cells_ += count;
         if (polydata_group >= 0) return;
         types_ = map_array(require("types"), count);
@@ -159,7 +164,9 @@ void MappedMesh::open_vtkhdf(const std::filesystem::path& path)
     types_ = std::move(arrays.types);
     for (auto& cells : arrays.cells) {
         const auto count = std::max<std::int64_t>(0, cells.offsets.num_rows() - 1);
-        if (count > 0) groups_.push_back({num_cells_, count, cells.polydata_group, true, std::move(cells.offsets), std::move(cells.connectivity)});
+        if (count > 0)
+            groups_.push_back({num_cells_, count, cells.polydata_group, true, std::move(cells.offsets),
+                               std::move(cells.connectivity)});
         num_cells_ += count;
     }
 }
@@ -168,19 +175,23 @@ void MappedMesh::open_vtkhdf(const std::filesystem::path& path)
 void MappedMesh::require_whole() const
 {
     const DataArray& points = rest_.points;
-    if (num_points() > 0 && (points.num_components() != 3 || (points.type() != ScalarType::Float32 && points.type() != ScalarType::Float64)))
-        fail(fmt::format("points are {} x {}, expected 3 x Float32 or Float64", points.num_components(), to_string(points.type())));
+    if (num_points() > 0 && (points.num_components() != 3 ||
+                             (points.type() != ScalarType::Float32 && points.type() != ScalarType::Float64)))
+        fail(fmt::format("points are {} x {}, expected 3 x Float32 or Float64", points.num_components(),
+                         to_string(points.type())));
     const auto require_integers = [&](const DataArray& array) {
         if (array.type() == ScalarType::Float32 || array.type() == ScalarType::Float64)
-            fail("array '" + array.name() + "' of the cells is " + std::string(to_string(array.type())) + ", integers are expected");
+            fail("array '" + array.name() + "' of the cells is " + std::string(to_string(array.type())) +
+                 ", integers are expected");
     };
     for (const Group& group : groups_) {
         require_integers(group.ends);
         require_integers(group.connectivity);
         const auto end = integer(group.ends, group.ends.num_rows() - 1);
         if (end != group.connectivity.num_values())
-            fail(fmt::format("the offsets of the cells end at {}, but their connectivity has {} entries. The file is damaged", end,
-                             group.connectivity.num_values()));
+            fail(fmt::format(
+                "the offsets of the cells end at {}, but their connectivity has {} entries. The file is damaged", end,
+                group.connectivity.num_values()));
     }
     for (const DataArray* array : {&types_, &faces_, &face_ends_})
         if (array->num_rows() > 0) require_integers(*array);
@@ -201,10 +212,12 @@ Mesh MappedMesh::cells(std::span<const std::int32_t> cells) const
     mesh.cells.offsets.reserve(cells.size() + 1);
     mesh.cell_types.reserve(cells.size());
     for (const auto cell : cells) {
-        const auto group = std::ranges::find_if(groups_, [&](const Group& g) { return cell < g.first_cell + g.num_cells; });
+        const auto group =
+            std::ranges::find_if(groups_, [&](const Group& g) { return cell < g.first_cell + g.num_cells; });
         push_cell(*group, cell - group->first_cell, cell, mesh);
     }
-    if (!has_polyhedra_ || std::ranges::find(mesh.cell_types, kPolyhedron) == mesh.cell_types.end()) mesh.face_streams = Csr{};
+    if (!has_polyhedra_ || std::ranges::find(mesh.cell_types, kPolyhedron) == mesh.cell_types.end())
+        mesh.face_streams = Csr{};
     return mesh;
 }
 
@@ -214,20 +227,25 @@ void MappedMesh::push_cell(const Group& group, std::int64_t row, std::int32_t ce
     const auto begin = group.begins_with_zero ? at(row) : at(row - 1);
     const auto end = group.begins_with_zero ? at(row + 1) : at(row);
     if (begin < 0 || begin > end || end > group.connectivity.num_values())
-        fail(fmt::format("cell {} has the points {} to {} of {}. The file is damaged", cell, begin, end, group.connectivity.num_values()));
+        fail(fmt::format("cell {} has the points {} to {} of {}. The file is damaged", cell, begin, end,
+                         group.connectivity.num_values()));
     count_touched(group.ends, row);
     count_touched(group.connectivity, begin);
     for (auto i = begin; i < end; ++i) {
         const auto point = integer(group.connectivity, i);
         if (point < 0 || point >= num_points())
-            fail(fmt::format("cell {} uses point {}, expected 0 to {}. The file is damaged", cell, point, num_points() - 1));
+            fail(fmt::format("cell {} uses point {}, expected 0 to {}. The file is damaged", cell, point,
+                             num_points() - 1));
         mesh.cells.indices.push_back(static_cast<std::int32_t>(point));
     }
     mesh.cells.offsets.push_back(mesh.cells.num_entries());
-    const auto type = group.polydata_group >= 0 ? polydata_cell_type(group.polydata_group, end - begin) : integer(types_, row);
-    if (type < 0 || type > 255) fail(fmt::format("cell {} has type {}, expected 0 to 255. The file is damaged", cell, type));
+    const auto type =
+        group.polydata_group >= 0 ? polydata_cell_type(group.polydata_group, end - begin) : integer(types_, row);
+    if (type < 0 || type > 255)
+        fail(fmt::format("cell {} has type {}, expected 0 to 255. The file is damaged", cell, type));
     mesh.cell_types.push_back(static_cast<std::uint8_t>(type));
-    if (const auto fault = cell_size_fault(cell, mesh.cell_types.back(), end - begin); !fault.empty()) fail(fault + ". The file is damaged");
+    if (const auto fault = cell_size_fault(cell, mesh.cell_types.back(), end - begin); !fault.empty())
+        fail(fault + ". The file is damaged");
     if (has_polyhedra_)
         push_faces(row, cell, mesh);
     else if (type == kPolyhedron)
@@ -247,7 +265,8 @@ void MappedMesh::push_faces(std::int64_t row, std::int32_t cell, Mesh& mesh) con
                 break;
             }
         if (begin > end || end > faces_.num_values())
-            fail(fmt::format("array 'faceoffsets' holds {} for cell {}, expected {} to {}. The file is damaged", end, cell, begin, faces_.num_values()));
+            fail(fmt::format("array 'faceoffsets' holds {} for cell {}, expected {} to {}. The file is damaged", end,
+                             cell, begin, faces_.num_values()));
         count_touched(faces_, begin);
         const auto first = streams.num_entries();
         for (auto i = begin; i < end; ++i) {
@@ -255,7 +274,9 @@ void MappedMesh::push_faces(std::int64_t row, std::int32_t cell, Mesh& mesh) con
             streams.indices.push_back(std::in_range<std::int32_t>(entry) ? static_cast<std::int32_t>(entry) : -1);
         }
         const std::span stream(streams.indices.data() + first, static_cast<std::size_t>(end - begin));
-        if (const auto fault = polyhedron_fault(cell, mesh.cells.row(mesh.cells.num_rows() - 1), stream); !fault.empty()) fail(fault + ". The file is damaged");
+        if (const auto fault = polyhedron_fault(cell, mesh.cells.row(mesh.cells.num_rows() - 1), stream);
+            !fault.empty())
+            fail(fault + ". The file is damaged");
     }
     streams.offsets.push_back(streams.num_entries());
 }
@@ -265,7 +286,9 @@ void MappedMesh::push_faces(std::int64_t row, std::int32_t cell, Mesh& mesh) con
 void MappedMesh::count_touched(const DataArray& array, std::int64_t row) const
 {
     constexpr std::int64_t most = 512;
-    const auto region = reinterpret_cast<std::uintptr_t>(array.bytes().data() + row * static_cast<std::int64_t>(size_of(array.type()))) >> 16;
+    const auto region = reinterpret_cast<std::uintptr_t>(array.bytes().data() +
+                                                         row * static_cast<std::int64_t>(size_of(array.type()))) >>
+                        16;
     if (std::ranges::find(last_touched_, region) != last_touched_.end()) return;
     last_touched_[static_cast<std::size_t>(num_touched_) % last_touched_.size()] = region;
     if (++num_touched_ % most == 0) file_->release_pages();

@@ -14,14 +14,15 @@
 
 namespace meshard {
 
-/// A mesh that stays in its file: the caller reads only the cells that it needs, so that the file may be larger than memory and
-/// several processes may read different parts of it.
+/// A mesh that stays in its file: the caller reads only the cells that it needs, so that the file may be larger than
+/// memory and several processes may read different parts of it.
 ///
-/// For files whose arrays can be used without decoding: .vtu and .vtp of one piece, appended raw and not compressed, and
-/// .vtkhdf of one partition whose data sets are contiguous.
+/// For files whose arrays can be used without decoding: .vtu and .vtp of one piece, appended raw and not compressed,
+/// and .vtkhdf of one partition whose data sets are contiguous.
 class MappedMesh : public StoredMesh {
 public:
-    /// @throws IoError if the file is missing, damaged, or of a form that cannot be mapped; the message then says how to convert it.
+    /// @throws IoError if the file is missing, damaged, or of a form that cannot be mapped; the message then says how
+    /// to convert it.
     explicit MappedMesh(const std::filesystem::path& path);
 
     const Mesh& rest() const override { return rest_; }  ///< points and arrays are views into the file

@@ -28,7 +28,8 @@ DataArray converted(const DataArray& array, ScalarType type)
     DataArray result(array.name(), type, array.num_rows(), array.num_components());
     with_scalar_type(array.type(), [&]<class From>() {
         with_scalar_type(type, [&]<class To>() {
-            std::ranges::transform(array.values<From>(), result.mutable_values<To>().begin(), [](From value) { return static_cast<To>(value); });
+            std::ranges::transform(array.values<From>(), result.mutable_values<To>().begin(),
+                                   [](From value) { return static_cast<To>(value); });
         });
     });
     result.component_names = array.component_names;
@@ -57,7 +58,8 @@ DataArray without_values(const DataArray& like, std::int64_t num_rows)
 
 /// Gives every block the same arrays in the same order; `num_rows_of` returns the number of rows of a block.
 template <class F>
-void unify(std::vector<MeshBlock>& blocks, std::vector<DataArray> Mesh::* group, F&& num_rows_of, const std::string& where)
+void unify(std::vector<MeshBlock>& blocks, std::vector<DataArray> Mesh::* group, F&& num_rows_of,
+           const std::string& where)
 {
     std::vector<DataArray> models;
     for (const MeshBlock& block : blocks) {
@@ -73,10 +75,11 @@ void unify(std::vector<MeshBlock>& blocks, std::vector<DataArray> Mesh::* group,
                 ((array.type() == ScalarType::String || model->type() == ScalarType::String) && !both_text))
                 throw IoError(fmt::format("{}: its blocks differ: the array '{}' is {} x {} in '{}' and {} x {} in "
                                           "another. Choose the blocks that belong together.",
-                                          where, array.name(), array.num_components(), to_string(array.type()), block.name, model->num_components(),
-                                          to_string(model->type())));
+                                          where, array.name(), array.num_components(), to_string(array.type()),
+                                          block.name, model->num_components(), to_string(model->type())));
             if (array.type() != model->type())
-                *model = converted(*model, is_floating(array.type()) || is_floating(model->type()) ? ScalarType::Float64 : ScalarType::Int64);
+                *model = converted(*model, is_floating(array.type()) || is_floating(model->type()) ? ScalarType::Float64
+                                                                                                   : ScalarType::Int64);
         }
     }
     // At most one array for each role.
@@ -88,8 +91,9 @@ void unify(std::vector<MeshBlock>& blocks, std::vector<DataArray> Mesh::* group,
         for (const DataArray& model : models) {
             const DataArray* found = find_array(block.mesh.*group, model.name());
             const auto num_rows = num_rows_of(block.mesh);
-            DataArray array =
-                found != nullptr && found->num_rows() == num_rows && num_rows > 0 ? converted(*found, model.type()) : without_values(model, num_rows);
+            DataArray array = found != nullptr && found->num_rows() == num_rows && num_rows > 0
+                                  ? converted(*found, model.type())
+                                  : without_values(model, num_rows);
             array.component_names = model.component_names;
             array.unit = model.unit;
             array.attribute = model.attribute;
@@ -123,7 +127,8 @@ bool is_wanted_block(std::string_view name, std::span<const std::string> wanted)
            });
 }
 
-std::vector<MeshBlock> choose_blocks(std::vector<MeshBlock> blocks, std::span<const std::string> wanted, const std::string& where)
+std::vector<MeshBlock> choose_blocks(std::vector<MeshBlock> blocks, std::span<const std::string> wanted,
+                                     const std::string& where)
 {
     for (const std::string& wish : wanted) {
         const auto chooses = [&](const MeshBlock& block) { return is_wanted_block(block.name, std::span(&wish, 1)); };
@@ -133,7 +138,8 @@ std::vector<MeshBlock> choose_blocks(std::vector<MeshBlock> blocks, std::span<co
         const std::string nearest = nearest_name(wish, names);
         std::string list;
         for (std::size_t i = 0; i < names.size() && i < 12; ++i) list += (i == 0 ? "" : ", ") + names[i];
-        throw InvalidInput(where + " has no block '" + wish + "'; there are " + list + (names.size() > 12 ? ", ..." : "") + "." +
+        throw InvalidInput(where + " has no block '" + wish + "'; there are " + list +
+                           (names.size() > 12 ? ", ..." : "") + "." +
                            (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
     }
     std::erase_if(blocks, [&](const MeshBlock& block) { return !is_wanted_block(block.name, wanted); });
@@ -152,7 +158,8 @@ Mesh join_blocks(std::vector<MeshBlock> blocks, bool number_blocks, const std::s
     const auto is_double = [](const MeshBlock& block) { return block.mesh.points.type() == ScalarType::Float64; };
     const bool all_surfaces = std::ranges::all_of(blocks, is_surface);
     const bool any_double = std::ranges::any_of(blocks, is_double);
-    const bool on_points = std::ranges::all_of(blocks, [](const MeshBlock& block) { return block.mesh.is_point_cloud(); });
+    const bool on_points =
+        std::ranges::all_of(blocks, [](const MeshBlock& block) { return block.mesh.is_point_cloud(); });
     std::vector<Mesh> meshes;
     std::vector<std::string> names;
     for (MeshBlock& block : blocks) {
@@ -163,8 +170,9 @@ Mesh join_blocks(std::vector<MeshBlock> blocks, bool number_blocks, const std::s
             const auto id = static_cast<std::int32_t>(names.size());
             auto& arrays = on_points ? mesh.point_data : mesh.cell_data;
             std::erase_if(arrays, [](const DataArray& array) { return array.name() == "BlockId"; });
-            arrays.push_back(
-                DataArray::from("BlockId", std::vector<std::int32_t>(static_cast<std::size_t>(mesh.num_rows() * (on_points || mesh.num_cells() > 0)), id)));
+            arrays.push_back(DataArray::from(
+                "BlockId", std::vector<std::int32_t>(
+                               static_cast<std::size_t>(mesh.num_rows() * (on_points || mesh.num_cells() > 0)), id)));
         }
         names.push_back(block.name);
         meshes.push_back(std::move(mesh));

@@ -22,7 +22,8 @@ bool is_wanted_block(std::string_view name, std::span<const std::string> wanted)
 
 /// The blocks that `wanted` selects. @throws InvalidInput, with a message that begins with `where`, if an entry selects
 /// none; the message has the nearest name.
-std::vector<MeshBlock> choose_blocks(std::vector<MeshBlock> blocks, std::span<const std::string> wanted, const std::string& where);
+std::vector<MeshBlock> choose_blocks(std::vector<MeshBlock> blocks, std::span<const std::string> wanted,
+                                     const std::string& where);
 
 /// Concatenates the rows of all blocks; points are not merged. A single block is returned as it is.
 ///

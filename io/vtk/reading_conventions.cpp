@@ -30,7 +30,8 @@ public:
             for (std::string& name : array.component_names)
                 if (!is_utf8(name)) name = converted(name);
             if (!is_utf8(array.unit)) array.unit = converted(array.unit);
-            if (array.type() == ScalarType::String && !std::ranges::all_of(array.strings(), is_utf8)) convert_values(array);
+            if (array.type() == ScalarType::String && !std::ranges::all_of(array.strings(), is_utf8))
+                convert_values(array);
         }
     }
 
@@ -39,7 +40,8 @@ private:
     {
         std::string result = utf8_from_latin1(text);
         if (!std::exchange(has_warned_, true))
-            warnings_.push_back(file_ + ": its names or texts are no UTF-8, e.g. '" + result.substr(0, result.find('\n')) + "'; they are read as Latin-1");
+            warnings_.push_back(file_ + ": its names or texts are no UTF-8, e.g. '" +
+                                result.substr(0, result.find('\n')) + "'; they are read as Latin-1");
         return result;
     }
 
@@ -74,7 +76,8 @@ bool convert_ghosts(DataArray& array, bool levels)
         const auto values = array.values<T>();
         for (std::size_t i = 0; i < marks.size(); ++i) {
             const auto value = static_cast<double>(values[i]);
-            if (!(value >= 0 && value <= 255) || value != static_cast<double>(static_cast<std::uint8_t>(value))) return false;
+            if (!(value >= 0 && value <= 255) || value != static_cast<double>(static_cast<std::uint8_t>(value)))
+                return false;
             marks[i] = levels ? (value > 0 ? 1 : 0) : static_cast<std::uint8_t>(value);
         }
         return true;
@@ -86,13 +89,14 @@ bool convert_ghosts(DataArray& array, bool levels)
     return true;
 }
 
-void settle_ghosts(std::vector<DataArray>& arrays, bool of_cells, const std::string& file, std::vector<std::string>& warnings)
+void settle_ghosts(std::vector<DataArray>& arrays, bool of_cells, const std::string& file,
+                   std::vector<std::string>& warnings)
 {
     const std::string rows = of_cells ? "cells" : "points";
     const auto has_marks = [&] { return find_array(arrays, ghost_marks) != nullptr; };
     const auto warn = [&](const DataArray& array, const std::string& why) {
-        warnings.push_back(file + ": the array '" + array.name() + "' of its " + rows + " is not understood as marks of ghosts: " + why + ". All " + rows +
-                           " count as owned");
+        warnings.push_back(file + ": the array '" + array.name() + "' of its " + rows +
+                           " is not understood as marks of ghosts: " + why + ". All " + rows + " count as owned");
     };
     for (DataArray& array : arrays) {
         const std::string name = in_lower_case(array.name());
@@ -104,7 +108,9 @@ void settle_ghosts(std::vector<DataArray>& arrays, bool of_cells, const std::str
     if (has_marks()) return;
     const auto names_none = [](const DataArray& array) {
         if (array.type() == ScalarType::String) return false;
-        return with_scalar_type(array.type(), [&]<class T>() { return std::ranges::all_of(array.values<T>(), [](T value) { return value == 0; }); });
+        return with_scalar_type(array.type(), [&]<class T>() {
+            return std::ranges::all_of(array.values<T>(), [](T value) { return value == 0; });
+        });
     };
     for (const DataArray& array : arrays)
         if (in_lower_case(array.name()).find("ghost") != std::string::npos && !names_none(array))

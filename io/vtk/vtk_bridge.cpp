@@ -60,7 +60,8 @@ namespace {
 /// one guard may exist at a time.
 class CapturedMessages {
 public:
-    CapturedMessages() : lock_(mutex()), previous_(vtkOutputWindow::GetInstance()), verbosity_(vtkLogger::GetCurrentVerbosityCutoff())
+    CapturedMessages()
+        : lock_(mutex()), previous_(vtkOutputWindow::GetInstance()), verbosity_(vtkLogger::GetCurrentVerbosityCutoff())
     {
         vtkOutputWindow::SetInstance(window_);
         vtkLogger::SetStderrVerbosity(vtkLogger::VERBOSITY_OFF);  // the log also prints to the terminal
@@ -183,18 +184,22 @@ private:
             auto& bits = *vtkDataArray::SafeDownCast(&array);
             std::vector<std::uint8_t> values;
             for (vtkIdType i = 0; i < bits.GetNumberOfTuples(); ++i)
-                for (int c = 0; c < bits.GetNumberOfComponents(); ++c) values.push_back(static_cast<std::uint8_t>(bits.GetComponent(i, c)));
+                for (int c = 0; c < bits.GetNumberOfComponents(); ++c)
+                    values.push_back(static_cast<std::uint8_t>(bits.GetComponent(i, c)));
             result = DataArray::from(name, std::move(values), bits.GetNumberOfComponents());
         } else {
             const ScalarType type = scalar_type(array.GetDataType(), known);
-            if (!known) fail("has the array '" + name + "' of type " + array.GetDataTypeAsString() + ", which is not supported");
+            if (!known)
+                fail("has the array '" + name + "' of type " + array.GetDataTypeAsString() +
+                     ", which is not supported");
             auto keep = std::make_shared<vtkSmartPointer<vtkAbstractArray>>(&array);
             result = DataArray::view(name, type, array.GetNumberOfTuples(), array.GetNumberOfComponents(),
                                      static_cast<const std::byte*>(array.GetVoidPointer(0)), std::move(keep));
         }
         if (array.HasAComponentName())
             for (int c = 0; c < array.GetNumberOfComponents(); ++c)
-                result.component_names.emplace_back(array.GetComponentName(c) != nullptr ? array.GetComponentName(c) : "");
+                result.component_names.emplace_back(array.GetComponentName(c) != nullptr ? array.GetComponentName(c)
+                                                                                         : "");
         if (array.HasInformation() && array.GetInformation()->Has(vtkDataArray::UNITS_LABEL()) != 0)
             result.unit = array.GetInformation()->Get(vtkDataArray::UNITS_LABEL());
         return result;
@@ -209,10 +214,12 @@ private:
             DataArray array = convert_array(*from);
             if (array.name().empty()) array.rename(fmt::format("Array{}", i));
             if (num_rows >= 0 && array.num_rows() != num_rows)
-                fail(fmt::format("has the array '{}' with {} rows, expected {}. It is truncated or damaged", array.name(), array.num_rows(), num_rows));
+                fail(fmt::format("has the array '{}' with {} rows, expected {}. It is truncated or damaged",
+                                 array.name(), array.num_rows(), num_rows));
             for (int role = 0; attributes != nullptr && role < vtkDataSetAttributes::NUM_ATTRIBUTES; ++role)
                 if (attributes->GetAbstractAttribute(role) == from)
-                    array.attribute += (array.attribute.empty() ? "" : " ") + std::string(vtkDataSetAttributes::GetAttributeTypeAsString(role));
+                    array.attribute += (array.attribute.empty() ? "" : " ") +
+                                       std::string(vtkDataSetAttributes::GetAttributeTypeAsString(role));
             add_array(arrays, std::move(array), where_);
         }
         return arrays;
@@ -221,7 +228,8 @@ private:
     Mesh convert_common(vtkPointSet& data) const
     {
         Mesh mesh;
-        if (data.GetNumberOfPoints() > std::numeric_limits<std::int32_t>::max()) fail("has more than 2147483647 points, which a mesh cannot number");
+        if (data.GetNumberOfPoints() > std::numeric_limits<std::int32_t>::max())
+            fail("has more than 2147483647 points, which a mesh cannot number");
         if (data.GetPoints() != nullptr) {
             mesh.points = convert_array(*data.GetPoints()->GetData());
             mesh.points.rename("Points");
@@ -239,7 +247,8 @@ private:
         for (vtkIdType k = 0; k < points.GetNumberOfIds(); ++k) {
             const vtkIdType point = points.GetId(k);
             if (point < 0 || point >= num_points)
-                fail(fmt::format("has cell {} with point {}, expected 0 to {}. It is damaged", cells.num_rows(), point, num_points - 1));
+                fail(fmt::format("has cell {} with point {}, expected 0 to {}. It is damaged", cells.num_rows(), point,
+                                 num_points - 1));
             cells.indices.push_back(static_cast<std::int32_t>(point));
         }
         cells.offsets.push_back(static_cast<std::int64_t>(cells.indices.size()));
@@ -264,7 +273,8 @@ private:
     {
         Mesh mesh = convert_common(data);
         const vtkIdType num_cells = data.GetNumberOfCells();
-        for (vtkIdType i = 0; i < num_cells; ++i) mesh.cell_types.push_back(static_cast<std::uint8_t>(data.GetCellType(i)));
+        for (vtkIdType i = 0; i < num_cells; ++i)
+            mesh.cell_types.push_back(static_cast<std::uint8_t>(data.GetCellType(i)));
         const bool has_polyhedra = std::ranges::find(mesh.cell_types, VTK_POLYHEDRON) != mesh.cell_types.end();
         vtkNew<vtkIdList> points;
         for (vtkIdType i = 0; i < num_cells; ++i) {
@@ -273,7 +283,8 @@ private:
             if (!has_polyhedra) continue;
             if (mesh.cell_types[i] == VTK_POLYHEDRON) {
                 data.GetFaceStream(i, points);
-                for (vtkIdType k = 0; k < points->GetNumberOfIds(); ++k) mesh.face_streams.indices.push_back(static_cast<std::int32_t>(points->GetId(k)));
+                for (vtkIdType k = 0; k < points->GetNumberOfIds(); ++k)
+                    mesh.face_streams.indices.push_back(static_cast<std::int32_t>(points->GetId(k)));
             }
             mesh.face_streams.offsets.push_back(static_cast<std::int64_t>(mesh.face_streams.indices.size()));
         }
@@ -308,7 +319,8 @@ Mesh converted_by_vtk(Reader& reader, const std::string& where)
     } catch (const std::length_error&) {
         throw IoError(where + " announces more data than can be. It is truncated or damaged.");
     }
-    if (!errors.empty()) throw IoError(where + " cannot be read; VTK says: " + essence(errors) + ". It is truncated or damaged.");
+    if (!errors.empty())
+        throw IoError(where + " cannot be read; VTK says: " + essence(errors) + ". It is truncated or damaged.");
     if (object == nullptr) throw IoError(where + " holds no data set that VTK knows.");
     return validated(VtkConverter(where).convert(*object), where);
 }
@@ -355,7 +367,8 @@ void require_beginning(CompositeFormat format, const std::filesystem::path& path
     const bool is_hdf5 = text.starts_with("\x89HDF\r\n");
     if (format == CompositeFormat::Exodus && !is_hdf5 && !text.starts_with("CDF"))
         throw IoError(where + " begins neither as netCDF nor as HDF5: it is no Exodus file. Is the extension right?");
-    if (format == CompositeFormat::Cgns && !is_hdf5 && text.substr(0, 64).find("ADF Database") == std::string_view::npos)
+    if (format == CompositeFormat::Cgns && !is_hdf5 &&
+        text.substr(0, 64).find("ADF Database") == std::string_view::npos)
         throw IoError(where + " begins neither as HDF5 nor as ADF: it is no CGNS file. Is the extension right?");
     if (format == CompositeFormat::EnSight && text.find("FORMAT") == std::string_view::npos)
         throw IoError(where + " has no section FORMAT: it is no EnSight case file. Is the extension right?");
@@ -404,8 +417,10 @@ vtkSmartPointer<vtkAlgorithm> composite_reader(CompositeFormat format, const std
     vtkNew<vtkExodusIIReader> reader;
     reader->SetFileName(path.c_str());
     reader->UpdateInformation();
-    for (const int kind : {vtkExodusIIReader::NODAL, vtkExodusIIReader::ELEM_BLOCK, vtkExodusIIReader::GLOBAL}) reader->SetAllArrayStatus(kind, 1);
-    for (int i = 0; i < reader->GetNumberOfObjects(vtkExodusIIReader::SIDE_SET); ++i) reader->SetObjectStatus(vtkExodusIIReader::SIDE_SET, i, 1);
+    for (const int kind : {vtkExodusIIReader::NODAL, vtkExodusIIReader::ELEM_BLOCK, vtkExodusIIReader::GLOBAL})
+        reader->SetAllArrayStatus(kind, 1);
+    for (int i = 0; i < reader->GetNumberOfObjects(vtkExodusIIReader::SIDE_SET); ++i)
+        reader->SetObjectStatus(vtkExodusIIReader::SIDE_SET, i, 1);
     return reader;
 }
 
@@ -423,7 +438,8 @@ std::optional<double> chosen_time(vtkAlgorithm& reader, std::optional<double> wa
     if (!wanted) return times[count - 1];
     for (int i = 0; i < count; ++i)
         if (std::abs(times[i] - *wanted) <= 1e-9 * std::max(1.0, std::abs(*wanted))) return times[i];
-    throw IoError(fmt::format("{} has no such time; its {} times are {:f} to {:f}.", where, count, times[0], times[count - 1]));
+    throw IoError(
+        fmt::format("{} has no such time; its {} times are {:f} to {:f}.", where, count, times[0], times[count - 1]));
 }
 
 /// Rows of characters end in 0; VTK 9.1 does not initialise the rest.
@@ -438,12 +454,14 @@ void clear_after_text(DataArray& array)
     }
 }
 
-void collect_blocks(vtkDataObject& data, const std::string& name, const std::string& where, std::vector<MeshBlock>& blocks)
+void collect_blocks(vtkDataObject& data, const std::string& name, const std::string& where,
+                    std::vector<MeshBlock>& blocks)
 {
     if (auto* tree = vtkMultiBlockDataSet::SafeDownCast(&data)) {
         for (unsigned i = 0; i < tree->GetNumberOfBlocks(); ++i) {
             if (tree->GetBlock(i) == nullptr) continue;
-            const char* own = tree->HasMetaData(i) != 0 ? tree->GetMetaData(i)->Get(vtkCompositeDataSet::NAME()) : nullptr;
+            const char* own =
+                tree->HasMetaData(i) != 0 ? tree->GetMetaData(i)->Get(vtkCompositeDataSet::NAME()) : nullptr;
             std::string label = own != nullptr && *own != '\0' ? own : fmt::format("block{}", i);
             collect_blocks(*tree->GetBlock(i), name.empty() ? label : name + "/" + label, where, blocks);
         }
@@ -473,7 +491,9 @@ Mesh read_with_vtk(const std::filesystem::path& path)
     if (!is_legacy) return read_xml_with_vtk(path, where);
     const auto file = MappedFile::open(path, "read_mesh");
     const std::string_view text = without_byte_order_mark(file->text());
-    if (!text.starts_with("# vtk DataFile")) throw IoError(where + " does not begin with '# vtk DataFile': it is no legacy VTK file. Is the extension right?");
+    if (!text.starts_with("# vtk DataFile"))
+        throw IoError(where +
+                      " does not begin with '# vtk DataFile': it is no legacy VTK file. Is the extension right?");
     const auto reader = legacy_reader();
     std::string own_text;  // the reader keeps a pointer to it
     if (text.size() == file->text().size()) {
@@ -488,7 +508,9 @@ Mesh read_with_vtk(const std::filesystem::path& path)
     } catch (const IoError&) {
         TextScanner header(text);
         for (int line = 0; line < 2; ++line) header.line();
-        if (!same_but_for_case(header.word(), "ASCII") || text.size() > static_cast<std::size_t>(std::numeric_limits<int>::max()) / 2) throw;
+        if (!same_but_for_case(header.word(), "ASCII") ||
+            text.size() > static_cast<std::size_t>(std::numeric_limits<int>::max()) / 2)
+            throw;
         for (int attempt = 0; attempt < LegacyText::most_attempts; ++attempt) {
             const LegacyText finite(text, attempt);
             if (!finite.has_stand_ins()) break;
@@ -529,7 +551,8 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
             reader->Update();
         errors = messages.errors();
         if (options.warnings != nullptr)
-            for (const std::string& text : messages.warnings()) options.warnings->push_back(path.string() + ": VTK says: " + essence(text));
+            for (const std::string& text : messages.warnings())
+                options.warnings->push_back(path.string() + ": VTK says: " + essence(text));
         if (errors.empty()) {
             auto* data = reader->GetOutputDataObject(0);
             if (data == nullptr) throw IoError(where + " holds no data set that VTK knows.");
@@ -540,7 +563,8 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
     } catch (const std::length_error&) {
         throw IoError(where + " announces more data than can be. It is truncated or damaged.");
     }
-    if (!errors.empty()) throw IoError(where + " cannot be read; VTK says: " + essence(errors) + ". It is truncated or damaged.");
+    if (!errors.empty())
+        throw IoError(where + " cannot be read; VTK says: " + essence(errors) + ". It is truncated or damaged.");
     if (blocks.empty()) throw IoError(where + " holds no mesh.");
     for (MeshBlock& block : blocks)
         for (DataArray& array : block.mesh.field_data)
@@ -549,7 +573,9 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
         if (time && find_array(block.mesh.field_data, "TimeValue") == nullptr)
             block.mesh.field_data.push_back(DataArray::from("TimeValue", std::vector<double>{*time}));
     if (options.blocks.empty()) {
-        const auto is_patch = [](const MeshBlock& block) { return block.name.find("/Patches/") != std::string::npos || block.name.starts_with("Side Sets/"); };
+        const auto is_patch = [](const MeshBlock& block) {
+            return block.name.find("/Patches/") != std::string::npos || block.name.starts_with("Side Sets/");
+        };
         if (!std::ranges::all_of(blocks, is_patch)) std::erase_if(blocks, is_patch);
         return blocks;
     }

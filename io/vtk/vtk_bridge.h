@@ -10,8 +10,8 @@
 
 namespace meshard {
 
-/// Reads a legacy .vtk file, or a serial VTK XML file of any compressor, through VTK's own readers. Errors and warnings of VTK become part of the
-/// message and are not printed to the terminal.
+/// Reads a legacy .vtk file, or a serial VTK XML file of any compressor, through VTK's own readers. Errors and warnings
+/// of VTK become part of the message and are not printed to the terminal.
 /// @throws IoError if VTK cannot read it, if it holds another kind of data set, or if this build has no VTK.
 Mesh read_with_vtk(const std::filesystem::path& path);
 

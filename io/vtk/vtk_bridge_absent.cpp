@@ -6,9 +6,10 @@ namespace meshard {
 
 Mesh read_with_vtk(const std::filesystem::path& path)
 {
-    throw IoError("read_mesh: " + path.string() +
-                  " needs VTK, and this build has no VTK. Configure with -DMESHARD_WITH_VTK=ON, or convert the file to .vtu or "
-                  ".vtp, uncompressed or with zlib.");
+    throw IoError(
+        "read_mesh: " + path.string() +
+        " needs VTK, and this build has no VTK. Configure with -DMESHARD_WITH_VTK=ON, or convert the file to .vtu or "
+        ".vtp, uncompressed or with zlib.");
 }
 
 bool is_vtk_composite(const std::filesystem::path&)

@@ -30,7 +30,8 @@ std::vector<bool> duplicates(const std::vector<DataArray>& arrays, std::int64_t 
 {
     std::vector<bool> flags(static_cast<std::size_t>(num_rows), false);
     const DataArray* ghost_type = find_array(arrays, "vtkGhostType");
-    if (ghost_type == nullptr || ghost_type->type() != ScalarType::UInt8 || ghost_type->num_components() != 1) return flags;
+    if (ghost_type == nullptr || ghost_type->type() != ScalarType::UInt8 || ghost_type->num_components() != 1)
+        return flags;
     const auto values = ghost_type->values<std::uint8_t>();
     for (std::size_t i = 0; i < flags.size(); ++i) flags[i] = (values[i] & duplicate_bit) != 0;
     return flags;
@@ -40,8 +41,8 @@ std::vector<bool> duplicates(const std::vector<DataArray>& arrays, std::int64_t 
 std::vector<std::int64_t> global_ids(const std::vector<DataArray>& arrays, std::string_view name)
 {
     const DataArray* array = find_array(arrays, name);
-    if (array == nullptr || array->num_components() != 1 || array->type() == ScalarType::String || array->type() == ScalarType::Float32 ||
-        array->type() == ScalarType::Float64)
+    if (array == nullptr || array->num_components() != 1 || array->type() == ScalarType::String ||
+        array->type() == ScalarType::Float32 || array->type() == ScalarType::Float64)
         return {};
     return with_scalar_type(array->type(), [&]<class T>() {
         const auto values = array->values<T>();
@@ -74,12 +75,15 @@ std::vector<std::int32_t> choose_cells(const Mesh& mesh, const std::string& wher
 
 /// Describes invalid point ids: two rows with one id at different positions; empty if there are none. `rows` are sorted
 /// by id.
-std::string difference_of_places(const DataArray& points, std::span<const std::int32_t> rows, std::span<const std::int64_t> ids)
+std::string difference_of_places(const DataArray& points, std::span<const std::int32_t> rows,
+                                 std::span<const std::int64_t> ids)
 {
     return with_scalar_type(points.type(), [&]<class T>() -> std::string {
         const auto xyz = points.values<T>();
         const auto place = [&](std::int32_t row) { return xyz.subspan(3 * static_cast<std::size_t>(row), 3); };
-        const auto text = [&](std::int32_t row) { return fmt::format("({:f} {:f} {:f})", 1.0 * place(row)[0], 1.0 * place(row)[1], 1.0 * place(row)[2]); };
+        const auto text = [&](std::int32_t row) {
+            return fmt::format("({:f} {:f} {:f})", 1.0 * place(row)[0], 1.0 * place(row)[1], 1.0 * place(row)[2]);
+        };
         double tolerance = -1;
         for (std::size_t i = 1; i < rows.size(); ++i) {
             const auto a = place(rows[i - 1]), b = place(rows[i]);
@@ -98,7 +102,8 @@ std::string difference_of_places(const DataArray& points, std::span<const std::i
             }
             for (std::size_t axis = 0; axis < 3; ++axis)
                 if (std::abs(static_cast<double>(a[axis]) - static_cast<double>(b[axis])) > tolerance)
-                    return fmt::format("GlobalPointIds name one point, {}, at two places, {} and {}", ids[rows[i]], text(rows[i - 1]), text(rows[i]));
+                    return fmt::format("GlobalPointIds name one point, {}, at two places, {} and {}", ids[rows[i]],
+                                       text(rows[i - 1]), text(rows[i]));
         }
         return {};
     });
@@ -106,7 +111,8 @@ std::string difference_of_places(const DataArray& points, std::span<const std::i
 
 /// Merges all copies of a point: cells use the row that owns it. Returns the rows that are kept, in the order of the
 /// result.
-std::vector<std::int32_t> choose_points(Mesh& mesh, const std::vector<std::int32_t>& cells, const std::string& where, const ReadOptions& options)
+std::vector<std::int32_t> choose_points(Mesh& mesh, const std::vector<std::int32_t>& cells, const std::string& where,
+                                        const ReadOptions& options)
 {
     const auto is_duplicate = duplicates(mesh.point_data, mesh.num_points());
     auto ids = global_ids(mesh.point_data, "GlobalPointIds");
@@ -115,10 +121,12 @@ std::vector<std::int32_t> choose_points(Mesh& mesh, const std::vector<std::int32
 
     std::vector<std::int32_t> representative = rows;
     if (!ids.empty()) {
-        std::ranges::sort(rows, {}, [&](std::int32_t row) { return std::tuple(ids[row], bool(is_duplicate[row]), row); });
+        std::ranges::sort(rows, {},
+                          [&](std::int32_t row) { return std::tuple(ids[row], bool(is_duplicate[row]), row); });
         if (const std::string fault = difference_of_places(mesh.points, rows, ids); !fault.empty()) {
             const std::string file = where.substr(where.find(": ") + 2);
-            deliver_read_warnings({file + ": its " + fault + "; they are not used, and points that pieces share stay apart"}, options);
+            deliver_read_warnings(
+                {file + ": its " + fault + "; they are not used, and points that pieces share stay apart"}, options);
             ids.clear();
             rows = representative;
         }
@@ -127,12 +135,14 @@ std::vector<std::int32_t> choose_points(Mesh& mesh, const std::vector<std::int32
         for (std::size_t i = 1; i < rows.size(); ++i)
             if (ids[rows[i]] == ids[rows[i - 1]]) representative[rows[i]] = representative[rows[i - 1]];
         for (std::int32_t& point : mesh.cells.indices) point = representative[point];
-        for_each_face_point(mesh.face_streams, [&](std::int64_t, std::int32_t& point) { point = representative[point]; });
+        for_each_face_point(mesh.face_streams,
+                            [&](std::int64_t, std::int32_t& point) { point = representative[point]; });
     }
     std::vector<bool> is_used(representative.size(), false);
     for (const std::int32_t cell : cells)
         for (const std::int32_t point : mesh.cells.row(cell)) is_used[point] = true;
-    std::erase_if(rows, [&](std::int32_t row) { return representative[row] != row || (is_duplicate[row] && !is_used[row]); });
+    std::erase_if(rows,
+                  [&](std::int32_t row) { return representative[row] != row || (is_duplicate[row] && !is_used[row]); });
     return rows;
 }
 
@@ -169,10 +179,12 @@ Mesh read_vtk_piece(const std::filesystem::path& path, const ReadOptions& option
     for (const std::string& text : file.warnings()) warnings.push_back(path.string() + ": " + text);
     if (options.time) file.choose_time(*options.time);
     if (!options.time && file.times().size() > 1)
-        warnings.push_back(fmt::format("{}: it has {} times, of which the first is read, {:f}; convert --time chooses another", path.string(),
-                                       file.times().size(), file.times().front()));
+        warnings.push_back(
+            fmt::format("{}: it has {} times, of which the first is read, {:f}; convert --time chooses another",
+                        path.string(), file.times().size(), file.times().front()));
     // VTK's readers crash with some unknown compressor names.
-    const bool for_vtk = !file.has_known_compressor() && (file.compressor() == "vtkLZMADataCompressor" || file.compressor() == "vtkLZ4DataCompressor");
+    const bool for_vtk = !file.has_known_compressor() &&
+                         (file.compressor() == "vtkLZMADataCompressor" || file.compressor() == "vtkLZ4DataCompressor");
     Mesh mesh = for_vtk ? read_with_vtk(path) : read_vtk_xml(file);
     apply_reading_conventions(mesh, path.string(), warnings);
     deliver_read_warnings(warnings, options);
@@ -183,7 +195,8 @@ Mesh read_vtk_parallel(const std::filesystem::path& path, const ReadOptions& opt
 {
     const VtkXmlFile file(path);
     const bool is_surface = file.type() == "PPolyData";
-    if (!is_surface && file.type() != "PUnstructuredGrid") file.fail("expected a VTKFile of type PUnstructuredGrid or PPolyData, found '" + file.type() + "'");
+    if (!is_surface && file.type() != "PUnstructuredGrid")
+        file.fail("expected a VTKFile of type PUnstructuredGrid or PPolyData, found '" + file.type() + "'");
 
     std::vector<Mesh> pieces;
     const XmlElement& index = file.require_child(file.root(), file.type());
@@ -192,19 +205,24 @@ Mesh read_vtk_parallel(const std::filesystem::path& path, const ReadOptions& opt
         const auto* source = element.attribute("Source");
         if (source == nullptr) file.fail(fmt::format("<Piece> number {} has no Source", pieces.size()));
         auto piece_path = path.parent_path() / *source;
-        if (!std::filesystem::exists(piece_path)) piece_path = followed_links(path).parent_path() / *source;  // `path` is a link to the index
+        if (!std::filesystem::exists(piece_path))
+            piece_path = followed_links(path).parent_path() / *source;  // `path` is a link to the index
         const auto extension = piece_path.extension();
-        if (extension != (is_surface ? ".vtp" : ".vtu")) file.fail("piece '" + *source + "' is no " + (is_surface ? ".vtp" : ".vtu") + " file");
+        if (extension != (is_surface ? ".vtp" : ".vtu"))
+            file.fail("piece '" + *source + "' is no " + (is_surface ? ".vtp" : ".vtu") + " file");
         if (const auto* const written = element.attribute("Hash")) {
             const std::string hash = hash_file(piece_path);
             if (hash != *written)
                 file.fail("piece '" + *source + "' has the hash " + hash + ", when it was written " + *written +
-                          ": its content was changed. Cut the source again, or remove Hash from the index to read the piece as it is");
+                          ": its content was changed. Cut the source again, or remove Hash from the index to read the "
+                          "piece as it is");
         }
         pieces.push_back(read_vtk_piece(piece_path, options));
     }
-    if (const auto* const written = index.attribute("NumberOfPieces"); written && *written != std::to_string(pieces.size()))
-        file.fail(fmt::format("lists {} pieces, when it was written {}: it was changed. Cut the source again", pieces.size(), *written));
+    if (const auto* const written = index.attribute("NumberOfPieces");
+        written && *written != std::to_string(pieces.size()))
+        file.fail(fmt::format("lists {} pieces, when it was written {}: it was changed. Cut the source again",
+                              pieces.size(), *written));
     const MeshKind kind = is_surface ? MeshKind::Surface : MeshKind::Unstructured;
     for (const Mesh& piece : pieces)
         if (piece.kind != kind) file.fail("its pieces are of another kind than it is itself");

@@ -24,8 +24,8 @@ Mesh merge_pieces(std::vector<Mesh> pieces, MeshKind kind, const std::string& wh
 /// @throws IoError as `read_mesh`
 Mesh read_vtk_piece(const std::filesystem::path& path, const ReadOptions& options);
 
-/// Reads the pieces of a .pvtu or .pvtp as one mesh, merged as `read_mesh` describes. The result has no array `vtkGhostType`,
-/// unless it marks more than duplicates.
+/// Reads the pieces of a .pvtu or .pvtp as one mesh, merged as `read_mesh` describes. The result has no array
+/// `vtkGhostType`, unless it marks more than duplicates.
 /// @throws IoError if the file or one of its pieces is missing or damaged, or a cell is in two pieces.
 Mesh read_vtk_parallel(const std::filesystem::path& path, const ReadOptions& options);
 

@@ -42,7 +42,8 @@ public:
     /// A count, e.g. NumberOfPoints. @throws IoError if it is missing, negative or no number.
     std::int64_t read_count(const XmlElement& element, std::string_view attribute) const;
 
-    /// The values of a <DataArray> or <Array>; of type Bit as UInt8. @throws IoError if it has not `num_rows` rows (-1: as many as it has).
+    /// The values of a <DataArray> or <Array>; of type Bit as UInt8. @throws IoError if it has not `num_rows` rows (-1:
+    /// as many as it has).
     DataArray read_array(const XmlElement& element, std::int64_t num_rows) const;
 
     /// The times for which the file has arrays (`TimeValues` of the element `type()`); most files have none.
@@ -75,11 +76,13 @@ private:
     Encoded find_encoded(const XmlElement& element, const std::string& name) const;
     Payload decode(const Encoded& encoded, const std::string& name) const;
     Payload inflate(const Encoded& encoded, const std::string& name) const;
-    std::vector<std::uint64_t> read_words(const Encoded& encoded, std::size_t first, std::size_t count, const std::string& name) const;
+    std::vector<std::uint64_t> read_words(const Encoded& encoded, std::size_t first, std::size_t count,
+                                          const std::string& name) const;
     Payload parse_ascii(std::string_view text, ScalarType type, const std::string& name) const;
     Payload parse_ascii_texts(std::string_view text, const std::string& name) const;
     Payload read_bits(const XmlElement& element, std::int64_t num_values, const std::string& name) const;
-    DataArray split_strings(const Payload& payload, const std::string& name, std::int64_t num_rows, std::int64_t num_components) const;
+    DataArray split_strings(const Payload& payload, const std::string& name, std::int64_t num_rows,
+                            std::int64_t num_components) const;
     void swap_bytes(Payload& payload, std::size_t width) const;
 
     std::string where_;

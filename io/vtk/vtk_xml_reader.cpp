@@ -19,7 +19,8 @@ namespace meshard {
 namespace {
 
 /// Reads the connectivity and offsets of `num_cells` cells; `what` is their name in messages.
-Csr read_cells(const VtkXmlFile& file, const DataArray& connectivity, const DataArray& offsets, std::int64_t num_points, const std::string& what)
+Csr read_cells(const VtkXmlFile& file, const DataArray& connectivity, const DataArray& offsets, std::int64_t num_points,
+               const std::string& what)
 {
     const std::int64_t num_cells = offsets.num_rows();
     Csr cells;
@@ -28,12 +29,14 @@ Csr read_cells(const VtkXmlFile& file, const DataArray& connectivity, const Data
         const auto values = offsets.values<T>();
         for (std::int64_t i = 0; i < num_cells; ++i) {
             cells.offsets[i + 1] = static_cast<std::int64_t>(values[i]);
-            if (cells.offsets[i + 1] < cells.offsets[i]) file.fail(fmt::format("the offsets of the {} fall at cell {}. The file is damaged", what, i));
+            if (cells.offsets[i + 1] < cells.offsets[i])
+                file.fail(fmt::format("the offsets of the {} fall at cell {}. The file is damaged", what, i));
         }
     });
     if (cells.offsets.back() != connectivity.num_values())
-        file.fail(fmt::format("the offsets of the {} end at {}, but their connectivity has {} entries. The file is damaged", what, cells.offsets.back(),
-                              connectivity.num_values()));
+        file.fail(
+            fmt::format("the offsets of the {} end at {}, but their connectivity has {} entries. The file is damaged",
+                        what, cells.offsets.back(), connectivity.num_values()));
     cells.indices.resize(static_cast<std::size_t>(connectivity.num_values()));
     with_scalar_type(connectivity.type(), [&]<class T>() {
         const auto values = connectivity.values<T>();
@@ -47,8 +50,10 @@ Csr read_cells(const VtkXmlFile& file, const DataArray& connectivity, const Data
         for (std::size_t i = 0; i < values.size(); ++i) {
             const auto point = static_cast<std::int64_t>(values[i]);
             if (point >= 0 && point < num_points) continue;
-            const auto cell = std::ranges::upper_bound(cells.offsets, static_cast<std::int64_t>(i)) - cells.offsets.begin() - 1;
-            file.fail(fmt::format("cell {} of the {} uses point {}, expected 0 to {}. The file is damaged", cell, what, point, num_points - 1));
+            const auto cell =
+                std::ranges::upper_bound(cells.offsets, static_cast<std::int64_t>(i)) - cells.offsets.begin() - 1;
+            file.fail(fmt::format("cell {} of the {} uses point {}, expected 0 to {}. The file is damaged", cell, what,
+                                  point, num_points - 1));
         }
     });
     return cells;
@@ -56,14 +61,18 @@ Csr read_cells(const VtkXmlFile& file, const DataArray& connectivity, const Data
 
 void require_integers(const VtkXmlFile& file, const DataArray& array)
 {
-    if (array.type() == ScalarType::Float32 || array.type() == ScalarType::Float64 || array.type() == ScalarType::String)
-        file.fail("array '" + array.name() + "' of the cells is " + std::string(to_string(array.type())) + ", integers are expected");
+    if (array.type() == ScalarType::Float32 || array.type() == ScalarType::Float64 ||
+        array.type() == ScalarType::String)
+        file.fail("array '" + array.name() + "' of the cells is " + std::string(to_string(array.type())) +
+                  ", integers are expected");
 }
 
 const XmlElement& require_named(const VtkXmlFile& file, const XmlElement& parent, std::string_view name)
 {
     for (const XmlElement& element : parent.children)
-        if (const auto* found = element.attribute("Name"); found != nullptr && *found == name && file.is_of_time_step(element)) return element;
+        if (const auto* found = element.attribute("Name");
+            found != nullptr && *found == name && file.is_of_time_step(element))
+            return element;
     file.fail("<" + parent.name + "> has no array '" + std::string(name) + "'");
 }
 
@@ -91,13 +100,15 @@ bool has_named(const XmlElement& parent, std::string_view name)
 }
 
 /// Reads the layout of VTK 9.4 and later: a table of faces (points of each), and a table of the faces of each cell.
-Csr read_face_tables(const VtkXmlFile& file, const XmlElement& element, const std::vector<std::uint8_t>& types, std::int64_t num_points)
+Csr read_face_tables(const VtkXmlFile& file, const XmlElement& element, const std::vector<std::uint8_t>& types,
+                     std::int64_t num_points)
 {
-    const Csr faces =
-        read_cells(file, read_integers(file, element, "face_connectivity", -1), read_integers(file, element, "face_offsets", -1), num_points, "faces");
+    const Csr faces = read_cells(file, read_integers(file, element, "face_connectivity", -1),
+                                 read_integers(file, element, "face_offsets", -1), num_points, "faces");
     const Csr faces_of_cells =
         read_cells(file, read_integers(file, element, "polyhedron_to_faces", -1),
-                   read_integers(file, element, "polyhedron_offsets", static_cast<std::int64_t>(types.size())), faces.num_rows(), "polyhedra (by their faces)");
+                   read_integers(file, element, "polyhedron_offsets", static_cast<std::int64_t>(types.size())),
+                   faces.num_rows(), "polyhedra (by their faces)");
     Csr streams;
     for (std::size_t i = 0; i < types.size(); ++i) {
         if (types[i] == kPolyhedron) {
@@ -116,9 +127,11 @@ Csr read_face_tables(const VtkXmlFile& file, const XmlElement& element, const st
 
 /// Reads the arrays `faces` (concatenated streams) and `faceoffsets` (the end of each cell's stream; -1 for cells that
 /// are no polyhedra).
-Csr read_face_streams(const VtkXmlFile& file, const XmlElement& element, const std::vector<std::uint8_t>& types, std::int64_t num_points)
+Csr read_face_streams(const VtkXmlFile& file, const XmlElement& element, const std::vector<std::uint8_t>& types,
+                      std::int64_t num_points)
 {
-    if (!has_named(element, "faces") && has_named(element, "face_connectivity")) return read_face_tables(file, element, types, num_points);
+    if (!has_named(element, "faces") && has_named(element, "face_connectivity"))
+        return read_face_tables(file, element, types, num_points);
     const auto num_cells = static_cast<std::int64_t>(types.size());
     const DataArray faces = read_integers(file, element, "faces", -1);
     const DataArray ends = read_integers(file, element, "faceoffsets", num_cells);
@@ -129,27 +142,32 @@ Csr read_face_streams(const VtkXmlFile& file, const XmlElement& element, const s
     with_scalar_type(faces.type(), [&]<class T>() {
         const auto values = faces.values<T>();
         const auto in_range = [](T value) {
-            return static_cast<std::int64_t>(value) >= 0 && static_cast<std::int64_t>(value) <= std::numeric_limits<std::int32_t>::max();
+            return static_cast<std::int64_t>(value) >= 0 &&
+                   static_cast<std::int64_t>(value) <= std::numeric_limits<std::int32_t>::max();
         };
         bool all_in_range = true;
         for (std::size_t i = 0; i < values.size(); ++i) {
             all_in_range &= in_range(values[i]);
             streams.indices[i] = static_cast<std::int32_t>(values[i]);
         }
-        if (!all_in_range) file.fail(fmt::format("array 'faces' holds {}. The file is damaged", *std::ranges::find_if_not(values, in_range)));
+        if (!all_in_range)
+            file.fail(fmt::format("array 'faces' holds {}. The file is damaged",
+                                  *std::ranges::find_if_not(values, in_range)));
     });
     with_scalar_type(ends.type(), [&]<class T>() {
         const auto values = ends.values<T>();
         for (std::int64_t i = 0; i < num_cells; ++i) {
             const auto end = types[i] == kPolyhedron ? static_cast<std::int64_t>(values[i]) : streams.offsets[i];
             if (end < streams.offsets[i] || end > faces.num_values())
-                file.fail(fmt::format("array 'faceoffsets' holds {} for cell {}, expected {} to {}. The file is damaged", end, i, streams.offsets[i],
-                                      faces.num_values()));
+                file.fail(
+                    fmt::format("array 'faceoffsets' holds {} for cell {}, expected {} to {}. The file is damaged", end,
+                                i, streams.offsets[i], faces.num_values()));
             streams.offsets[i + 1] = end;
         }
     });
     if (streams.offsets.back() != faces.num_values())
-        file.fail(fmt::format("array 'faceoffsets' ends at {}, but 'faces' has {} entries. The file is damaged", streams.offsets.back(), faces.num_values()));
+        file.fail(fmt::format("array 'faceoffsets' ends at {}, but 'faces' has {} entries. The file is damaged",
+                              streams.offsets.back(), faces.num_values()));
     return streams;
 }
 
@@ -165,18 +183,22 @@ void read_unstructured_cells(const VtkXmlFile& file, const XmlElement& piece, Me
         const auto values = types.values<T>();
         for (std::int64_t cell = 0; cell < num_cells; ++cell) {
             const auto type = static_cast<std::int64_t>(values[cell]);
-            if (type < 0 || type > 255) file.fail(fmt::format("cell {} has type {}, expected 0 to 255. The file is damaged", cell, type));
+            if (type < 0 || type > 255)
+                file.fail(fmt::format("cell {} has type {}, expected 0 to 255. The file is damaged", cell, type));
             mesh.cell_types[cell] = static_cast<std::uint8_t>(type);
             const auto size = mesh.cells.offsets[cell + 1] - mesh.cells.offsets[cell];
-            if (!cell_type_of(mesh.cell_types[cell]).fits(size)) file.fail(cell_size_fault(cell, mesh.cell_types[cell], size) + ". The file is damaged");
+            if (!cell_type_of(mesh.cell_types[cell]).fits(size))
+                file.fail(cell_size_fault(cell, mesh.cell_types[cell], size) + ". The file is damaged");
         }
     });
     if (std::ranges::find(mesh.cell_types, kPolyhedron) == mesh.cell_types.end()) return;
     mesh.face_streams = read_face_streams(file, element, mesh.cell_types, mesh.num_points());
     PolyhedronCheck check;
     for (std::int32_t cell = 0; cell < static_cast<std::int32_t>(num_cells); ++cell)
-        if (mesh.cell_types[cell] == kPolyhedron && !check.passes(cell, mesh.cells.row(cell), mesh.face_streams.row(cell)))
-            file.fail(polyhedron_fault(cell, mesh.cells.row(cell), mesh.face_streams.row(cell)) + ". The file is damaged");
+        if (mesh.cell_types[cell] == kPolyhedron &&
+            !check.passes(cell, mesh.cells.row(cell), mesh.face_streams.row(cell)))
+            file.fail(polyhedron_fault(cell, mesh.cells.row(cell), mesh.face_streams.row(cell)) +
+                      ". The file is damaged");
 }
 
 void read_polydata_cells(const VtkXmlFile& file, const XmlElement& piece, Mesh& mesh)
@@ -186,7 +208,9 @@ void read_polydata_cells(const VtkXmlFile& file, const XmlElement& piece, Mesh& 
     for (int group = 0; group < 4; ++group) {
         const std::string count = std::string("NumberOf") + groups[group];
         const std::int64_t num_cells = piece.attribute(count) != nullptr ? file.read_count(piece, count) : 0;
-        if (num_cells > 0) parts[group] = read_cell_group(file, file.require_child(piece, groups[group]), num_cells, mesh.num_points());
+        if (num_cells > 0)
+            parts[group] =
+                read_cell_group(file, file.require_child(piece, groups[group]), num_cells, mesh.num_points());
         for (std::int64_t i = 0; i < num_cells; ++i)
             mesh.cell_types.push_back(polydata_cell_type(group, parts[group].offsets[i + 1] - parts[group].offsets[i]));
     }
@@ -203,8 +227,9 @@ const XmlElement* points_element(const VtkXmlFile& file, const XmlElement& piece
 {
     const XmlElement* points = piece.child("Points");
     if (points == nullptr) return nullptr;
-    const auto found =
-        std::ranges::find_if(points->children, [&](const XmlElement& element) { return element.name == "DataArray" && file.is_of_time_step(element); });
+    const auto found = std::ranges::find_if(points->children, [&](const XmlElement& element) {
+        return element.name == "DataArray" && file.is_of_time_step(element);
+    });
     return found == points->children.end() ? nullptr : &*found;
 }
 
@@ -216,7 +241,8 @@ Mesh read_piece_element(const VtkXmlFile& file, const XmlElement& piece, MeshKin
     if (const XmlElement* element = points_element(file, piece)) {
         mesh.points = file.read_array(*element, num_points);
         if (mesh.points.num_components() != 3 || mesh.points.type() == ScalarType::String)
-            file.fail(fmt::format("points are {} x {}, expected 3 x Float32 or Float64", mesh.points.num_components(), to_string(mesh.points.type())));
+            file.fail(fmt::format("points are {} x {}, expected 3 x Float32 or Float64", mesh.points.num_components(),
+                                  to_string(mesh.points.type())));
         if (mesh.points.type() != ScalarType::Float32 && mesh.points.type() != ScalarType::Float64)
             mesh.points = DataArray::from("Points", mesh.points.to_doubles(), 3);
         mesh.points.rename("Points");
@@ -233,16 +259,21 @@ Mesh read_piece_element(const VtkXmlFile& file, const XmlElement& piece, MeshKin
     return mesh;
 }
 
-void require_same_arrays(const std::vector<DataArray>& a, const std::vector<DataArray>& b, const char* group, const std::string& where)
+void require_same_arrays(const std::vector<DataArray>& a, const std::vector<DataArray>& b, const char* group,
+                         const std::string& where)
 {
-    const auto describe = [](const DataArray& array) { return fmt::format("'{}' ({} x {})", array.name(), array.num_components(), to_string(array.type())); };
+    const auto describe = [](const DataArray& array) {
+        return fmt::format("'{}' ({} x {})", array.name(), array.num_components(), to_string(array.type()));
+    };
     const auto has = [](const std::vector<DataArray>& arrays, const DataArray& wanted) {
         const DataArray* found = find_array(arrays, wanted.name());
         return found != nullptr && found->type() == wanted.type() && found->num_components() == wanted.num_components();
     };
     for (const auto& [mine, others] : {std::pair(&a, &b), std::pair(&b, &a)})
         for (const DataArray& array : *mine)
-            if (!has(*others, array)) throw IoError(where + ": its pieces differ: only some have the " + group + " array " + describe(array) + ".");
+            if (!has(*others, array))
+                throw IoError(where + ": its pieces differ: only some have the " + group + " array " + describe(array) +
+                              ".");
 }
 
 void append_csr(Csr& to, const Csr& from, std::int32_t shift)
@@ -265,7 +296,8 @@ DataArray join(std::span<const DataArray* const> arrays)
     DataArray result;
     if (first.type() == ScalarType::String) {
         std::vector<std::string> strings;
-        for (const DataArray* array : arrays) strings.insert(strings.end(), array->strings().begin(), array->strings().end());
+        for (const DataArray* array : arrays)
+            strings.insert(strings.end(), array->strings().begin(), array->strings().end());
         result = DataArray::from_strings(first.name(), std::move(strings), first.num_components());
     } else {
         std::size_t num_bytes = 0;
@@ -300,9 +332,18 @@ std::vector<DataArray> join_groups(const std::vector<Mesh>& meshes, std::vector<
 
 std::span<const std::string_view> attribute_roles()
 {
-    static constexpr std::array<std::string_view, 12> roles{
-        "Scalars",   "Vectors", "Normals", "TCoords", "Tensors", "GlobalIds", "PedigreeIds", "EdgeFlag", "Tangents", "RationalWeights", "HigherOrderDegrees",
-        "ProcessIds"};
+    static constexpr std::array<std::string_view, 12> roles{"Scalars",
+                                                            "Vectors",
+                                                            "Normals",
+                                                            "TCoords",
+                                                            "Tensors",
+                                                            "GlobalIds",
+                                                            "PedigreeIds",
+                                                            "EdgeFlag",
+                                                            "Tangents",
+                                                            "RationalWeights",
+                                                            "HigherOrderDegrees",
+                                                            "ProcessIds"};
     return roles;
 }
 
@@ -369,7 +410,8 @@ std::vector<DataArray> read_vtk_arrays(const VtkXmlFile& file, const XmlElement*
 Mesh read_vtk_xml(const VtkXmlFile& file)
 {
     const bool is_surface = file.type() == "PolyData";
-    if (!is_surface && file.type() != "UnstructuredGrid") file.fail("expected a VTKFile of type UnstructuredGrid or PolyData, found '" + file.type() + "'");
+    if (!is_surface && file.type() != "UnstructuredGrid")
+        file.fail("expected a VTKFile of type UnstructuredGrid or PolyData, found '" + file.type() + "'");
     const MeshKind kind = is_surface ? MeshKind::Surface : MeshKind::Unstructured;
     const XmlElement& grid = file.require_child(file.root(), file.type());
 
@@ -377,7 +419,8 @@ Mesh read_vtk_xml(const VtkXmlFile& file)
     for (const XmlElement& element : grid.children)
         if (element.name == "Piece") pieces.push_back(read_piece_element(file, element, kind));
     // As in VTK.
-    if (pieces.empty() && grid.attribute("NumberOfPoints") != nullptr) pieces.push_back(read_piece_element(file, grid, kind));
+    if (pieces.empty() && grid.attribute("NumberOfPoints") != nullptr)
+        pieces.push_back(read_piece_element(file, grid, kind));
     if (pieces.empty()) {
         pieces.emplace_back();
         pieces.back().kind = kind;
@@ -412,13 +455,15 @@ Mesh append_meshes(std::vector<Mesh> meshes, const std::string& where)
     for (const Mesh& mesh : meshes) {
         require_same_arrays(meshes.front().point_data, mesh.point_data, "point", where);
         require_same_arrays(meshes.front().cell_data, mesh.cell_data, "cell", where);
-        if (mesh.points.type() != meshes.front().points.type()) throw IoError(where + ": its pieces differ: some have Float32 points, others Float64.");
+        if (mesh.points.type() != meshes.front().points.type())
+            throw IoError(where + ": its pieces differ: some have Float32 points, others Float64.");
         num_points += mesh.num_points();
         has_polyhedra = has_polyhedra || mesh.has_polyhedra();
         points.push_back(&mesh.points);
     }
     if (num_points > std::numeric_limits<std::int32_t>::max())
-        throw IoError(fmt::format("{}: its pieces have {} points together, a mesh holds at most 2147483647.", where, num_points));
+        throw IoError(
+            fmt::format("{}: its pieces have {} points together, a mesh holds at most 2147483647.", where, num_points));
     result.points = join(points);
     std::int32_t shift = 0;
     for (const Mesh& mesh : meshes) {

@@ -33,7 +33,9 @@ struct Block {
 
 Block block_of(Bytes bytes)
 {
-    return {bytes.size(), [bytes](std::size_t begin, std::size_t count, std::vector<std::byte>&) { return bytes.subspan(begin, count); }};
+    return {bytes.size(), [bytes](std::size_t begin, std::size_t count, std::vector<std::byte>&) {
+                return bytes.subspan(begin, count);
+            }};
 }
 
 Block block_of(const DataArray& array)
@@ -42,20 +44,25 @@ Block block_of(const DataArray& array)
     const auto all = std::make_shared<std::string>();
     for (const std::string& text : array.strings()) {
         if (text.find('\0') != std::string::npos)
-            throw InvalidInput("write_mesh: a string of array '" + array.name() + "' contains the character 0, which VTK's files cannot hold. Remove it.");
+            throw InvalidInput("write_mesh: a string of array '" + array.name() +
+                               "' contains the character 0, which VTK's files cannot hold. Remove it.");
         all->append(text.c_str(), text.size() + 1);
     }
-    return {all->size(), [all](std::size_t begin, std::size_t count, std::vector<std::byte>&) { return std::as_bytes(std::span(*all)).subspan(begin, count); }};
+    return {all->size(), [all](std::size_t begin, std::size_t count, std::vector<std::byte>&) {
+                return std::as_bytes(std::span(*all)).subspan(begin, count);
+            }};
 }
 
 /// Integers minus `minus`, as `To`.
 template <class To>
 Block converted(std::span<const std::int64_t> values, std::int64_t minus)
 {
-    return {values.size() * sizeof(To), [values, minus](std::size_t begin, std::size_t count, std::vector<std::byte>& scratch) {
+    return {values.size() * sizeof(To),
+            [values, minus](std::size_t begin, std::size_t count, std::vector<std::byte>& scratch) {
                 scratch.resize(count);
                 auto* out = reinterpret_cast<To*>(scratch.data());
-                for (const std::int64_t value : values.subspan(begin / sizeof(To), count / sizeof(To))) *out++ = static_cast<To>(value - minus);
+                for (const std::int64_t value : values.subspan(begin / sizeof(To), count / sizeof(To)))
+                    *out++ = static_cast<To>(value - minus);
                 return Bytes(scratch);
             }};
 }
@@ -64,9 +71,11 @@ template <class To>
 Block converted(std::span<const std::int32_t> values)
 {
     if constexpr (sizeof(To) == sizeof(std::int32_t)) return block_of(std::as_bytes(values));
-    return {values.size() * sizeof(To), [values](std::size_t begin, std::size_t count, std::vector<std::byte>& scratch) {
+    return {values.size() * sizeof(To),
+            [values](std::size_t begin, std::size_t count, std::vector<std::byte>& scratch) {
                 scratch.resize(count);
-                std::ranges::copy(values.subspan(begin / sizeof(To), count / sizeof(To)), reinterpret_cast<To*>(scratch.data()));
+                std::ranges::copy(values.subspan(begin / sizeof(To), count / sizeof(To)),
+                                  reinterpret_cast<To*>(scratch.data()));
                 return Bytes(scratch);
             }};
 }
@@ -82,7 +91,8 @@ std::vector<std::vector<std::byte>> compressed(const Block& block, Compression c
     std::vector<std::vector<std::byte>> parts(1 + num_blocks);
     for_each_in_parallel(num_blocks, [&](std::size_t i) {
         thread_local std::vector<std::byte> scratch, out;
-        const Bytes plain = block.run(i * block_size, std::min<std::size_t>(block_size, block.size - i * block_size), scratch);
+        const Bytes plain =
+            block.run(i * block_size, std::min<std::size_t>(block_size, block.size - i * block_size), scratch);
         out.resize(compressed_bound(compression, plain.size()));
         words[3 + i] = compress_block(compression, plain, out);
         parts[1 + i].assign(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(words[3 + i]));
@@ -128,13 +138,17 @@ public:
     void write(const std::filesystem::path& path)
     {
         const char* type = kind_ == MeshKind::Surface ? "PolyData" : "UnstructuredGrid";
-        text_ = "<?xml version=\"1.0\"?>\n<VTKFile type=\"" + std::string(type) + "\" version=\"" + (has_curved_hexahedra(mesh_) ? "2.2" : "1.0") +
+        text_ = "<?xml version=\"1.0\"?>\n<VTKFile type=\"" + std::string(type) + "\" version=\"" +
+                (has_curved_hexahedra(mesh_) ? "2.2" : "1.0") +
                 "\" byte_order=\"LittleEndian\" header_type=\"UInt64\"" +
-                (compression_ != Compression::None ? attribute_text("compressor", std::string(vtk_compressor_name(compression_))) : "") + ">\n  <" + type +
-                ">\n";
+                (compression_ != Compression::None
+                     ? attribute_text("compressor", std::string(vtk_compressor_name(compression_)))
+                     : "") +
+                ">\n  <" + type + ">\n";
         if (!mesh_.field_data.empty()) {
             text_ += "    <FieldData>\n";
-            for (const DataArray& array : mesh_.field_data) add_array_element(array, attribute_text("NumberOfTuples", std::to_string(array.num_rows())));
+            for (const DataArray& array : mesh_.field_data)
+                add_array_element(array, attribute_text("NumberOfTuples", std::to_string(array.num_rows())));
             text_ += "    </FieldData>\n";
         }
         text_ += fmt::format("    <Piece NumberOfPoints=\"{}\"", mesh_.num_points());
@@ -174,8 +188,8 @@ private:
     {
         text_ += fmt::format("        <{}{} format=\"appended\" offset=\"{}\"{}", tag, attributes, offset_,
                              unit.empty() ? "/>\n"
-                                          : "><InformationKey name=\"UNITS_LABEL\" location=\"vtkDataArray\">" + xml_escaped(unit) + "</InformationKey></" +
-                                                tag + ">\n");
+                                          : "><InformationKey name=\"UNITS_LABEL\" location=\"vtkDataArray\">" +
+                                                xml_escaped(unit) + "</InformationKey></" + tag + ">\n");
         if (compression_ != Compression::None) {
             for (auto& bytes : compressed(block, compression_)) {
                 offset_ += bytes.size();
@@ -189,11 +203,13 @@ private:
 
     /// Adds rows in VTK's form: all entries, and the end of each row minus `minus`. Both have one type, as narrow as
     /// the largest end allows.
-    void add_rows(const char* entries_name, std::span<const std::int32_t> entries, const char* ends_name, std::span<const std::int64_t> ends,
-                  std::int64_t minus)
+    void add_rows(const char* entries_name, std::span<const std::int32_t> entries, const char* ends_name,
+                  std::span<const std::int64_t> ends, std::int64_t minus)
     {
         const auto add = [&]<class T>(const char* type) {
-            const auto attributes = [&](const char* name) { return std::string(" type=\"") + type + "\" Name=\"" + name + "\""; };
+            const auto attributes = [&](const char* name) {
+                return std::string(" type=\"") + type + "\" Name=\"" + name + "\"";
+            };
             add_element("DataArray", attributes(entries_name), converted<T>(entries));
             add_element("DataArray", attributes(ends_name), converted<T>(ends, minus));
         };
@@ -215,10 +231,12 @@ private:
 
     void add_types_and_faces()
     {
-        add_element("DataArray", " type=\"UInt8\" Name=\"types\"", block_of(std::as_bytes(std::span(mesh_.cell_types))));
+        add_element("DataArray", " type=\"UInt8\" Name=\"types\"",
+                    block_of(std::as_bytes(std::span(mesh_.cell_types))));
         if (!mesh_.has_polyhedra()) return;
         face_ends_.reserve(mesh_.cell_types.size());
-        for (std::int64_t i = 0; i < mesh_.num_cells(); ++i) face_ends_.push_back(mesh_.face_streams.row(i).empty() ? -1 : mesh_.face_streams.offsets[i + 1]);
+        for (std::int64_t i = 0; i < mesh_.num_cells(); ++i)
+            face_ends_.push_back(mesh_.face_streams.row(i).empty() ? -1 : mesh_.face_streams.offsets[i + 1]);
         add_rows("faces", mesh_.face_streams.indices, "faceoffsets", face_ends_, 0);
     }
 
@@ -237,11 +255,13 @@ private:
         for (std::int64_t i = 0; i < mesh_.num_cells(); ++i) {
             const int group = polydata_group(mesh_.cell_types[i]);
             if (group < 0)
-                throw InvalidInput(fmt::format("write_mesh: cell {} is a {}, which .vtp cannot hold. Write .vtu.", i, cell_type_name(mesh_.cell_types[i])));
+                throw InvalidInput(fmt::format("write_mesh: cell {} is a {}, which .vtp cannot hold. Write .vtu.", i,
+                                               cell_type_name(mesh_.cell_types[i])));
             if (group < last)
-                throw InvalidInput(fmt::format("write_mesh: cell {} ({}) comes after {}, but .vtp keeps vertices, lines, polygons and "
-                                               "strips in this order. Sort the cells or write .vtu.",
-                                               i, cell_type_name(mesh_.cell_types[i]), names[last]));
+                throw InvalidInput(
+                    fmt::format("write_mesh: cell {} ({}) comes after {}, but .vtp keeps vertices, lines, polygons and "
+                                "strips in this order. Sort the cells or write .vtu.",
+                                i, cell_type_name(mesh_.cell_types[i]), names[last]));
             last = group;
             ++counts[group];
         }
@@ -263,7 +283,8 @@ private:
         for (const Block& block : blocks_) {
             constexpr std::array<std::byte, 8> zeros{};
             file.write(std::as_bytes(std::span(&block.size, 1)));
-            for (std::size_t begin = 0; begin < block.size; begin += run) file.write(block.run(begin, std::min<std::size_t>(run, block.size - begin), scratch));
+            for (std::size_t begin = 0; begin < block.size; begin += run)
+                file.write(block.run(begin, std::min<std::size_t>(run, block.size - begin), scratch));
             file.write(std::span(zeros).first((8 - block.size % 8) % 8));
         }
     }
@@ -282,7 +303,8 @@ private:
 std::string index_group(const std::string& tag, std::span<const DataArray> arrays)
 {
     std::string text = "    <" + tag + roles_text(arrays) + ">\n";
-    for (const DataArray& array : arrays) text += std::string("      <P") + tag_of(array) + vtk_declaration(array) + "/>\n";
+    for (const DataArray& array : arrays)
+        text += std::string("      <P") + tag_of(array) + vtk_declaration(array) + "/>\n";
     return text + "    </" + tag + ">\n";
 }
 
@@ -292,40 +314,47 @@ std::string vtk_declaration(const DataArray& array)
 {
     std::string text = attribute_text("type", std::string(to_string(array.type())));
     // VTK reads global ids into its own id type only with this attribute.
-    const bool is_id = array.attribute.find("GlobalIds") != std::string::npos || array.attribute.find("PedigreeIds") != std::string::npos;
+    const bool is_id = array.attribute.find("GlobalIds") != std::string::npos ||
+                       array.attribute.find("PedigreeIds") != std::string::npos;
     if (array.type() == ScalarType::Int64 && is_id) text += " IdType=\"1\"";
     text += attribute_text("Name", array.name());
-    if (array.num_components() != 1) text += attribute_text("NumberOfComponents", std::to_string(array.num_components()));
+    if (array.num_components() != 1)
+        text += attribute_text("NumberOfComponents", std::to_string(array.num_components()));
     for (std::size_t i = 0; i < array.component_names.size(); ++i)
-        if (!array.component_names[i].empty()) text += attribute_text(fmt::format("ComponentName{}", i), array.component_names[i]);
+        if (!array.component_names[i].empty())
+            text += attribute_text(fmt::format("ComponentName{}", i), array.component_names[i]);
     return text;
 }
 
 void write_vtk_xml(const std::filesystem::path& path, const Mesh& mesh, MeshKind kind, const WriteOptions& options)
 {
     if (options.compression != Compression::None && !is_available(options.compression))
-        throw InvalidInput("write_mesh: this build cannot compress with lz4 (liblz4 was not found). Use zlib, or none.");
+        throw InvalidInput(
+            "write_mesh: this build cannot compress with lz4 (liblz4 was not found). Use zlib, or none.");
     VtkXmlWriter(mesh, kind, options).write(path);
 }
 
-void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources, std::int32_t num_ghost_layers,
-                     std::span<const std::string> hashes)
+void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources,
+                     std::int32_t num_ghost_layers, std::span<const std::string> hashes)
 {
     const std::string type = path.extension() == ".pvtp" ? "PPolyData" : "PUnstructuredGrid";
-    std::string text = fmt::format("<?xml version=\"1.0\"?>\n<VTKFile type=\"{}\" version=\"1.0\" "
-                                   "byte_order=\"LittleEndian\" header_type=\"UInt64\">\n  <{} GhostLevel=\"{}\"{}>\n",
-                                   type, type, num_ghost_layers, hashes.empty() ? "" : attribute_text("NumberOfPieces", std::to_string(sources.size())));
+    std::string text =
+        fmt::format("<?xml version=\"1.0\"?>\n<VTKFile type=\"{}\" version=\"1.0\" "
+                    "byte_order=\"LittleEndian\" header_type=\"UInt64\">\n  <{} GhostLevel=\"{}\"{}>\n",
+                    type, type, num_ghost_layers,
+                    hashes.empty() ? "" : attribute_text("NumberOfPieces", std::to_string(sources.size())));
     text += index_group("PPointData", like.point_data);
     text += index_group("PCellData", like.cell_data);
     text += "    <PPoints>\n      <PDataArray" + vtk_declaration(like.points) + "/>\n    </PPoints>\n";
     for (std::size_t i = 0; i < sources.size(); ++i)
-        text += "    <Piece" + attribute_text("Source", sources[i]) + (hashes.empty() ? "" : attribute_text("Hash", hashes[i])) + "/>\n";
+        text += "    <Piece" + attribute_text("Source", sources[i]) +
+                (hashes.empty() ? "" : attribute_text("Hash", hashes[i])) + "/>\n";
     text += "  </" + type + ">\n</VTKFile>\n";
     write_file_atomically(path, text);
 }
 
-std::vector<std::filesystem::path> write_vtk_parallel(const std::filesystem::path& named, std::span<const Mesh> pieces, std::int32_t num_ghost_layers,
-                                                      const WriteOptions& options)
+std::vector<std::filesystem::path> write_vtk_parallel(const std::filesystem::path& named, std::span<const Mesh> pieces,
+                                                      std::int32_t num_ghost_layers, const WriteOptions& options)
 {
     const MeshKind kind = named.extension() == ".pvtp" ? MeshKind::Surface : MeshKind::Unstructured;
     const auto path = file_to_write(named);  // pieces are beside the index itself, not beside a link to it

@@ -17,20 +17,21 @@ namespace meshard {
 std::string vtk_declaration(const DataArray& array);
 
 /// Writes `mesh` as VTK XML with appended raw data: an unstructured grid, or polygonal data for `MeshKind::Surface`.
-/// Connectivity and offsets are Int64, sizes UInt64; uncompressed arrays begin at multiples of 8 bytes so that they can be
-/// mapped. Cells of a surface must be in VTK's order. Atomic. @throws InvalidInput, IoError
+/// Connectivity and offsets are Int64, sizes UInt64; uncompressed arrays begin at multiples of 8 bytes so that they can
+/// be mapped. Cells of a surface must be in VTK's order. Atomic. @throws InvalidInput, IoError
 void write_vtk_xml(const std::filesystem::path& path, const Mesh& mesh, MeshKind kind, const WriteOptions& options);
 
-/// Writes the index of a data set in pieces: `PUnstructuredGrid` or `PPolyData`. `like` has the arrays that all pieces have,
-/// `sources` are the pieces' paths relative to the index, `hashes` those of their bytes (`hash_file`). With hashes the
-/// number of pieces is written, too; `read_vtk_parallel` compares both, and other programs ignore them. @throws IoError
-void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources, std::int32_t num_ghost_layers,
-                     std::span<const std::string> hashes = {});
+/// Writes the index of a data set in pieces: `PUnstructuredGrid` or `PPolyData`. `like` has the arrays that all pieces
+/// have, `sources` are the pieces' paths relative to the index, `hashes` those of their bytes (`hash_file`). With
+/// hashes the number of pieces is written, too; `read_vtk_parallel` compares both, and other programs ignore them.
+/// @throws IoError
+void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources,
+                     std::int32_t num_ghost_layers, std::span<const std::string> hashes = {});
 
 /// Writes `pieces` as `<stem>_0000.vtu`, ... beside the index `path` (.pvtu or .pvtp), which is written last: on
 /// failure nothing is left, and a killed run leaves no index. All pieces must have the same arrays.
 /// @return the files that were written. @throws InvalidInput, IoError
-std::vector<std::filesystem::path> write_vtk_parallel(const std::filesystem::path& path, std::span<const Mesh> pieces, std::int32_t num_ghost_layers,
-                                                      const WriteOptions& options);
+std::vector<std::filesystem::path> write_vtk_parallel(const std::filesystem::path& path, std::span<const Mesh> pieces,
+                                                      std::int32_t num_ghost_layers, const WriteOptions& options);
 
 }  // namespace meshard

@@ -13,9 +13,9 @@
 
 namespace meshard {
 
-/// Reads a VTKHDF file (versions 1 and 2): an unstructured grid or polygonal data, whose partitions are merged as the pieces of a
-/// .pvtu are; of a collection (`PartitionedDataSetCollection`, `MultiBlockDataSet`) each member is a block. Of a series in time the
-/// latest step, or the one of `options.time`, which goes into the field array `TimeValue`.
+/// Reads a VTKHDF file (versions 1 and 2): an unstructured grid or polygonal data, whose partitions are merged as the
+/// pieces of a .pvtu are; of a collection (`PartitionedDataSetCollection`, `MultiBlockDataSet`) each member is a block.
+/// Of a series in time the latest step, or the one of `options.time`, which goes into the field array `TimeValue`.
 /// @throws IoError if it is damaged, of another type, or this build has no HDF5.
 std::vector<MeshBlock> read_vtkhdf(const std::filesystem::path& path, const ReadOptions& options);
 
@@ -37,12 +37,13 @@ struct VtkHdfArrays {
 /// Maps the arrays as views into `file`, the mapping of `path`.
 /// @throws IoError, with a message that begins with `where`, if a data set cannot be mapped, or there are several
 /// partitions, steps in time or polyhedra.
-VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr<const MappedFile>& file, const std::string& where);
+VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr<const MappedFile>& file,
+                        const std::string& where);
 
-/// Writes `pieces` (of one kind, with the same arrays; one at least) as the partitions of one VTKHDF file. The version is the
-/// lowest that covers the content: 1.0 for unstructured grids, 2.0 for polygonal data, 2.5 with polyhedra. Roles of arrays are
-/// attributes of their group; `Units` and `ComponentNames` attributes of the array, which other readers ignore. Field data are
-/// those of the first piece. Atomic. Zlib compresses in chunks.
+/// Writes `pieces` (of one kind, with the same arrays; one at least) as the partitions of one VTKHDF file. The version
+/// is the lowest that covers the content: 1.0 for unstructured grids, 2.0 for polygonal data, 2.5 with polyhedra. Roles
+/// of arrays are attributes of their group; `Units` and `ComponentNames` attributes of the array, which other readers
+/// ignore. Field data are those of the first piece. Atomic. Zlib compresses in chunks.
 /// @throws InvalidInput for lz4, and for cells that polygonal data cannot hold
 /// @throws IoError if it cannot be written, or this build has no HDF5.
 void write_vtkhdf(const std::filesystem::path& path, std::span<const Mesh> pieces, const WriteOptions& options);

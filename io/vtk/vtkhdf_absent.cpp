@@ -8,7 +8,8 @@ namespace {
 
 [[noreturn]] void refuse(const std::filesystem::path& path)
 {
-    throw IoError("read_mesh: " + path.string() + " needs HDF5, and this build has none. Install libhdf5-dev and build again, or use .vtu or .vtp.");
+    throw IoError("read_mesh: " + path.string() +
+                  " needs HDF5, and this build has none. Install libhdf5-dev and build again, or use .vtu or .vtp.");
 }
 
 }  // namespace

@@ -46,7 +46,8 @@ public:
         if (!type) root.fail("the group VTKHDF has no attribute Type");
         is_surface_ = *type == "PolyData";
         if (!is_surface_ && *type != "UnstructuredGrid")
-            root.fail("holds a data set of type '" + *type + "', expected UnstructuredGrid or PolyData. Convert it in ParaView");
+            root.fail("holds a data set of type '" + *type +
+                      "', expected UnstructuredGrid or PolyData. Convert it in ParaView");
         num_points_ = counts(root, "NumberOfPoints");
         choose_step(time);
     }
@@ -57,7 +58,8 @@ public:
     {
         std::vector<Mesh> pieces;
         Step at = step_;
-        for (std::int64_t part = 0; part < step_.num_parts; ++part) pieces.push_back(read_part(step_.first_part + part, at));
+        for (std::int64_t part = 0; part < step_.num_parts; ++part)
+            pieces.push_back(read_part(step_.first_part + part, at));
         if (pieces.empty()) {
             pieces.emplace_back();
             pieces.back().kind = kind();
@@ -69,13 +71,15 @@ public:
     VtkHdfArrays map(const std::shared_ptr<const MappedFile>& file) const
     {
         constexpr const char* advice = "; write the file with `meshard convert FILE whole.vtu` and cut that";
-        if (has_steps_ || step_.num_parts != 1) root_.fail("has steps in time or not exactly one partition and cannot be mapped" + std::string(advice));
+        if (has_steps_ || step_.num_parts != 1)
+            root_.fail("has steps in time or not exactly one partition and cannot be mapped" + std::string(advice));
         VtkHdfArrays arrays;
         arrays.kind = kind();
         const auto map_here = [&](const Hdf5Group& group, const std::string& name, std::int64_t num_rows) {
             DataArray array = group.map(name, file);
             if (array.num_rows() != num_rows)
-                group.fail(fmt::format("the data set '{}' has {} rows, expected {}. It is damaged", name, array.num_rows(), num_rows));
+                group.fail(fmt::format("the data set '{}' has {} rows, expected {}. It is damaged", name,
+                                       array.num_rows(), num_rows));
             return array;
         };
         const auto num_points = num_points_.front();
@@ -85,18 +89,23 @@ public:
             const auto count = count_of(counts(group, "NumberOfCells"), 0, "NumberOfCells");
             const auto num_entries = count_of(counts(group, "NumberOfConnectivityIds"), 0, "NumberOfConnectivityIds");
             num_cells += count;
-            arrays.cells.push_back({number, map_here(group, "Offsets", count + 1), map_here(group, "Connectivity", num_entries)});
+            arrays.cells.push_back(
+                {number, map_here(group, "Offsets", count + 1), map_here(group, "Connectivity", num_entries)});
         };
         if (is_surface_) {
             for (int number = 0; number < 4; ++number)
-                if (const char* const name = polygonal_groups[static_cast<std::size_t>(number)]; root_.is_group(name)) map_cells(root_.group(name), number);
+                if (const char* const name = polygonal_groups[static_cast<std::size_t>(number)]; root_.is_group(name))
+                    map_cells(root_.group(name), number);
         } else {
-            if (root_.has("FaceConnectivity")) root_.fail("has polyhedra, which cannot be mapped in this format" + std::string(advice));
+            if (root_.has("FaceConnectivity"))
+                root_.fail("has polyhedra, which cannot be mapped in this format" + std::string(advice));
             map_cells(root_, -1);
             arrays.types = map_here(root_, "Types", num_cells);
         }
         const auto map_rows = [&](std::int64_t num_rows) {
-            return [&, num_rows](const Hdf5Group& group, const std::string& name, std::int64_t) { return map_here(group, name, num_rows); };
+            return [&, num_rows](const Hdf5Group& group, const std::string& name, std::int64_t) {
+                return map_here(group, name, num_rows);
+            };
         };
         arrays.point_data = read_arrays("PointData", 0, 0, map_rows(num_points));
         arrays.cell_data = read_arrays("CellData", 0, 0, map_rows(num_cells));
@@ -109,14 +118,16 @@ private:
     {
         Counts values = group.read_integers(name);
         for (const std::int64_t value : values)
-            if (value < 0 || value > INT32_MAX) group.fail(fmt::format("'{}' holds {}, expected 0 to 2147483647. It is damaged", name, value));
+            if (value < 0 || value > INT32_MAX)
+                group.fail(fmt::format("'{}' holds {}, expected 0 to 2147483647. It is damaged", name, value));
         return values;
     }
 
     std::int64_t count_of(const Counts& values, std::int64_t part, const char* name) const
     {
         if (part < 0 || part >= static_cast<std::int64_t>(values.size()))
-            root_.fail(fmt::format("'{}' has {} entries, entry {} is needed. It is damaged", name, values.size(), part));
+            root_.fail(
+                fmt::format("'{}' has {} entries, entry {} is needed. It is damaged", name, values.size(), part));
         return values[part];
     }
 
@@ -140,14 +151,18 @@ private:
         if (values.empty()) root_.fail("has a group Steps without values");
         step_.index = static_cast<std::int64_t>(values.size()) - 1;
         if (time) {
-            const auto found = std::ranges::find_if(values, [&](double value) { return std::abs(value - *time) <= 1e-9 * std::max(1.0, std::abs(value)); });
-            if (found == values.end()) root_.fail(fmt::format("has no step at that time; its times are {:f} to {:f}", values.front(), values.back()));
+            const auto found = std::ranges::find_if(
+                values, [&](double value) { return std::abs(value - *time) <= 1e-9 * std::max(1.0, std::abs(value)); });
+            if (found == values.end())
+                root_.fail(
+                    fmt::format("has no step at that time; its times are {:f} to {:f}", values.front(), values.back()));
             step_.index = found - values.begin();
         }
         step_.time = values[static_cast<std::size_t>(step_.index)];
         step_.first_part = step_value(steps, "PartOffsets");
         step_.num_parts = steps.has("NumberOfParts") ? step_value(steps, "NumberOfParts") : 1;
-        if (step_.first_part < 0 || step_.num_parts < 0 || step_.first_part + step_.num_parts > static_cast<std::int64_t>(num_points_.size()))
+        if (step_.first_part < 0 || step_.num_parts < 0 ||
+            step_.first_part + step_.num_parts > static_cast<std::int64_t>(num_points_.size()))
             root_.fail(fmt::format("step {} has parts beyond the last. It is damaged", step_.index));
         step_.first_point = step_value(steps, "PointOffsets");
         for (std::int64_t group = 0; group < (is_surface_ ? 4 : 1); ++group) {
@@ -158,18 +173,21 @@ private:
 
     /// Reads the cells of one part. Each part has one offset more than cells, so that those of part p begin at its
     /// first cell + p.
-    Csr read_cells(const Hdf5Group& group, std::int64_t part, std::int64_t first_cell, std::int64_t num_cells, std::int64_t first_entry,
-                   std::int64_t num_entries, std::int64_t num_points, const char* offsets_name, const char* entries_name) const
+    Csr read_cells(const Hdf5Group& group, std::int64_t part, std::int64_t first_cell, std::int64_t num_cells,
+                   std::int64_t first_entry, std::int64_t num_entries, std::int64_t num_points,
+                   const char* offsets_name, const char* entries_name) const
     {
         Csr cells;
         cells.offsets = group.read_integers(offsets_name, first_cell + part, num_cells + 1);
         if (cells.offsets.front() != 0 || !std::ranges::is_sorted(cells.offsets) || cells.offsets.back() != num_entries)
-            group.fail(fmt::format("'{}' of part {} does not rise from 0 to {}. It is damaged", offsets_name, part, num_entries));
+            group.fail(fmt::format("'{}' of part {} does not rise from 0 to {}. It is damaged", offsets_name, part,
+                                   num_entries));
         const auto entries = group.read_integers(entries_name, first_entry, num_entries);
         cells.indices.reserve(entries.size());
         for (const std::int64_t point : entries) {
             if (point < 0 || point >= num_points)
-                group.fail(fmt::format("'{}' of part {} holds {}, expected 0 to {}. It is damaged", entries_name, part, point, num_points - 1));
+                group.fail(fmt::format("'{}' of part {} holds {}, expected 0 to {}. It is damaged", entries_name, part,
+                                       point, num_points - 1));
             cells.indices.push_back(static_cast<std::int32_t>(point));
         }
         return cells;
@@ -182,7 +200,8 @@ private:
         const std::int64_t num_points = count_of(num_points_, part, "NumberOfPoints");
         mesh.points = root_.read("Points", at.first_point, num_points);
         if (mesh.points.num_components() != 3 || mesh.points.type() == ScalarType::String)
-            root_.fail(fmt::format("the points are {} x {}, expected 3 x Float32 or Float64", mesh.points.num_components(), to_string(mesh.points.type())));
+            root_.fail(fmt::format("the points are {} x {}, expected 3 x Float32 or Float64",
+                                   mesh.points.num_components(), to_string(mesh.points.type())));
         if (mesh.points.type() != ScalarType::Float32 && mesh.points.type() != ScalarType::Float64)
             mesh.points = DataArray::from("Points", mesh.points.to_doubles(), 3);
         std::int64_t first_cell = at.first_cell[0];
@@ -191,22 +210,31 @@ private:
             for (int group = 0; group < 4; ++group) read_polygonal_group(mesh, group, part, at);
         } else {
             const auto num_cells = count_of(counts(root_, "NumberOfCells"), part, "NumberOfCells");
-            const auto num_entries = count_of(counts(root_, "NumberOfConnectivityIds"), part, "NumberOfConnectivityIds");
-            mesh.cells = read_cells(root_, part, at.first_cell[0], num_cells, at.first_entry[0], num_entries, num_points, "Offsets", "Connectivity");
+            const auto num_entries =
+                count_of(counts(root_, "NumberOfConnectivityIds"), part, "NumberOfConnectivityIds");
+            mesh.cells = read_cells(root_, part, at.first_cell[0], num_cells, at.first_entry[0], num_entries,
+                                    num_points, "Offsets", "Connectivity");
             for (const std::int64_t type : root_.read_integers("Types", at.first_cell[0], num_cells)) {
-                if (type < 0 || type > 255) root_.fail(fmt::format("a cell has type {}, expected 0 to 255. It is damaged", type));
+                if (type < 0 || type > 255)
+                    root_.fail(fmt::format("a cell has type {}, expected 0 to 255. It is damaged", type));
                 mesh.cell_types.push_back(static_cast<std::uint8_t>(type));
             }
-            if (std::ranges::find(mesh.cell_types, kPolyhedron) != mesh.cell_types.end()) mesh.face_streams = read_faces(mesh, part, at);
+            if (std::ranges::find(mesh.cell_types, kPolyhedron) != mesh.cell_types.end())
+                mesh.face_streams = read_faces(mesh, part, at);
             at.first_cell[0] += num_cells;
             at.first_entry[0] += num_entries;
         }
         const auto read_rows = [](std::int64_t num_rows) {
-            return [num_rows](const Hdf5Group& group, const std::string& name, std::int64_t begin) { return group.read(name, begin, num_rows); };
+            return [num_rows](const Hdf5Group& group, const std::string& name, std::int64_t begin) {
+                return group.read(name, begin, num_rows);
+            };
         };
-        mesh.point_data = read_arrays("PointData", at.first_point, at.first_point - step_.first_point, read_rows(num_points));
-        mesh.cell_data = read_arrays("CellData", first_cell, first_cell - std::accumulate(step_.first_cell.begin(), step_.first_cell.end(), std::int64_t{0}),
-                                     read_rows(mesh.num_cells()));
+        mesh.point_data =
+            read_arrays("PointData", at.first_point, at.first_point - step_.first_point, read_rows(num_points));
+        mesh.cell_data =
+            read_arrays("CellData", first_cell,
+                        first_cell - std::accumulate(step_.first_cell.begin(), step_.first_cell.end(), std::int64_t{0}),
+                        read_rows(mesh.num_cells()));
         at.first_point += num_points;
         return mesh;
     }
@@ -218,8 +246,8 @@ private:
         const Hdf5Group group = root_.group(name);
         const auto num_cells = count_of(counts(group, "NumberOfCells"), part, "NumberOfCells");
         const auto num_entries = count_of(counts(group, "NumberOfConnectivityIds"), part, "NumberOfConnectivityIds");
-        const Csr cells =
-            read_cells(group, part, at.first_cell[number], num_cells, at.first_entry[number], num_entries, mesh.num_points(), "Offsets", "Connectivity");
+        const Csr cells = read_cells(group, part, at.first_cell[number], num_cells, at.first_entry[number], num_entries,
+                                     mesh.num_points(), "Offsets", "Connectivity");
         for (std::int64_t i = 0; i < num_cells; ++i) {
             mesh.cells.push_row(cells.row(i));
             mesh.cell_types.push_back(polydata_cell_type(number, static_cast<std::int64_t>(cells.row(i).size())));
@@ -231,14 +259,16 @@ private:
     Csr read_faces(const Mesh& mesh, std::int64_t part, const Step& at) const
     {
         if (!root_.has("FaceConnectivity")) root_.fail("has polyhedra, but no data set FaceConnectivity (VTKHDF 2.5)");
-        const Counts num_faces = counts(root_, "NumberOfFaces"), num_entries = counts(root_, "NumberOfFaceConnectivityIds"),
+        const Counts num_faces = counts(root_, "NumberOfFaces"),
+                     num_entries = counts(root_, "NumberOfFaceConnectivityIds"),
                      num_uses = counts(root_, "NumberOfPolyhedronToFaceIds");
         const auto faces_here = count_of(num_faces, part, "NumberOfFaces");
         const auto uses_here = count_of(num_uses, part, "NumberOfPolyhedronToFaceIds");
         const Csr faces = read_cells(root_, part, sum_of(num_faces, 0, part), faces_here, sum_of(num_entries, 0, part),
-                                     count_of(num_entries, part, "NumberOfFaceConnectivityIds"), mesh.num_points(), "FaceOffsets", "FaceConnectivity");
-        const Csr uses = read_cells(root_, part, at.first_cell[0], mesh.num_cells(), sum_of(num_uses, 0, part), uses_here, faces_here, "PolyhedronOffsets",
-                                    "PolyhedronToFaces");
+                                     count_of(num_entries, part, "NumberOfFaceConnectivityIds"), mesh.num_points(),
+                                     "FaceOffsets", "FaceConnectivity");
+        const Csr uses = read_cells(root_, part, at.first_cell[0], mesh.num_cells(), sum_of(num_uses, 0, part),
+                                    uses_here, faces_here, "PolyhedronOffsets", "PolyhedronToFaces");
         Csr streams;
         for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
             if (mesh.cell_types[i] == kPolyhedron) {
@@ -255,7 +285,8 @@ private:
 
     /// In a series each array has its own offset of the step's rows.
     template <class Read>
-    std::vector<DataArray> read_arrays(const std::string& name, std::int64_t first, std::int64_t rows_before, Read&& read) const
+    std::vector<DataArray> read_arrays(const std::string& name, std::int64_t first, std::int64_t rows_before,
+                                       Read&& read) const
     {
         std::vector<DataArray> arrays;
         if (!root_.is_group(name)) return arrays;
@@ -274,7 +305,9 @@ private:
         }
         // HDF5 lists members by name; the original order is stored separately.
         if (const auto order = group.text_attribute("ArrayOrder"))
-            std::ranges::stable_sort(arrays, {}, [&](const DataArray& array) { return ("\n" + *order + "\n").find("\n" + array.name() + "\n"); });
+            std::ranges::stable_sort(arrays, {}, [&](const DataArray& array) {
+                return ("\n" + *order + "\n").find("\n" + array.name() + "\n");
+            });
         return arrays;
     }
 
@@ -286,9 +319,12 @@ private:
             for (const std::string& member : group.names())
                 if (!group.is_group(member)) arrays.push_back(group.read(member));
             if (const auto order = group.text_attribute("ArrayOrder"))
-                std::ranges::stable_sort(arrays, {}, [&](const DataArray& array) { return ("\n" + *order + "\n").find("\n" + array.name() + "\n"); });
+                std::ranges::stable_sort(arrays, {}, [&](const DataArray& array) {
+                    return ("\n" + *order + "\n").find("\n" + array.name() + "\n");
+                });
         }
-        if (step_.time && find_array(arrays, "TimeValue") == nullptr) arrays.push_back(DataArray::from("TimeValue", std::vector<double>{*step_.time}));
+        if (step_.time && find_array(arrays, "TimeValue") == nullptr)
+            arrays.push_back(DataArray::from("TimeValue", std::vector<double>{*step_.time}));
         return arrays;
     }
 
@@ -306,7 +342,8 @@ Mesh whole(VtkHdfReader& reader, const std::filesystem::path& path, const ReadOp
     std::vector<std::string> warnings;
     for (Mesh& piece : pieces) apply_reading_conventions(piece, path.string(), warnings);
     deliver_read_warnings(warnings, options);
-    Mesh mesh = pieces.size() == 1 ? std::move(pieces.front()) : merge_pieces(std::move(pieces), reader.kind(), where, options);
+    Mesh mesh =
+        pieces.size() == 1 ? std::move(pieces.front()) : merge_pieces(std::move(pieces), reader.kind(), where, options);
     try {
         mesh.validate();
     } catch (const InvalidInput& error) {
@@ -321,8 +358,8 @@ bool is_collection(const Hdf5Group& group)
     return type && (*type == "PartitionedDataSetCollection" || *type == "MultiBlockDataSet");
 }
 
-void collect_blocks(const Hdf5Group& group, const std::string& prefix, const ReadOptions& options, const std::filesystem::path& path, int depth,
-                    std::vector<MeshBlock>& blocks)
+void collect_blocks(const Hdf5Group& group, const std::string& prefix, const ReadOptions& options,
+                    const std::filesystem::path& path, int depth, std::vector<MeshBlock>& blocks)
 {
     if (depth > 16) group.fail("its collections are nested more than 16 deep");
     std::vector<std::pair<std::int64_t, std::string>> members;
@@ -364,12 +401,15 @@ std::vector<MeshBlock> read_vtkhdf(const std::filesystem::path& path, const Read
     return blocks;
 }
 
-VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr<const MappedFile>& file, const std::string& where)
+VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr<const MappedFile>& file,
+                        const std::string& where)
 {
     const Hdf5Group hdf5 = Hdf5Group::open_file(path, where);
     if (!hdf5.is_group("VTKHDF")) hdf5.fail("is an HDF5 file, but has no group VTKHDF");
     const Hdf5Group root = hdf5.group("VTKHDF");
-    if (is_collection(root)) root.fail("holds several blocks and cannot be mapped; cut a single mesh, or write it with `meshard convert FILE whole.vtu`");
+    if (is_collection(root))
+        root.fail("holds several blocks and cannot be mapped; cut a single mesh, or write it with `meshard convert "
+                  "FILE whole.vtu`");
     return VtkHdfReader(root, std::nullopt).map(file);
 }
 

@@ -64,8 +64,10 @@ private:
         Counts offsets, entries, num_entries;
         for (const Mesh& mesh : pieces_) {
             const std::int64_t begin = first(mesh), end = begin + count(mesh);
-            for (std::int64_t i = begin; i <= end; ++i) offsets.push_back(mesh.cells.offsets[i] - mesh.cells.offsets[begin]);
-            entries.insert(entries.end(), mesh.cells.indices.begin() + mesh.cells.offsets[begin], mesh.cells.indices.begin() + mesh.cells.offsets[end]);
+            for (std::int64_t i = begin; i <= end; ++i)
+                offsets.push_back(mesh.cells.offsets[i] - mesh.cells.offsets[begin]);
+            entries.insert(entries.end(), mesh.cells.indices.begin() + mesh.cells.offsets[begin],
+                           mesh.cells.indices.begin() + mesh.cells.offsets[end]);
             num_entries.push_back(mesh.cells.offsets[end] - mesh.cells.offsets[begin]);
         }
         write_counts(group, "NumberOfCells", count);
@@ -76,7 +78,8 @@ private:
 
     void write_unstructured(const Hdf5Group& root, bool has_polyhedra) const
     {
-        write_cells(root, [](const Mesh&) { return std::int64_t{0}; }, [](const Mesh& mesh) { return mesh.num_cells(); });
+        write_cells(
+            root, [](const Mesh&) { return std::int64_t{0}; }, [](const Mesh& mesh) { return mesh.num_cells(); });
         std::vector<std::uint8_t> types;
         for (const Mesh& mesh : pieces_) types.insert(types.end(), mesh.cell_types.begin(), mesh.cell_types.end());
         const DataArray array = DataArray::from("Types", std::move(types));
@@ -119,22 +122,28 @@ private:
     {
         constexpr std::array names{"Vertices", "Lines", "Polygons", "Strips"};
         const auto before = [](const Mesh& mesh, int group) {
-            return static_cast<std::int64_t>(std::ranges::lower_bound(mesh.cell_types, group, {}, polydata_group) - mesh.cell_types.begin());
+            return static_cast<std::int64_t>(std::ranges::lower_bound(mesh.cell_types, group, {}, polydata_group) -
+                                             mesh.cell_types.begin());
         };
         for (const Mesh& mesh : pieces_) {
-            if (!std::ranges::is_sorted(mesh.cell_types, {}, polydata_group) || (mesh.num_cells() > 0 && polydata_group(mesh.cell_types.front()) < 0))
-                throw InvalidInput("write_mesh: the cells are not vertices, lines, polygons and strips in this order, which polygonal data keep.");
+            if (!std::ranges::is_sorted(mesh.cell_types, {}, polydata_group) ||
+                (mesh.num_cells() > 0 && polydata_group(mesh.cell_types.front()) < 0))
+                throw InvalidInput("write_mesh: the cells are not vertices, lines, polygons and strips in this order, "
+                                   "which polygonal data keep.");
         }
         for (int group = 0; group < 4; ++group)
             write_cells(
-                root.create_group(names[static_cast<std::size_t>(group)]), [&](const Mesh& mesh) { return before(mesh, group); },
+                root.create_group(names[static_cast<std::size_t>(group)]),
+                [&](const Mesh& mesh) { return before(mesh, group); },
                 [&](const Mesh& mesh) { return before(mesh, group + 1) - before(mesh, group); });
     }
 
     static void check_name(const DataArray& array)
     {
-        if (array.name().empty() || array.name() == "." || array.name().find('/') != std::string::npos || array.name().find('\n') != std::string::npos)
-            throw InvalidInput("write_mesh: the array name '" + array.name() + "' cannot stand in an HDF5 file (empty, '.', or with '/'). Rename it.");
+        if (array.name().empty() || array.name() == "." || array.name().find('/') != std::string::npos ||
+            array.name().find('\n') != std::string::npos)
+            throw InvalidInput("write_mesh: the array name '" + array.name() +
+                               "' cannot stand in an HDF5 file (empty, '.', or with '/'). Rename it.");
     }
 
     void write_group(const Hdf5Group& root, const std::string& name, std::vector<DataArray> Mesh::* arrays) const
@@ -147,7 +156,8 @@ private:
             for (const Mesh& mesh : pieces_) {
                 const DataArray* part = find_array(mesh.*arrays, model.name());
                 if (part == nullptr || part->type() != model.type() || part->num_components() != model.num_components())
-                    throw InvalidInput("write_mesh: the pieces differ in the array '" + model.name() + "'; all must have the same ones.");
+                    throw InvalidInput("write_mesh: the pieces differ in the array '" + model.name() +
+                                       "'; all must have the same ones.");
                 parts.push_back(part);
             }
             group.write(model.name(), parts, compression_);
@@ -180,7 +190,8 @@ std::uint64_t size_bound(Pieces pieces)
 {
     std::uint64_t size = 1 << 16;
     for (const Mesh& mesh : pieces) {
-        size += mesh.points.bytes().size() + mesh.cells.indices.size() * 8 + mesh.cells.offsets.size() * 16 + mesh.face_streams.indices.size() * 16;
+        size += mesh.points.bytes().size() + mesh.cells.indices.size() * 8 + mesh.cells.offsets.size() * 16 +
+                mesh.face_streams.indices.size() * 16;
         for (const auto* group : {&mesh.point_data, &mesh.cell_data, &mesh.field_data})
             for (const DataArray& array : *group) {
                 size += 2048;
@@ -198,7 +209,8 @@ std::uint64_t size_bound(Pieces pieces)
 void write_vtkhdf(const std::filesystem::path& path, Pieces pieces, const WriteOptions& options)
 {
     if (pieces.empty()) throw InvalidInput("write_mesh: there is no piece to write.");
-    if (options.compression == Compression::Lz4) throw InvalidInput("write_mesh: VTKHDF files are compressed with zlib only. Use --compress zlib, or none.");
+    if (options.compression == Compression::Lz4)
+        throw InvalidInput("write_mesh: VTKHDF files are compressed with zlib only. Use --compress zlib, or none.");
     AtomicFile finished(path);
     finished.reserve(size_bound(pieces));
     Hdf5Group file = Hdf5Group::create_file(finished.temporary(), "write_mesh: " + path.string());

@@ -53,9 +53,11 @@ torch::Tensor for_all_tokens(const torch::Tensor& vectors)
 }
 
 /// Layer norm without weights, followed by a scale and a shift.
-torch::Tensor modulated(const torch::Tensor& tokens, const torch::Tensor& shift, const torch::Tensor& scale, double epsilon)
+torch::Tensor modulated(const torch::Tensor& tokens, const torch::Tensor& shift, const torch::Tensor& scale,
+                        double epsilon)
 {
-    return torch::layer_norm(tokens, {tokens.size(-1)}, {}, {}, epsilon) * (1 + for_all_tokens(scale)) + for_all_tokens(shift);
+    return torch::layer_norm(tokens, {tokens.size(-1)}, {}, {}, epsilon) * (1 + for_all_tokens(scale)) +
+           for_all_tokens(shift);
 }
 
 torch::nn::Sequential modulation(std::int64_t in, std::int64_t out)
@@ -100,14 +102,18 @@ DitAttentionImpl::DitAttentionImpl(const DitOptions& options) : options_(options
     if (options.use_nan_mask_tokens) mask_token_ = register_parameter("mask_token", torch::zeros({1, 1, dim}));
     auto* place = static_cast<torch::nn::Module*>(this);
     if (!options.has_neighbourhoods()) place = register_module("attn_op", group()).get();
-    qkv_ =
-        place->register_module("qkv", torch::nn::Linear(torch::nn::LinearOptions(dim, 3 * dim).bias(options.has_neighbourhoods() ? attention.qkv_bias : true)));
+    qkv_ = place->register_module(
+        "qkv",
+        torch::nn::Linear(
+            torch::nn::LinearOptions(dim, 3 * dim).bias(options.has_neighbourhoods() ? attention.qkv_bias : true)));
     if (!options.has_neighbourhoods() && !attention.qk_norm_type.empty()) {
         for (auto [name, norm] : {std::pair("q_norm", &q_norm_), std::pair("k_norm", &k_norm_)}) {
             if (attention.qk_norm_type == "RMSNorm")
-                *norm = torch::nn::AnyModule(place->register_module(name, RmsNorm(options.head_dim(), attention.qk_norm_affine)));
+                *norm = torch::nn::AnyModule(
+                    place->register_module(name, RmsNorm(options.head_dim(), attention.qk_norm_affine)));
             else
-                *norm = torch::nn::AnyModule(place->register_module(name, channel_norm(options.head_dim(), attention.qk_norm_affine, 1e-5)));
+                *norm = torch::nn::AnyModule(
+                    place->register_module(name, channel_norm(options.head_dim(), attention.qk_norm_affine, 1e-5)));
         }
     } else if (options.has_neighbourhoods() && attention.qk_norm) {
         q_norm_ = torch::nn::AnyModule(channel_norm(options.head_dim(), false, options.block.norm_eps));
@@ -118,12 +124,18 @@ DitAttentionImpl::DitAttentionImpl(const DitOptions& options) : options_(options
     if (!options.has_rotations()) return;
     // Number of channels that are rotated by the row; the others are rotated by the column.
     const auto half = options.head_dim() / 2;
-    const auto frequencies = torch::pow(attention.rope_theta, -torch::arange(0, half, 2, torch::kFloat) / static_cast<double>(half));
+    const auto frequencies =
+        torch::pow(attention.rope_theta, -torch::arange(0, half, 2, torch::kFloat) / static_cast<double>(half));
     const auto [rows, columns] = options.tokens();
-    const auto angles = [&](std::int64_t count) { return torch::arange(count, torch::kFloat).unsqueeze(1) * frequencies; };
+    const auto angles = [&](std::int64_t count) {
+        return torch::arange(count, torch::kFloat).unsqueeze(1) * frequencies;
+    };
     const auto table = [&](const auto& function) {
         const auto pairs = [&](std::int64_t count) { return function(angles(count)).repeat_interleave(2, -1); };
-        return torch::cat({pairs(rows).unsqueeze(1).expand({rows, columns, half}), pairs(columns).unsqueeze(0).expand({rows, columns, half})}, -1).unsqueeze(2);
+        return torch::cat({pairs(rows).unsqueeze(1).expand({rows, columns, half}),
+                           pairs(columns).unsqueeze(0).expand({rows, columns, half})},
+                          -1)
+            .unsqueeze(2);
     };
     cos_ = table([](const torch::Tensor& angle) { return angle.cos(); });
     sin_ = table([](const torch::Tensor& angle) { return angle.sin(); });
@@ -142,11 +154,15 @@ torch::Tensor DitAttentionImpl::rotated(const torch::Tensor& vectors)
     return (x * cos_ + turned * sin_).to(vectors.scalar_type());
 }
 
-torch::Tensor DitAttentionImpl::among_all(const torch::Tensor& queries, const torch::Tensor& keys, const torch::Tensor& values)
+torch::Tensor DitAttentionImpl::among_all(const torch::Tensor& queries, const torch::Tensor& keys,
+                                          const torch::Tensor& values)
 {
-    const auto by_heads = [](const torch::Tensor& vectors) { return vectors.flatten(1, 2).transpose(1, 2); };  // (B, H, L, D)
+    const auto by_heads = [](const torch::Tensor& vectors) {
+        return vectors.flatten(1, 2).transpose(1, 2);
+    };  // (B, H, L, D)
     const auto dropout = is_training() ? options_.block.attn_drop_rate : 0.0;
-    const auto attended = torch::scaled_dot_product_attention(by_heads(queries), by_heads(keys), by_heads(values), {}, dropout, options_.attention.is_causal);
+    const auto attended = torch::scaled_dot_product_attention(by_heads(queries), by_heads(keys), by_heads(values), {},
+                                                              dropout, options_.attention.is_causal);
     return attended.transpose(1, 2).unflatten(1, queries.sizes().slice(1, 2));
 }
 
@@ -154,28 +170,34 @@ torch::Tensor DitAttentionImpl::forward(torch::Tensor tokens, const torch::Tenso
 {
     if (invalid.defined()) tokens = tokens * (1 - invalid) + mask_token_.unsqueeze(0) * invalid;
     auto parts = qkv_(tokens).chunk(3, -1);
-    for (auto& part : parts) part = part.unflatten(-1, {options_.num_heads, options_.head_dim()});  // (B, rows, columns, H, D)
+    for (auto& part : parts)
+        part = part.unflatten(-1, {options_.num_heads, options_.head_dim()});  // (B, rows, columns, H, D)
     if (!q_norm_.is_empty()) {
         parts[0] = q_norm_.forward(parts[0]);
         parts[1] = k_norm_.forward(parts[1]);
     }
     if (!options_.has_neighbourhoods())
-        return torch::dropout(proj_(among_all(parts[0], parts[1], parts[2]).flatten(-2)), options_.block.proj_drop_rate, is_training());
+        return torch::dropout(proj_(among_all(parts[0], parts[1], parts[2]).flatten(-2)), options_.block.proj_drop_rate,
+                              is_training());
 
     if (options_.has_rotations()) {
         parts[0] = rotated(parts[0]);
         parts[1] = rotated(parts[1]);
     }
     const auto& settings = options_.attention;
-    const NeighbourhoodWindow window{{settings.attn_kernel, settings.attn_kernel}, {settings.dilation.front(), settings.dilation.back()}};
-    auto attended = neighbourhood_attention(parts[0], parts[1], parts[2], window, settings.scale > 0 ? std::make_optional(settings.scale) : std::nullopt);
+    const NeighbourhoodWindow window{{settings.attn_kernel, settings.attn_kernel},
+                                     {settings.dilation.front(), settings.dilation.back()}};
+    auto attended = neighbourhood_attention(parts[0], parts[1], parts[2], window,
+                                            settings.scale > 0 ? std::make_optional(settings.scale) : std::nullopt);
     attended = torch::dropout(attended, options_.block.attn_drop_rate, is_training());
     return torch::dropout(proj_(attended.flatten(-2)), options_.block.proj_drop_rate, is_training());
 }
 
-DitBlockImpl::DitBlockImpl(const DitOptions& options, double drop_path_rate) : options_(options), drop_path_rate_(drop_path_rate)
+DitBlockImpl::DitBlockImpl(const DitOptions& options, double drop_path_rate)
+    : options_(options), drop_path_rate_(drop_path_rate)
 {
-    const auto dim = options.hidden_size, hidden = static_cast<std::int64_t>(static_cast<double>(dim) * options.mlp_ratio);
+    const auto dim = options.hidden_size,
+               hidden = static_cast<std::int64_t>(static_cast<double>(dim) * options.mlp_ratio);
     const auto& block = options.block;
     attention_ = register_module("attention", DitAttention(options));
     const auto linear = register_module("linear", group());
@@ -198,14 +220,17 @@ torch::Tensor DitBlockImpl::path(const torch::Tensor& gate) const
     return drop_path_rate_ < 1 ? gate * kept / (1 - drop_path_rate_) : gate * kept;
 }
 
-torch::Tensor DitBlockImpl::forward(torch::Tensor tokens, const torch::Tensor& condition, const torch::Tensor& invalid, std::optional<double> dropout)
+torch::Tensor DitBlockImpl::forward(torch::Tensor tokens, const torch::Tensor& condition, const torch::Tensor& invalid,
+                                    std::optional<double> dropout)
 {
     const auto parts = modulation_->at<torch::nn::LinearImpl>(1).forward(condition).chunk(6, 1);
-    const auto &shift1 = parts[0], &scale1 = parts[1], &gate1 = parts[2], &shift2 = parts[3], &scale2 = parts[4], &gate2 = parts[5];
+    const auto &shift1 = parts[0], &scale1 = parts[1], &gate1 = parts[2], &shift2 = parts[3], &scale2 = parts[4],
+               &gate2 = parts[5];
     auto input = modulated(tokens, shift1, scale1, options_.block.norm_eps);
     if (dropout) input = torch::dropout(input, *dropout, is_training());
     tokens = tokens + for_all_tokens(path(gate1)) * attention_(input, invalid);
-    return tokens + for_all_tokens(path(gate2)) * mlp_->forward(modulated(tokens, shift2, scale2, options_.block.norm_eps));
+    return tokens +
+           for_all_tokens(path(gate2)) * mlp_->forward(modulated(tokens, shift2, scale2, options_.block.norm_eps));
 }
 
 DitImpl::DitImpl(DitOptions options) : options_(std::move(options))
@@ -216,10 +241,12 @@ DitImpl::DitImpl(DitOptions options) : options_(std::move(options))
     const auto [rows, columns] = options_.tokens();
 
     const auto tokenizer = register_module("tokenizer", group());
-    if (options_.learned_positions) positions_ = tokenizer->register_parameter("pos_embed", torch::zeros({1, rows * columns, dim}));
+    if (options_.learned_positions)
+        positions_ = tokenizer->register_parameter("pos_embed", torch::zeros({1, rows * columns, dim}));
     const auto x_embedder = tokenizer->register_module("x_embedder", group());
     patches_ = x_embedder->register_module(
-        "proj", torch::nn::Conv2d(torch::nn::Conv2dOptions(options_.in_channels, dim, {patch_rows, patch_columns}).stride({patch_rows, patch_columns})));
+        "proj", torch::nn::Conv2d(torch::nn::Conv2dOptions(options_.in_channels, dim, {patch_rows, patch_columns})
+                                      .stride({patch_rows, patch_columns})));
 
     const auto& embedder = options_.embedder;
     const auto conditioning = register_module("conditioning_embedder", group());
@@ -227,30 +254,36 @@ DitImpl::DitImpl(DitOptions options) : options_(std::move(options))
         const auto num_waves = embedder.freq_embed_dim > 0 ? embedder.freq_embed_dim : dim;
         const auto hidden = embedder.mlp_hidden_dim > 0 ? embedder.mlp_hidden_dim : 2 * dim;
         const auto time = conditioning->register_module("t_embedder", group());
-        frequencies_ = time->register_buffer("freqs", time_frequencies(num_waves / 2, num_waves / 2, embedder.max_positions));
+        frequencies_ =
+            time->register_buffer("freqs", time_frequencies(num_waves / 2, num_waves / 2, embedder.max_positions));
         time_mlp_ = time->register_module("mlp", torch::nn::Sequential());
         time_mlp_->push_back(torch::nn::Linear(num_waves / 2 * 2, hidden));
         time_mlp_->push_back(torch::nn::SiLU());
         time_mlp_->push_back(torch::nn::Linear(hidden, dim));
         if (options_.condition_dim > 0) {
-            map_condition_ =
-                conditioning->register_module("cond_embedder", torch::nn::Linear(torch::nn::LinearOptions(options_.condition_dim, dim).bias(false)));
+            map_condition_ = conditioning->register_module(
+                "cond_embedder", torch::nn::Linear(torch::nn::LinearOptions(options_.condition_dim, dim).bias(false)));
             const torch::NoGradGuard no_grad;
             map_condition_->weight.zero_();
         }
     } else {
         const auto num_waves = embedder.noise_channels;
         const auto noise = conditioning->register_module("map_noise", group());
-        frequencies_ = noise->register_buffer("freqs", time_frequencies(num_waves / 2, num_waves / 2 - 1, embedder.max_positions));
-        if (options_.condition_dim > 0) map_condition_ = conditioning->register_module("map_condition", edm_linear(options_.condition_dim, num_waves));
+        frequencies_ =
+            noise->register_buffer("freqs", time_frequencies(num_waves / 2, num_waves / 2 - 1, embedder.max_positions));
+        if (options_.condition_dim > 0)
+            map_condition_ =
+                conditioning->register_module("map_condition", edm_linear(options_.condition_dim, num_waves));
         map_layer0_ = conditioning->register_module("map_layer0", edm_linear(num_waves, dim));
         map_layer1_ = conditioning->register_module("map_layer1", edm_linear(dim, dim));
     }
 
     const auto detokenizer = register_module("detokenizer", group());
     const bool has_conv_head = options_.detokenizer == "proj_reshape_2d_conv";
-    const auto projection = (has_conv_head ? detokenizer->register_module("proj", group()) : detokenizer)->register_module("proj_layer", group());
-    output_projection_ = projection->register_module("output_projection", torch::nn::Linear(dim, patch_rows * patch_columns * options_.num_outputs()));
+    const auto projection = (has_conv_head ? detokenizer->register_module("proj", group()) : detokenizer)
+                                ->register_module("proj_layer", group());
+    output_projection_ = projection->register_module(
+        "output_projection", torch::nn::Linear(dim, patch_rows * patch_columns * options_.num_outputs()));
     output_modulation_ = projection->register_module("adaptive_modulation", modulation(dim, 2 * dim));
     if (has_conv_head) {
         conv_head_ = detokenizer->register_module("conv_head", torch::nn::Sequential());
@@ -258,7 +291,8 @@ DitImpl::DitImpl(DitOptions options) : options_(std::move(options))
             const auto in = i == 0 ? options_.num_outputs() : options_.conv_hidden;
             const auto out = i + 1 == options_.conv_layers ? options_.num_outputs() : options_.conv_hidden;
             if (i > 0) conv_head_->push_back(torch::nn::GELU());
-            conv_head_->push_back(torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, options_.conv_kernel).padding(options_.conv_kernel / 2)));
+            conv_head_->push_back(torch::nn::Conv2d(
+                torch::nn::Conv2dOptions(in, out, options_.conv_kernel).padding(options_.conv_kernel / 2)));
         }
     }
     for (std::int64_t i = 0; i < options_.depth; ++i)
@@ -272,7 +306,8 @@ void DitImpl::initialize()
     const torch::NoGradGuard no_grad;
     for (const auto& item : named_modules("", /*include_self=*/false)) {
         auto* linear = dynamic_cast<torch::nn::LinearImpl*>(item.value().get());
-        const bool is_of_edm = item.key().find("conditioning_embedder.map_") != std::string::npos || item.key().ends_with("cond_embedder");
+        const bool is_of_edm =
+            item.key().find("conditioning_embedder.map_") != std::string::npos || item.key().ends_with("cond_embedder");
         if (!linear || is_of_edm) continue;
         torch::nn::init::xavier_uniform_(linear->weight);
         if (linear->bias.defined()) linear->bias.zero_();
@@ -295,12 +330,13 @@ void DitImpl::initialize()
 
 void DitImpl::set_memory(MemoryMode mode)
 {
-    if (mode == MemoryMode::Streamed) throw InvalidInput("DiT: only Transolver has the memory mode `streamed`. Use `recomputed`.");
+    if (mode == MemoryMode::Streamed)
+        throw InvalidInput("DiT: only Transolver has the memory mode `streamed`. Use `recomputed`.");
     memory_ = mode;
 }
 
-void DitImpl::check_inputs(const torch::Tensor& image, const torch::Tensor& time, const torch::Tensor& condition, const torch::Tensor& invalid_mask,
-                           std::optional<double> dropout) const
+void DitImpl::check_inputs(const torch::Tensor& image, const torch::Tensor& time, const torch::Tensor& condition,
+                           const torch::Tensor& invalid_mask, std::optional<double> dropout) const
 {
     const OptionChecks checks("DiT");
     const auto [rows, columns] = options_.image();
@@ -312,16 +348,21 @@ void DitImpl::check_inputs(const torch::Tensor& image, const torch::Tensor& time
         refuse("image", fmt::format("(batch, {}, {}", options_.in_channels, size), image);
     const auto batch = image.size(0);
     if (time.dim() != 1 || time.size(0) != batch) refuse("time", fmt::format("({}), one number a sample", batch), time);
-    if (condition.defined() && options_.condition_dim == 0) checks.refuse("a condition is given, but the model has a condition_dim of none.");
-    if (condition.defined() && (condition.dim() != 2 || condition.size(0) != batch || condition.size(1) != options_.condition_dim))
+    if (condition.defined() && options_.condition_dim == 0)
+        checks.refuse("a condition is given, but the model has a condition_dim of none.");
+    if (condition.defined() &&
+        (condition.dim() != 2 || condition.size(0) != batch || condition.size(1) != options_.condition_dim))
         refuse("condition", fmt::format("({}, {})", batch, options_.condition_dim), condition);
-    if (invalid_mask.defined() && !options_.use_nan_mask_tokens) checks.refuse("a mask of invalid pixels is given, but the model has no use_nan_mask_tokens.");
+    if (invalid_mask.defined() && !options_.use_nan_mask_tokens)
+        checks.refuse("a mask of invalid pixels is given, but the model has no use_nan_mask_tokens.");
     if (invalid_mask.defined()) {
-        const bool fits = (invalid_mask.dim() == 3 || (invalid_mask.dim() == 4 && invalid_mask.size(1) == 1)) && invalid_mask.size(0) == batch &&
-                          invalid_mask.size(-2) == rows && invalid_mask.size(-1) == columns;
+        const bool fits = (invalid_mask.dim() == 3 || (invalid_mask.dim() == 4 && invalid_mask.size(1) == 1)) &&
+                          invalid_mask.size(0) == batch && invalid_mask.size(-2) == rows &&
+                          invalid_mask.size(-1) == columns;
         if (!fits) refuse("mask of invalid pixels", fmt::format("({}, {}", batch, size), invalid_mask);
     }
-    if (dropout && !options_.block.intermediate_dropout) checks.refuse("a dropout rate is given, but block_kwargs has no intermediate_dropout.");
+    if (dropout && !options_.block.intermediate_dropout)
+        checks.refuse("a dropout rate is given, but block_kwargs has no intermediate_dropout.");
 }
 
 /// Embeds time and condition in one vector, (B, C).
@@ -333,7 +374,8 @@ torch::Tensor DitImpl::embedded(const torch::Tensor& time, const torch::Tensor& 
         return condition.defined() ? of_time + map_condition_(condition) : of_time;
     }
     auto waves = torch::cat({angles.sin(), angles.cos()}, 1);
-    if (condition.defined()) waves = waves + map_condition_(condition * std::sqrt(static_cast<double>(options_.condition_dim)));
+    if (condition.defined())
+        waves = waves + map_condition_(condition * std::sqrt(static_cast<double>(options_.condition_dim)));
     return map_layer1_(torch::silu(map_layer0_(waves)));
 }
 
@@ -351,12 +393,15 @@ torch::Tensor DitImpl::image_of(const torch::Tensor& tokens, const torch::Tensor
     const auto parts = output_modulation_->at<torch::nn::LinearImpl>(1).forward(condition).chunk(2, 1);
     const auto pixels = output_projection_(modulated(tokens, parts[0], parts[1], options_.block.norm_eps));
     const auto [rows, columns] = options_.patch();
-    const auto image = pixels.unflatten(-1, {rows, columns, options_.num_outputs()}).permute({0, 5, 1, 3, 2, 4}).flatten(4, 5).flatten(2, 3);
+    const auto image = pixels.unflatten(-1, {rows, columns, options_.num_outputs()})
+                           .permute({0, 5, 1, 3, 2, 4})
+                           .flatten(4, 5)
+                           .flatten(2, 3);
     return conv_head_ ? image + conv_head_->forward(image) : image;
 }
 
-torch::Tensor DitImpl::forward(const torch::Tensor& image, const torch::Tensor& time, const torch::Tensor& condition, const torch::Tensor& invalid_mask,
-                               std::optional<double> dropout)
+torch::Tensor DitImpl::forward(const torch::Tensor& image, const torch::Tensor& time, const torch::Tensor& condition,
+                               const torch::Tensor& invalid_mask, std::optional<double> dropout)
 {
     check_inputs(image, time, condition, invalid_mask, dropout);
     torch::Tensor patches;
@@ -375,7 +420,8 @@ torch::Tensor DitImpl::forward(const torch::Tensor& image, const torch::Tensor& 
     for (const auto& module : *blocks_) {
         auto& block = *module->as<DitBlock>();
         const auto run = [&block, dropout](const std::vector<torch::Tensor>& given) {
-            return std::vector<torch::Tensor>{block.forward(given[0], given[1], given.size() > 2 ? given[2] : torch::Tensor(), dropout)};
+            return std::vector<torch::Tensor>{
+                block.forward(given[0], given[1], given.size() > 2 ? given[2] : torch::Tensor(), dropout)};
         };
         std::vector<torch::Tensor> inputs{tokens, c};
         if (invalid.defined()) inputs.push_back(invalid);

@@ -47,7 +47,8 @@ public:
     /// @param tokens      (B, rows, columns, C)
     /// @param condition   (B, C)
     /// @param dropout     dropout rate of the attention's input, in training
-    torch::Tensor forward(torch::Tensor tokens, const torch::Tensor& condition, const torch::Tensor& invalid, std::optional<double> dropout);
+    torch::Tensor forward(torch::Tensor tokens, const torch::Tensor& condition, const torch::Tensor& invalid,
+                          std::optional<double> dropout);
 
 private:
     torch::Tensor path(const torch::Tensor& gate) const;
@@ -75,12 +76,13 @@ public:
     /// @param image          (B, in_channels, rows, columns)
     /// @param time           (B)
     /// @param condition      (B, condition_dim); may be undefined
-    /// @param invalid_mask   (B, rows, columns) or (B, 1, rows, columns), not zero where a pixel is invalid; with use_nan_mask_tokens, may be undefined
+    /// @param invalid_mask   (B, rows, columns) or (B, 1, rows, columns), not zero where a pixel is invalid; with
+    /// use_nan_mask_tokens, may be undefined
     /// @param dropout        dropout rate of the attentions' inputs in training; with block_kwargs intermediate_dropout
     /// @return               (B, out_channels, rows, columns)
     /// @throws InvalidInput for other shapes, and for an argument that the model does not have
-    torch::Tensor forward(const torch::Tensor& image, const torch::Tensor& time, const torch::Tensor& condition = {}, const torch::Tensor& invalid_mask = {},
-                          std::optional<double> dropout = std::nullopt);
+    torch::Tensor forward(const torch::Tensor& image, const torch::Tensor& time, const torch::Tensor& condition = {},
+                          const torch::Tensor& invalid_mask = {}, std::optional<double> dropout = std::nullopt);
 
     const DitOptions& options() const { return options_; }
 
@@ -92,8 +94,8 @@ private:
     torch::Tensor embedded(const torch::Tensor& time, const torch::Tensor& condition);
     torch::Tensor invalid_tokens(const torch::Tensor& mask, const torch::Tensor& tokens) const;
     torch::Tensor image_of(const torch::Tensor& tokens, const torch::Tensor& condition);
-    void check_inputs(const torch::Tensor& image, const torch::Tensor& time, const torch::Tensor& condition, const torch::Tensor& invalid_mask,
-                      std::optional<double> dropout) const;
+    void check_inputs(const torch::Tensor& image, const torch::Tensor& time, const torch::Tensor& condition,
+                      const torch::Tensor& invalid_mask, std::optional<double> dropout) const;
 
     DitOptions options_;
     MemoryMode memory_ = MemoryMode::Stored;

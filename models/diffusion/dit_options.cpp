@@ -12,7 +12,8 @@ constexpr const char* kDit = "DiT";
 
 /// Declares a nested argument, which is written only if it is not the default.
 template <class Options>
-Option<Options> nested(const char* name, OptionMember<Options> member, const char* meaning, OptionBounds bounds = {}, const char* none = "")
+Option<Options> nested(const char* name, OptionMember<Options> member, const char* meaning, OptionBounds bounds = {},
+                       const char* none = "")
 {
     return {name, member, meaning, bounds, {.none = none, .is_extension = true}};
 }
@@ -21,29 +22,63 @@ const OptionTable<DitOptions>& dit_table()
 {
     using O = DitOptions;
     static const OptionTable<O> table(
-        kDit, {
-                  {"input_size", &O::input_size, "rows and columns of the images, or one number for both", {.least = 1}, {.one_or_more = true}},
-                  {"in_channels", &O::in_channels, "channels of the images", {.least = 1}},
-                  {"patch_size", &O::patch_size, "rows and columns of the pixels of a token", {.least = 1}, {.one_or_more = true}},
-                  {"tokenizer", &O::tokenizer, "how images become tokens", {.words = {"patch_embed_2d"}}},
-                  {"detokenizer", &O::detokenizer, "how tokens become images", {.words = {"proj_reshape_2d", "proj_reshape_2d_conv"}}},
-                  {"out_channels", &O::out_channels, "channels of the result; none: in_channels", {.least = 1}, {.none = "0"}},
-                  {"hidden_size", &O::hidden_size, "channels of a token", {.least = 1}},
-                  {"depth", &O::depth, "blocks", {.least = 0}},
-                  {"num_heads", &O::num_heads, "attention heads; divides hidden_size", {.least = 1}},
-                  {"mlp_ratio", &O::mlp_ratio, "width of the blocks' MLPs divided by hidden_size", {.least = 0, .above = true}},
-                  {"attention_backend",
-                   &O::attention_backend,
-                   "timm: attention of all tokens; natten2d: of those around each; natten2d_rope: with rotary positions",
-                   {.words = {"timm", "natten2d", "natten2d_rope"}}},
-                  {"layernorm_backend", &O::layernorm_backend, "the same numbers in either way", {.words = {"torch", "apex"}}},
-                  {"condition_dim", &O::condition_dim, "numbers of a sample's condition; none: it has none", {.least = 1}, {.none = "0"}},
-                  {"conditioning_embedder", &O::conditioning_embedder, "how time and condition become one vector", {.words = {"dit", "edm"}}},
-                  {"dit_initialization", &O::dit_initialization, "initial values of the paper: a new model returns zeros"},
-                  {"drop_path_rates", &O::drop_path_rates, "for each block the probability that training skips it", {.least = 0, .most = 1}, {.none = "[]"}},
-                  {"force_tokenization_fp32", &O::force_tokenization_fp32, "tokens are made in single precision"},
-                  {"use_nan_mask_tokens", &O::use_nan_mask_tokens, "a learned token for those of invalid pixels; with natten2d and natten2d_rope"},
-              });
+        kDit,
+        {
+            {"input_size",
+             &O::input_size,
+             "rows and columns of the images, or one number for both",
+             {.least = 1},
+             {.one_or_more = true}},
+            {"in_channels", &O::in_channels, "channels of the images", {.least = 1}},
+            {"patch_size",
+             &O::patch_size,
+             "rows and columns of the pixels of a token",
+             {.least = 1},
+             {.one_or_more = true}},
+            {"tokenizer", &O::tokenizer, "how images become tokens", {.words = {"patch_embed_2d"}}},
+            {"detokenizer",
+             &O::detokenizer,
+             "how tokens become images",
+             {.words = {"proj_reshape_2d", "proj_reshape_2d_conv"}}},
+            {"out_channels",
+             &O::out_channels,
+             "channels of the result; none: in_channels",
+             {.least = 1},
+             {.none = "0"}},
+            {"hidden_size", &O::hidden_size, "channels of a token", {.least = 1}},
+            {"depth", &O::depth, "blocks", {.least = 0}},
+            {"num_heads", &O::num_heads, "attention heads; divides hidden_size", {.least = 1}},
+            {"mlp_ratio",
+             &O::mlp_ratio,
+             "width of the blocks' MLPs divided by hidden_size",
+             {.least = 0, .above = true}},
+            {"attention_backend",
+             &O::attention_backend,
+             "timm: attention of all tokens; natten2d: of those around each; natten2d_rope: with rotary positions",
+             {.words = {"timm", "natten2d", "natten2d_rope"}}},
+            {"layernorm_backend",
+             &O::layernorm_backend,
+             "the same numbers in either way",
+             {.words = {"torch", "apex"}}},
+            {"condition_dim",
+             &O::condition_dim,
+             "numbers of a sample's condition; none: it has none",
+             {.least = 1},
+             {.none = "0"}},
+            {"conditioning_embedder",
+             &O::conditioning_embedder,
+             "how time and condition become one vector",
+             {.words = {"dit", "edm"}}},
+            {"dit_initialization", &O::dit_initialization, "initial values of the paper: a new model returns zeros"},
+            {"drop_path_rates",
+             &O::drop_path_rates,
+             "for each block the probability that training skips it",
+             {.least = 0, .most = 1},
+             {.none = "[]"}},
+            {"force_tokenization_fp32", &O::force_tokenization_fp32, "tokens are made in single precision"},
+            {"use_nan_mask_tokens", &O::use_nan_mask_tokens,
+             "a learned token for those of invalid pixels; with natten2d and natten2d_rope"},
+        });
     return table;
 }
 
@@ -51,9 +86,10 @@ const OptionTable<DitOptions>& dit_table()
 const OptionTable<DitOptions>& detokenizer_table()
 {
     using O = DitOptions;
-    static const OptionTable<O> table("DiT: detokenizer_kwargs", {nested<O>("conv_layers", &O::conv_layers, "convolutions", {.least = 1}),
-                                                                  nested<O>("conv_hidden", &O::conv_hidden, "channels between them", {.least = 1}),
-                                                                  nested<O>("conv_kernel", &O::conv_kernel, "size of their windows", {.least = 1})});
+    static const OptionTable<O> table(
+        "DiT: detokenizer_kwargs", {nested<O>("conv_layers", &O::conv_layers, "convolutions", {.least = 1}),
+                                    nested<O>("conv_hidden", &O::conv_hidden, "channels between them", {.least = 1}),
+                                    nested<O>("conv_kernel", &O::conv_kernel, "size of their windows", {.least = 1})});
     return table;
 }
 
@@ -62,9 +98,12 @@ const OptionTable<DitEmbedderOptions>& embedder_table()
     using O = DitEmbedderOptions;
     static const OptionTable<O> table(
         "DiT: conditioning_embedder_kwargs",
-        {nested<O>("max_positions", &O::max_positions, "the slowest frequency of the time is 1 over this", {.least = 1}),
-         nested<O>("freq_embed_dim", &O::freq_embed_dim, "sines and cosines of the embedder dit; none: hidden_size", {.least = 2}, "0"),
-         nested<O>("mlp_hidden_dim", &O::mlp_hidden_dim, "hidden channels of its MLP; none: twice hidden_size", {.least = 1}, "0"),
+        {nested<O>("max_positions", &O::max_positions, "the slowest frequency of the time is 1 over this",
+                   {.least = 1}),
+         nested<O>("freq_embed_dim", &O::freq_embed_dim, "sines and cosines of the embedder dit; none: hidden_size",
+                   {.least = 2}, "0"),
+         nested<O>("mlp_hidden_dim", &O::mlp_hidden_dim, "hidden channels of its MLP; none: twice hidden_size",
+                   {.least = 1}, "0"),
          nested<O>("emb_channels", &O::emb_channels, "of the embedder edm: hidden_size", {.least = 1}, "0"),
          nested<O>("noise_channels", &O::noise_channels, "sines and cosines of the embedder edm", {.least = 4}, "0")});
     return table;
@@ -74,13 +113,15 @@ const OptionTable<DitBlockOptions>& block_table()
 {
     using O = DitBlockOptions;
     const OptionBounds rate{.least = 0, .most = 1};
-    static const OptionTable<O> table("DiT: block_kwargs",
-                                      {nested<O>("norm_eps", &O::norm_eps, "added to the variances of the layer norms", {.least = 0}),
-                                       nested<O>("attn_drop_rate", &O::attn_drop_rate, "fraction of the attention's results that training drops", rate),
-                                       nested<O>("proj_drop_rate", &O::proj_drop_rate, "fraction of their projections that training drops", rate),
-                                       nested<O>("mlp_drop_rate", &O::mlp_drop_rate, "fraction of the MLPs' numbers that training drops", rate),
-                                       nested<O>("final_mlp_dropout", &O::final_mlp_dropout, "drops results of the MLPs, too"),
-                                       nested<O>("intermediate_dropout", &O::intermediate_dropout, "takes a dropout rate with each call")});
+    static const OptionTable<O> table(
+        "DiT: block_kwargs",
+        {nested<O>("norm_eps", &O::norm_eps, "added to the variances of the layer norms", {.least = 0}),
+         nested<O>("attn_drop_rate", &O::attn_drop_rate, "fraction of the attention's results that training drops",
+                   rate),
+         nested<O>("proj_drop_rate", &O::proj_drop_rate, "fraction of their projections that training drops", rate),
+         nested<O>("mlp_drop_rate", &O::mlp_drop_rate, "fraction of the MLPs' numbers that training drops", rate),
+         nested<O>("final_mlp_dropout", &O::final_mlp_dropout, "drops results of the MLPs, too"),
+         nested<O>("intermediate_dropout", &O::intermediate_dropout, "takes a dropout rate with each call")});
     return table;
 }
 
@@ -89,10 +130,13 @@ const OptionTable<DitAttentionOptions>& attention_table()
     using O = DitAttentionOptions;
     static const OptionTable<O> table(
         "DiT: attn_kwargs",
-        {nested<O>("qk_norm_type", &O::qk_norm_type, "norm of queries and keys", {.words = {"LayerNorm", "RMSNorm"}}, "\"\""),
-         nested<O>("qk_norm_affine", &O::qk_norm_affine, "with scales and shifts"), nested<O>("is_causal", &O::is_causal, "a token sees those before it"),
+        {nested<O>("qk_norm_type", &O::qk_norm_type, "norm of queries and keys", {.words = {"LayerNorm", "RMSNorm"}},
+                   "\"\""),
+         nested<O>("qk_norm_affine", &O::qk_norm_affine, "with scales and shifts"),
+         nested<O>("is_causal", &O::is_causal, "a token sees those before it"),
          nested<O>("attn_kernel", &O::attn_kernel, "rows and columns of a token's window", {.least = 1}),
-         nested<O>("qkv_bias", &O::qkv_bias, "queries, keys and values have a bias"), nested<O>("qk_norm", &O::qk_norm, "a layer norm of queries and keys"),
+         nested<O>("qkv_bias", &O::qkv_bias, "queries, keys and values have a bias"),
+         nested<O>("qk_norm", &O::qk_norm, "a layer norm of queries and keys"),
          nested<O>("rope_theta", &O::rope_theta, "base of the rotations' frequencies", {.least = 0, .above = true})});
     return table;
 }
@@ -101,8 +145,13 @@ const OptionTable<DitAttentionOptions>& window_table()
 {
     using O = DitAttentionOptions;
     static const OptionTable<O> table(
-        "DiT: na2d_kwargs", {{"dilation", &O::dilation, "distance of the tokens in a window", {.least = 1}, {.one_or_more = true, .is_extension = true}},
-                             nested<O>("scale", &O::scale, "factor of the scores; none: 1 / sqrt(channels of a head)", {}, "0.0")});
+        "DiT: na2d_kwargs",
+        {{"dilation",
+          &O::dilation,
+          "distance of the tokens in a window",
+          {.least = 1},
+          {.one_or_more = true, .is_extension = true}},
+         nested<O>("scale", &O::scale, "factor of the scores; none: 1 / sqrt(channels of a head)", {}, "0.0")});
     return table;
 }
 
@@ -112,7 +161,9 @@ Json taken(Json& arguments, const char* name)
     const auto found = arguments.find(name);
     if (found == arguments.end()) return Json::object();
     auto object = found->is_null() ? Json::object() : *found;
-    if (!object.is_object()) throw InvalidInput(std::string(kDit) + ": " + name + " cannot be " + object.dump() + "; expected arguments by name.");
+    if (!object.is_object())
+        throw InvalidInput(std::string(kDit) + ": " + name + " cannot be " + object.dump() +
+                           "; expected arguments by name.");
     arguments.erase(name);
     return object;
 }
@@ -128,7 +179,8 @@ void drop_neutral(Json& arguments, const char* name, const Json& neutral)
 void require_one_or_two(const char* name, const std::vector<std::int64_t>& values)
 {
     if (values.size() != 1 && values.size() != 2) {
-        OptionChecks(kDit).refuse("{} must be one number, or one for rows and one for columns; it has {}.", name, values.size());
+        OptionChecks(kDit).refuse("{} must be one number, or one for rows and one for columns; it has {}.", name,
+                                  values.size());
     }
 }
 
@@ -153,21 +205,25 @@ void DitOptions::validate() const
     }
     if (conditioning_embedder == "edm") {
         if (embedder.emb_channels != hidden_size) {
-            checks.refuse("the embedder edm needs emb_channels equal to hidden_size, {}; it is {}.", hidden_size, embedder.emb_channels);
+            checks.refuse("the embedder edm needs emb_channels equal to hidden_size, {}; it is {}.", hidden_size,
+                          embedder.emb_channels);
         }
         checks.at_least(4, {{"noise_channels of the embedder edm", embedder.noise_channels}});
     }
     if (detokenizer == "proj_reshape_2d_conv" && conv_kernel % 2 == 0)
         checks.refuse("conv_kernel must be odd, so that images keep their size; it is {}.", conv_kernel);
     if (use_nan_mask_tokens && !has_neighbourhoods())
-        checks.refuse("use_nan_mask_tokens needs an attention_backend of natten2d or natten2d_rope; it is '" + attention_backend + "'.");
-    if (has_rotations() && head_dim() % 4 != 0) checks.refuse("natten2d_rope needs heads of a multiple of 4 channels; they have {}.", head_dim());
+        checks.refuse("use_nan_mask_tokens needs an attention_backend of natten2d or natten2d_rope; it is '" +
+                      attention_backend + "'.");
+    if (has_rotations() && head_dim() % 4 != 0)
+        checks.refuse("natten2d_rope needs heads of a multiple of 4 channels; they have {}.", head_dim());
     if (!has_neighbourhoods()) return;
     const std::array<std::int64_t, 2> dilation{attention.dilation.front(), attention.dilation.back()};
     for (int axis = 0; axis < 2; ++axis) {
         if (attention.attn_kernel * dilation[axis] <= tokens()[axis]) continue;
-        checks.refuse("attn_kernel of {} with dilation {} needs at least {}{} of tokens; there are {}.", attention.attn_kernel, dilation[axis],
-                      attention.attn_kernel * dilation[axis], axis == 0 ? " rows" : " columns", tokens()[axis]);
+        checks.refuse("attn_kernel of {} with dilation {} needs at least {}{} of tokens; there are {}.",
+                      attention.attn_kernel, dilation[axis], attention.attn_kernel * dilation[axis],
+                      axis == 0 ? " rows" : " columns", tokens()[axis]);
     }
 }
 
@@ -178,7 +234,8 @@ DitOptions dit_options(const nlohmann::json& arguments)
         if (!rest.contains("conditioning_embedder_kwargs")) rest["conditioning_embedder_kwargs"] = *old;
         rest.erase("timestep_embed_kwargs");
     }
-    auto tokenizer = taken(rest, "tokenizer_kwargs"), detokenizer = taken(rest, "detokenizer_kwargs"), attention = taken(rest, "attn_kwargs");
+    auto tokenizer = taken(rest, "tokenizer_kwargs"), detokenizer = taken(rest, "detokenizer_kwargs"),
+         attention = taken(rest, "attn_kwargs");
     const auto embedder = taken(rest, "conditioning_embedder_kwargs"), block = taken(rest, "block_kwargs");
     auto window = taken(attention, "na2d_kwargs");
     drop_neutral(window, "is_causal", false);
@@ -190,7 +247,8 @@ DitOptions dit_options(const nlohmann::json& arguments)
         options.learned_positions = *positions == "learnable";
         tokenizer.erase("pos_embed");
     }
-    for (const auto& [name, value] : tokenizer.items()) throw InvalidInput("DiT: tokenizer_kwargs: there is no argument '" + name + "'; it has pos_embed.");
+    for (const auto& [name, value] : tokenizer.items())
+        throw InvalidInput("DiT: tokenizer_kwargs: there is no argument '" + name + "'; it has pos_embed.");
     const auto head = detokenizer_table().read(detokenizer);
     options.conv_layers = head.conv_layers;
     options.conv_hidden = head.conv_hidden;
@@ -208,12 +266,14 @@ DitOptions dit_options(const nlohmann::json& arguments)
 nlohmann::json to_json(const DitOptions& options)
 {
     auto arguments = dit_table().write(options);
-    arguments["tokenizer_kwargs"] = options.learned_positions || options.has_rotations() ? Json::object() : Json{{"pos_embed", nullptr}};
+    arguments["tokenizer_kwargs"] =
+        options.learned_positions || options.has_rotations() ? Json::object() : Json{{"pos_embed", nullptr}};
     arguments["detokenizer_kwargs"] = detokenizer_table().write(options);
     arguments["conditioning_embedder_kwargs"] = embedder_table().write(options.embedder);
     arguments["block_kwargs"] = block_table().write(options.block);
     arguments["attn_kwargs"] = attention_table().write(options.attention);
-    if (const auto window = window_table().write(options.attention); !window.empty()) arguments["attn_kwargs"]["na2d_kwargs"] = window;
+    if (const auto window = window_table().write(options.attention); !window.empty())
+        arguments["attn_kwargs"]["na2d_kwargs"] = window;
     for (const char* nested : {"detokenizer_kwargs", "conditioning_embedder_kwargs", "block_kwargs", "attn_kwargs"}) {
         if (arguments[nested].is_null()) arguments[nested] = Json::object();
     }

@@ -15,13 +15,16 @@ namespace {
 constexpr const char* kPreconditioner = "EDMPreconditioner";
 
 /// The arguments of a nested model. @throws InvalidInput if there is none, or one of another class
-const nlohmann::json& nested_arguments(const nlohmann::json& arguments, const char* class_name, const std::string& where)
+const nlohmann::json& nested_arguments(const nlohmann::json& arguments, const char* class_name,
+                                       const std::string& where)
 {
     const auto found = arguments.find("model");
     if (found == arguments.end() || !found->is_object() || !found->contains("__args__"))
-        throw InvalidInput(std::string(kPreconditioner) + ": " + where + " has no model of the class " + class_name + ".");
+        throw InvalidInput(std::string(kPreconditioner) + ": " + where + " has no model of the class " + class_name +
+                           ".");
     if (const auto name = found->value("__name__", std::string()); name != class_name)
-        throw InvalidInput(std::string(kPreconditioner) + ": " + where + " has a model of the class '" + name + "'; expected " + class_name + ".");
+        throw InvalidInput(std::string(kPreconditioner) + ": " + where + " has a model of the class '" + name +
+                           "'; expected " + class_name + ".");
     return (*found)["__args__"];
 }
 
@@ -49,16 +52,19 @@ torch::Tensor EdmPreconditionerImpl::sigma_data(const torch::Tensor& like) const
     return values.dim() == 0 ? values.view({1, 1, 1, 1}) : values.view({1, -1, 1, 1});
 }
 
-torch::Tensor EdmPreconditionerImpl::forward(const torch::Tensor& noisy, const torch::Tensor& sigma, const DenoiserCondition& condition)
+torch::Tensor EdmPreconditionerImpl::forward(const torch::Tensor& noisy, const torch::Tensor& sigma,
+                                             const DenoiserCondition& condition)
 {
     const auto& options = dit_->options();
     const auto joined = condition.image.defined() && condition.image.dim() == 4 ? condition.image.size(1) : 0;
     if (noisy.dim() != 4 || noisy.size(1) != options.num_outputs() || noisy.size(1) + joined != options.in_channels) {
         OptionChecks(kPreconditioner)
-            .refuse("the noisy image must have {} channels and the condition image {}; they have the shapes {} and {}.", options.num_outputs(),
-                    options.in_channels - options.num_outputs(), c10::str(noisy.sizes()), condition.image.defined() ? c10::str(condition.image.sizes()) : "[]");
+            .refuse("the noisy image must have {} channels and the condition image {}; they have the shapes {} and {}.",
+                    options.num_outputs(), options.in_channels - options.num_outputs(), c10::str(noisy.sizes()),
+                    condition.image.defined() ? c10::str(condition.image.sizes()) : "[]");
     }
-    if (sigma.dim() != 1 || sigma.size(0) != noisy.size(0)) OptionChecks(kPreconditioner).refuse("sigma must be one number for each image.");
+    if (sigma.dim() != 1 || sigma.size(0) != noisy.size(0))
+        OptionChecks(kPreconditioner).refuse("sigma must be one number for each image.");
     const auto level = sigma.to(noisy.scalar_type());
     const auto s = level.view({-1, 1, 1, 1}), data = sigma_data(noisy);
     const auto total = s.square() + data.square();
@@ -75,10 +81,14 @@ EdmPreconditioner make_edm_preconditioner(const nlohmann::json& arguments)
     std::vector<double> sigma_data{0.5};
     for (const auto& [name, value] : arguments.items()) {
         if (name == "model") continue;
-        if (name != "sigma_data") throw InvalidInput(std::string(kPreconditioner) + ": there is no argument '" + name + "'; it has model and sigma_data.");
-        const bool is_list = value.is_array() && std::ranges::all_of(value, [](const auto& entry) { return entry.is_number(); });
+        if (name != "sigma_data")
+            throw InvalidInput(std::string(kPreconditioner) + ": there is no argument '" + name +
+                               "'; it has model and sigma_data.");
+        const bool is_list =
+            value.is_array() && std::ranges::all_of(value, [](const auto& entry) { return entry.is_number(); });
         if (!value.is_number() && !is_list)
-            throw InvalidInput(std::string(kPreconditioner) + ": sigma_data cannot be " + value.dump() + "; expected a number or numbers.");
+            throw InvalidInput(std::string(kPreconditioner) + ": sigma_data cannot be " + value.dump() +
+                               "; expected a number or numbers.");
         sigma_data = is_list ? value.get<std::vector<double>>() : std::vector<double>{value.get<double>()};
     }
     const auto& wrapper = nested_arguments(arguments, "ConcatConditionWrapper", "it");

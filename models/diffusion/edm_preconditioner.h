@@ -36,7 +36,8 @@ public:
     /// @param sigma   (B), the standard deviation of each sample's noise, positive
     /// @return        the denoised images, of the same shape
     /// @throws InvalidInput for shapes that do not fit
-    torch::Tensor forward(const torch::Tensor& noisy, const torch::Tensor& sigma, const DenoiserCondition& condition = {});
+    torch::Tensor forward(const torch::Tensor& noisy, const torch::Tensor& sigma,
+                          const DenoiserCondition& condition = {});
 
     Dit& dit() { return dit_; }
     const DitOptions& options() const { return dit_->options(); }
@@ -49,8 +50,8 @@ private:
 };
 TORCH_MODULE(EdmPreconditioner);
 
-/// From the arguments in a checkpoint of EDMPreconditioner: `sigma_data` and below `model` those of the wrapper with those of the DiT below its `model`, each
-/// as
+/// From the arguments in a checkpoint of EDMPreconditioner: `sigma_data` and below `model` those of the wrapper with
+/// those of the DiT below its `model`, each as
 /// {"__name__": class, "__args__": arguments}.
 /// @throws InvalidInput for another class inside, or an argument that it does not have
 EdmPreconditioner make_edm_preconditioner(const nlohmann::json& arguments);

@@ -17,7 +17,8 @@ void EdmSampling::validate() const
     checks.at_least(1, {{"the number of steps", num_steps}});
     const auto refuse = [&](const std::string& what, double value) { checks.refuse("{}, and is {:g}.", what, value); };
     if (!(sigma_min > 0)) refuse("sigma_min must be positive", sigma_min);
-    if (!(sigma_max > sigma_min) || !std::isfinite(sigma_max)) refuse("sigma_max must be larger than sigma_min", sigma_max);
+    if (!(sigma_max > sigma_min) || !std::isfinite(sigma_max))
+        refuse("sigma_max must be larger than sigma_min", sigma_max);
     if (!(rho > 0)) refuse("rho must be positive", rho);
     if (!(churn >= 0)) refuse("churn must not be negative", churn);
     if (!(churn_noise >= 0)) refuse("churn_noise must not be negative", churn_noise);
@@ -28,15 +29,18 @@ std::vector<double> noise_levels(const EdmSampling& sampling)
     const auto root = [&](double sigma) { return std::pow(sigma, 1 / sampling.rho); };
     std::vector<double> levels;
     for (std::int64_t i = 0; i < sampling.num_steps; ++i) {
-        const auto part = sampling.num_steps > 1 ? static_cast<double>(i) / static_cast<double>(sampling.num_steps - 1) : 0.0;
-        levels.push_back(std::pow(root(sampling.sigma_max) + part * (root(sampling.sigma_min) - root(sampling.sigma_max)), sampling.rho));
+        const auto part =
+            sampling.num_steps > 1 ? static_cast<double>(i) / static_cast<double>(sampling.num_steps - 1) : 0.0;
+        levels.push_back(std::pow(
+            root(sampling.sigma_max) + part * (root(sampling.sigma_min) - root(sampling.sigma_max)), sampling.rho));
     }
     levels.push_back(0);
     return levels;
 }
 
-at::Tensor follow_noise_levels(EdmPreconditioner& model, const at::Tensor& start, const std::vector<double>& levels, const DenoiserCondition& condition,
-                               const EdmSampling& sampling, const std::function<void(std::int64_t)>& progress)
+at::Tensor follow_noise_levels(EdmPreconditioner& model, const at::Tensor& start, const std::vector<double>& levels,
+                               const DenoiserCondition& condition, const EdmSampling& sampling,
+                               const std::function<void(std::int64_t)>& progress)
 {
     const torch::NoGradGuard no_grad;
     const auto type = model->parameters().front().scalar_type();
@@ -63,12 +67,13 @@ at::Tensor follow_noise_levels(EdmPreconditioner& model, const at::Tensor& start
     return image;
 }
 
-at::Tensor generate_images(EdmPreconditioner& model, const at::Tensor& like, const DenoiserCondition& condition, const EdmSampling& sampling,
-                           const std::function<void(std::int64_t)>& progress)
+at::Tensor generate_images(EdmPreconditioner& model, const at::Tensor& like, const DenoiserCondition& condition,
+                           const EdmSampling& sampling, const std::function<void(std::int64_t)>& progress)
 {
     sampling.validate();
     const auto levels = noise_levels(sampling);
-    return follow_noise_levels(model, levels.front() * grid_noise(like, sampling.seed, 0), levels, condition, sampling, progress);
+    return follow_noise_levels(model, levels.front() * grid_noise(like, sampling.seed, 0), levels, condition, sampling,
+                               progress);
 }
 
 }  // namespace meshard

@@ -37,7 +37,8 @@ at::Tensor grid_noise(const at::Tensor& like, std::uint64_t seed, std::uint64_t 
         std::int64_t first = 0;
         if (is_sharded(like)) {
             const auto& spec = *spec_of(like);
-            if (const auto axis = spec.axis_of_dim(dim); axis >= 0) first = spec.axes[axis].offset(spec.device_mesh->coordinate(axis));
+            if (const auto axis = spec.axis_of_dim(dim); axis >= 0)
+                first = spec.axes[axis].offset(spec.device_mesh->coordinate(axis));
         }
         for (std::int64_t i = 0; i < local.size(dim); ++i) entries[dim].push_back(first + i);
     }
@@ -47,8 +48,10 @@ at::Tensor grid_noise(const at::Tensor& like, std::uint64_t seed, std::uint64_t 
     const auto key = mixed(mixed(seed, 0), draw);
     at::parallel_for(0, width > 0 ? noise.numel() / width : 0, 16, [&](std::int64_t begin, std::int64_t end) {
         for (auto line = begin; line < end; ++line) {
-            const auto row = line % local.size(2), channel = line / local.size(2) % local.size(1), sample = line / local.size(2) / local.size(1);
-            const auto of_line = mixed(mixed(mixed(key, static_cast<std::uint64_t>(entries[0][sample])), static_cast<std::uint64_t>(entries[1][channel])),
+            const auto row = line % local.size(2), channel = line / local.size(2) % local.size(1),
+                       sample = line / local.size(2) / local.size(1);
+            const auto of_line = mixed(mixed(mixed(key, static_cast<std::uint64_t>(entries[0][sample])),
+                                             static_cast<std::uint64_t>(entries[1][channel])),
                                        static_cast<std::uint64_t>(entries[2][row]));
             for (std::int64_t column = 0; column < width; ++column) {
                 RandomNumbers random(mixed(of_line, static_cast<std::uint64_t>(entries[3][column])));

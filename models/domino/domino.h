@@ -39,7 +39,8 @@ struct DominoInputs {
     /// (B, 2, 3): the boxes by which the geometry is normalised to [-1, 1]; undefined if it is normalised already.
     torch::Tensor volume_min_max;
     torch::Tensor surface_min_max;
-    torch::Tensor grid, surf_grid;                  ///< (B, X, Y, Z, 3): cells of the volume's box and of the surface's, normalised; may be cut along X
+    torch::Tensor grid,
+        surf_grid;  ///< (B, X, Y, Z, 3): cells of the volume's box and of the surface's, normalised; may be cut along X
     torch::Tensor sdf_grid, sdf_surf_grid;          ///< (B, X, Y, Z)
     torch::Tensor global_values, global_reference;  ///< (B, G, 1): parameters of the case, and their divisors
     DominoVolume volume;                            ///< without centers if no volume result is wanted
@@ -77,7 +78,8 @@ public:
 
     const DominoOptions& options() const { return options_; }
 
-    /// `recomputed` keeps the inputs of the encodings and of each channel's networks. @throws InvalidInput for `streamed`
+    /// `recomputed` keeps the inputs of the encodings and of each channel's networks. @throws InvalidInput for
+    /// `streamed`
     void set_memory(MemoryMode mode) override;
     void seed_noise(std::uint64_t seed) override;
     /// Replaces the drawn numbers, for tests.
@@ -88,10 +90,12 @@ private:
     torch::Tensor normalised(const torch::Tensor& geometry, const torch::Tensor& min_max) const;
     torch::Tensor parameters_at(const DominoInputs& inputs, const torch::Tensor& points);
     torch::Tensor volume_stencil(const torch::Tensor& centers);
-    torch::Tensor solution(torch::nn::ModuleList& basis, torch::nn::ModuleList& aggregation, const torch::Tensor& centers, const torch::Tensor& stencil,
-                           bool averages, const torch::Tensor& known);
-    std::vector<torch::Tensor> run(const std::function<std::vector<torch::Tensor>(const std::vector<torch::Tensor>&)>& work,
-                                   const std::vector<torch::Tensor>& inputs) const;
+    torch::Tensor solution(torch::nn::ModuleList& basis, torch::nn::ModuleList& aggregation,
+                           const torch::Tensor& centers, const torch::Tensor& stencil, bool averages,
+                           const torch::Tensor& known);
+    std::vector<torch::Tensor>
+    run(const std::function<std::vector<torch::Tensor>(const std::vector<torch::Tensor>&)>& work,
+        const std::vector<torch::Tensor>& inputs) const;
 
     DominoOptions options_;
     MemoryMode memory_ = MemoryMode::Stored;

@@ -21,7 +21,9 @@ class RequiredKeys {
 public:
     RequiredKeys(const Json& object, std::string where) : object_(object), where_(std::move(where))
     {
-        if (!object.is_object()) throw InvalidInput(std::string(kDomino) + ": " + where_ + " cannot be " + object.dump() + "; expected keys with values.");
+        if (!object.is_object())
+            throw InvalidInput(std::string(kDomino) + ": " + where_ + " cannot be " + object.dump() +
+                               "; expected keys with values.");
     }
 
     /// Sets `target` to the value of `key`, which must have its type.
@@ -37,8 +39,8 @@ public:
             }
             target = value.template get<Value>();
         } catch (const std::exception&) {
-            throw InvalidInput(std::string(kDomino) + ": " + where_ + "." + key + " cannot be " + value.dump() + "; expected as in " +
-                               Json(Value(target)).dump() + ".");
+            throw InvalidInput(std::string(kDomino) + ": " + where_ + "." + key + " cannot be " + value.dump() +
+                               "; expected as in " + Json(Value(target)).dump() + ".");
         }
         return *this;
     }
@@ -68,7 +70,8 @@ private:
         known_.insert(key);
         const auto found = object_.find(key);
         if (found == object_.end())
-            throw InvalidInput(std::string(kDomino) + ": " + where_ + " has no '" + key + "'; where model_parameters are given, every key must be there.");
+            throw InvalidInput(std::string(kDomino) + ": " + where_ + " has no '" + key +
+                               "'; where model_parameters are given, every key must be there.");
         return *found;
     }
 
@@ -92,9 +95,11 @@ void read_parameters(const Json& parameters, DominoOptions& options)
         .read("geometry_encoding_type", options.geometry_encoding_type)
         .read("solution_calculation_mode", mode);
     OptionChecks(kDomino).one_of("solution_calculation_mode", mode, {"one-loop", "two-loop"});
-    for (const char* neutral : {"model_type", "activation", "positional_encoding", "surface_neighbors"}) all.pass_over(neutral);
+    for (const char* neutral : {"model_type", "activation", "positional_encoding", "surface_neighbors"})
+        all.pass_over(neutral);
     if (const auto found = parameters.find("return_volume_neighbors"); found != parameters.end() && *found != false)
-        throw InvalidInput(std::string(kDomino) + ": return_volume_neighbors is not supported; leave it out or set it to false.");
+        throw InvalidInput(std::string(kDomino) +
+                           ": return_volume_neighbors is not supported; leave it out or set it to false.");
     all.pass_over("return_volume_neighbors");
 
     auto& geometry = options.geometry;
@@ -142,7 +147,9 @@ void read_parameters(const Json& parameters, DominoOptions& options)
     network("position_encoder", "base_neurons", options.position);
     network("parameter_model", "base_layer", options.parameters);
     auto aggregation = all.below("aggregation_model");
-    aggregation.read("base_layer", options.aggregation_width).read("activation", options.aggregation_activation).refuse_others();
+    aggregation.read("base_layer", options.aggregation_width)
+        .read("activation", options.aggregation_activation)
+        .refuse_others();
     auto local_conv = all.below("local_point_conv");
     local_conv.read("activation", options.local_activation).refuse_others();
     all.refuse_others();
@@ -150,14 +157,18 @@ void read_parameters(const Json& parameters, DominoOptions& options)
 
 Json written(const PointNetworkOptions& network, const char* width)
 {
-    return {{width, network.width}, {"fourier_features", network.fourier_features}, {"num_modes", network.num_modes}, {"activation", network.activation}};
+    return {{width, network.width},
+            {"fourier_features", network.fourier_features},
+            {"num_modes", network.num_modes},
+            {"activation", network.activation}};
 }
 
 }  // namespace
 
 std::int64_t DominoOptions::encoding_channels(std::size_t num_radii) const
 {
-    return (geometry_encoding_type != "sdf" ? static_cast<std::int64_t>(num_radii) : 0) + (geometry_encoding_type != "stl" ? 1 : 0);
+    return (geometry_encoding_type != "sdf" ? static_cast<std::int64_t>(num_radii) : 0) +
+           (geometry_encoding_type != "stl" ? 1 : 0);
 }
 
 std::int64_t DominoOptions::surface_inputs() const
@@ -168,7 +179,8 @@ std::int64_t DominoOptions::surface_inputs() const
 void DominoOptions::validate() const
 {
     const OptionChecks checks(kDomino);
-    if (output_features_vol == 0 && output_features_surf == 0) checks.refuse("output_features_vol or output_features_surf must be set.");
+    if (output_features_vol == 0 && output_features_surf == 0)
+        checks.refuse("output_features_vol or output_features_surf must be set.");
     checks.at_least(0, {{"output_features_vol", output_features_vol}, {"output_features_surf", output_features_surf}});
     checks.at_least(1, {{"global_features", global_features},
                         {"num_neighbors_surface", num_neighbors_surface},
@@ -189,20 +201,26 @@ void DominoOptions::validate() const
     const std::int64_t multiple = geometry.processor_type == "conv" ? 8 : 4;
     for (const auto size : grid) {
         if (size < multiple || size % multiple != 0)
-            checks.refuse("interp_res must be multiples of {} for the processor '{}'; {} is not.", multiple, geometry.processor_type, size);
+            checks.refuse("interp_res must be multiples of {} for the processor '{}'; {} is not.", multiple,
+                          geometry.processor_type, size);
     }
     if (use_surface_area && !use_surface_normals)
-        checks.refuse("use_surface_area needs use_surface_normals: without them the reference's networks do not fit their inputs.");
+        checks.refuse("use_surface_area needs use_surface_normals: without them the reference's networks do not fit "
+                      "their inputs.");
     const bool is_joined = geometry.cross_attention || combine_volume_surface;
-    if (is_joined && geometry_encoding_type != "both") checks.refuse("cross_attention and combine_volume_surface need a geometry_encoding_type of both.");
-    for (const auto& [name, queries] :
-         {std::pair("volume_radii of geo_conv", &geometry.volume), std::pair("surface_radii of geo_conv", &geometry.surface),
-          std::pair("volume_radii of geometry_local", &volume_local), std::pair("surface_radii of geometry_local", &surface_local)}) {
+    if (is_joined && geometry_encoding_type != "both")
+        checks.refuse("cross_attention and combine_volume_surface need a geometry_encoding_type of both.");
+    for (const auto& [name, queries] : {std::pair("volume_radii of geo_conv", &geometry.volume),
+                                        std::pair("surface_radii of geo_conv", &geometry.surface),
+                                        std::pair("volume_radii of geometry_local", &volume_local),
+                                        std::pair("surface_radii of geometry_local", &surface_local)}) {
         if (queries->radii.empty() || queries->radii.size() != queries->neighbors.size())
-            checks.refuse("{} has {} entries and their neighbours {}; expected the same number of both, at least one.", name, queries->radii.size(),
-                          queries->neighbors.size());
-        for (const auto radius : queries->radii) checks.within({.least = 0, .above = true}, "an entry of " + std::string(name), radius);
-        for (const auto count : queries->neighbors) checks.within({.least = 1}, "an entry of the neighbours of " + std::string(name), count);
+            checks.refuse("{} has {} entries and their neighbours {}; expected the same number of both, at least one.",
+                          name, queries->radii.size(), queries->neighbors.size());
+        for (const auto radius : queries->radii)
+            checks.within({.least = 0, .above = true}, "an entry of " + std::string(name), radius);
+        for (const auto count : queries->neighbors)
+            checks.within({.least = 1}, "an entry of the neighbours of " + std::string(name), count);
     }
     const auto hops = std::max(geometry.volume_hops, geometry.surface_hops);
     if (geometry.base_neurons_in != geometry.base_neurons_out && (geometry.base_neurons_in != 1 || hops > 1))
@@ -212,18 +230,22 @@ void DominoOptions::validate() const
 DominoOptions domino_options(const nlohmann::json& arguments)
 {
     DominoOptions options;
-    static const std::set<std::string> names{"input_features", "output_features_vol", "output_features_surf", "global_features", "model_parameters"};
+    static const std::set<std::string> names{"input_features", "output_features_vol", "output_features_surf",
+                                             "global_features", "model_parameters"};
     for (const auto& [name, value] : arguments.items()) {
         if (!names.contains(name)) {
             const auto nearest = nearest_name(name, std::vector<std::string>(names.begin(), names.end()));
-            throw InvalidInput(std::string(kDomino) + ": there is no argument '" + name + "'." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+            throw InvalidInput(std::string(kDomino) + ": there is no argument '" + name + "'." +
+                               (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
         }
         if (value.is_null()) continue;
         if (name == "model_parameters") {
             read_parameters(value, options);
             continue;
         }
-        if (!value.is_number_integer()) throw InvalidInput(std::string(kDomino) + ": " + name + " cannot be " + value.dump() + "; expected a whole number.");
+        if (!value.is_number_integer())
+            throw InvalidInput(std::string(kDomino) + ": " + name + " cannot be " + value.dump() +
+                               "; expected a whole number.");
         const auto number = value.get<std::int64_t>();
         if (name == "input_features") options.input_features = number;
         if (name == "output_features_vol") options.output_features_vol = number;
@@ -283,7 +305,8 @@ nlohmann::json to_json(const DominoOptions& options)
                           {"nn_basis_functions", written(options.basis, "base_layer")},
                           {"position_encoder", written(options.position, "base_neurons")},
                           {"parameter_model", written(options.parameters, "base_layer")},
-                          {"aggregation_model", {{"base_layer", options.aggregation_width}, {"activation", options.aggregation_activation}}},
+                          {"aggregation_model",
+                           {{"base_layer", options.aggregation_width}, {"activation", options.aggregation_activation}}},
                           {"local_point_conv", {{"activation", options.local_activation}}}};
     return {{"input_features", options.input_features},
             {"output_features_vol", or_null(options.output_features_vol)},

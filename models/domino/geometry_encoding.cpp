@@ -23,14 +23,17 @@ torch::Tensor grid_gradient(const torch::Tensor& x)
     auto stencils = torch::zeros({3, 1, 3, 3, 3}, x.options());
     for (int axis = 0; axis < 3; ++axis) {
         const auto line = stencils[axis][0];
-        const auto along = axis == 0 ? line.select(1, 1).select(1, 1) : axis == 1 ? line.select(0, 1).select(1, 1) : line.select(0, 1).select(0, 1);
+        const auto along = axis == 0   ? line.select(1, 1).select(1, 1)
+                           : axis == 1 ? line.select(0, 1).select(1, 1)
+                                       : line.select(0, 1).select(0, 1);
         along[0] = -0.5;
         along[2] = 0.5;
     }
     const auto central = torch::conv3d(x, stencils, {}, 1, at::IntArrayRef{1, 1, 1});
     // At an end it therefore gives half of the next cell; twice that, minus the cell itself, is the one-sided
     // difference.
-    auto at_ends = torch::zeros({1, 3, x.size(2), x.size(3), x.size(4)}, torch::TensorOptions(x.scalar_type()).device(x.device()));
+    auto at_ends =
+        torch::zeros({1, 3, x.size(2), x.size(3), x.size(4)}, torch::TensorOptions(x.scalar_type()).device(x.device()));
     auto sign = torch::zeros_like(at_ends);
     for (int axis = 0; axis < 3; ++axis) {
         for (const bool is_last : {false, true}) {
@@ -44,14 +47,16 @@ torch::Tensor grid_gradient(const torch::Tensor& x)
 
 }  // namespace
 
-ConvProcessorImpl::ConvProcessorImpl(std::int64_t in, std::int64_t out, std::int64_t filters, const std::string& act) : act_(Activation(act))
+ConvProcessorImpl::ConvProcessorImpl(std::int64_t in, std::int64_t out, std::int64_t filters, const std::string& act)
+    : act_(Activation(act))
 {
     const auto f = filters;
     const struct {
         const char* name;
         std::int64_t in, out;
-    } layers[] = {{"conv1", in, f},    {"conv2", f, 2 * f},  {"conv3", 2 * f, 4 * f}, {"conv3_1", 4 * f, 4 * f}, {"conv4", 4 * f, 2 * f},
-                  {"conv5", 4 * f, f}, {"conv6", 2 * f, in}, {"conv7", 2 * in, in},   {"conv8", in, out}};
+    } layers[] = {{"conv1", in, f},          {"conv2", f, 2 * f},     {"conv3", 2 * f, 4 * f},
+                  {"conv3_1", 4 * f, 4 * f}, {"conv4", 4 * f, 2 * f}, {"conv5", 4 * f, f},
+                  {"conv6", 2 * f, in},      {"conv7", 2 * in, in},   {"conv8", in, out}};
     for (const auto& layer : layers) convs_.push_back(register_module(layer.name, same_conv(layer.in, layer.out)));
 }
 
@@ -89,11 +94,13 @@ UNet3d domino_unet(std::int64_t in, std::int64_t out, std::int64_t filters, cons
     return UNet3d(options);
 }
 
-GeometryEncodingImpl::Processor GeometryEncodingImpl::make_processor(torch::nn::Module& parent, const std::string& name, std::int64_t in)
+GeometryEncodingImpl::Processor GeometryEncodingImpl::make_processor(torch::nn::Module& parent, const std::string& name,
+                                                                     std::int64_t in)
 {
     const auto out = options_.base_neurons_out, filters = options_.base_filters;
     if (options_.processor_type == "unet") {
-        auto unet = parent.register_module(name, domino_unet(in, out, filters, options_.processor_activation, options_.self_attention));
+        auto unet = parent.register_module(
+            name, domino_unet(in, out, filters, options_.processor_activation, options_.self_attention));
         return [unet](const torch::Tensor& x) mutable { return unet->forward(x); };
     }
     const auto place = parent.register_module(name, std::make_shared<torch::nn::Module>());
@@ -102,7 +109,8 @@ GeometryEncodingImpl::Processor GeometryEncodingImpl::make_processor(torch::nn::
 }
 
 GeometryEncodingImpl::GeometryEncodingImpl(const DominoOptions& options, bool is_volume)
-    : options_(options.geometry), type_(options.geometry_encoding_type), hops_(is_volume ? options.geometry.volume_hops : options.geometry.surface_hops),
+    : options_(options.geometry), type_(options.geometry_encoding_type),
+      hops_(is_volume ? options.geometry.volume_hops : options.geometry.surface_hops),
       sdf_scales_(is_volume ? options.geometry.volume_sdf_scales : options.geometry.surface_sdf_scales)
 {
     const auto& queries = is_volume ? options_.volume : options_.surface;
@@ -113,8 +121,8 @@ GeometryEncodingImpl::GeometryEncodingImpl(const DominoOptions& options, bool is
         processors_.push_back(make_processor(*places, std::to_string(j), in));
     }
     for (const auto slots : queries.neighbors) {
-        conv_out_->push_back(
-            FourierMlp(3 * slots, std::vector<std::int64_t>{width, width / 2, in}, options_.fourier_features, options_.num_modes, options_.activation));
+        conv_out_->push_back(FourierMlp(3 * slots, std::vector<std::int64_t>{width, width / 2, in},
+                                        options_.fourier_features, options_.num_modes, options_.activation));
         processor_out_->push_back(same_conv(out, 1));
     }
     register_module("geo_conv_out", conv_out_);
@@ -123,7 +131,8 @@ GeometryEncodingImpl::GeometryEncodingImpl(const DominoOptions& options, bool is
     sdf_out_ = register_module("geo_processor_sdf_out", same_conv(out, 1));
     if (options_.cross_attention) {
         const auto channels = options.encoding_channels(queries.radii.size());
-        combined_ = register_module("combined_unet", domino_unet(channels, channels, options_.base_filters, options_.processor_activation, true));
+        combined_ = register_module("combined_unet", domino_unet(channels, channels, options_.base_filters,
+                                                                 options_.processor_activation, true));
     }
 }
 
@@ -136,11 +145,13 @@ torch::Tensor GeometryEncodingImpl::distance_channels(const torch::Tensor& sdf) 
     return torch::cat(channels, 1);
 }
 
-torch::Tensor GeometryEncodingImpl::forward(const torch::Tensor& geometry, const torch::Tensor& grid, const torch::Tensor& sdf)
+torch::Tensor GeometryEncodingImpl::forward(const torch::Tensor& geometry, const torch::Tensor& grid,
+                                            const torch::Tensor& sdf)
 {
     std::vector<torch::Tensor> encodings;
     if (type_ != "sdf") {
-        const auto around = ball_query(geometry, grid.flatten(1, 3).detach(), limits_, NeighborOrder::Grid);  // (B, cells, 3 K) each
+        const auto around =
+            ball_query(geometry, grid.flatten(1, 3).detach(), limits_, NeighborOrder::Grid);  // (B, cells, 3 K) each
         for (std::size_t j = 0; j < limits_.size(); ++j) {
             auto x = torch::tanh(conv_out_[j]->as<FourierMlp>()->forward(around[j]));
             x = x.unflatten(1, grid.sizes().slice(1, 3)).permute({0, 4, 1, 2, 3});  // (B, in, X, Y, Z)

@@ -28,8 +28,8 @@ torch::nn::Sequential dense_layers(std::int64_t in_dim, const std::vector<std::i
 
 }  // namespace
 
-FourierMlpImpl::FourierMlpImpl(std::int64_t in_dim, const std::vector<std::int64_t>& widths, bool fourier_features, std::int64_t num_modes,
-                               const std::string& act)
+FourierMlpImpl::FourierMlpImpl(std::int64_t in_dim, const std::vector<std::int64_t>& widths, bool fourier_features,
+                               std::int64_t num_modes, const std::string& act)
 {
     if (fourier_features) {
         frequencies_ = register_buffer("freqs", torch::exp(torch::linspace(0, std::numbers::pi, num_modes)));
@@ -50,7 +50,8 @@ torch::Tensor FourierMlpImpl::forward(torch::Tensor x)
 
 FourierMlp point_network(std::int64_t in_dim, const PointNetworkOptions& options)
 {
-    return FourierMlp(in_dim, std::vector<std::int64_t>(3, options.width), options.fourier_features, options.num_modes, options.activation);
+    return FourierMlp(in_dim, std::vector<std::int64_t>(3, options.width), options.fourier_features, options.num_modes,
+                      options.activation);
 }
 
 LocalEncodingImpl::LocalEncodingImpl(const BallQueries& queries, std::int64_t encoding_channels, const std::string& act)
@@ -66,7 +67,8 @@ LocalEncodingImpl::LocalEncodingImpl(const BallQueries& queries, std::int64_t en
     register_module("local_geo_encodings", encodings_);
 }
 
-torch::Tensor LocalEncodingImpl::forward(const torch::Tensor& encoding, const torch::Tensor& cells, const torch::Tensor& points)
+torch::Tensor LocalEncodingImpl::forward(const torch::Tensor& encoding, const torch::Tensor& cells,
+                                         const torch::Tensor& points)
 {
     const auto found = ball_indices(cells, points, limits_, NeighborOrder::Grid);  // (B, N, K) each
     const auto of_cells = (kLocalFactor * encoding).transpose(1, 2);               // (B, cells, c)
@@ -74,9 +76,11 @@ torch::Tensor LocalEncodingImpl::forward(const torch::Tensor& encoding, const to
     for (std::size_t s = 0; s < limits_.size(); ++s) {
         std::vector<torch::Tensor> samples;
         for (std::int64_t b = 0; b < points.size(0); ++b) {
-            const auto ids = found[s].select(0, b);                                                                 // (N, K)
-            const auto seen = of_cells.select(0, b).index_select(0, ids.flatten()).unflatten(0, ids.sizes());       // (N, K, c)
-            samples.push_back((seen * ids.ne(0).unsqueeze(-1).to(seen.scalar_type())).transpose(1, 2).flatten(1));  // (N, c * K)
+            const auto ids = found[s].select(0, b);  // (N, K)
+            const auto seen =
+                of_cells.select(0, b).index_select(0, ids.flatten()).unflatten(0, ids.sizes());  // (N, K, c)
+            samples.push_back(
+                (seen * ids.ne(0).unsqueeze(-1).to(seen.scalar_type())).transpose(1, 2).flatten(1));  // (N, c * K)
         }
         const auto conv = encodings_[s]->named_modules()["local_point_conv.layers"];
         results.push_back(conv->as<torch::nn::SequentialImpl>()->forward(torch::stack(samples)));

@@ -23,7 +23,8 @@ namespace meshard {
 class FourierMlpImpl : public torch::nn::Module {
 public:
     /// @param widths   output widths of the layers
-    FourierMlpImpl(std::int64_t in_dim, const std::vector<std::int64_t>& widths, bool fourier_features, std::int64_t num_modes, const std::string& act);
+    FourierMlpImpl(std::int64_t in_dim, const std::vector<std::int64_t>& widths, bool fourier_features,
+                   std::int64_t num_modes, const std::string& act);
 
     /// (..., in_dim) to (..., last of widths)
     torch::Tensor forward(torch::Tensor x);

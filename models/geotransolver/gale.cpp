@@ -14,7 +14,14 @@ namespace {
 /// Indices in the list of weights. Each weight is followed by its bias, except the single number state_mixing; in the
 /// mode concat_project the weight and bias of that layer take its place.
 /// and bias are in its place.
-enum MixingWeight : std::uint8_t { kCrossQ = 0, kCrossK = 2, kCrossV = 4, kStateMixing = 6, kConcatProject = 6, kConcatProjectBias = 7 };
+enum MixingWeight : std::uint8_t {
+    kCrossQ = 0,
+    kCrossK = 2,
+    kCrossV = 4,
+    kStateMixing = 6,
+    kConcatProject = 6,
+    kConcatProjectBias = 7
+};
 
 /// In models without context the reference has this layer with 0 inputs, which LibTorch cannot initialise. It gets an
 /// empty weight and a zero bias, and draws as many random numbers as the bias has values.
@@ -33,7 +40,8 @@ torch::nn::Linear context_linear(std::int64_t context_dim, std::int64_t head_dim
 
 }  // namespace
 
-void ContextMixing::add_to(torch::nn::Module& owner, std::int64_t head_dim, std::int64_t context_dim, const std::string& mode)
+void ContextMixing::add_to(torch::nn::Module& owner, std::int64_t head_dim, std::int64_t context_dim,
+                           const std::string& mode)
 {
     const bool is_weighted = mode == "weighted";
     if (is_weighted) state_mixing_ = owner.register_parameter("state_mixing", torch::tensor(0.0F));
@@ -54,7 +62,8 @@ std::pair<torch::Tensor, torch::Tensor> ContextMixing::keys_and_values(const tor
 
 std::vector<torch::Tensor> ContextMixing::weights() const
 {
-    std::vector<torch::Tensor> weights{cross_q_->weight, cross_q_->bias, cross_k_->weight, cross_k_->bias, cross_v_->weight, cross_v_->bias};
+    std::vector<torch::Tensor> weights{cross_q_->weight, cross_q_->bias,   cross_k_->weight,
+                                       cross_k_->bias,   cross_v_->weight, cross_v_->bias};
     if (concat_project_) {
         const auto& project = concat_project_->at<torch::nn::LinearImpl>(0);
         weights.insert(weights.end(), {project.weight, project.bias});
@@ -64,20 +73,25 @@ std::vector<torch::Tensor> ContextMixing::weights() const
     return weights;
 }
 
-torch::Tensor ContextMixing::mix(const std::vector<torch::Tensor>& weights, const torch::Tensor& self, const torch::Tensor& cross)
+torch::Tensor ContextMixing::mix(const std::vector<torch::Tensor>& weights, const torch::Tensor& self,
+                                 const torch::Tensor& cross)
 {
     if (weights.size() > kStateMixing + 1)
-        return torch::gelu(torch::linear(torch::cat({self, cross}, -1), weights[kConcatProject], weights[kConcatProjectBias]));
+        return torch::gelu(
+            torch::linear(torch::cat({self, cross}, -1), weights[kConcatProject], weights[kConcatProjectBias]));
     const auto share = torch::sigmoid(weights[kStateMixing]);
     return share * self + (1 - share) * cross;
 }
 
-torch::Tensor ContextMixing::attend(const std::vector<torch::Tensor>& weights, const torch::Tensor& tokens, const torch::Tensor& self,
-                                    const torch::Tensor& context)
+torch::Tensor ContextMixing::attend(const std::vector<torch::Tensor>& weights, const torch::Tensor& tokens,
+                                    const torch::Tensor& self, const torch::Tensor& context)
 {
-    const auto linear = [&](const torch::Tensor& x, MixingWeight weight) { return torch::linear(x, weights[weight], weights[weight + 1]); };
+    const auto linear = [&](const torch::Tensor& x, MixingWeight weight) {
+        return torch::linear(x, weights[weight], weights[weight + 1]);
+    };
     const auto keys = linear(context, kCrossK), values = linear(context, kCrossV);
-    const auto logits = torch::matmul(linear(tokens, kCrossQ), keys.transpose(-2, -1)) / std::sqrt(static_cast<double>(tokens.size(-1)));
+    const auto logits = torch::matmul(linear(tokens, kCrossQ), keys.transpose(-2, -1)) /
+                        std::sqrt(static_cast<double>(tokens.size(-1)));
     return mix(weights, self, torch::matmul(torch::softmax(logits, -1), values));
 }
 
@@ -103,10 +117,12 @@ GaleImpl::GaleImpl(GaleOptions options) : slices_(options.slices)
     slices_.add_point_temperature(*this);
     slices_.add_slices(*this);
     slices_.make_slices_orthogonal();
-    qkv_project_ = register_module("qkv_project", torch::nn::Linear(torch::nn::LinearOptions(head_dim, 3 * head_dim).bias(false)));
+    qkv_project_ =
+        register_module("qkv_project", torch::nn::Linear(torch::nn::LinearOptions(head_dim, 3 * head_dim).bias(false)));
     out_linear_ = register_module("out_linear", torch::nn::Linear(inner, options.slices.dim));
     // As in the reference, there is no learned dropout on grids.
-    out_dropout_.add_to(*this, options.dropout, options.concrete_dropout && options.slices.grid.empty(), options.slices.noise);
+    out_dropout_.add_to(*this, options.dropout, options.concrete_dropout && options.slices.grid.empty(),
+                        options.slices.noise);
     slices_.add_projections(*this);
     mixing_.add_to(*this, head_dim, options.context_dim, options.state_mixing_mode);
 }
@@ -127,7 +143,9 @@ const char* GaleImpl::fuse_into(FusedBlock& block, const torch::Tensor& context)
     block.attend_weights = {qkv_project_->weight};
     block.context = context;
     if (!context.defined()) {
-        block.attend = [](const torch::Tensor& tokens, const std::vector<torch::Tensor>& weights) { return attend_among_slices(tokens, weights[0]); };
+        block.attend = [](const torch::Tensor& tokens, const std::vector<torch::Tensor>& weights) {
+            return attend_among_slices(tokens, weights[0]);
+        };
         return nullptr;
     }
     const auto mixing = mixing_.weights();
@@ -153,8 +171,9 @@ GaleFaImpl::GaleFaImpl(const GaleOptions& options) : num_heads_(options.slices.n
 torch::Tensor GaleFaImpl::forward(const torch::Tensor& x, const torch::Tensor& context)
 {
     const auto projected = in_project_x_(x);
-    const auto x_mid = projected.view({x.size(0), x.size(1), num_heads_, projected.size(2) / num_heads_});  // (B, N, H, D)
-    auto states = flare_.mix(x_mid);                                                                        // (B, N, H, D)
+    const auto x_mid =
+        projected.view({x.size(0), x.size(1), num_heads_, projected.size(2) / num_heads_});  // (B, N, H, D)
+    auto states = flare_.mix(x_mid);                                                         // (B, N, H, D)
     if (context.defined()) {
         const auto [keys, values] = mixing_.keys_and_values(context);                        // (B, H, S, D)
         const auto queries = mixing_.queries(x_mid).transpose(1, 2);                         // (B, H, N, D)

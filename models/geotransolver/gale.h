@@ -15,8 +15,9 @@
 
 namespace meshard {
 
-/// GeoTransolver's attention to its context: a layer's own states attend to the context's slices, and the result is mixed with the layer's
-/// self-attention. The parameters (cross_q, cross_k, cross_v, state_mixing or concat_project) are registered in the module `owner`.
+/// GeoTransolver's attention to its context: a layer's own states attend to the context's slices, and the result is
+/// mixed with the layer's self-attention. The parameters (cross_q, cross_k, cross_v, state_mixing or concat_project)
+/// are registered in the module `owner`.
 class ContextMixing {
 public:
     /// @param mode   `weighted`: a mean with one learned weight; `concat_project`: a linear layer on both, concatenated
@@ -33,11 +34,12 @@ public:
     std::vector<torch::Tensor> weights() const;
 
     /// Slice tokens, (B, H, S, D), after mixing their self-attention `self` with their attention to the context.
-    static torch::Tensor attend(const std::vector<torch::Tensor>& weights, const torch::Tensor& tokens, const torch::Tensor& self,
-                                const torch::Tensor& context);
+    static torch::Tensor attend(const std::vector<torch::Tensor>& weights, const torch::Tensor& tokens,
+                                const torch::Tensor& self, const torch::Tensor& context);
 
 private:
-    static torch::Tensor mix(const std::vector<torch::Tensor>& weights, const torch::Tensor& self, const torch::Tensor& cross);
+    static torch::Tensor mix(const std::vector<torch::Tensor>& weights, const torch::Tensor& self,
+                             const torch::Tensor& cross);
 
     torch::Tensor state_mixing_;  // a single value; undefined with concat_project
     torch::nn::Linear cross_q_{nullptr}, cross_k_{nullptr}, cross_v_{nullptr};

@@ -12,7 +12,8 @@
 namespace meshard {
 namespace {
 
-SliceOptions slice_options(const GeoTransolverOptions& options, std::int64_t dim, std::int64_t head_dim, const SharedNoise& noise)
+SliceOptions slice_options(const GeoTransolverOptions& options, std::int64_t dim, std::int64_t head_dim,
+                           const SharedNoise& noise)
 {
     return {.dim = dim,
             .num_heads = options.n_head,
@@ -27,8 +28,9 @@ SliceOptions slice_options(const GeoTransolverOptions& options, std::int64_t dim
 torch::Tensor required(const char* name, const torch::Tensor& tensor, std::int64_t dim)
 {
     if (tensor.defined() != (dim > 0)) {
-        throw InvalidInput(std::string("GeoTransolver: ") + name +
-                           (dim > 0 ? " is missing; the model was made to take it." : " was given, and the model takes none."));
+        throw InvalidInput(
+            std::string("GeoTransolver: ") + name +
+            (dim > 0 ? " is missing; the model was made to take it." : " was given, and the model takes none."));
     }
     return tensor;
 }
@@ -38,15 +40,22 @@ torch::Tensor required(const char* name, const torch::Tensor& tensor, std::int64
 ContextBuilderImpl::ContextBuilderImpl(const GeoTransolverOptions& options, const SharedNoise& noise)
 {
     const double concrete_rate = options.concrete_dropout ? options.dropout : -1.0;
-    const auto slices = [&](std::int64_t dim) { return slice_options(options, dim, options.context_head_dim(), noise); };
+    const auto slices = [&](std::int64_t dim) {
+        return slice_options(options, dim, options.context_head_dim(), noise);
+    };
     if (options.include_local_features) {
-        LocalFeaturesOptions local{.num_channels = options.n_hidden_local, .slices = slices(options.n_hidden_local), .concrete_rate = concrete_rate};
-        for (std::size_t s = 0; s < options.radii.size(); ++s) local.scales.push_back({options.radii[s], options.neighbors_in_radius[s]});
-        for (std::size_t i = 0; i < options.functional_dim.size(); ++i) local_extractors_->push_back(LocalFeatures(local));
+        LocalFeaturesOptions local{.num_channels = options.n_hidden_local,
+                                   .slices = slices(options.n_hidden_local),
+                                   .concrete_rate = concrete_rate};
+        for (std::size_t s = 0; s < options.radii.size(); ++s)
+            local.scales.push_back({options.radii[s], options.neighbors_in_radius[s]});
+        for (std::size_t i = 0; i < options.functional_dim.size(); ++i)
+            local_extractors_->push_back(LocalFeatures(local));
         register_module("local_extractors", local_extractors_);
     }
     if (options.geometry_dim > 0) {
-        geometry_tokenizer_ = register_module("geometry_tokenizer", ContextProjector(slices(options.geometry_dim), concrete_rate));
+        geometry_tokenizer_ =
+            register_module("geometry_tokenizer", ContextProjector(slices(options.geometry_dim), concrete_rate));
     }
     if (options.global_dim > 0) {
         auto without_grid = slices(options.global_dim);
@@ -55,7 +64,8 @@ ContextBuilderImpl::ContextBuilderImpl(const GeoTransolverOptions& options, cons
     }
 }
 
-ContextBuilderImpl::Result ContextBuilderImpl::forward(const std::vector<torch::Tensor>& positions, const torch::Tensor& geometry,
+ContextBuilderImpl::Result ContextBuilderImpl::forward(const std::vector<torch::Tensor>& positions,
+                                                       const torch::Tensor& geometry,
                                                        const torch::Tensor& global_embedding)
 {
     Result result;
@@ -84,8 +94,9 @@ GeoTransolverBlockImpl::GeoTransolverBlockImpl(const GeoTransolverOptions& optio
         gale_fa_ = register_module("Attn", GaleFa(gale));
     else
         gale_ = register_module("Attn", Gale(gale));
-    ln_mlp1_ = register_module("ln_mlp1",
-                               torch::nn::Sequential(layer_norm(num_channels), Mlp(num_channels, options.mlp_ratio * num_channels, num_channels, options.act)));
+    ln_mlp1_ = register_module(
+        "ln_mlp1", torch::nn::Sequential(layer_norm(num_channels), Mlp(num_channels, options.mlp_ratio * num_channels,
+                                                                       num_channels, options.act)));
     if (options.concrete_dropout) {
         attn_dropout_ = register_module("attn_dropout", ConcreteDropout(options.dropout, rows_of(noise)));
         ffn_dropout_ = register_module("ffn_dropout", ConcreteDropout(options.dropout, rows_of(noise)));
@@ -104,7 +115,9 @@ torch::Tensor GeoTransolverBlockImpl::forward(torch::Tensor x, const torch::Tens
 BlockFusion GeoTransolverBlockImpl::fusion(const torch::Tensor& context) const
 {
     BlockFusion fusion;
-    fusion.obstacle = gale_fa_ ? "its attention is GALE_FA" : attn_dropout_ ? "it has dropout at learned rates" : gale_->fuse_into(fusion.block, context);
+    fusion.obstacle = gale_fa_        ? "its attention is GALE_FA"
+                      : attn_dropout_ ? "it has dropout at learned rates"
+                                      : gale_->fuse_into(fusion.block, context);
     fuse_norms_and_mlp(ln_1_, ln_mlp1_, fusion.block);
     return fusion;
 }
@@ -114,12 +127,14 @@ GeoTransolverImpl::GeoTransolverImpl(GeoTransolverOptions options) : options_(st
     options_.validate();
     const auto num_channels = options_.n_hidden;
     context_builder_ = register_module("context_builder", ContextBuilder(options_, noise_));
-    for (const auto dim : options_.functional_dim) preprocess_->push_back(Mlp(dim, 2 * num_channels, num_channels, options_.act));
+    for (const auto dim : options_.functional_dim)
+        preprocess_->push_back(Mlp(dim, 2 * num_channels, num_channels, options_.act));
     register_module("preprocess", preprocess_);
     for (std::int64_t i = 0; i < options_.n_layers; ++i) blocks_->push_back(GeoTransolverBlock(options_, noise_));
     register_module("blocks", blocks_);
     const auto num_out = options_.num_channels();
-    for (const auto dim : options_.out_dim) heads_->push_back(torch::nn::Sequential(layer_norm(num_out), torch::nn::Linear(num_out, dim)));
+    for (const auto dim : options_.out_dim)
+        heads_->push_back(torch::nn::Sequential(layer_norm(num_out), torch::nn::Linear(num_out, dim)));
     register_module("ln_mlp_out", heads_);
     if (options_.time_input) {
         auto time_fc = register_module("time_fc", torch::nn::Sequential());
@@ -150,7 +165,8 @@ std::vector<torch::Tensor> GeoTransolverImpl::local_positions(const GeoTransolve
 
 void GeoTransolverImpl::set_memory(MemoryMode mode)
 {
-    if (mode == MemoryMode::Streamed) throw InvalidInput("GeoTransolver: only Transolver has the memory mode `streamed`. Use `recomputed`.");
+    if (mode == MemoryMode::Streamed)
+        throw InvalidInput("GeoTransolver: only Transolver has the memory mode `streamed`. Use `recomputed`.");
     memory_ = mode;
 }
 
@@ -170,15 +186,18 @@ std::vector<torch::Tensor> GeoTransolverImpl::forward(const GeoTransolverInputs&
     const at::IntArrayRef grid = options_.structured_shape;
     const auto num_streams = options_.functional_dim.size();
     if (inputs.local_embedding.size() != num_streams) {
-        throw InvalidInput(fmt::format("GeoTransolver: local_embedding has {} streams, and the model {}.", inputs.local_embedding.size(), num_streams));
+        throw InvalidInput(fmt::format("GeoTransolver: local_embedding has {} streams, and the model {}.",
+                                       inputs.local_embedding.size(), num_streams));
     }
     auto geometry = required("geometry", inputs.geometry, options_.geometry_dim);
     if (geometry.defined()) geometry = flat_points(kModel, "geometry", geometry, grid, options_.geometry_dim);
     auto global_embedding = required("global_embedding", inputs.global_embedding, options_.global_dim);
-    if (global_embedding.defined()) global_embedding = flat_points(kModel, "global_embedding", global_embedding, {}, options_.global_dim);
+    if (global_embedding.defined())
+        global_embedding = flat_points(kModel, "global_embedding", global_embedding, {}, options_.global_dim);
     std::vector<torch::Tensor> streams;
     for (std::size_t i = 0; i < num_streams; ++i)
-        streams.push_back(flat_points(kModel, "local_embedding", inputs.local_embedding[i], grid, options_.functional_dim[i]));
+        streams.push_back(
+            flat_points(kModel, "local_embedding", inputs.local_embedding[i], grid, options_.functional_dim[i]));
     const auto positions = local_positions(inputs);
 
     noise_->rows.set_rows(inputs.geometry);
@@ -190,7 +209,9 @@ std::vector<torch::Tensor> GeoTransolverImpl::forward(const GeoTransolverInputs&
     for (std::size_t number = 0; number < blocks_->size(); ++number) {
         RECORD_USER_SCOPE(fmt::format("block {}", number + 1));
         auto& block = *blocks_[number]->as<GeoTransolverBlock>();
-        const auto eager = [&block](const std::vector<torch::Tensor>& given) { return block.forward(given[0], given[1]); };
+        const auto eager = [&block](const std::vector<torch::Tensor>& given) {
+            return block.forward(given[0], given[1]);
+        };
         for (std::size_t i = 0; i < num_streams; ++i) {
             noise_->rows.set_rows(inputs.local_embedding[i]);
             streams[i] = run_block(block.fusion(context), memory_, rows_of(noise_), eager, {streams[i], context});

@@ -31,7 +31,8 @@ public:
     };
 
     /// @param positions   for each stream (B, N_i, 3); empty without local features
-    Result forward(const std::vector<torch::Tensor>& positions, const torch::Tensor& geometry, const torch::Tensor& global_embedding);
+    Result forward(const std::vector<torch::Tensor>& positions, const torch::Tensor& geometry,
+                   const torch::Tensor& global_embedding);
 
 private:
     torch::nn::ModuleList local_extractors_;        // one for each stream; empty without local features
@@ -66,7 +67,8 @@ struct GeoTransolverInputs {
     std::vector<torch::Tensor> local_embedding;  ///< for each stream (B, N_i, functional_dim)
     torch::Tensor global_embedding;              ///< (B, N_g, global_dim), undefined if the model has none
     torch::Tensor geometry;                      ///< (B, N_geo, geometry_dim), undefined if the model has none
-    std::vector<torch::Tensor> local_positions;  ///< for each stream (B, N_i, 3); used only by a model with local features
+    std::vector<torch::Tensor>
+        local_positions;  ///< for each stream (B, N_i, 3); used only by a model with local features
 };
 
 /// GeoTransolver: a Transolver for one or more streams of points. Its layers also attend to tokens of a geometry and of
@@ -97,7 +99,8 @@ public:
     const GeoTransolverOptions& options() const { return options_; }
 
 private:
-    std::vector<torch::Tensor> local_positions(const GeoTransolverInputs& inputs) const;  // empty without local features
+    std::vector<torch::Tensor>
+    local_positions(const GeoTransolverInputs& inputs) const;  // empty without local features
 
     GeoTransolverOptions options_;
     MemoryMode memory_ = MemoryMode::Stored;

@@ -25,8 +25,10 @@ torch::Tensor NeighborhoodMlpImpl::forward(const torch::Tensor& neighbors)
 LocalFeaturesImpl::LocalFeaturesImpl(LocalFeaturesOptions options) : scales_(std::move(options.scales))
 {
     // Layers are made in the reference's order, since each draws random numbers.
-    for (const auto& scale : scales_) processors_->push_back(NeighborhoodMlp(scale.max_neighbors, options.num_channels));
-    for (std::size_t s = 0; s < scales_.size(); ++s) tokenizers_->push_back(ContextProjector(options.slices, options.concrete_rate));
+    for (const auto& scale : scales_)
+        processors_->push_back(NeighborhoodMlp(scale.max_neighbors, options.num_channels));
+    for (std::size_t s = 0; s < scales_.size(); ++s)
+        tokenizers_->push_back(ContextProjector(options.slices, options.concrete_rate));
     register_module("processors", processors_);
     register_module("tokenizers", tokenizers_);
 }
@@ -39,7 +41,8 @@ LocalFeaturesImpl::Result LocalFeaturesImpl::forward(const torch::Tensor& positi
     std::vector<torch::Tensor> features;
     for (std::size_t s = 0; s < scales_.size(); ++s) {
         auto* processor = processors_[s]->as<NeighborhoodMlp>();
-        result.tokens.push_back(tokenizers_[s]->as<ContextProjector>()->forward(processor->forward(around_geometry[s])));
+        result.tokens.push_back(
+            tokenizers_[s]->as<ContextProjector>()->forward(processor->forward(around_geometry[s])));
         features.push_back(processor->forward(around_points[s]));
     }
     result.features = torch::cat(features, -1);

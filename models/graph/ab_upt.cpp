@@ -21,20 +21,30 @@ const OptionTable<AbUptOptions>& option_table()
 {
     using O = AbUptOptions;
     static const OptionTable<O> table(
-        "AB-UPT", {
-                      {"surface_dim", &O::surface_dim, "channels of the surface's result", {.least = 1}},
-                      {"volume_dim", &O::volume_dim, "channels of the volume's result", {.least = 1}},
-                      {"hidden_dim", &O::hidden_dim, "channels", {.least = 1}},
-                      {"num_heads", &O::num_heads, "attention heads; divides hidden_dim", {.least = 1}},
-                      {"mlp_ratio", &O::mlp_ratio, "width of the blocks' MLPs over hidden_dim", {.least = 1}},
-                      {"geometry_depth", &O::geometry_depth, "blocks among the supernodes", {.least = 0}},
-                      {"radius", &O::radius, "of a supernode's neighbourhood, in the units of the positions", {.least = 0, .above = true}},
-                      {"max_degree", &O::max_degree, "points of a neighbourhood that are kept, first by index", {.least = 1}},
-                      {"physics_blocks", &O::physics_blocks, "blocks of the common branch, in order", {.words = {"perceiver", "shared", "cross", "joint"}}},
-                      {"num_surface_blocks", &O::num_surface_blocks, "blocks with weights of the surface's own", {.least = 0}},
-                      {"num_volume_blocks", &O::num_volume_blocks, "blocks with weights of the volume's own", {.least = 0}},
-                      {"condition_dim", &O::condition_dim, "numbers of a case that modulate every block; 0 for none", {.least = 0}},
-                  });
+        "AB-UPT",
+        {
+            {"surface_dim", &O::surface_dim, "channels of the surface's result", {.least = 1}},
+            {"volume_dim", &O::volume_dim, "channels of the volume's result", {.least = 1}},
+            {"hidden_dim", &O::hidden_dim, "channels", {.least = 1}},
+            {"num_heads", &O::num_heads, "attention heads; divides hidden_dim", {.least = 1}},
+            {"mlp_ratio", &O::mlp_ratio, "width of the blocks' MLPs over hidden_dim", {.least = 1}},
+            {"geometry_depth", &O::geometry_depth, "blocks among the supernodes", {.least = 0}},
+            {"radius",
+             &O::radius,
+             "of a supernode's neighbourhood, in the units of the positions",
+             {.least = 0, .above = true}},
+            {"max_degree", &O::max_degree, "points of a neighbourhood that are kept, first by index", {.least = 1}},
+            {"physics_blocks",
+             &O::physics_blocks,
+             "blocks of the common branch, in order",
+             {.words = {"perceiver", "shared", "cross", "joint"}}},
+            {"num_surface_blocks", &O::num_surface_blocks, "blocks with weights of the surface's own", {.least = 0}},
+            {"num_volume_blocks", &O::num_volume_blocks, "blocks with weights of the volume's own", {.least = 0}},
+            {"condition_dim",
+             &O::condition_dim,
+             "numbers of a case that modulate every block; 0 for none",
+             {.least = 0}},
+        });
     return table;
 }
 
@@ -107,7 +117,10 @@ AbUptImpl::AbUptImpl(AbUptOptions options) : options_(std::move(options))
 {
     options_.validate();
     const auto dim = options_.hidden_dim;
-    const AnchorBlockOptions block{.dim = dim, .num_heads = options_.num_heads, .mlp_ratio = options_.mlp_ratio, .condition_dim = options_.condition_dim};
+    const AnchorBlockOptions block{.dim = dim,
+                                   .num_heads = options_.num_heads,
+                                   .mlp_ratio = options_.mlp_ratio,
+                                   .condition_dim = options_.condition_dim};
     const auto add_anchor_blocks = [&](torch::nn::ModuleList& blocks, std::int64_t count) {
         for (std::int64_t i = 0; i < count; ++i) blocks->push_back(AnchorBlock(block));
     };
@@ -144,11 +157,13 @@ AbUptImpl::AbUptImpl(AbUptOptions options) : options_(std::move(options))
 
 void AbUptImpl::set_memory(MemoryMode mode)
 {
-    if (mode == MemoryMode::Streamed) throw InvalidInput("AB-UPT: only Transolver has the memory mode `streamed`. Use `recomputed`.");
+    if (mode == MemoryMode::Streamed)
+        throw InvalidInput("AB-UPT: only Transolver has the memory mode `streamed`. Use `recomputed`.");
     memory_ = mode;
 }
 
-std::vector<KeysAndValues> AbUptImpl::run(AnchorBlock block, std::vector<Tokens>& branches, AnchorsOf anchors, const torch::Tensor& condition) const
+std::vector<KeysAndValues> AbUptImpl::run(AnchorBlock block, std::vector<Tokens>& branches, AnchorsOf anchors,
+                                          const torch::Tensor& condition) const
 {
     if (memory_ == MemoryMode::Stored) return block->forward(branches, anchors, condition);
     std::vector<torch::Tensor> inputs;
@@ -159,9 +174,11 @@ std::vector<KeysAndValues> AbUptImpl::run(AnchorBlock block, std::vector<Tokens>
         [block, anchors, num_branches](const std::vector<torch::Tensor>& given) mutable {
             std::vector<Tokens> tokens;
             for (std::size_t i = 0; i < num_branches; ++i) tokens.push_back({given[2 * i], given[2 * i + 1]});
-            const auto own = block->forward(tokens, anchors, given.size() > 2 * num_branches ? given.back() : torch::Tensor());
+            const auto own =
+                block->forward(tokens, anchors, given.size() > 2 * num_branches ? given.back() : torch::Tensor());
             std::vector<torch::Tensor> results;
-            for (std::size_t i = 0; i < num_branches; ++i) results.insert(results.end(), {tokens[i].values, own[i].keys, own[i].values});
+            for (std::size_t i = 0; i < num_branches; ++i)
+                results.insert(results.end(), {tokens[i].values, own[i].keys, own[i].values});
             return results;
         },
         inputs);
@@ -176,14 +193,17 @@ std::vector<KeysAndValues> AbUptImpl::run(AnchorBlock block, std::vector<Tokens>
 template <class Block>
 AbUptImpl::Meeting AbUptImpl::meeting(Block block, KeysAndValues anchors, const torch::Tensor& condition) const
 {
-    const auto stored = [block, condition](const Tokens& tokens, const KeysAndValues& seen) mutable { return block->forward(tokens, seen, condition); };
+    const auto stored = [block, condition](const Tokens& tokens, const KeysAndValues& seen) mutable {
+        return block->forward(tokens, seen, condition);
+    };
     if (memory_ == MemoryMode::Stored) return {stored, std::move(anchors)};
     const auto recomputed = [block, condition](const Tokens& tokens, const KeysAndValues& seen) {
         std::vector<torch::Tensor> inputs{tokens.values, tokens.angles, seen.keys, seen.values};
         if (condition.defined()) inputs.push_back(condition);
         return checkpoint(
             [block](const std::vector<torch::Tensor>& given) mutable -> std::vector<torch::Tensor> {
-                return {block->forward({given[0], given[1]}, {given[2], given[3]}, given.size() > 4 ? given[4] : torch::Tensor())};
+                return {block->forward({given[0], given[1]}, {given[2], given[3]},
+                                       given.size() > 4 ? given[4] : torch::Tensor())};
             },
             inputs)[0];
     };
@@ -193,24 +213,26 @@ AbUptImpl::Meeting AbUptImpl::meeting(Block block, KeysAndValues anchors, const 
 Tokens AbUptImpl::tokens_at(const char* name, const torch::Tensor& positions, torch::nn::Sequential& bias)
 {
     const auto x = flat_points("AB-UPT", name, positions, {}, 3);
-    return {bias->forward(position_embedding(x, options_.hidden_dim)), rotary_angles(x, options_.hidden_dim / options_.num_heads)};
+    return {bias->forward(position_embedding(x, options_.hidden_dim)),
+            rotary_angles(x, options_.hidden_dim / options_.num_heads)};
 }
 
 Tokens AbUptImpl::geometry_tokens(const AbUptInputs& inputs)
 {
     const auto supernodes = flat_points("AB-UPT", "supernodes", inputs.supernodes, {}, 3);
-    std::vector<Tokens> geometry{
-        {encoder_(flat_points("AB-UPT", "geometry", inputs.geometry, {}, 3), supernodes), rotary_angles(supernodes, options_.hidden_dim / options_.num_heads)}};
-    for (const auto& block : *geometry_blocks_) run(AnchorBlock(std::dynamic_pointer_cast<AnchorBlockImpl>(block)), geometry, AnchorsOf::Own, inputs.condition);
+    std::vector<Tokens> geometry{{encoder_(flat_points("AB-UPT", "geometry", inputs.geometry, {}, 3), supernodes),
+                                  rotary_angles(supernodes, options_.hidden_dim / options_.num_heads)}};
+    for (const auto& block : *geometry_blocks_)
+        run(AnchorBlock(std::dynamic_pointer_cast<AnchorBlockImpl>(block)), geometry, AnchorsOf::Own, inputs.condition);
     return geometry[0];
 }
 
 AbUptImpl::Physics AbUptImpl::physics_of(const AbUptInputs& inputs)
 {
     const auto geometry = geometry_tokens(inputs);
-    Physics physics{
-        .anchors = {tokens_at("surface_anchors", inputs.surface_anchors, surface_bias_), tokens_at("volume_anchors", inputs.volume_anchors, volume_bias_)},
-        .meetings = std::vector<std::vector<Meeting>>(2)};
+    Physics physics{.anchors = {tokens_at("surface_anchors", inputs.surface_anchors, surface_bias_),
+                                tokens_at("volume_anchors", inputs.volume_anchors, volume_bias_)},
+                    .meetings = std::vector<std::vector<Meeting>>(2)};
     const auto listen = [&](PerceiverBlock block) {
         const auto seen = block->keys_of(geometry, inputs.condition);
         const auto met = meeting(block, seen, inputs.condition);
@@ -219,7 +241,8 @@ AbUptImpl::Physics AbUptImpl::physics_of(const AbUptInputs& inputs)
             physics.meetings[i].push_back(met);
         }
     };
-    const auto attend = [&](const std::shared_ptr<torch::nn::Module>& module, AnchorsOf anchors, std::size_t first, std::size_t count) {
+    const auto attend = [&](const std::shared_ptr<torch::nn::Module>& module, AnchorsOf anchors, std::size_t first,
+                            std::size_t count) {
         const AnchorBlock block(std::dynamic_pointer_cast<AnchorBlockImpl>(module));
         std::vector<Tokens> branches(physics.anchors.begin() + first, physics.anchors.begin() + first + count);
         const auto seen = attended_by_branches(run(block, branches, anchors, inputs.condition), anchors);
@@ -233,15 +256,19 @@ AbUptImpl::Physics AbUptImpl::physics_of(const AbUptInputs& inputs)
         if (kind == "perceiver")
             listen(PerceiverBlock(std::dynamic_pointer_cast<PerceiverBlockImpl>(physics_blocks_->ptr(i))));
         else
-            attend(physics_blocks_->ptr(i), kind == "shared" ? AnchorsOf::Own : kind == "cross" ? AnchorsOf::Other : AnchorsOf::All, 0, 2);
+            attend(physics_blocks_->ptr(i),
+                   kind == "shared"  ? AnchorsOf::Own
+                   : kind == "cross" ? AnchorsOf::Other
+                                     : AnchorsOf::All,
+                   0, 2);
     }
     for (const auto& block : *surface_blocks_) attend(block, AnchorsOf::Own, 0, 1);
     for (const auto& block : *volume_blocks_) attend(block, AnchorsOf::Own, 1, 1);
     return physics;
 }
 
-torch::Tensor AbUptImpl::results_at(const char* name, const torch::Tensor& queries, torch::nn::Sequential& bias, const std::vector<Meeting>& meetings,
-                                    torch::nn::Linear& head)
+torch::Tensor AbUptImpl::results_at(const char* name, const torch::Tensor& queries, torch::nn::Sequential& bias,
+                                    const std::vector<Meeting>& meetings, torch::nn::Linear& head)
 {
     if (!queries.defined()) return {};
     const auto answers = [&](const torch::Tensor& positions, const std::vector<Meeting>& met) {
@@ -253,10 +280,12 @@ torch::Tensor AbUptImpl::results_at(const char* name, const torch::Tensor& queri
     if (torch::GradMode::is_enabled() || num_turns <= 1) return answers(queries, meetings);
     auto met = meetings;
     if (is_sharded(queries)) {
-        for (auto& meeting : met) meeting.anchors = {with_all_rows(meeting.anchors.keys), with_all_rows(meeting.anchors.values)};
+        for (auto& meeting : met)
+            meeting.anchors = {with_all_rows(meeting.anchors.keys), with_all_rows(meeting.anchors.values)};
     }
     std::vector<torch::Tensor> results;
-    for (std::int64_t turn = 0; turn < num_turns; ++turn) results.push_back(to_local(answers(rows_of_turn(queries, turn, queries_of_a_turn_), met)));
+    for (std::int64_t turn = 0; turn < num_turns; ++turn)
+        results.push_back(to_local(answers(rows_of_turn(queries, turn, queries_of_a_turn_), met)));
     const auto all = torch::cat(results, 1);
     return is_sharded(queries) ? from_local(all, spec_of(queries)) : all;
 }
@@ -266,8 +295,10 @@ AbUptOutputs AbUptImpl::forward(const AbUptInputs& inputs)
     const auto physics = physics_of(inputs);
     return {.surface_anchors = surface_head_(physics.anchors[0].values),
             .volume_anchors = volume_head_(physics.anchors[1].values),
-            .surface_queries = results_at("surface_queries", inputs.surface_queries, surface_bias_, physics.meetings[0], surface_head_),
-            .volume_queries = results_at("volume_queries", inputs.volume_queries, volume_bias_, physics.meetings[1], volume_head_)};
+            .surface_queries = results_at("surface_queries", inputs.surface_queries, surface_bias_, physics.meetings[0],
+                                          surface_head_),
+            .volume_queries =
+                results_at("volume_queries", inputs.volume_queries, volume_bias_, physics.meetings[1], volume_head_)};
 }
 
 }  // namespace meshard

@@ -26,7 +26,8 @@ struct AbUptOptions {
     std::int64_t geometry_depth = 1;
     double radius = 0.25;
     std::int64_t max_degree = 32;
-    std::vector<std::string> physics_blocks{"perceiver", "shared", "cross", "shared", "cross", "shared", "cross", "shared", "cross", "shared"};
+    std::vector<std::string> physics_blocks{"perceiver", "shared", "cross",  "shared", "cross",
+                                            "shared",    "cross",  "shared", "cross",  "shared"};
     std::int64_t num_surface_blocks = 2;
     std::int64_t num_volume_blocks = 2;
     std::int64_t condition_dim = 0;
@@ -91,10 +92,11 @@ private:
     Tokens tokens_at(const char* name, const torch::Tensor& positions, torch::nn::Sequential& bias);
     Tokens geometry_tokens(const AbUptInputs& inputs);
     Physics physics_of(const AbUptInputs& inputs);
-    torch::Tensor results_at(const char* name, const torch::Tensor& queries, torch::nn::Sequential& bias, const std::vector<Meeting>& meetings,
-                             torch::nn::Linear& head);
+    torch::Tensor results_at(const char* name, const torch::Tensor& queries, torch::nn::Sequential& bias,
+                             const std::vector<Meeting>& meetings, torch::nn::Linear& head);
 
-    std::vector<KeysAndValues> run(AnchorBlock block, std::vector<Tokens>& branches, AnchorsOf anchors, const torch::Tensor& condition) const;
+    std::vector<KeysAndValues> run(AnchorBlock block, std::vector<Tokens>& branches, AnchorsOf anchors,
+                                   const torch::Tensor& condition) const;
     template <class Block>
     Meeting meeting(Block block, KeysAndValues anchors, const torch::Tensor& condition) const;
 

@@ -23,7 +23,8 @@ std::int64_t channels_of_axis(std::int64_t num_channels)
 torch::Tensor phases(const torch::Tensor& positions, std::int64_t num_channels)
 {
     const auto channels = static_cast<double>(num_channels);
-    const auto frequencies = torch::pow(kLongestWave, -torch::arange(0, num_channels, 2, torch::kFloat) / channels).to(positions.options());
+    const auto frequencies =
+        torch::pow(kLongestWave, -torch::arange(0, num_channels, 2, torch::kFloat) / channels).to(positions.options());
     return positions.unsqueeze(-1) * frequencies;
 }
 
@@ -43,7 +44,8 @@ torch::Tensor turned(const torch::Tensor& x, const torch::Tensor& angles)
 
 torch::nn::LayerNorm norm(const AnchorBlockOptions& options)
 {
-    return torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.dim}).eps(kNormEpsilon).elementwise_affine(options.condition_dim == 0));
+    return torch::nn::LayerNorm(
+        torch::nn::LayerNormOptions({options.dim}).eps(kNormEpsilon).elementwise_affine(options.condition_dim == 0));
 }
 
 torch::nn::Sequential up_act_down(const AnchorBlockOptions& options)
@@ -129,14 +131,16 @@ std::vector<KeysAndValues> attended_by_branches(const std::vector<KeysAndValues>
     return std::vector<KeysAndValues>(own.size(), {torch::cat(keys, 2), torch::cat(values, 2)});
 }
 
-torch::Tensor AnchorBlockImpl::after_attention(const torch::Tensor& x, const torch::Tensor& queries, const KeysAndValues& seen,
-                                               const std::vector<torch::Tensor>& modulation)
+torch::Tensor AnchorBlockImpl::after_attention(const torch::Tensor& x, const torch::Tensor& queries,
+                                               const KeysAndValues& seen, const std::vector<torch::Tensor>& modulation)
 {
-    const auto attended = x + gated(proj_(joined(torch::scaled_dot_product_attention(queries, seen.keys, seen.values))), modulation, 2);
+    const auto attended =
+        x + gated(proj_(joined(torch::scaled_dot_product_attention(queries, seen.keys, seen.values))), modulation, 2);
     return attended + gated(mlp_->forward(shifted(norm2_(attended), modulation, 3)), modulation, 5);
 }
 
-std::vector<KeysAndValues> AnchorBlockImpl::forward(std::vector<Tokens>& branches, AnchorsOf anchors, const torch::Tensor& condition)
+std::vector<KeysAndValues> AnchorBlockImpl::forward(std::vector<Tokens>& branches, AnchorsOf anchors,
+                                                    const torch::Tensor& condition)
 {
     const auto modulation = modulation_.parts(condition);
     std::vector<torch::Tensor> queries;
@@ -147,7 +151,8 @@ std::vector<KeysAndValues> AnchorBlockImpl::forward(std::vector<Tokens>& branche
         own.push_back({turned(heads_of(parts[1], num_heads_), branch.angles), heads_of(parts[2], num_heads_)});
     }
     const auto seen = attended_by_branches(own, anchors);
-    for (std::size_t i = 0; i < branches.size(); ++i) branches[i].values = after_attention(branches[i].values, queries[i], seen[i], modulation);
+    for (std::size_t i = 0; i < branches.size(); ++i)
+        branches[i].values = after_attention(branches[i].values, queries[i], seen[i], modulation);
     return own;
 }
 
@@ -155,8 +160,8 @@ torch::Tensor AnchorBlockImpl::forward(const Tokens& queries, const KeysAndValue
 {
     const auto modulation = modulation_.parts(condition);
     const auto dim = proj_->options.in_features();
-    const auto projected =
-        torch::nn::functional::linear(shifted(norm1_(queries.values), modulation, 0), qkv_->weight.narrow(0, 0, dim), qkv_->bias.narrow(0, 0, dim));
+    const auto projected = torch::nn::functional::linear(shifted(norm1_(queries.values), modulation, 0),
+                                                         qkv_->weight.narrow(0, 0, dim), qkv_->bias.narrow(0, 0, dim));
     return after_attention(queries.values, turned(heads_of(projected, num_heads_), queries.angles), seen, modulation);
 }
 
@@ -180,11 +185,15 @@ KeysAndValues PerceiverBlockImpl::keys_of(const Tokens& others, const torch::Ten
     return {turned(heads_of(parts[0], num_heads_), others.angles), heads_of(parts[1], num_heads_)};
 }
 
-torch::Tensor PerceiverBlockImpl::forward(const Tokens& tokens, const KeysAndValues& seen, const torch::Tensor& condition)
+torch::Tensor PerceiverBlockImpl::forward(const Tokens& tokens, const KeysAndValues& seen,
+                                          const torch::Tensor& condition)
 {
     const auto modulation = modulation_.parts(condition);
-    const auto queries = turned(heads_of(q_(shifted(norm1q_(tokens.values), modulation, 0)), num_heads_), tokens.angles);
-    const auto attended = tokens.values + gated(proj_(joined(torch::scaled_dot_product_attention(queries, seen.keys, seen.values))), modulation, 4);
+    const auto queries =
+        turned(heads_of(q_(shifted(norm1q_(tokens.values), modulation, 0)), num_heads_), tokens.angles);
+    const auto attended =
+        tokens.values +
+        gated(proj_(joined(torch::scaled_dot_product_attention(queries, seen.keys, seen.values))), modulation, 4);
     return attended + gated(mlp_->forward(shifted(norm2_(attended), modulation, 5)), modulation, 7);
 }
 

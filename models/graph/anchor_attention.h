@@ -58,14 +58,16 @@ private:
     std::int64_t num_parts_ = 0;
 };
 
-/// A transformer block whose tokens attend to anchors: x += attention(norm(x)), x += mlp(norm(x)). All branches share its weights.
+/// A transformer block whose tokens attend to anchors: x += attention(norm(x)), x += mlp(norm(x)). All branches share
+/// its weights.
 class AnchorBlockImpl : public torch::nn::Module {
 public:
     explicit AnchorBlockImpl(const AnchorBlockOptions& options);
 
     /// Updates the anchors of all branches, which attend to each other according to `anchors`.
     /// @return   the keys and values of each branch's anchors, for its queries and those of other branches
-    std::vector<KeysAndValues> forward(std::vector<Tokens>& branches, AnchorsOf anchors, const torch::Tensor& condition);
+    std::vector<KeysAndValues> forward(std::vector<Tokens>& branches, AnchorsOf anchors,
+                                       const torch::Tensor& condition);
 
     /// Computes new values of queries, to which no token attends.
     torch::Tensor forward(const Tokens& queries, const KeysAndValues& seen, const torch::Tensor& condition);

@@ -105,7 +105,8 @@ struct RankRates {
 };
 
 /// Collective over the graph's ranks; equal on all of them.
-GhostCosts ghost_costs(const MessageGraph& graph, const DeepGraph& deep, const MeshGraphNetOptions& options, const RankRates& rates = {});
+GhostCosts ghost_costs(const MessageGraph& graph, const DeepGraph& deep, const MeshGraphNetOptions& options,
+                       const RankRates& rates = {});
 
 /// A message graph and, in mode Deep, its deep ghosts. Made once, used in every step.
 class MeshGraph {

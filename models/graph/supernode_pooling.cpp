@@ -21,10 +21,13 @@ SupernodePoolingImpl::SupernodePoolingImpl(std::int64_t num_channels, double rad
 
 torch::Tensor SupernodePoolingImpl::forward(const torch::Tensor& geometry, const torch::Tensor& supernodes)
 {
-    const auto clouds = unbind_clouds("AB-UPT", "geometry", geometry), supernode_clouds = unbind_clouds("AB-UPT", "supernodes", supernodes);
+    const auto clouds = unbind_clouds("AB-UPT", "geometry", geometry),
+               supernode_clouds = unbind_clouds("AB-UPT", "supernodes", supernodes);
     std::vector<torch::Tensor> pooled;
     for (std::size_t b = 0; b < clouds.size(); ++b) {
-        const MessageGraph graph(first_by_id(radius_search(clouds[b].detach(), supernode_clouds[b].detach(), radius_), max_degree_), supernode_clouds[b]);
+        const MessageGraph graph(
+            first_by_id(radius_search(clouds[b].detach(), supernode_clouds[b].detach(), radius_), max_degree_),
+            supernode_clouds[b]);
         const auto sources = position_embedding(graph.from_sources(clouds[b]), num_channels_);            // (E, C)
         const auto targets = position_embedding(graph.from_targets(supernode_clouds[b]), num_channels_);  // (E, C)
         const auto messages = message_->forward(torch::cat({sources, targets}, -1));                      // (E, C)

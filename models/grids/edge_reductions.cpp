@@ -15,7 +15,8 @@ constexpr double kVarianceFloor = 1e-6;  // lower bound of the variance in a sta
 
 bool has_squares(const std::vector<std::string>& reductions)
 {
-    return std::any_of(reductions.begin(), reductions.end(), [](const auto& name) { return name == "var" || name == "std"; });
+    return std::any_of(reductions.begin(), reductions.end(),
+                       [](const auto& name) { return name == "var" || name == "std"; });
 }
 
 /// Adds the rows of edges by target.
@@ -28,23 +29,28 @@ Tensor summed(const Tensor& edges, const Tensor& targets, std::int64_t num_targe
 
 bool has_extremes(const std::vector<std::string>& reductions)
 {
-    return std::any_of(reductions.begin(), reductions.end(), [](const auto& name) { return name == "max" || name == "min"; });
+    return std::any_of(reductions.begin(), reductions.end(),
+                       [](const auto& name) { return name == "max" || name == "min"; });
 }
 
 Tensor edge_extremes(const Tensor& edges, const Tensor& targets, std::int64_t num_targets)
 {
     const torch::NoGradGuard no_grad;
     const auto both = torch::cat({edges.detach(), -edges.detach()}, 1);
-    const auto least = torch::full({num_targets, both.size(1)}, -std::numeric_limits<double>::infinity(), both.options());
+    const auto least =
+        torch::full({num_targets, both.size(1)}, -std::numeric_limits<double>::infinity(), both.options());
     return at::scatter_reduce(least, 0, targets.unsqueeze(1).expand_as(both), both, "amax");
 }
 
-Tensor edge_sums(const std::vector<std::string>& reductions, const Tensor& edges, const Tensor& targets, std::int64_t num_targets, const Tensor& extremes)
+Tensor edge_sums(const std::vector<std::string>& reductions, const Tensor& edges, const Tensor& targets,
+                 std::int64_t num_targets, const Tensor& extremes)
 {
     std::vector<Tensor> columns{edges};
     if (has_squares(reductions)) columns.push_back(edges.square());
     if (extremes.defined()) {
-        const auto attains = torch::cat({edges.detach(), -edges.detach()}, 1).eq(extremes.index_select(0, targets)).to(edges.scalar_type());
+        const auto attains = torch::cat({edges.detach(), -edges.detach()}, 1)
+                                 .eq(extremes.index_select(0, targets))
+                                 .to(edges.scalar_type());
         columns.push_back(torch::cat({edges, edges}, 1) * attains);
         columns.push_back(attains);
     }

@@ -24,8 +24,8 @@ at::Tensor edge_extremes(const at::Tensor& edges, const at::Tensor& targets, std
 /// values, squares, and, for the extremes, the edges that attain them and their number, so that the gradient of an
 /// extreme goes to its edge; the number of edges is last.
 /// @param extremes   extremes over the edges of all ranks; undefined unless `has_extremes`
-at::Tensor edge_sums(const std::vector<std::string>& reductions, const at::Tensor& edges, const at::Tensor& targets, std::int64_t num_targets,
-                     const at::Tensor& extremes);
+at::Tensor edge_sums(const std::vector<std::string>& reductions, const at::Tensor& edges, const at::Tensor& targets,
+                     std::int64_t num_targets, const at::Tensor& extremes);
 
 std::int64_t width_of_edge_sums(const std::vector<std::string>& reductions, std::int64_t channels);
 

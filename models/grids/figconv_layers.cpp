@@ -55,9 +55,11 @@ ShortcutMlp::ShortcutMlp(std::int64_t in, std::int64_t out) : out_(out)
     shortcut_ = register_module("shortcut", torch::nn::Linear(in, out));
 }
 
-Tensor ShortcutMlp::of_edges(const Tensor& sources, const Tensor& from, const Tensor& targets, const Tensor& to, const Tensor& own)
+Tensor ShortcutMlp::of_edges(const Tensor& sources, const Tensor& from, const Tensor& targets, const Tensor& to,
+                             const Tensor& own)
 {
-    const auto weight = torch::cat({fc1_->weight, shortcut_->weight}, 0), bias = torch::cat({fc1_->bias, shortcut_->bias}, 0);
+    const auto weight = torch::cat({fc1_->weight, shortcut_->weight}, 0),
+               bias = torch::cat({fc1_->bias, shortcut_->bias}, 0);
     const auto split = sources.size(1), rest = split + targets.size(1);
     auto x = torch::linear(sources, weight.narrow(1, 0, split), bias).index_select(0, from) +
              torch::linear(targets, weight.narrow(1, split, targets.size(1))).index_select(0, to);
@@ -70,15 +72,20 @@ Tensor ShortcutMlp::finished(const Tensor& hidden, const Tensor& beside)
     return torch::gelu(norm2_(fc2_(torch::gelu(norm1_(hidden)))) + beside);
 }
 
-FigConvMessages::FigConvMessages(std::int64_t sources, std::int64_t targets, std::int64_t channels, const FigConvUNetOptions& options)
+FigConvMessages::FigConvMessages(std::int64_t sources, std::int64_t targets, std::int64_t channels,
+                                 const FigConvUNetOptions& options)
     : options_(options), channels_(channels)
 {
     const auto of_place = options.use_rel_pos_embed ? 3 * options.pos_encode_dim : options.use_rel_pos ? 3 : 0;
-    edges_ = register_module("edge_transform_mlp", std::make_shared<ShortcutMlp>(sources + targets + of_place, channels));
-    out_ = register_module("out_transform_mlp", std::make_shared<ShortcutMlp>(channels * static_cast<std::int64_t>(options.reductions.size()), channels));
+    edges_ =
+        register_module("edge_transform_mlp", std::make_shared<ShortcutMlp>(sources + targets + of_place, channels));
+    out_ = register_module(
+        "out_transform_mlp",
+        std::make_shared<ShortcutMlp>(channels * static_cast<std::int64_t>(options.reductions.size()), channels));
 }
 
-Tensor FigConvMessages::messages(const Tensor& sources, const Tensor& from, const Tensor& targets, const Tensor& to, const Tensor& offsets) const
+Tensor FigConvMessages::messages(const Tensor& sources, const Tensor& from, const Tensor& targets, const Tensor& to,
+                                 const Tensor& offsets) const
 {
     Tensor own;
     if (options_.use_rel_pos_embed)
@@ -99,10 +106,13 @@ FigConvPlaneBlock::FigConvPlaneBlock(std::int64_t in, std::int64_t out, std::int
         register_module(name, holder("conv", conv.ptr()));
         return torch::nn::AnyModule(conv);
     };
-    const auto plain = [](std::int64_t from, std::int64_t to, std::int64_t size, std::int64_t stride, std::int64_t padding) {
+    const auto plain = [](std::int64_t from, std::int64_t to, std::int64_t size, std::int64_t stride,
+                          std::int64_t padding) {
         return torch::nn::Conv2d(torch::nn::Conv2dOptions(from, to, size).stride(stride).padding(padding));
     };
-    const auto transposed = [&](std::int64_t factor) { return torch::nn::ConvTranspose2d(torch::nn::ConvTranspose2dOptions(in, out, factor).stride(factor)); };
+    const auto transposed = [&](std::int64_t factor) {
+        return torch::nn::ConvTranspose2d(torch::nn::ConvTranspose2dOptions(in, out, factor).stride(factor));
+    };
     const bool is_up = step == Step::Doubles || step == Step::KeepsTransposed;
     const std::int64_t factor = step == Step::Halves || step == Step::Doubles ? 2 : 1;
     if (is_up)
@@ -143,12 +153,15 @@ Tensor FigConvPlanePool::forward(const Tensor& image)
     if (type_ == "max") return norm_(std::get<0>(pixels.max(2)));
     if (type_ == "mean") return norm_(pixels.mean(2));
     const auto batch = pixels.size(0), channels = pixels.size(1);
-    const auto heads = qkv_(pixels.transpose(1, 2))
-                           .view({batch, -1, 3, FigConvUNetOptions::kPoolingHeads, channels / FigConvUNetOptions::kPoolingHeads})
-                           .permute({2, 0, 3, 1, 4});
+    const auto heads =
+        qkv_(pixels.transpose(1, 2))
+            .view({batch, -1, 3, FigConvUNetOptions::kPoolingHeads, channels / FigConvUNetOptions::kPoolingHeads})
+            .permute({2, 0, 3, 1, 4});
     const auto query = heads.select(0, 0).amax(2, true);  // (B, heads, 1, C / heads)
-    const auto logits = torch::matmul(query, heads.select(0, 1).transpose(2, 3)) / std::sqrt(static_cast<double>(channels / FigConvUNetOptions::kPoolingHeads));
-    return norm_(out_(torch::matmul(torch::softmax(logits, -1), heads.select(0, 2)).transpose(1, 2).reshape({batch, channels})));
+    const auto logits = torch::matmul(query, heads.select(0, 1).transpose(2, 3)) /
+                        std::sqrt(static_cast<double>(channels / FigConvUNetOptions::kPoolingHeads));
+    return norm_(
+        out_(torch::matmul(torch::softmax(logits, -1), heads.select(0, 2)).transpose(1, 2).reshape({batch, channels})));
 }
 
 FigConvLinearBlock::FigConvLinearBlock(std::int64_t in, std::int64_t out)

@@ -37,8 +37,8 @@ public:
     /// their own: the first layers are applied to source and target rows before these are gathered, since each has many
     /// edges.
     /// @param own   (edges, ...), undefined if edges have no numbers of their own
-    torch::Tensor of_edges(const torch::Tensor& sources, const torch::Tensor& from, const torch::Tensor& targets, const torch::Tensor& to,
-                           const torch::Tensor& own);
+    torch::Tensor of_edges(const torch::Tensor& sources, const torch::Tensor& from, const torch::Tensor& targets,
+                           const torch::Tensor& to, const torch::Tensor& own);
 
 private:
     torch::Tensor finished(const torch::Tensor& hidden, const torch::Tensor& beside);
@@ -51,11 +51,12 @@ private:
 /// Messages along the pairs of points and vertices, in one direction.
 class FigConvMessages : public torch::nn::Module {
 public:
-    FigConvMessages(std::int64_t sources, std::int64_t targets, std::int64_t channels, const FigConvUNetOptions& options);
+    FigConvMessages(std::int64_t sources, std::int64_t targets, std::int64_t channels,
+                    const FigConvUNetOptions& options);
 
     /// Returns (edges, C). @param offsets   positions of sources minus those of targets, (edges, 3)
-    torch::Tensor messages(const torch::Tensor& sources, const torch::Tensor& from, const torch::Tensor& targets, const torch::Tensor& to,
-                           const torch::Tensor& offsets) const;
+    torch::Tensor messages(const torch::Tensor& sources, const torch::Tensor& from, const torch::Tensor& targets,
+                           const torch::Tensor& to, const torch::Tensor& offsets) const;
 
     /// Converts `edge_sums`, (..., width), to (..., C).
     torch::Tensor finished(const torch::Tensor& sums) const;

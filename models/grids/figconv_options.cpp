@@ -23,10 +23,16 @@ const OptionTable<FigConvUNetOptions>& figconv_unet_option_table()
     static const OptionTable<O> table(
         "FIGConvUNet",
         {
-            {"in_channels", &O::in_channels, "channels of each point; without input features hidden_channels[0]", {.least = 1}},
+            {"in_channels",
+             &O::in_channels,
+             "channels of each point; without input features hidden_channels[0]",
+             {.least = 1}},
             {"out_channels", &O::out_channels, "channels of the result", {.least = 1}},
             {"kernel_size", &O::kernel_size, "pixels that a convolution reads along each direction, odd", {.least = 1}},
-            {"hidden_channels", &O::hidden_channels, "channels of each grid, fine to coarse, num_levels + 1", {.least = 1}},
+            {"hidden_channels",
+             &O::hidden_channels,
+             "channels of each grid, fine to coarse, num_levels + 1",
+             {.least = 1}},
             {"num_levels", &O::num_levels, "number of times that the grids are halved", {.least = 1, .most = 16}},
             {"num_down_blocks", &O::num_down_blocks, "blocks of each level on the way down", {.least = 1}},
             {"num_up_blocks", &O::num_up_blocks, "blocks of each level on the way up", {.least = 1}},
@@ -36,15 +42,34 @@ const OptionTable<FigConvUNetOptions>& figconv_unet_option_table()
             {"use_rel_pos", &O::use_rel_pos, "messages know the vector from target to source"},
             {"use_rel_pos_embed", &O::use_rel_pos_embed, "that vector is encoded by waves"},
             {"pos_encode_dim", &O::pos_encode_dim, "waves of each coordinate, even", {.least = 2}},
-            {"communication_types", &O::communication_types, "how a grid takes what it reads of the others", {.words = {"sum", "mul"}}},
-            {"to_point_sample_method", &O::to_point_sample_method, "how points read the grids", {.words = {"graphconv"}}},
-            {"neighbor_search_type", &O::neighbor_search_type, "which points and vertices exchange messages", {.words = {"radius", "knn"}}},
+            {"communication_types",
+             &O::communication_types,
+             "how a grid takes what it reads of the others",
+             {.words = {"sum", "mul"}}},
+            {"to_point_sample_method",
+             &O::to_point_sample_method,
+             "how points read the grids",
+             {.words = {"graphconv"}}},
+            {"neighbor_search_type",
+             &O::neighbor_search_type,
+             "which points and vertices exchange messages",
+             {.words = {"radius", "knn"}}},
             {"knn_k", &O::knn_k, "sources that each target hears with knn", {.least = 1}},
-            {"reductions", &O::reductions, "how a target's messages become one; several are concatenated", {.words = kReductions}},
+            {"reductions",
+             &O::reductions,
+             "how a target's messages become one; several are concatenated",
+             {.words = kReductions}},
             {"use_scalar_output", &O::use_scalar_output, "gives one number a case, too"},
             {"has_input_features", &O::has_input_features, "points have features besides their places"},
-            {"pooling_type", &O::pooling_type, "how a grid becomes one row for that number", {.words = {"max", "mean", "attention"}}},
-            {"pooling_layers", &O::pooling_layers, "levels that it reads; none: the coarsest", {.least = 0}, {.none = "[]", .is_for_programs = true}},
+            {"pooling_type",
+             &O::pooling_type,
+             "how a grid becomes one row for that number",
+             {.words = {"max", "mean", "attention"}}},
+            {"pooling_layers",
+             &O::pooling_layers,
+             "levels that it reads; none: the coarsest",
+             {.least = 0},
+             {.none = "[]", .is_for_programs = true}},
         });
     return table;
 }
@@ -54,7 +79,8 @@ void FigConvUNetOptions::validate() const
     figconv_unet_option_table().check(*this);
     const OptionChecks checks("FIGConvUNet");
     const auto has_entries = [&](const char* name, std::size_t size, std::int64_t wanted, const char* what) {
-        if (static_cast<std::int64_t>(size) != wanted) checks.refuse("{} must have {} = {} entries, and has {}.", name, what, wanted, size);
+        if (static_cast<std::int64_t>(size) != wanted)
+            checks.refuse("{} must have {} = {} entries, and has {}.", name, what, wanted, size);
     };
     has_entries("hidden_channels", hidden_channels.size(), num_levels + 1, "num_levels + 1");
     has_entries("num_down_blocks", num_down_blocks.size(), num_levels, "num_levels");
@@ -62,7 +88,8 @@ void FigConvUNetOptions::validate() const
     has_entries("aabb_max", aabb_max.size(), 3, "3");
     has_entries("aabb_min", aabb_min.size(), 3, "3");
     has_entries("communication_types", communication_types.size(), 1, "1");
-    if (kernel_size % 2 == 0) checks.refuse("kernel_size must be odd, and is {}: even ones would shrink the grids.", kernel_size);
+    if (kernel_size % 2 == 0)
+        checks.refuse("kernel_size must be odd, and is {}: even ones would shrink the grids.", kernel_size);
     if (pos_encode_dim % 2 != 0) checks.refuse("pos_encode_dim must be even, and is {}.", pos_encode_dim);
     if (mlp_channels.empty()) checks.refuse("mlp_channels must not be empty.");
     if (reductions.empty()) checks.refuse("reductions must not be empty.");
@@ -70,18 +97,22 @@ void FigConvUNetOptions::validate() const
         if (!(aabb_min[a] < aabb_max[a])) checks.refuse("aabb_min must be below aabb_max along each axis.");
     }
     if (!has_input_features && in_channels != hidden_channels[0]) {
-        checks.refuse("without has_input_features in_channels must be hidden_channels[0] = {}, and is {}.", hidden_channels[0], in_channels);
+        checks.refuse("without has_input_features in_channels must be hidden_channels[0] = {}, and is {}.",
+                      hidden_channels[0], in_channels);
     }
     if (resolutions.empty() || resolutions.size() != memory_formats.size())
         checks.refuse(std::string(kPairs) + " must have a format and a resolution for each plane.");
     for (std::size_t i = 0; i < resolutions.size(); ++i) {
         checks.one_of("a format of resolution_memory_format_pairs", memory_formats[i], kFormats);
-        for (const auto vertices : resolutions[i]) checks.at_least(1, {{"a resolution of resolution_memory_format_pairs", vertices}});
+        for (const auto vertices : resolutions[i])
+            checks.at_least(1, {{"a resolution of resolution_memory_format_pairs", vertices}});
     }
     for (const auto level : pooling_layers) {
-        if (level > num_levels) checks.refuse("pooling_layers must lie in [0, num_levels = {}], and one is {}.", num_levels, level);
+        if (level > num_levels)
+            checks.refuse("pooling_layers must lie in [0, num_levels = {}], and one is {}.", num_levels, level);
     }
-    if (use_scalar_output && pooling_type == "attention") checks.multiple("mlp_channels[0]", mlp_channels[0], "the number of pooling heads", kPoolingHeads);
+    if (use_scalar_output && pooling_type == "attention")
+        checks.multiple("mlp_channels[0]", mlp_channels[0], "the number of pooling heads", kPoolingHeads);
 }
 
 std::vector<GridPlane> FigConvUNetOptions::planes() const
@@ -100,7 +131,8 @@ std::vector<GridPlane> FigConvUNetOptions::planes() const
 nlohmann::json with_blocks_of_each_level(nlohmann::json arguments)
 {
     const auto given = arguments.find("num_levels");
-    const auto levels = given != arguments.end() && given->is_number_integer() ? given->get<std::int64_t>() : FigConvUNetOptions().num_levels;
+    const auto levels = given != arguments.end() && given->is_number_integer() ? given->get<std::int64_t>()
+                                                                               : FigConvUNetOptions().num_levels;
     if (levels < 1 || levels > 16) return arguments;  // `validate` reports it
     for (const char* name : {"num_down_blocks", "num_up_blocks"}) {
         auto& value = arguments[name];
@@ -125,7 +157,8 @@ nlohmann::json with_planes_of_resolutions(nlohmann::json arguments)
         if (found == arguments.end()) continue;
         if (!found->is_null()) {
             if (!found->is_array() || found->size() != 3)
-                OptionChecks("FIGConvUNet").refuse(std::string(name) + " is " + found->dump() + "; expected three numbers, along x, y and z.");
+                OptionChecks("FIGConvUNet")
+                    .refuse(std::string(name) + " is " + found->dump() + "; expected three numbers, along x, y and z.");
             *place = found->get<std::array<std::int64_t, 3>>();
             is_given = true;
         }
@@ -157,13 +190,15 @@ FigConvUNetOptions figconv_unet_options(const nlohmann::json& arguments)
     options.resolutions.clear();
     const auto refuse = [&](const nlohmann::json& found) {
         OptionChecks("FIGConvUNet")
-            .refuse(std::string(kPairs) + " must be a list of a format and three resolutions each, as [\"b_xc_y_z\", [2, 128, 128]]; found " + found.dump() +
-                    ".");
+            .refuse(std::string(kPairs) +
+                    " must be a list of a format and three resolutions each, as [\"b_xc_y_z\", [2, 128, 128]]; found " +
+                    found.dump() + ".");
     };
     if (!pairs.is_array()) refuse(pairs);
     for (const auto& pair : pairs) {
-        const bool fits = pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_array() && pair[1].size() == 3 &&
-                          std::all_of(pair[1].begin(), pair[1].end(), [](const auto& number) { return number.is_number_integer(); });
+        const bool fits =
+            pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_array() && pair[1].size() == 3 &&
+            std::all_of(pair[1].begin(), pair[1].end(), [](const auto& number) { return number.is_number_integer(); });
         if (!fits) refuse(pair);
         options.memory_formats.push_back(pair[0].get<std::string>());
         options.resolutions.push_back(pair[1].get<std::array<std::int64_t, 3>>());
@@ -175,7 +210,8 @@ nlohmann::json to_json(const FigConvUNetOptions& options)
 {
     auto arguments = figconv_unet_option_table().write(options);
     auto pairs = nlohmann::json::array();
-    for (std::size_t i = 0; i < options.resolutions.size(); ++i) pairs.push_back({options.memory_formats[i], options.resolutions[i]});
+    for (std::size_t i = 0; i < options.resolutions.size(); ++i)
+        pairs.push_back({options.memory_formats[i], options.resolutions[i]});
     arguments[kPairs] = std::move(pairs);
     return arguments;
 }

@@ -41,17 +41,23 @@ Tensor packed(const Tensor& grid, const GridPlane& plane)
 /// Published weights have been trained with this.
 Tensor reading_places(const GridPlane& plane, at::IntArrayRef sizes, const Tensor& like)
 {
-    auto vertices = plane.vertices(like.device()).to(like.scalar_type()).view({plane.resolution[0], plane.resolution[1], plane.resolution[2], 3});
+    auto vertices = plane.vertices(like.device())
+                        .to(like.scalar_type())
+                        .view({plane.resolution[0], plane.resolution[1], plane.resolution[2], 3});
     bool divides = true;
     for (std::size_t a = 0; a < 3; ++a) divides = divides && plane.resolution[a] % sizes[a] == 0;
     if (divides) {
-        for (std::size_t a = 0; a < 3; ++a) vertices = vertices.slice(static_cast<std::int64_t>(a), 0, std::nullopt, plane.resolution[a] / sizes[a]);
+        for (std::size_t a = 0; a < 3; ++a)
+            vertices = vertices.slice(static_cast<std::int64_t>(a), 0, std::nullopt, plane.resolution[a] / sizes[a]);
     } else {
         std::vector<Tensor> lines;
-        for (const auto size : sizes) lines.push_back(torch::linspace(-1, 1, size, vertices.options().dtype(torch::kFloat)).to(like.scalar_type()));
+        for (const auto size : sizes)
+            lines.push_back(
+                torch::linspace(-1, 1, size, vertices.options().dtype(torch::kFloat)).to(like.scalar_type()));
         const auto places = torch::stack(torch::meshgrid(lines, "ij"), -1).unsqueeze(0);
-        vertices = torch::grid_sampler_3d(vertices.permute({3, 0, 1, 2}).unsqueeze(0), places, kLinear, kZerosOutside, /*align_corners=*/true)[0].permute(
-            {1, 2, 3, 0});
+        vertices = torch::grid_sampler_3d(vertices.permute({3, 0, 1, 2}).unsqueeze(0), places, kLinear, kZerosOutside,
+                                          /*align_corners=*/true)[0]
+                       .permute({1, 2, 3, 0});
     }
     const auto least = vertices.amin({0, 1, 2}), most = vertices.amax({0, 1, 2});
     const auto places = (vertices - least) / (most - least) * 2 - 1;
@@ -101,11 +107,12 @@ Tensor for_own_rows(const Tensor& shared, const SpecPtr& rows)
 {
     if (!rows) return shared;
     const auto whole = redistribute(shared, with_points_as(rows, {}));
-    return with_backward(local_of(whole).detach(), whole, "for_own_rows", [pending = with_points_as(rows, {Partial(), nullptr, 1})](const Tensor& gradient) {
-        auto sum = wrap(gradient.clone(torch::MemoryFormat::Contiguous), pending);
-        reduce_partials({sum});
-        return sum;
-    });
+    return with_backward(local_of(whole).detach(), whole, "for_own_rows",
+                         [pending = with_points_as(rows, {Partial(), nullptr, 1})](const Tensor& gradient) {
+                             auto sum = wrap(gradient.clone(torch::MemoryFormat::Contiguous), pending);
+                             reduce_partials({sum});
+                             return sum;
+                         });
 }
 
 /// The element-wise maximum over all ranks, without gradients.
@@ -154,8 +161,10 @@ FigConvUNetImpl::FigConvUNetImpl(FigConvUNetOptions options) : options_(std::mov
             for (const auto& plane : planes_) {
                 using Step = FigConvPlaneBlock::Step;
                 const auto flat = plane.resolution[plane.flat_axis];
-                const auto step = up ? (k == 0 ? Step::Doubles : Step::KeepsTransposed) : (k == 0 ? Step::Halves : Step::Keeps);
-                blocks.back().back().push_back(std::make_shared<FigConvPlaneBlock>(flat * (k == 0 ? in : out), flat * out, o.kernel_size, step));
+                const auto step =
+                    up ? (k == 0 ? Step::Doubles : Step::KeepsTransposed) : (k == 0 ? Step::Halves : Step::Keeps);
+                blocks.back().back().push_back(
+                    std::make_shared<FigConvPlaneBlock>(flat * (k == 0 ? in : out), flat * out, o.kernel_size, step));
                 planes->push_back(blocks.back().back().back());
             }
             level->push_back(holder("convs", planes.ptr()));
@@ -164,7 +173,8 @@ FigConvUNetImpl::FigConvUNetImpl(FigConvUNetOptions options) : options_(std::mov
     };
     torch::nn::ModuleList down, up;
     for (std::int64_t l = 0; l < o.num_levels; ++l) {
-        down->push_back(level_of_blocks(o.hidden_channels[l], o.hidden_channels[l + 1], o.num_down_blocks[l], false, down_));
+        down->push_back(
+            level_of_blocks(o.hidden_channels[l], o.hidden_channels[l + 1], o.num_down_blocks[l], false, down_));
         up->push_back(level_of_blocks(o.hidden_channels[l + 1], o.hidden_channels[l], o.num_up_blocks[l], true, up_));
     }
     register_module("down_blocks", down);
@@ -177,8 +187,8 @@ FigConvUNetImpl::FigConvUNetImpl(FigConvUNetOptions options) : options_(std::mov
             torch::nn::ModuleList planes;
             pools_.emplace_back();
             for (const auto& plane : planes_) {
-                pools_.back().push_back(
-                    std::make_shared<FigConvPlanePool>(plane.resolution[plane.flat_axis] * o.hidden_channels[layer], o.mlp_channels[0], o.pooling_type));
+                pools_.back().push_back(std::make_shared<FigConvPlanePool>(
+                    plane.resolution[plane.flat_axis] * o.hidden_channels[layer], o.mlp_channels[0], o.pooling_type));
                 planes->push_back(pools_.back().back());
             }
             pools->push_back(holder("pools", planes.ptr()));
@@ -212,18 +222,21 @@ FigConvUNetImpl::FigConvUNetImpl(FigConvUNetOptions options) : options_(std::mov
     register_module("projection", holder("feature_transform", projection.ptr()));
     if (!o.has_input_features) {
         point_lift_ = std::make_shared<FigConvLinearBlock>(of_place, channels);
-        register_module("vertex_to_point_features", holder("mlp", holder("layers", torch::nn::ModuleList(point_lift_).ptr())));
+        register_module("vertex_to_point_features",
+                        holder("mlp", holder("layers", torch::nn::ModuleList(point_lift_).ptr())));
     }
 }
 
 void FigConvUNetImpl::set_memory(MemoryMode mode)
 {
-    if (mode == MemoryMode::Streamed) throw InvalidInput("FIGConvUNet: only Transolver has the memory mode `streamed`. Use `recomputed`.");
+    if (mode == MemoryMode::Streamed)
+        throw InvalidInput("FIGConvUNet: only Transolver has the memory mode `streamed`. Use `recomputed`.");
     memory_ = mode;
 }
 
-std::vector<Tensor> FigConvUNetImpl::run_with_memory_mode(const std::function<std::vector<Tensor>(const std::vector<Tensor>&)>& step,
-                                                          const std::vector<Tensor>& inputs) const
+std::vector<Tensor>
+FigConvUNetImpl::run_with_memory_mode(const std::function<std::vector<Tensor>(const std::vector<Tensor>&)>& step,
+                                      const std::vector<Tensor>& inputs) const
 {
     return memory_ == MemoryMode::Recomputed ? checkpoint(step, inputs) : step(inputs);
 }
@@ -236,10 +249,10 @@ void FigConvUNetImpl::require_shapes(const Tensor& vertices, const Tensor& featu
     if (features.defined() != options_.has_input_features)
         checks.refuse(features.defined() ? "features were given, and the model has no has_input_features."
                                          : "the model has has_input_features, and no features were given.");
-    if (features.defined() &&
-        (features.dim() != 3 || features.size(0) != vertices.size(0) || features.size(1) != vertices.size(1) || features.size(2) != options_.in_channels))
-        checks.refuse("the features must be ({}, {}, {}), and have the shape {}.", vertices.size(0), vertices.size(1), options_.in_channels,
-                      c10::str(features.sizes()));
+    if (features.defined() && (features.dim() != 3 || features.size(0) != vertices.size(0) ||
+                               features.size(1) != vertices.size(1) || features.size(2) != options_.in_channels))
+        checks.refuse("the features must be ({}, {}, {}), and have the shape {}.", vertices.size(0), vertices.size(1),
+                      options_.in_channels, c10::str(features.sizes()));
 }
 
 FigConvUNetImpl::Planes FigConvUNetImpl::features_of_vertices(const Cloud& cloud)
@@ -258,12 +271,15 @@ FigConvUNetImpl::Planes FigConvUNetImpl::features_of_vertices(const Cloud& cloud
         const auto encodings = wave_encoding(places, o.pos_encode_dim, range).to(cloud.places.scalar_type());
         const auto vertex_places = places.to(cloud.places.scalar_type());
         edges[i] = run_with_memory_mode(
-            [&layer = *to_vertices_[i], pairs, vertex_of_edge, encodings, vertex_places](const std::vector<Tensor>& given) -> std::vector<Tensor> {
-                const auto offsets = given[1].index_select(0, pairs.points) - vertex_places.index_select(0, vertex_of_edge);
+            [&layer = *to_vertices_[i], pairs, vertex_of_edge, encodings,
+             vertex_places](const std::vector<Tensor>& given) -> std::vector<Tensor> {
+                const auto offsets =
+                    given[1].index_select(0, pairs.points) - vertex_places.index_select(0, vertex_of_edge);
                 return {layer.messages(given[0], pairs.points, encodings, vertex_of_edge, offsets)};
             },
             {cloud.features, cloud.places})[0];
-        if (has_extremes(o.reductions)) largest.push_back(edge_extremes(edges[i], pairs.vertices, cloud.batch * m).flatten());
+        if (has_extremes(o.reductions))
+            largest.push_back(edge_extremes(edges[i], pairs.vertices, cloud.batch * m).flatten());
     }
     Tensor all_largest;
     if (!largest.empty()) {
@@ -279,14 +295,16 @@ FigConvUNetImpl::Planes FigConvUNetImpl::features_of_vertices(const Cloud& cloud
             ends = all_largest.narrow(0, next, num_rows * 2 * channels).view({num_rows, 2 * channels});
             next += ends.numel();
         }
-        sums.push_back(edge_sums(o.reductions, edges[i], cloud.speaks[i].vertices, num_rows, ends).view({cloud.batch, planes_[i].num_vertices() * width}));
+        sums.push_back(edge_sums(o.reductions, edges[i], cloud.speaks[i].vertices, num_rows, ends)
+                           .view({cloud.batch, planes_[i].num_vertices() * width}));
     }
     const auto total = sum_of_ranks(torch::cat(sums, 1), cloud.rows);
     Planes planes;
     next = 0;
     for (std::size_t i = 0; i < planes_.size(); ++i) {
         const auto size = planes_[i].num_vertices() * width;
-        const auto rows = to_vertices_[i]->finished(total.narrow(1, next, size).unflatten(1, {planes_[i].num_vertices(), width}));  // (B, M, C)
+        const auto rows = to_vertices_[i]->finished(
+            total.narrow(1, next, size).unflatten(1, {planes_[i].num_vertices(), width}));  // (B, M, C)
         next += size;
         planes.push_back(packed(rows.transpose(1, 2).unflatten(2, planes_[i].resolution), planes_[i]));
     }
@@ -306,8 +324,9 @@ FigConvUNetImpl::Planes FigConvUNetImpl::communicated(const Planes& images) cons
         auto result = grids[i];
         for (std::size_t j = 0; j < grids.size(); ++j) {
             if (j == i) continue;
-            const auto read =
-                is_degenerate ? torch::zeros_like(grids[i]) : torch::grid_sampler_3d(grids[j], places, kLinear, kZerosOutside, /*align_corners=*/true);
+            const auto read = is_degenerate ? torch::zeros_like(grids[i])
+                                            : torch::grid_sampler_3d(grids[j], places, kLinear, kZerosOutside,
+                                                                     /*align_corners=*/true);
             result = options_.communication_types[0] == "sum" ? result + read : result * read;
         }
         results.push_back(torch::gelu(packed(result, planes_[i])));
@@ -315,7 +334,8 @@ FigConvUNetImpl::Planes FigConvUNetImpl::communicated(const Planes& images) cons
     return results;
 }
 
-FigConvUNetImpl::Planes FigConvUNetImpl::run_block(std::size_t level, bool up, std::size_t block, const Planes& images) const
+FigConvUNetImpl::Planes FigConvUNetImpl::run_block(std::size_t level, bool up, std::size_t block,
+                                                   const Planes& images) const
 {
     const auto& planes = (up ? up_ : down_)[level][block];
     return run_with_memory_mode(
@@ -346,7 +366,8 @@ Tensor FigConvUNetImpl::features_of_points(const Cloud& cloud, const Planes& ima
     std::vector<Tensor> rows;
     for (std::size_t i = 0; i < images.size(); ++i) {
         auto grid = unpacked(images[i], planes_[i]);
-        for (std::size_t a = 0; a < 3; ++a) grid = grid.narrow(static_cast<std::int64_t>(a) + 2, 0, planes_[i].resolution[a]);
+        for (std::size_t a = 0; a < 3; ++a)
+            grid = grid.narrow(static_cast<std::int64_t>(a) + 2, 0, planes_[i].resolution[a]);
         rows.push_back(grid.flatten(2).transpose(1, 2).flatten(1));  // (B, M C)
     }
     const auto all = for_own_rows(torch::cat(rows, 1), cloud.rows);
@@ -361,7 +382,8 @@ Tensor FigConvUNetImpl::features_of_points(const Cloud& cloud, const Planes& ima
         const auto heard = run_with_memory_mode(
             [&layer = *to_points_[i], &reductions = o.reductions, pairs, places, m,
              num_points = cloud.batch * cloud.count](const std::vector<Tensor>& given) -> std::vector<Tensor> {
-                const auto offsets = places.index_select(0, pairs.vertices.remainder(m)) - given[2].index_select(0, pairs.points);
+                const auto offsets =
+                    places.index_select(0, pairs.vertices.remainder(m)) - given[2].index_select(0, pairs.points);
                 const auto edges = layer.messages(given[0], pairs.vertices, given[1], pairs.points, offsets);
                 const auto ends = has_extremes(reductions) ? edge_extremes(edges, pairs.points, num_points) : Tensor();
                 return {layer.finished(edge_sums(reductions, edges, pairs.points, num_points, ends))};
@@ -384,9 +406,11 @@ FigConvUNetResult FigConvUNetImpl::forward(const Tensor& vertices, const Tensor&
     cloud.batch = own.size(0);
     cloud.count = own.size(1);
     cloud.places = own.reshape({-1, 3});
-    const auto clouds = o.neighbor_search_type == "knn"
-                            ? unbind_clouds("FIGConvUNet", "vertices", cloud.rows ? redistribute(vertices.detach(), cloud.rows) : vertices.detach())
-                            : std::vector<Tensor>();
+    const auto clouds =
+        o.neighbor_search_type == "knn"
+            ? unbind_clouds("FIGConvUNet", "vertices",
+                            cloud.rows ? redistribute(vertices.detach(), cloud.rows) : vertices.detach())
+            : std::vector<Tensor>();
     for (const auto& plane : planes_) {
         std::vector<Tensor> hearing[2], speaking[2];
         for (std::int64_t b = 0; b < cloud.batch; ++b) {
@@ -399,7 +423,8 @@ FigConvUNetResult FigConvUNetImpl::forward(const Tensor& vertices, const Tensor&
                 add(hearing, pairs);
                 add(speaking, pairs);
             } else {
-                if (plane.num_vertices() <= o.knn_k) OptionChecks("FIGConvUNet").refuse("knn_k must be below the number of vertices of each plane.");
+                if (plane.num_vertices() <= o.knn_k)
+                    OptionChecks("FIGConvUNet").refuse("knn_k must be below the number of vertices of each plane.");
                 add(hearing, nearest_vertices(own[b], plane, o.knn_k));
                 add(speaking, nearest_points(clouds.at(b), plane, o.knn_k));
             }
@@ -407,8 +432,10 @@ FigConvUNetResult FigConvUNetImpl::forward(const Tensor& vertices, const Tensor&
         cloud.hears.push_back({torch::cat(hearing[0]), torch::cat(hearing[1])});
         cloud.speaks.push_back({torch::cat(speaking[0]), torch::cat(speaking[1])});
     }
-    cloud.features = o.has_input_features ? own_rows(features, cloud.rows).reshape({-1, o.in_channels})
-                                          : point_lift_->forward(wave_encoding(cloud.places, o.pos_encode_dim, o.aabb_max[0] - o.aabb_min[0]));
+    cloud.features =
+        o.has_input_features
+            ? own_rows(features, cloud.rows).reshape({-1, o.in_channels})
+            : point_lift_->forward(wave_encoding(cloud.places, o.pos_encode_dim, o.aabb_max[0] - o.aabb_min[0]));
 
     std::vector<Planes> levels{features_of_vertices(cloud)};
     for (std::size_t l = 0; l < down_.size(); ++l) {

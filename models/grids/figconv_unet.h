@@ -65,8 +65,9 @@ private:
     Planes run_block(std::size_t level, bool up, std::size_t block, const Planes& packed) const;
     torch::Tensor scalar_of(const std::vector<Planes>& levels);
     torch::Tensor features_of_points(const Cloud& cloud, const Planes& packed);
-    std::vector<torch::Tensor> run_with_memory_mode(const std::function<std::vector<torch::Tensor>(const std::vector<torch::Tensor>&)>& step,
-                                                    const std::vector<torch::Tensor>& inputs) const;
+    std::vector<torch::Tensor>
+    run_with_memory_mode(const std::function<std::vector<torch::Tensor>(const std::vector<torch::Tensor>&)>& step,
+                         const std::vector<torch::Tensor>& inputs) const;
 
     FigConvUNetOptions options_;
     MemoryMode memory_ = MemoryMode::Stored;

@@ -60,13 +60,19 @@ const OptionTable<FnoOptions>& fno_option_table()
                    {"out_channels", &O::out_channels, "channels of the result", {.least = 1}},
                    {"decoder_layers", &O::decoder_layers, "hidden layers of the decoder", {.least = 0}},
                    {"decoder_layer_size", &O::decoder_layer_size, "their channels", {.least = 1}},
-                   {"decoder_activation_fn", &O::decoder_activation_fn, "activation of the decoder", {.words = plain_activations()}},
+                   {"decoder_activation_fn",
+                    &O::decoder_activation_fn,
+                    "activation of the decoder",
+                    {.words = plain_activations()}},
                    {"dimension", &O::dimension, "directions of the grid", {.least = 2, .most = 3}},
                    {"latent_channels", &O::latent_channels, "channels of the layers", {.least = 2}},
                    {"num_fno_layers", &O::num_fno_layers, "layers", {.least = 1}},
                    {"num_fno_modes", &O::num_fno_modes, "modes kept along each direction", {.least = 1}},
                    {"padding", &O::padding, "cells added at the end of each direction", {.least = 0}},
-                   {"padding_type", &O::padding_type, "what these cells hold", {.words = {"constant", "replicate", "reflect", "circular"}}},
+                   {"padding_type",
+                    &O::padding_type,
+                    "what these cells hold",
+                    {.words = {"constant", "replicate", "reflect", "circular"}}},
                    {"activation_fn", &O::activation_fn, "activation of the layers", {.words = plain_activations()}},
                    {"coord_features", &O::coord_features, "adds each cell's place between 0 and 1 to its channels"},
                });
@@ -79,7 +85,8 @@ void FnoOptions::validate() const
     const OptionChecks checks("FNO");
     const auto expect_one_a_direction = [&](const char* name, const std::vector<std::int64_t>& values) {
         if (static_cast<std::int64_t>(values.size()) == dimension) return;
-        checks.refuse("{} must be one number or one a direction, {}, and has {} entries.", name, dimension, values.size());
+        checks.refuse("{} must be one number or one a direction, {}, and has {} entries.", name, dimension,
+                      values.size());
     };
     expect_one_a_direction("num_fno_modes", num_fno_modes);
     expect_one_a_direction("padding", padding);
@@ -88,7 +95,8 @@ void FnoOptions::validate() const
 nlohmann::json with_modes_of_each_direction(nlohmann::json arguments)
 {
     const auto given = arguments.find("dimension");
-    const auto dimension = given != arguments.end() && given->is_number_integer() ? given->get<std::int64_t>() : kDefaultDimension;
+    const auto dimension =
+        given != arguments.end() && given->is_number_integer() ? given->get<std::int64_t>() : kDefaultDimension;
     if (dimension < 1 || dimension > 4) return arguments;  // `validate` reports it
     const auto fill = [&](const char* name, std::int64_t fallback) {
         auto& value = arguments[name];
@@ -129,7 +137,8 @@ torch::Tensor CellLinearImpl::forward(const torch::Tensor& grid) const
     return map_cells(grid, weight, bias);
 }
 
-SpectralConvolutionImpl::SpectralConvolutionImpl(std::int64_t channels, std::vector<std::int64_t> num_modes) : num_modes_(std::move(num_modes))
+SpectralConvolutionImpl::SpectralConvolutionImpl(std::int64_t channels, std::vector<std::int64_t> num_modes)
+    : num_modes_(std::move(num_modes))
 {
     std::vector<std::int64_t> shape{channels, channels};
     shape.insert(shape.end(), num_modes_.begin(), num_modes_.end());
@@ -146,8 +155,10 @@ torch::Tensor SpectralConvolutionImpl::multiplied(const torch::Tensor& modes) co
     const auto corner = [&](std::size_t number) {
         auto part = modes;
         for (std::size_t a = 0; a + 1 < num_modes_.size(); ++a)
-            part = part.narrow(static_cast<std::int64_t>(a) + 2, (number >> a & 1) != 0 ? num_modes_[a] : 0, num_modes_[a]);
-        return torch::einsum(num_modes_.size() == 2 ? "bixy,ioxy->boxy" : "bixyz,ioxyz->boxyz", {part, torch::view_as_complex(weights_[number])});
+            part = part.narrow(static_cast<std::int64_t>(a) + 2, (number >> a & 1) != 0 ? num_modes_[a] : 0,
+                               num_modes_[a]);
+        return torch::einsum(num_modes_.size() == 2 ? "bixy,ioxy->boxy" : "bixyz,ioxyz->boxyz",
+                             {part, torch::view_as_complex(weights_[number])});
     };
     if (num_modes_.size() == 2) return torch::cat({corner(0), corner(1)}, 2);
     return torch::cat({torch::cat({corner(0), corner(1)}, 2), torch::cat({corner(2), corner(3)}, 2)}, 3);
@@ -205,8 +216,8 @@ FnoImpl::FnoImpl(FnoOptions options) : options_(std::move(options))
     auto lift = std::make_shared<torch::nn::Module>();
     lift_ = {CellLinear(nullptr), CellLinear(nullptr)};
     for (std::size_t i = 0; i < 2; ++i) {
-        lift_[i] =
-            i == 0 ? CellLinear(o.in_channels + (o.coord_features ? o.dimension : 0), half, o.dimension) : CellLinear(half, o.latent_channels, o.dimension);
+        lift_[i] = i == 0 ? CellLinear(o.in_channels + (o.coord_features ? o.dimension : 0), half, o.dimension)
+                          : CellLinear(half, o.latent_channels, o.dimension);
         draw_again(lift_[i]->weight, lift_[i]->bias);
         if (o.dimension == 2) lift_[i]->bias.requires_grad_(false);
         lift->register_module(std::to_string(2 * i), holder_of("conv", lift_[i].ptr()));
@@ -226,7 +237,8 @@ FnoImpl::FnoImpl(FnoOptions options) : options_(std::move(options))
 
 void FnoImpl::set_memory(MemoryMode mode)
 {
-    if (mode == MemoryMode::Streamed) throw InvalidInput("FNO: only Transolver has the memory mode `streamed`. Use `recomputed`.");
+    if (mode == MemoryMode::Streamed)
+        throw InvalidInput("FNO: only Transolver has the memory mode `streamed`. Use `recomputed`.");
     memory_ = mode;
 }
 
@@ -241,8 +253,8 @@ void FnoImpl::require_shape(const torch::Tensor& grid) const
     if (fits) return;
     OptionChecks("FNO").refuse("the grid must be (batch, {}, {} extents), and has the shape {}; with the padding {} "
                                "each extent must be at least as large as num_fno_modes {}, of the last one half and 1.",
-                               o.in_channels, o.dimension, c10::str(grid.sizes()), c10::str(c10::IntArrayRef(o.padding)),
-                               c10::str(c10::IntArrayRef(o.num_fno_modes)));
+                               o.in_channels, o.dimension, c10::str(grid.sizes()),
+                               c10::str(c10::IntArrayRef(o.padding)), c10::str(c10::IntArrayRef(o.num_fno_modes)));
 }
 
 torch::Tensor FnoImpl::with_coordinates(const torch::Tensor& grid) const
@@ -254,7 +266,9 @@ torch::Tensor FnoImpl::with_coordinates(const torch::Tensor& grid) const
         std::vector<std::int64_t> shape(grid.dim(), 1);
         shape[dim] = grid.size(dim);
         // In single precision for grids of any type, as in the reference.
-        channels.push_back(zeros + torch::linspace(0, 1, grid.size(dim), grid.options().dtype(torch::kFloat)).to(grid.scalar_type()).view(shape));
+        channels.push_back(zeros + torch::linspace(0, 1, grid.size(dim), grid.options().dtype(torch::kFloat))
+                                       .to(grid.scalar_type())
+                                       .view(shape));
     }
     return torch::cat(channels, 1);
 }

@@ -54,8 +54,8 @@ nlohmann::json with_modes_of_each_direction(nlohmann::json arguments);
 FnoOptions fno_options(const nlohmann::json& arguments);
 nlohmann::json to_json(const FnoOptions& options);
 
-/// A linear map of the channels of each cell, (B, in, extents) to (B, out, extents): a convolution of kernel 1. Parameters `weight` (out, in, 1, ...) and
-/// `bias`.
+/// A linear map of the channels of each cell, (B, in, extents) to (B, out, extents): a convolution of kernel 1.
+/// Parameters `weight` (out, in, 1, ...) and `bias`.
 class CellLinearImpl : public torch::nn::Module {
 public:
     /// Initial values are those of LibTorch's convolutions.

@@ -30,9 +30,10 @@ at::Tensor scale_of(const GridPlane& plane, const at::Device& device)
 /// Scaled coordinates of the vertices along one axis.
 std::vector<float> scaled_line(const GridPlane& plane, int axis)
 {
-    const auto line = (at::linspace(plane.box_min[axis], plane.box_max[axis], plane.resolution[axis], at::TensorOptions(at::kFloat)) *
-                       static_cast<float>(plane.scale()[axis]))
-                          .contiguous();
+    const auto line =
+        (at::linspace(plane.box_min[axis], plane.box_max[axis], plane.resolution[axis], at::TensorOptions(at::kFloat)) *
+         static_cast<float>(plane.scale()[axis]))
+            .contiguous();
     return {line.data_ptr<float>(), line.data_ptr<float>() + line.numel()};
 }
 
@@ -42,7 +43,9 @@ std::pair<std::int64_t, std::int64_t> around(const std::vector<float>& line, flo
     const auto n = static_cast<std::int64_t>(line.size());
     if (n == 1) return {0, 1};
     const float step = (line.back() - line.front()) / static_cast<float>(n - 1);
-    const auto index = [&](float at) { return std::clamp((at - line.front()) / step, -2.0F, static_cast<float>(n) + 2); };
+    const auto index = [&](float at) {
+        return std::clamp((at - line.front()) / step, -2.0F, static_cast<float>(n) + 2);
+    };
     const auto first = static_cast<std::int64_t>(std::ceil(index(place - kReach) - kSlack)),
                last = static_cast<std::int64_t>(std::floor(index(place + kReach) + kSlack));
     return {std::max<std::int64_t>(first, 0), std::min(last + 1, n)};
@@ -77,7 +80,8 @@ std::array<double, 3> GridPlane::scale() const
 at::Tensor GridPlane::vertices(const at::Device& device) const
 {
     std::vector<at::Tensor> lines;
-    for (std::size_t a = 0; a < 3; ++a) lines.push_back(at::linspace(box_min[a], box_max[a], resolution[a], at::TensorOptions(at::kFloat)));
+    for (std::size_t a = 0; a < 3; ++a)
+        lines.push_back(at::linspace(box_min[a], box_max[a], resolution[a], at::TensorOptions(at::kFloat)));
     return at::stack(at::meshgrid(lines, "ij"), -1).reshape({-1, 3}).to(device);
 }
 
@@ -100,7 +104,8 @@ PlanePairs pairs_in_reach(const at::Tensor& points, const GridPlane& plane)
                     for (auto j = y_begin; j < y_end; ++j) {
                         for (auto k = z_begin; k < z_end; ++k) {
                             const float dx = px - x_line[i], dy = py - y_line[j], dz = pz - z_line[k];
-                            if (std::sqrt(dx * dx + dy * dy + dz * dz) > kReach) continue;  // the distance, not its square, as in the reference
+                            if (std::sqrt(dx * dx + dy * dy + dz * dz) > kReach)
+                                continue;  // the distance, not its square, as in the reference
                             found_points[task].push_back(p);
                             found_vertices[task].push_back((i * plane.resolution[1] + j) * plane.resolution[2] + k);
                         }
@@ -122,8 +127,9 @@ PlanePairs nearest_vertices(const at::Tensor& points, const GridPlane& plane, st
 PlanePairs nearest_points(const at::Tensor& cloud, const GridPlane& plane, std::int64_t k)
 {
     if (cloud.size(0) <= k)
-        throw InvalidInput(
-            fmt::format("FIGConvUNet: each vertex hears its knn_k = {} nearest points, and there are {}; there must be more.", k, cloud.size(0)));
+        throw InvalidInput(fmt::format(
+            "FIGConvUNet: each vertex hears its knn_k = {} nearest points, and there are {}; there must be more.", k,
+            cloud.size(0)));
     const auto scale = scale_of(plane, cloud.device());
     const auto neighbors = knn(cloud.detach().to(at::kFloat) * scale, plane.vertices(cloud.device()) * scale, k);
     const auto own = (neighbors.rows < neighbors.num_points).nonzero().squeeze(1);

@@ -8,7 +8,8 @@
 
 namespace meshard {
 
-/// A grid of vertices over a box, fine along two directions and coarse along the third: one of the planes of a factorised grid.
+/// A grid of vertices over a box, fine along two directions and coarse along the third: one of the planes of a
+/// factorised grid.
 struct GridPlane {
     std::array<std::int64_t, 3> resolution{};  ///< number of vertices along x, y, z
     std::int64_t flat_axis = 0;                ///< the coarse direction, 0 to 2

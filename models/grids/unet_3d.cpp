@@ -51,7 +51,9 @@ std::vector<std::string> functional_activations(std::vector<std::string> names =
 at::Tensor activate(const std::string& name, const at::Tensor& x)
 {
     if (name.empty()) return x;
-    return std::find_if(kFunctionalActivations.begin(), kFunctionalActivations.end(), [&](const auto& known) { return known.name == name; })->apply(x);
+    return std::find_if(kFunctionalActivations.begin(), kFunctionalActivations.end(),
+                        [&](const auto& known) { return known.name == name; })
+        ->apply(x);
 }
 
 torch::nn::Conv3dOptions::padding_mode_t padding_mode_named(const std::string& name)
@@ -92,7 +94,8 @@ void read_norm_arguments(const nlohmann::json& arguments, UNet3dOptions& options
         for (const auto& [name, value] : arguments.items()) fits = fits && is_good(name, value);
     }
     if (!fits)
-        OptionChecks("UNet").refuse("normalization_args is " + arguments.dump() + "; expected some of num_groups, eps and affine, as {\"num_groups\": 4}.");
+        OptionChecks("UNet").refuse("normalization_args is " + arguments.dump() +
+                                    "; expected some of num_groups, eps and affine, as {\"num_groups\": 4}.");
     options.norm_groups = arguments.value("num_groups", options.norm_groups);
     options.norm_epsilon = arguments.value("eps", options.norm_epsilon);
     options.norm_affine = arguments.value("affine", options.norm_affine);
@@ -104,31 +107,61 @@ const OptionTable<UNet3dOptions>& unet_3d_option_table()
 {
     using O = UNet3dOptions;
     static const OptionTable<O> table(
-        "UNet", {
-                    {"in_channels", &O::in_channels, "channels of the volume", {.least = 1}},
-                    {"out_channels", &O::out_channels, "channels of the result", {.least = 1}},
-                    {"kernel_size", &O::kernel_size, "cells that a convolution reads along each direction", {.least = 1}},
-                    {"stride", &O::stride, "step of the convolutions", {.least = 1}},
-                    {"model_depth", &O::model_depth, "grids, each half as fine as the one before", {.least = 1, .most = 16}},
-                    {"feature_map_channels", &O::feature_map_channels, "channels of each block of the encoder, fine to coarse", {.least = 1}},
-                    {"num_conv_blocks", &O::num_conv_blocks, "convolutions on each grid", {.least = 1}},
-                    {"conv_activation", &O::conv_activation, "activation behind each convolution", {.words = functional_activations()}},
-                    {"conv_transpose_activation",
-                     &O::conv_transpose_activation,
-                     "activation behind each transposed convolution",
-                     {.words = functional_activations()},
-                     {.none = "\"\""}},
-                    {"padding", &O::padding, "cells that a convolution adds at each end", {.least = 0}},
-                    {"padding_mode", &O::padding_mode, "what these cells hold", {.words = {"zeros", "reflect", "replicate", "circular"}}},
-                    {"pooling_type", &O::pooling_type, "how a grid becomes the next coarser one", {.words = {"MaxPool3d", "AvgPool3d"}}},
-                    {"pool_size", &O::pool_size, "cells along each direction that become one", {.least = 1}},
-                    {"normalization", &O::normalization, "norm behind each convolution", {.words = {"groupnorm", "batchnorm", "layernorm"}}, {.none = "\"\""}},
-                    {"use_attn_gate", &O::use_attn_gate, "scales what the encoder hands to the decoder"},
-                    {"attn_decoder_feature_maps", &O::attn_decoder_feature_maps, "channels of the coarser grid at each gate", {.least = 1}, {.none = "[]"}},
-                    {"attn_feature_map_channels", &O::attn_feature_map_channels, "channels that each gate scales", {.least = 1}, {.none = "[]"}},
-                    {"attn_intermediate_channels", &O::attn_intermediate_channels, "channels within a gate", {.least = 1}, {.none = "0"}},
-                    {"gradient_checkpointing", &O::gradient_checkpointing, "of PhysicsNeMo, without effect here: memory modes do that"},
-                });
+        "UNet",
+        {
+            {"in_channels", &O::in_channels, "channels of the volume", {.least = 1}},
+            {"out_channels", &O::out_channels, "channels of the result", {.least = 1}},
+            {"kernel_size", &O::kernel_size, "cells that a convolution reads along each direction", {.least = 1}},
+            {"stride", &O::stride, "step of the convolutions", {.least = 1}},
+            {"model_depth", &O::model_depth, "grids, each half as fine as the one before", {.least = 1, .most = 16}},
+            {"feature_map_channels",
+             &O::feature_map_channels,
+             "channels of each block of the encoder, fine to coarse",
+             {.least = 1}},
+            {"num_conv_blocks", &O::num_conv_blocks, "convolutions on each grid", {.least = 1}},
+            {"conv_activation",
+             &O::conv_activation,
+             "activation behind each convolution",
+             {.words = functional_activations()}},
+            {"conv_transpose_activation",
+             &O::conv_transpose_activation,
+             "activation behind each transposed convolution",
+             {.words = functional_activations()},
+             {.none = "\"\""}},
+            {"padding", &O::padding, "cells that a convolution adds at each end", {.least = 0}},
+            {"padding_mode",
+             &O::padding_mode,
+             "what these cells hold",
+             {.words = {"zeros", "reflect", "replicate", "circular"}}},
+            {"pooling_type",
+             &O::pooling_type,
+             "how a grid becomes the next coarser one",
+             {.words = {"MaxPool3d", "AvgPool3d"}}},
+            {"pool_size", &O::pool_size, "cells along each direction that become one", {.least = 1}},
+            {"normalization",
+             &O::normalization,
+             "norm behind each convolution",
+             {.words = {"groupnorm", "batchnorm", "layernorm"}},
+             {.none = "\"\""}},
+            {"use_attn_gate", &O::use_attn_gate, "scales what the encoder hands to the decoder"},
+            {"attn_decoder_feature_maps",
+             &O::attn_decoder_feature_maps,
+             "channels of the coarser grid at each gate",
+             {.least = 1},
+             {.none = "[]"}},
+            {"attn_feature_map_channels",
+             &O::attn_feature_map_channels,
+             "channels that each gate scales",
+             {.least = 1},
+             {.none = "[]"}},
+            {"attn_intermediate_channels",
+             &O::attn_intermediate_channels,
+             "channels within a gate",
+             {.least = 1},
+             {.none = "0"}},
+            {"gradient_checkpointing", &O::gradient_checkpointing,
+             "of PhysicsNeMo, without effect here: memory modes do that"},
+        });
     return table;
 }
 
@@ -137,19 +170,22 @@ void UNet3dOptions::validate() const
     unet_3d_option_table().check(*this);
     const OptionChecks checks("UNet");
     if (static_cast<std::int64_t>(feature_map_channels.size()) != model_depth * num_conv_blocks) {
-        checks.refuse("feature_map_channels must have model_depth * num_conv_blocks = {} entries, and has {}.", model_depth * num_conv_blocks,
-                      feature_map_channels.size());
+        checks.refuse("feature_map_channels must have model_depth * num_conv_blocks = {} entries, and has {}.",
+                      model_depth * num_conv_blocks, feature_map_channels.size());
     }
     const auto channels = decoder_channels(*this);
     if (model_depth > 1 && channels[0] != feature_map_channels.back()) {
-        checks.refuse("the last two entries of feature_map_channels must be the same, and are {} and {}.", channels[0], feature_map_channels.back());
+        checks.refuse("the last two entries of feature_map_channels must be the same, and are {} and {}.", channels[0],
+                      feature_map_channels.back());
     }
     if (normalization == "groupnorm") {
         auto normed = feature_map_channels;
         normed.insert(normed.end(), channels.begin(), channels.end());
         for (const auto count : normed) {
             if (count % norm_groups != 0)
-                checks.refuse("normalization_args has num_groups {}, which must divide the channels of each block, and not {}.", norm_groups, count);
+                checks.refuse(
+                    "normalization_args has num_groups {}, which must divide the channels of each block, and not {}.",
+                    norm_groups, count);
         }
     }
     const auto num_levels = model_depth - 1;
@@ -182,7 +218,8 @@ UNet3dOptions unet_3d_options(const nlohmann::json& arguments)
     known.erase(kNormArguments);
     auto options = unet_3d_option_table().read(known);
     if (!of_norm.is_null()) read_norm_arguments(of_norm, options);
-    if (const auto norm = known.find("normalization"); norm != known.end() && norm->is_null()) options.normalization.clear();
+    if (const auto norm = known.find("normalization"); norm != known.end() && norm->is_null())
+        options.normalization.clear();
     return options;
 }
 
@@ -190,15 +227,18 @@ nlohmann::json to_json(const UNet3dOptions& options)
 {
     auto arguments = unet_3d_option_table().write(options);
     const UNet3dOptions defaults;
-    if (options.norm_groups != defaults.norm_groups || options.norm_epsilon != defaults.norm_epsilon || options.norm_affine != defaults.norm_affine)
-        arguments[kNormArguments] = {{"num_groups", options.norm_groups}, {"eps", options.norm_epsilon}, {"affine", options.norm_affine}};
+    if (options.norm_groups != defaults.norm_groups || options.norm_epsilon != defaults.norm_epsilon ||
+        options.norm_affine != defaults.norm_affine)
+        arguments[kNormArguments] = {
+            {"num_groups", options.norm_groups}, {"eps", options.norm_epsilon}, {"affine", options.norm_affine}};
     return arguments;
 }
 
 SkipGateImpl::SkipGateImpl(std::int64_t decoder_channels, std::int64_t skip_channels, std::int64_t channels)
 {
     const auto register_layers = [this](const char* name, std::int64_t in, std::int64_t out) {
-        torch::nn::ModuleList layers(torch::nn::Conv3d(torch::nn::Conv3dOptions(in, out, 1)), torch::nn::LayerNorm(torch::nn::LayerNormOptions({out})));
+        torch::nn::ModuleList layers(torch::nn::Conv3d(torch::nn::Conv3dOptions(in, out, 1)),
+                                     torch::nn::LayerNorm(torch::nn::LayerNormOptions({out})));
         register_module(name, layers);
         return layers;
     };
@@ -218,16 +258,21 @@ torch::Tensor SkipGateImpl::forward(const torch::Tensor& skip)
 
 class UNet3dImpl::Block : public torch::nn::Module {
 public:
-    Block(const torch::nn::Conv3dOptions& conv, const UNet3dOptions& options, bool is_last) : activation_(is_last ? "" : options.conv_activation)
+    Block(const torch::nn::Conv3dOptions& conv, const UNet3dOptions& options, bool is_last)
+        : activation_(is_last ? "" : options.conv_activation)
     {
         const auto normalization = is_last ? std::string() : options.normalization;
         conv_ = register_module("conv3d", torch::nn::Conv3d(conv));
         const auto channels = conv.out_channels();
         if (normalization == "groupnorm")
-            group_ = register_module(
-                "norm", torch::nn::GroupNorm(torch::nn::GroupNormOptions(options.norm_groups, channels).eps(options.norm_epsilon).affine(options.norm_affine)));
-        if (normalization == "batchnorm") batch_ = register_module("norm", torch::nn::BatchNorm3d(torch::nn::BatchNorm3dOptions(channels)));
-        if (normalization == "layernorm") layer_ = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({channels})));
+            group_ =
+                register_module("norm", torch::nn::GroupNorm(torch::nn::GroupNormOptions(options.norm_groups, channels)
+                                                                 .eps(options.norm_epsilon)
+                                                                 .affine(options.norm_affine)));
+        if (normalization == "batchnorm")
+            batch_ = register_module("norm", torch::nn::BatchNorm3d(torch::nn::BatchNorm3dOptions(channels)));
+        if (normalization == "layernorm")
+            layer_ = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({channels})));
     }
 
     /// @param is_repeated   whether this is the second run of a recomputation, which must not update the running
@@ -238,8 +283,9 @@ public:
         if (group_) x = group_(x);
         if (layer_) x = layer_(x.movedim(1, -1)).movedim(-1, 1);
         if (batch_ && is_repeated) {
-            x = torch::batch_norm(x, batch_->weight, batch_->bias, batch_->running_mean.clone(), batch_->running_var.clone(), batch_->is_training(),
-                                  *batch_->options.momentum(), batch_->options.eps(), torch::globalContext().userEnabledCuDNN());
+            x = torch::batch_norm(x, batch_->weight, batch_->bias, batch_->running_mean.clone(),
+                                  batch_->running_var.clone(), batch_->is_training(), *batch_->options.momentum(),
+                                  batch_->options.eps(), torch::globalContext().userEnabledCuDNN());
         } else if (batch_) {
             x = batch_(x);
         }
@@ -261,9 +307,11 @@ class UpsampleImpl : public torch::nn::Module {
 public:
     UpsampleImpl(std::int64_t channels, std::string activation) : activation_(std::move(activation))
     {
-        conv_ = register_module(
-            "conv3d_transpose",
-            torch::nn::ConvTranspose3d(torch::nn::ConvTranspose3dOptions(channels, channels, kUpsampleKernel).stride(2).padding(1).output_padding(1)));
+        conv_ = register_module("conv3d_transpose", torch::nn::ConvTranspose3d(torch::nn::ConvTranspose3dOptions(
+                                                                                   channels, channels, kUpsampleKernel)
+                                                                                   .stride(2)
+                                                                                   .padding(1)
+                                                                                   .output_padding(1)));
     }
 
     torch::Tensor forward(const torch::Tensor& volume) { return activate(activation_, conv_(volume)); }
@@ -340,7 +388,8 @@ UNet3dImpl::UNet3dImpl(UNet3dOptions options) : options_(std::move(options))
     if (!o.use_attn_gate) return;
     torch::nn::ModuleList gates;
     for (std::size_t i = 0; i < up_.size(); ++i) {
-        up_[i]->gate = SkipGate(o.attn_decoder_feature_maps[i], o.attn_feature_map_channels[i], o.attn_intermediate_channels);
+        up_[i]->gate =
+            SkipGate(o.attn_decoder_feature_maps[i], o.attn_feature_map_channels[i], o.attn_intermediate_channels);
         gates->push_back(up_[i]->gate);
     }
     register_module("attention_blocks", gates);
@@ -357,7 +406,8 @@ std::shared_ptr<UNet3dImpl::Block> UNet3dImpl::make_block(std::int64_t in, std::
 
 void UNet3dImpl::set_memory(MemoryMode mode)
 {
-    if (mode == MemoryMode::Streamed) throw InvalidInput("UNet: only Transolver has the memory mode `streamed`. Use `recomputed`.");
+    if (mode == MemoryMode::Streamed)
+        throw InvalidInput("UNet: only Transolver has the memory mode `streamed`. Use `recomputed`.");
     memory_ = mode;
 }
 
@@ -365,9 +415,8 @@ torch::Tensor UNet3dImpl::run(const std::shared_ptr<Level>& level, const std::ve
 {
     if (memory_ == MemoryMode::Stored) return level->forward(inputs, false);
     return checkpoint(
-        [level, has_run = std::make_shared<bool>(false)](const std::vector<torch::Tensor>& given) -> std::vector<torch::Tensor> {
-            return {level->forward(given, std::exchange(*has_run, true))};
-        },
+        [level, has_run = std::make_shared<bool>(false)](const std::vector<torch::Tensor>& given)
+            -> std::vector<torch::Tensor> { return {level->forward(given, std::exchange(*has_run, true))}; },
         inputs)[0];
 }
 
@@ -394,10 +443,11 @@ void UNet3dImpl::require_shape(const torch::Tensor& volume) const
     }
     if (fits) return;
     const bool halves = o.stride == 1 && 2 * o.padding == o.kernel_size - 1 && o.pool_size == 2;
-    OptionChecks("UNet").refuse("the volume must be (batch, {}, X, Y, Z), and has the shape {}. {}", o.in_channels, c10::str(volume.sizes()),
-                                halves ? fmt::format("X, Y and Z must be multiples of {}.", std::int64_t{1} << (o.model_depth - 1))
-                                       : "On the way back each grid must be twice as fine as the one before: with a stride of 1, a padding of "
-                                         "half the kernel and a pool_size of 2 it is.");
+    OptionChecks("UNet").refuse(
+        "the volume must be (batch, {}, X, Y, Z), and has the shape {}. {}", o.in_channels, c10::str(volume.sizes()),
+        halves ? fmt::format("X, Y and Z must be multiples of {}.", std::int64_t{1} << (o.model_depth - 1))
+               : "On the way back each grid must be twice as fine as the one before: with a stride of 1, a padding of "
+                 "half the kernel and a pool_size of 2 it is.");
 }
 
 torch::Tensor UNet3dImpl::forward(const torch::Tensor& volume)

@@ -91,8 +91,8 @@ public:
     /// @throws InvalidInput as `UNet3dOptions::validate`.
     explicit UNet3dImpl(UNet3dOptions options);
 
-    /// (B, in_channels, X, Y, Z) to (B, out_channels, X, Y, Z). With a stride of 1 and a padding of half the kernel, X, Y and Z must be multiples of
-    /// 2^(model_depth - 1).
+    /// (B, in_channels, X, Y, Z) to (B, out_channels, X, Y, Z). With a stride of 1 and a padding of half the kernel, X,
+    /// Y and Z must be multiples of 2^(model_depth - 1).
     /// @throws InvalidInput for another shape, before any message.
     torch::Tensor forward(const torch::Tensor& volume);
 

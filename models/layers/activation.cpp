@@ -24,7 +24,8 @@ constexpr double kInitialSlope = 0.25;  // initial slope of prelu
 std::string lower_case(std::string_view name)
 {
     std::string lower;
-    std::transform(name.begin(), name.end(), std::back_inserter(lower), [](unsigned char c) { return std::tolower(c); });
+    std::transform(name.begin(), name.end(), std::back_inserter(lower),
+                   [](unsigned char c) { return std::tolower(c); });
     return lower;
 }
 
@@ -43,15 +44,19 @@ ActivationImpl::ActivationImpl(std::string_view name)
     function_ = find_activation(wanted);
     if (function_) {
         using Parameter = ActivationFunction::Parameter;
-        if (function_->parameter == Parameter::Slope) parameter_ = register_parameter("weight", torch::full({1}, kInitialSlope));
-        if (function_->parameter == Parameter::Cap) parameter_ = register_buffer("cap", torch::tensor(static_cast<float>(kCap)));
+        if (function_->parameter == Parameter::Slope)
+            parameter_ = register_parameter("weight", torch::full({1}, kInitialSlope));
+        if (function_->parameter == Parameter::Cap)
+            parameter_ = register_buffer("cap", torch::tensor(static_cast<float>(kCap)));
         return;
     }
 
     const auto names = activation_names();
     std::string message = "Activation: '" + std::string(name) + "' is ";
-    message += std::find(kAbsent.begin(), kAbsent.end(), wanted) != kAbsent.end() ? "not implemented yet." : "not known.";
-    if (const auto nearest = nearest_name(wanted, names); !nearest.empty()) message += " Did you mean '" + nearest + "'?";
+    message +=
+        std::find(kAbsent.begin(), kAbsent.end(), wanted) != kAbsent.end() ? "not implemented yet." : "not known.";
+    if (const auto nearest = nearest_name(wanted, names); !nearest.empty())
+        message += " Did you mean '" + nearest + "'?";
     message += " There are:";
     for (const auto& known : names) message += " " + known;
     throw InvalidInput(message + ".");

@@ -14,8 +14,8 @@ namespace meshard {
 
 /// An element-wise activation of ops/slices/activations.h, chosen by its name in checkpoints' `act`, ignoring case.
 ///
-/// `prelu` has one parameter, `weight`; `capped_gelu` and `cappek_leaky_relu` (the reference's spelling) have a buffer, `cap`; the others
-/// have none.
+/// `prelu` has one parameter, `weight`; `capped_gelu` and `cappek_leaky_relu` (the reference's spelling) have a buffer,
+/// `cap`; the others have none.
 class ActivationImpl : public torch::nn::Module {
 public:
     /// @throws InvalidInput for an unknown name; the message lists the known names and the nearest one.

@@ -12,10 +12,12 @@ namespace {
 
 /// Runs `block(inputs)` under `checkpoint`. Backward draws the same noise again and then restores the counter for the
 /// next forward.
-at::Tensor recomputed(const std::shared_ptr<RowNoise>& noise, const EagerBlock& block, const std::vector<at::Tensor>& inputs)
+at::Tensor recomputed(const std::shared_ptr<RowNoise>& noise, const EagerBlock& block,
+                      const std::vector<at::Tensor>& inputs)
 {
     return checkpoint(
-        [block, noise, before = *noise, again = std::make_shared<bool>(false)](const std::vector<at::Tensor>& given) -> std::vector<at::Tensor> {
+        [block, noise, before = *noise,
+         again = std::make_shared<bool>(false)](const std::vector<at::Tensor>& given) -> std::vector<at::Tensor> {
             const auto now = std::exchange(*noise, before);
             auto output = block(given);
             if (std::exchange(*again, true)) *noise = now;
@@ -60,8 +62,8 @@ BlockForm form_of_one(const char* obstacle, MemoryMode memory)
     return memory == MemoryMode::Stored ? BlockForm::Eager : BlockForm::Recomputed;
 }
 
-at::Tensor run_block(const BlockFusion& fusion, MemoryMode memory, const std::shared_ptr<RowNoise>& noise, const EagerBlock& eager,
-                     const std::vector<at::Tensor>& inputs)
+at::Tensor run_block(const BlockFusion& fusion, MemoryMode memory, const std::shared_ptr<RowNoise>& noise,
+                     const EagerBlock& eager, const std::vector<at::Tensor>& inputs)
 {
     const auto& x = inputs.front();
     switch (form_of_one(obstacle_of(x, fusion), memory)) {

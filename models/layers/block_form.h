@@ -54,8 +54,8 @@ using EagerBlock = std::function<at::Tensor(const std::vector<at::Tensor>& input
 /// Runs one block in its form.
 /// @param noise    the noise that the block draws from; a second run in backward draws the same numbers
 /// @param inputs   inputs of `eager`: points (B, N, C), then the others, some of which may be undefined
-at::Tensor run_block(const BlockFusion& fusion, MemoryMode memory, const std::shared_ptr<RowNoise>& noise, const EagerBlock& eager,
-                     const std::vector<at::Tensor>& inputs);
+at::Tensor run_block(const BlockFusion& fusion, MemoryMode memory, const std::shared_ptr<RowNoise>& noise,
+                     const EagerBlock& eager, const std::vector<at::Tensor>& inputs);
 
 /// The form of a block, and the reason if it is not a fused one.
 struct BlockChoice {

@@ -29,7 +29,8 @@ torch::Tensor ConcreteDropoutImpl::forward(const torch::Tensor& x)
 {
     if (!is_training()) return x;
     const auto logit = p_logit_.clamp(-kLargestLogit, kLargestLogit);
-    const auto uniform = (noise_ ? uniform_of_rows(x, *noise_).to(x.scalar_type()) : torch::rand_like(x)).clamp(kEpsilon, 1 - kEpsilon);
+    const auto uniform =
+        (noise_ ? uniform_of_rows(x, *noise_).to(x.scalar_type()) : torch::rand_like(x)).clamp(kEpsilon, 1 - kEpsilon);
     const auto dropped = torch::sigmoid((torch::log(uniform) - torch::log1p(-uniform) + logit) / kSharpness);
     return x * (1 - dropped) / (1 - torch::sigmoid(logit) + kEpsilon);
 }

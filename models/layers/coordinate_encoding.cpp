@@ -36,11 +36,15 @@ constexpr std::uint64_t kSeedOfDirections = 0x6a09e667f3bcc909;
 
 }  // namespace
 
-CoordinateEncodingImpl::CoordinateEncodingImpl(const CoordinateEncodingOptions& options, std::uint64_t seed) : num_frequencies_(options.num_frequencies)
+CoordinateEncodingImpl::CoordinateEncodingImpl(const CoordinateEncodingOptions& options, std::uint64_t seed)
+    : num_frequencies_(options.num_frequencies)
 {
-    if (options.kind != "fourier" && options.kind != "learnable") throw InvalidInput("encoding: '" + options.kind + "' is neither fourier nor learnable.");
-    const bool has_scales = !options.scales.empty() && std::all_of(options.scales.begin(), options.scales.end(), [](double scale) { return scale > 0; });
-    if (num_frequencies_ < 1 || !has_scales) throw InvalidInput("encoding: expected at least one frequency, and scales above 0.");
+    if (options.kind != "fourier" && options.kind != "learnable")
+        throw InvalidInput("encoding: '" + options.kind + "' is neither fourier nor learnable.");
+    const bool has_scales = !options.scales.empty() && std::all_of(options.scales.begin(), options.scales.end(),
+                                                                   [](double scale) { return scale > 0; });
+    if (num_frequencies_ < 1 || !has_scales)
+        throw InvalidInput("encoding: expected at least one frequency, and scales above 0.");
 
     if (options.kind == "fourier") {
         NormalNumbers numbers(seed ^ kSeedOfDirections);
@@ -52,7 +56,8 @@ CoordinateEncodingImpl::CoordinateEncodingImpl(const CoordinateEncodingOptions& 
         return;
     }
     const auto [least, most] = std::minmax_element(options.scales.begin(), options.scales.end());
-    const auto of_axis = torch::linspace(std::log(*least), std::log(*most), num_frequencies_, torch::kDouble).to(torch::kFloat);
+    const auto of_axis =
+        torch::linspace(std::log(*least), std::log(*most), num_frequencies_, torch::kDouble).to(torch::kFloat);
     log_frequencies_ = register_parameter("log_frequencies", of_axis.repeat({3}));
     phases_ = register_parameter("phases", torch::zeros({3 * num_frequencies_}));
 }
@@ -68,7 +73,8 @@ torch::Tensor CoordinateEncodingImpl::forward(const torch::Tensor& places) const
     } else {
         const auto frequencies = log_frequencies_.exp() * turn;
         std::vector<torch::Tensor> of_axes;
-        for (std::int64_t axis = 0; axis < 3; ++axis) of_axes.push_back(along(axis) * frequencies.narrow(0, axis * num_frequencies_, num_frequencies_));
+        for (std::int64_t axis = 0; axis < 3; ++axis)
+            of_axes.push_back(along(axis) * frequencies.narrow(0, axis * num_frequencies_, num_frequencies_));
         angles = torch::cat(of_axes, -1) + phases_;
     }
     return torch::cat({angles.sin(), angles.cos()}, -1);

@@ -37,7 +37,8 @@ LossKind loss_kind(std::string_view name)
     throw InvalidInput("loss: '" + std::string(name) + "' is none of " + names + ".");
 }
 
-FieldLoss::FieldLoss(const FieldLossOptions& options, const std::vector<std::int64_t>& channels, const Normalizer& normalizer)
+FieldLoss::FieldLoss(const FieldLossOptions& options, const std::vector<std::int64_t>& channels,
+                     const Normalizer& normalizer)
     : terms_(options.terms), huber_delta_(options.huber_delta), normalizer_(normalizer)
 {
     const auto num_fields = channels.size();
@@ -52,7 +53,8 @@ FieldLoss::FieldLoss(const FieldLossOptions& options, const std::vector<std::int
         if (own.size() == 1) own.resize(count, own[0]);
         if (own.size() != count) {
             throw InvalidInput(
-                fmt::format("loss: field {} has {} channels, and {} weights. Give one number, or one for each channel.", f + 1, count, own.size()));
+                fmt::format("loss: field {} has {} channels, and {} weights. Give one number, or one for each channel.",
+                            f + 1, count, own.size()));
         }
         weights.insert(weights.end(), own.begin(), own.end());
         of_fields.push_back(std::accumulate(own.begin(), own.end(), 0.0) / static_cast<double>(count));
@@ -65,17 +67,25 @@ FieldLoss::FieldLoss(const FieldLossOptions& options, const std::vector<std::int
     if (!(sum > 0)) throw InvalidInput("loss: the weights of all fields are 0. Give one of them a positive number.");
     has_weights_ = !options.field_weights.empty();
     channel_weights_ = torch::tensor(weights, torch::kDouble).div(sum).to(torch::kFloat).to(normalizer.mean.device());
-    field_weights_ = torch::tensor(of_fields, torch::kDouble).div(sum_of_fields).to(torch::kFloat).to(normalizer.mean.device());
-    field_of_channel_ =
-        torch::tensor(belongs).view({static_cast<std::int64_t>(weights.size()), static_cast<std::int64_t>(num_fields)}).to(normalizer.mean.device());
+    field_weights_ =
+        torch::tensor(of_fields, torch::kDouble).div(sum_of_fields).to(torch::kFloat).to(normalizer.mean.device());
+    field_of_channel_ = torch::tensor(belongs)
+                            .view({static_cast<std::int64_t>(weights.size()), static_cast<std::int64_t>(num_fields)})
+                            .to(normalizer.mean.device());
 }
 
-at::Tensor FieldLoss::term(LossKind kind, const at::Tensor& prediction, const at::Tensor& target, const at::Tensor& point_weights) const
+at::Tensor FieldLoss::term(LossKind kind, const at::Tensor& prediction, const at::Tensor& target,
+                           const at::Tensor& point_weights) const
 {
-    if (kind == LossKind::MeanSquare && !point_weights.defined() && !has_weights_) return mean_squared_error(prediction, target);
+    if (kind == LossKind::MeanSquare && !point_weights.defined() && !has_weights_)
+        return mean_squared_error(prediction, target);
     const auto num_points = static_cast<double>(prediction.size(0) * prediction.size(1));
-    const auto sums = [&](const at::Tensor& values) { return (point_weights.defined() ? values * point_weights : values).sum(at::IntArrayRef{0, 1}); };  // (C)
-    const auto mean = [&](const at::Tensor& values) { return (sums(values) * channel_weights_).sum() / num_points; };                                    // ()
+    const auto sums = [&](const at::Tensor& values) {
+        return (point_weights.defined() ? values * point_weights : values).sum(at::IntArrayRef{0, 1});
+    };  // (C)
+    const auto mean = [&](const at::Tensor& values) {
+        return (sums(values) * channel_weights_).sum() / num_points;
+    };  // ()
     switch (kind) {
     case LossKind::MeanSquare:
         return mean((prediction - target).square());
@@ -88,8 +98,11 @@ at::Tensor FieldLoss::term(LossKind kind, const at::Tensor& prediction, const at
         return (errors / (truths + num_points * kLeastMeanTruth) * channel_weights_).sum();
     }
     case LossKind::RelativeL2: {
-        const auto errors = sums(((prediction - target) * normalizer_.std).square()), truths = sums(normalizer_.denormalize(target).square());
-        const auto of_fields = [&](const at::Tensor& of_channels) { return (of_channels.unsqueeze(-1) * field_of_channel_).sum(0); };  // (F)
+        const auto errors = sums(((prediction - target) * normalizer_.std).square()),
+                   truths = sums(normalizer_.denormalize(target).square());
+        const auto of_fields = [&](const at::Tensor& of_channels) {
+            return (of_channels.unsqueeze(-1) * field_of_channel_).sum(0);
+        };  // (F)
         const auto ratios = of_fields(errors) / of_fields(truths).clamp_min(kLeastFieldTruth);
         return ((ratios + kLeastError).sqrt() * field_weights_).sum();
     }
@@ -97,7 +110,8 @@ at::Tensor FieldLoss::term(LossKind kind, const at::Tensor& prediction, const at
     throw InvalidInput("loss: this kind has no formula.");
 }
 
-at::Tensor FieldLoss::operator()(const at::Tensor& prediction, const at::Tensor& target, const at::Tensor& point_weights) const
+at::Tensor FieldLoss::operator()(const at::Tensor& prediction, const at::Tensor& target,
+                                 const at::Tensor& point_weights) const
 {
     at::Tensor sum;
     for (const auto& [kind, weight] : terms_) {

@@ -27,10 +27,12 @@ public:
     /// @param prediction, target   (1, N, C) in normalised units, plain or cut by rows
     /// @param point_weights        (1, N, 1): weight of each point, with a mean of 1 over all points; undefined: 1
     /// @return (), plain or a pending sum. Relative terms are collective over the ranks over which rows are cut.
-    at::Tensor operator()(const at::Tensor& prediction, const at::Tensor& target, const at::Tensor& point_weights = {}) const;
+    at::Tensor operator()(const at::Tensor& prediction, const at::Tensor& target,
+                          const at::Tensor& point_weights = {}) const;
 
 private:
-    at::Tensor term(LossKind kind, const at::Tensor& prediction, const at::Tensor& target, const at::Tensor& point_weights) const;
+    at::Tensor term(LossKind kind, const at::Tensor& prediction, const at::Tensor& target,
+                    const at::Tensor& point_weights) const;
 
     std::vector<LossTerm> terms_{{}};
     double huber_delta_ = 1;

@@ -13,6 +13,7 @@ namespace meshard {
 /// @param model, name   start of error messages, and the input's name in them
 /// @param grid    extents of the grid; empty for points in any order
 /// @throws InvalidInput if the input is missing or has another shape.
-at::Tensor flat_points(const char* model, const char* name, const at::Tensor& tensor, at::IntArrayRef grid, std::int64_t dim);
+at::Tensor flat_points(const char* model, const char* name, const at::Tensor& tensor, at::IntArrayRef grid,
+                       std::int64_t dim);
 
 }  // namespace meshard

@@ -46,7 +46,8 @@ void set_memory(torch::nn::Module& module, MemoryMode mode);
 /// The modes that `set_memory` takes, the fastest first. The module is left in `own`.
 std::vector<MemoryMode> memory_modes(torch::nn::Module& module, MemoryMode own);
 
-/// The fastest mode of a module with which inference on this process's points keeps at most `bytes` from layer to layer.
+/// The fastest mode of a module with which inference on this process's points keeps at most `bytes` from layer to
+/// layer.
 MemoryMode inference_memory(const torch::nn::Module& module, std::int64_t num_points, std::int64_t bytes);
 
 }  // namespace meshard

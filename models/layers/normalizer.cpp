@@ -24,7 +24,8 @@ std::vector<double> numbers_of(const at::Tensor& channels)
 
 }  // namespace
 
-ChannelStatistics::ChannelStatistics(std::int64_t num_rows, const std::vector<double>& mean, const std::vector<double>& squared_differences)
+ChannelStatistics::ChannelStatistics(std::int64_t num_rows, const std::vector<double>& mean,
+                                     const std::vector<double>& squared_differences)
     : num_rows_(num_rows)
 {
     if (num_rows == 0) return;
@@ -34,7 +35,9 @@ ChannelStatistics::ChannelStatistics(std::int64_t num_rows, const std::vector<do
 
 void ChannelStatistics::add(const at::Tensor& rows)
 {
-    if (rows.dim() != 2) throw InvalidInput(fmt::format("ChannelStatistics: rows must be (points, channels), and have {} dimensions.", rows.dim()));
+    if (rows.dim() != 2)
+        throw InvalidInput(
+            fmt::format("ChannelStatistics: rows must be (points, channels), and have {} dimensions.", rows.dim()));
     const auto n = rows.size(0);
     ChannelStatistics added;
     if (n > 0) {
@@ -53,7 +56,8 @@ void ChannelStatistics::add(const at::Tensor& rows)
 void ChannelStatistics::merge(const ChannelStatistics& other)
 {
     if (mean_.defined() && other.mean_.defined() && other.mean_.size(0) != mean_.size(0)) {
-        throw InvalidInput(fmt::format("ChannelStatistics: {} channels after tensors of {}.", other.mean_.size(0), mean_.size(0)));
+        throw InvalidInput(
+            fmt::format("ChannelStatistics: {} channels after tensors of {}.", other.mean_.size(0), mean_.size(0)));
     }
     if (other.num_rows_ == 0) return;
     const auto before = static_cast<double>(num_rows_);
@@ -91,7 +95,9 @@ std::vector<double> ChannelStatistics::squared_differences() const
 
 Normalizer ChannelStatistics::normalizer(std::span<const std::pair<std::int64_t, std::int64_t>> vectors) const
 {
-    if (num_rows_ < 2) throw InvalidInput(fmt::format("ChannelStatistics: a standard deviation needs at least two rows, and there are {}.", num_rows_));
+    if (num_rows_ < 2)
+        throw InvalidInput(fmt::format(
+            "ChannelStatistics: a standard deviation needs at least two rows, and there are {}.", num_rows_));
     const auto num_channels = mean_.size(0);
     std::vector<float> mean(num_channels), std(num_channels);
     for (std::int64_t c = 0; c < num_channels; ++c) {

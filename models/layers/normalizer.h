@@ -28,7 +28,8 @@ public:
     ChannelStatistics() = default;
     /// Statistics of rows that were added elsewhere. @param mean, squared_differences   for each channel; both empty
     /// for no rows
-    ChannelStatistics(std::int64_t num_rows, const std::vector<double>& mean, const std::vector<double>& squared_differences);
+    ChannelStatistics(std::int64_t num_rows, const std::vector<double>& mean,
+                      const std::vector<double>& squared_differences);
 
     /// @param rows   (N, C)   @throws InvalidInput if C differs from that of earlier tensors.
     void add(const at::Tensor& rows);

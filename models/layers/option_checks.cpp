@@ -20,7 +20,8 @@ bool is_within(const OptionBounds& bounds, double value)
 /// Describes the bounds by the words after "must" in a message.
 std::string bounds_text(const OptionBounds& bounds)
 {
-    if (!std::isfinite(bounds.most)) return fmt::format("be {} {:g}", bounds.above ? "above" : "at least", bounds.least);
+    if (!std::isfinite(bounds.most))
+        return fmt::format("be {} {:g}", bounds.above ? "above" : "at least", bounds.least);
     if (!std::isfinite(bounds.least)) return fmt::format("be at most {:g}", bounds.most);
     return fmt::format("lie in {}{:g}, {:g}]", bounds.above ? '(' : '[', bounds.least, bounds.most);
 }
@@ -32,20 +33,24 @@ void OptionChecks::refuse(const std::string& what) const
     throw InvalidInput(model_ + ": " + what);
 }
 
-void OptionChecks::at_least(std::int64_t least, std::initializer_list<std::pair<const char*, std::int64_t>> options) const
+void OptionChecks::at_least(std::int64_t least,
+                            std::initializer_list<std::pair<const char*, std::int64_t>> options) const
 {
     for (const auto& [name, value] : options) {
         if (value < least) refuse("{} must be at least {}, and is {}.", name, least, value);
     }
 }
 
-void OptionChecks::one_of(const std::string& name, const std::string& value, const std::vector<std::string>& allowed) const
+void OptionChecks::one_of(const std::string& name, const std::string& value,
+                          const std::vector<std::string>& allowed) const
 {
     if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
     std::string list;
-    for (std::size_t i = 0; i < allowed.size(); ++i) list += (i == 0 ? "" : i + 1 == allowed.size() ? " or " : ", ") + allowed[i];
+    for (std::size_t i = 0; i < allowed.size(); ++i)
+        list += (i == 0 ? "" : i + 1 == allowed.size() ? " or " : ", ") + allowed[i];
     const auto nearest = nearest_name(value, allowed);
-    refuse(name + " must be " + list + ", and is '" + value + "'." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    refuse(name + " must be " + list + ", and is '" + value + "'." +
+           (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
 }
 
 void OptionChecks::multiple(const char* name, std::int64_t value, const char* of_name, std::int64_t of) const
@@ -63,7 +68,8 @@ void OptionChecks::within(const OptionBounds& bounds, const std::string& name, d
 {
     const bool is_bounded = std::isfinite(bounds.least) || std::isfinite(bounds.most);
     if (!is_bounded || (std::isfinite(value) && is_within(bounds, value))) return;
-    refuse("{} must {}{}, and is {:g}.", name, bounds_text(bounds), std::isfinite(bounds.most) ? "" : " and finite", value);
+    refuse("{} must {}{}, and is {:g}.", name, bounds_text(bounds), std::isfinite(bounds.most) ? "" : " and finite",
+           value);
 }
 
 void OptionChecks::within(const OptionBounds& bounds, const std::string& name, const std::string& value) const

@@ -21,17 +21,18 @@ namespace meshard {
 
 /// A member of a struct of options.
 template <class Options>
-using OptionMember = std::variant<bool Options::*, std::int64_t Options::*, double Options::*, std::string Options::*, std::vector<std::int64_t> Options::*,
-                                  std::vector<double> Options::*, std::vector<std::string> Options::*>;
+using OptionMember = std::variant<bool Options::*, std::int64_t Options::*, double Options::*, std::string Options::*,
+                                  std::vector<std::int64_t> Options::*, std::vector<double> Options::*,
+                                  std::vector<std::string> Options::*>;
 
 /// Less common properties of an option.
 template <class Options>
 struct OptionTraits {
     bool Options::* only_with = nullptr;  ///< the bounds are checked only if this other option is set; null: always
-    std::string none = {};                ///< the value, as JSON, that checkpoints write as null; not checked against the bounds
-    bool one_or_more = false;             ///< a list with one entry is written as that entry
-    bool is_extension = false;            ///< unknown to other programs: written only if it is not the default
-    bool is_for_programs = false;         ///< cannot be set in a configuration
+    std::string none = {};      ///< the value, as JSON, that checkpoints write as null; not checked against the bounds
+    bool one_or_more = false;   ///< a list with one entry is written as that entry
+    bool is_extension = false;  ///< unknown to other programs: written only if it is not the default
+    bool is_for_programs = false;  ///< cannot be set in a configuration
 };
 
 /// Declares an argument of a model's constructor. Its type is the member's, its default the member's initial value.
@@ -106,7 +107,10 @@ template <class Options>
 class OptionTable {
 public:
     /// @param model   begins error messages
-    OptionTable(std::string model, std::vector<Option<Options>> options) : model_(std::move(model)), options_(std::move(options)) {}
+    OptionTable(std::string model, std::vector<Option<Options>> options)
+        : model_(std::move(model)), options_(std::move(options))
+    {
+    }
 
     /// Reads options from the arguments of a checkpoint; absent and null ones keep their defaults, and a value is taken
     /// as a list of one.
@@ -119,7 +123,8 @@ public:
         for (const auto& option : options_) {
             const auto found = arguments.find(option.name);
             if (found == arguments.end() || found->is_null()) continue;
-            std::visit([&](auto member) { options.*member = value_of(option.name, *found, options.*member); }, option.member);
+            std::visit([&](auto member) { options.*member = value_of(option.name, *found, options.*member); },
+                       option.member);
         }
         return options;
     }
@@ -130,7 +135,8 @@ public:
         auto arguments = write_all(options);
         const auto defaults = write_all(Options());
         for (const auto& option : options_) {
-            if (option.traits.is_extension && arguments[option.name] == defaults[option.name]) arguments.erase(option.name);
+            if (option.traits.is_extension && arguments[option.name] == defaults[option.name])
+                arguments.erase(option.name);
         }
         return arguments;
     }
@@ -147,7 +153,8 @@ public:
             std::visit(
                 [&](auto member) {
                     const auto& value = options.*member;
-                    if (nlohmann::json(value).dump() != option.traits.none) checks.within(option.bounds, option.name, value);
+                    if (nlohmann::json(value).dump() != option.traits.none)
+                        checks.within(option.bounds, option.name, value);
                 },
                 option.member);
         }
@@ -159,7 +166,9 @@ public:
         std::vector<OptionInfo> infos;
         for (const auto& option : options_) {
             const auto& traits = option.traits;
-            if (!traits.is_for_programs) infos.push_back({option.name, option.meaning, option.bounds, traits.only_with ? name_of(traits.only_with) : ""});
+            if (!traits.is_for_programs)
+                infos.push_back(
+                    {option.name, option.meaning, option.bounds, traits.only_with ? name_of(traits.only_with) : ""});
         }
         return infos;
     }
@@ -183,7 +192,8 @@ private:
             names.push_back(option.name);
         }
         const auto nearest = nearest_name(name, names);
-        throw InvalidInput(model_ + ": there is no argument '" + name + "'." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+        throw InvalidInput(model_ + ": there is no argument '" + name + "'." +
+                           (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
     }
 
     template <class Value>
@@ -192,7 +202,8 @@ private:
         const bool is_list = nlohmann::json(like).is_array();
         const auto whole = is_list && given.is_primitive() ? nlohmann::json::array({given}) : given;
         if (!detail::is_value(whole, &like)) {
-            throw InvalidInput(model_ + ": " + name + " cannot be " + given.dump() + "; expected " + detail::type_text(&like) + ".");
+            throw InvalidInput(model_ + ": " + name + " cannot be " + given.dump() + "; expected " +
+                               detail::type_text(&like) + ".");
         }
         return whole.template get<Value>();
     }
@@ -225,17 +236,19 @@ private:
 
 /// Converts the options of a base struct to options of a derived struct, and appends `more`.
 template <class Options, class Base>
-std::vector<Option<Options>> inherited_options(const std::vector<Option<Base>>& options, std::vector<Option<Options>> more)
+std::vector<Option<Options>> inherited_options(const std::vector<Option<Base>>& options,
+                                               std::vector<Option<Options>> more)
 {
     std::vector<Option<Options>> all;
     for (const auto& option : options) {
         const auto member = std::visit([](auto of_base) { return OptionMember<Options>(of_base); }, option.member);
         const auto& traits = option.traits;
-        all.push_back({option.name,
-                       member,
-                       option.meaning,
-                       option.bounds,
-                       {traits.only_with, traits.none, traits.one_or_more, traits.is_extension, traits.is_for_programs}});
+        all.push_back(
+            {option.name,
+             member,
+             option.meaning,
+             option.bounds,
+             {traits.only_with, traits.none, traits.one_or_more, traits.is_extension, traits.is_for_programs}});
     }
     std::move(more.begin(), more.end(), std::back_inserter(all));
     return all;

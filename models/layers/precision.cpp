@@ -51,8 +51,8 @@ void allow_tf32(bool allowed)
 }
 
 PrecisionGuard::PrecisionGuard(Precision precision, c10::DeviceType device)
-    : device_(device), was_enabled_(at::autocast::is_autocast_enabled(device_)), was_caching_(at::autocast::is_autocast_cache_enabled()),
-      type_before_(at::autocast::get_autocast_dtype(device_))
+    : device_(device), was_enabled_(at::autocast::is_autocast_enabled(device_)),
+      was_caching_(at::autocast::is_autocast_cache_enabled()), type_before_(at::autocast::get_autocast_dtype(device_))
 {
     const auto type = autocast_type(precision);
     at::autocast::set_autocast_enabled(device_, type.has_value());

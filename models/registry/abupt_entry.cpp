@@ -41,7 +41,8 @@ constexpr double kShapeNetRadius = 9;  // the authors' value for cars in such a 
 /// Numbers of points of each kind to draw, with the values for checkpoints that lack them.
 const Json& numbers_of_points()
 {
-    static const Json numbers{{kGeometryPoints, 8192}, {kSupernodes, 1024}, {kSurfaceAnchors, 1024}, {kVolumeAnchors, 1024}};
+    static const Json numbers{
+        {kGeometryPoints, 8192}, {kSupernodes, 1024}, {kSurfaceAnchors, 1024}, {kVolumeAnchors, 1024}};
     return numbers;
 }
 
@@ -60,10 +61,12 @@ void check_arguments(const Json& arguments)
     ModelBox(arguments.at(kAnchorBox), kAbUpt, kAnchorBox);
     if (const auto& where = arguments.at(kAnchors); where != kAmongPoints && where != "body")
         checks.refuse(std::string(kAnchors) + " is " + where.dump() + "; expected points or body.");
-    for (const auto& [name, count] : numbers_of_points().items()) checks.at_least(1, {{name.c_str(), arguments.at(name).get<std::int64_t>()}});
+    for (const auto& [name, count] : numbers_of_points().items())
+        checks.at_least(1, {{name.c_str(), arguments.at(name).get<std::int64_t>()}});
     if (arguments.at(kSupernodes).get<std::int64_t>() > arguments.at(kGeometryPoints).get<std::int64_t>())
-        checks.refuse(std::string(kSupernodes) + " is " + arguments.at(kSupernodes).dump() + "; supernodes are some of the geometry's points, of which " +
-                      kGeometryPoints + " says " + arguments.at(kGeometryPoints).dump() + ".");
+        checks.refuse(std::string(kSupernodes) + " is " + arguments.at(kSupernodes).dump() +
+                      "; supernodes are some of the geometry's points, of which " + kGeometryPoints + " says " +
+                      arguments.at(kGeometryPoints).dump() + ".");
 }
 
 /// Points drawn for a body, (1, n, 3) each, in the coordinates of the points; anchors only if they are requested.
@@ -74,12 +77,14 @@ struct BodyPoints {
 /// Draws points on a body and around it, with the same random numbers in every run.
 class PointsOfBody {
 public:
-    PointsOfBody(const CaseBody& body, std::uint64_t seed) : body_(body), numbers_(at::make_generator<at::CPUGeneratorImpl>(seed))
+    PointsOfBody(const CaseBody& body, std::uint64_t seed)
+        : body_(body), numbers_(at::make_generator<at::CPUGeneratorImpl>(seed))
     {
         const auto triangles = triangles_of(body);
         corners_ = triangles.corners;
         areas_ = triangles.areas.cumsum(0);
-        if (!(areas_.size(0) > 0 && areas_[-1].item<double>() > 0)) throw InvalidInput("AB-UPT: the body of a case has no triangle with an area.");
+        if (!(areas_.size(0) > 0 && areas_[-1].item<double>() > 0))
+            throw InvalidInput("AB-UPT: the body of a case has no triangle with an area.");
         const auto places = corners_.flatten(0, 1);
         diameter_ = (std::get<0>(places.max(0)) - std::get<0>(places.min(0))).norm().item<double>();
     }
@@ -91,7 +96,8 @@ public:
         const auto faces = torch::searchsorted(areas_, shares * areas_[-1]).clamp_max(areas_.size(0) - 1);
         const auto of_faces = corners_.index_select(0, faces);
         const auto along = uniform({count, 1}).sqrt(), across = uniform({count, 1});
-        return (1 - along) * of_faces.select(1, 0) + along * (1 - across) * of_faces.select(1, 1) + along * across * of_faces.select(1, 2);
+        return (1 - along) * of_faces.select(1, 0) + along * (1 - across) * of_faces.select(1, 1) +
+               along * across * of_faces.select(1, 2);
     }
 
     /// (count, 3): outside the body and inside the box. Half of the candidates are anywhere in the box, half near the
@@ -110,15 +116,17 @@ public:
             const auto near = on_surface(count) + away / away.norm(2, -1, true) * distances;
             const auto anywhere = low + (high - low) * uniform({count, 3});
             const auto tries = torch::stack({near, anywhere}, 1).flatten(0, 1);
-            const auto distance = signed_distance(vertices, body_.triangles, tries, {.sign = SurfaceSign::WindingNumber}).distances;
+            const auto distance =
+                signed_distance(vertices, body_.triangles, tries, {.sign = SurfaceSign::WindingNumber}).distances;
             const auto is_good = ((tries >= low) & (tries <= high)).all(-1) & (distance > 0);
             kept.push_back(tries.index({is_good}));
             num_kept += kept.back().size(0);
         }
         if (num_kept < count)
-            throw InvalidInput(fmt::format("AB-UPT: of {} places in and around volume_box only {} are in it and outside of the body. "
-                                           "Set model.volume_box, in the coordinates of the points, around the body and the volume.",
-                                           2 * kMostTries * count, num_kept));
+            throw InvalidInput(
+                fmt::format("AB-UPT: of {} places in and around volume_box only {} are in it and outside of the body. "
+                            "Set model.volume_box, in the coordinates of the points, around the body and the volume.",
+                            2 * kMostTries * count, num_kept));
         return torch::cat(kept).narrow(0, 0, count);
     }
 
@@ -136,12 +144,15 @@ class SplitPoints {
 public:
     /// @param positions    (1, N, 3)
     /// @param num_anchors  number of anchors; all points are anchors if there are no more
-    SplitPoints(const at::Tensor& positions, std::int64_t num_anchors, std::uint64_t seed) : positions_(positions), anchors_(positions)
+    SplitPoints(const at::Tensor& positions, std::int64_t num_anchors, std::uint64_t seed)
+        : positions_(positions), anchors_(positions)
     {
         if (num_anchors >= positions.size(1)) return;
         const auto options = to_local(positions).options().dtype(at::kLong);
-        const auto chosen = random_sample(unbind_clouds(kAbUpt, "positions", positions).at(0), num_anchors, seed).rows.to(options.device());
-        const auto others = torch::ones({to_local(positions).size(1)}, options).index_fill(0, chosen, 0).nonzero().squeeze(1);
+        const auto chosen = random_sample(unbind_clouds(kAbUpt, "positions", positions).at(0), num_anchors, seed)
+                                .rows.to(options.device());
+        const auto others =
+            torch::ones({to_local(positions).size(1)}, options).index_fill(0, chosen, 0).nonzero().squeeze(1);
         places_ = std::get<1>(torch::cat({chosen, others}).sort());
         anchors_ = own_rows(chosen);
         queries_ = own_rows(others);
@@ -199,7 +210,8 @@ TORCH_MODULE(AnchorDraws);
 class AbUptOfCases {
 public:
     explicit AbUptOfCases(const Json& arguments)
-        : arguments_(arguments), box_(arguments.at(kAnchorBox), kAbUpt, kAnchorBox), model_(options_without_points(arguments))
+        : arguments_(arguments), box_(arguments.at(kAnchorBox), kAbUpt, kAnchorBox),
+          model_(options_without_points(arguments))
     {
         model_->register_module("anchor_draws", draws_);
     }
@@ -216,13 +228,16 @@ public:
         inputs.supernodes = seen(cut_as(drawn.supernodes, any.positions));
         const auto of_surface = split(surface ? surface : volume->other_part.get(), kSurfaceAnchors);
         const auto of_volume = split(volume ? volume : surface->other_part.get(), kVolumeAnchors);
-        inputs.surface_anchors = seen(of_surface ? of_surface->anchors() : cut_as(surface_anchors_of(drawn, *any.body), any.positions));
-        inputs.volume_anchors = seen(of_volume ? of_volume->anchors() : cut_as(volume_anchors_of(drawn, *any.body), any.positions));
+        inputs.surface_anchors =
+            seen(of_surface ? of_surface->anchors() : cut_as(surface_anchors_of(drawn, *any.body), any.positions));
+        inputs.volume_anchors =
+            seen(of_volume ? of_volume->anchors() : cut_as(volume_anchors_of(drawn, *any.body), any.positions));
         if (surface) inputs.surface_queries = queries_of(*surface, of_surface);
         if (volume) inputs.volume_queries = queries_of(*volume, of_volume);
         if (model_->options().condition_dim > 0) inputs.condition = any.constants;
         const auto outputs = model_->forward(inputs);
-        const auto fields = [](const std::optional<SplitPoints>& points, const at::Tensor& of_anchors, const at::Tensor& of_queries) {
+        const auto fields = [](const std::optional<SplitPoints>& points, const at::Tensor& of_anchors,
+                               const at::Tensor& of_queries) {
             return points ? points->in_order(of_anchors, of_queries) : of_queries;
         };
         PartFields found;
@@ -257,7 +272,8 @@ private:
                 throw InvalidInput("AB-UPT: no corner of the body lies in volume_box. Set model.volume_box, in the "
                                    "coordinates of the points, around the body.");
             const auto geometry = as_cloud(PointsOfBody(*body, 0).on_surface(count(kGeometryPoints)));
-            const auto every = torch::arange(count(kSupernodes), torch::kLong) * count(kGeometryPoints) / count(kSupernodes);
+            const auto every =
+                torch::arange(count(kSupernodes), torch::kLong) * count(kGeometryPoints) / count(kSupernodes);
             points = {geometry, geometry.index_select(1, every.to(torch::kLong)), {}, {}};
             owner = body;
         }
@@ -266,14 +282,16 @@ private:
 
     const at::Tensor& surface_anchors_of(BodyPoints& drawn, const CaseBody& body) const
     {
-        if (!drawn.surface_anchors.defined()) drawn.surface_anchors = as_cloud(PointsOfBody(body, 1).on_surface(count(kSurfaceAnchors)));
+        if (!drawn.surface_anchors.defined())
+            drawn.surface_anchors = as_cloud(PointsOfBody(body, 1).on_surface(count(kSurfaceAnchors)));
         return drawn.surface_anchors;
     }
 
     const at::Tensor& volume_anchors_of(BodyPoints& drawn, const CaseBody& body) const
     {
         const torch::NoGradGuard no_grad;
-        if (!drawn.volume_anchors.defined()) drawn.volume_anchors = as_cloud(PointsOfBody(body, 2).in_volume(count(kVolumeAnchors), box_));
+        if (!drawn.volume_anchors.defined())
+            drawn.volume_anchors = as_cloud(PointsOfBody(body, 2).in_volume(count(kVolumeAnchors), box_));
         return drawn.volume_anchors;
     }
 
@@ -292,7 +310,8 @@ private:
             if (!axes[axis].is_shard()) continue;
             const auto extents = even_extents(whole.size(1), static_cast<std::int64_t>(axes[axis].extents->size()));
             const auto rank = cut->device_mesh->coordinate(static_cast<std::int64_t>(axis));
-            own = whole.narrow(1, std::accumulate(extents.begin(), extents.begin() + rank, std::int64_t{0}), extents[rank]);
+            own = whole.narrow(1, std::accumulate(extents.begin(), extents.begin() + rank, std::int64_t{0}),
+                               extents[rank]);
             axes[axis] = {Shard(1), std::make_shared<const Extents>(extents), 1};
         }
         return from_local(own.clone(), make_spec(cut->device_mesh, axes));
@@ -319,7 +338,8 @@ MadePartModel make_abupt(const Json& arguments)
             .forward = [](const PointInputs& /*inputs*/) -> at::Tensor {
                 throw InvalidInput("AB-UPT: a model of surface and volume takes the points of one or both by name.");
             },
-            .forward_parts = [cases](const PointInputs* surface, const PointInputs* volume) { return cases->forward(surface, volume); }};
+            .forward_parts = [cases](const PointInputs* surface,
+                                     const PointInputs* volume) { return cases->forward(surface, volume); }};
 }
 
 }  // namespace
@@ -337,7 +357,8 @@ ModelEntry abupt_entry()
                      "where anchors lie: some of the case's points, others in each step, or places on the body and "
                      "around it, always the same",
                      {.words = {kAmongPoints, "body"}}});
-    infos.push_back({kAnchorBox, "box of the volume's anchors, lowest x, y, z, then highest, in the coordinates of the points"});
+    infos.push_back(
+        {kAnchorBox, "box of the volume's anchors, lowest x, y, z, then highest, in the coordinates of the points"});
     infos.push_back({kGeometryPoints, "points drawn on the body, of which supernodes are told", positive});
     infos.push_back({kSupernodes, "of these points, those to which anchors and points listen", positive});
     infos.push_back({kSurfaceAnchors, "points of the surface to which all others listen", positive});

@@ -18,7 +18,8 @@ struct CoefficientHeadImpl : torch::nn::Module {
     /// (B, N, features) to (B, coefficients)
     at::Tensor forward(const at::Tensor& features)
     {
-        const auto mean = features.to(hidden->weight.scalar_type()).sum(1) / static_cast<double>(features.size(1));  // (B, features)
+        const auto mean =
+            features.to(hidden->weight.scalar_type()).sum(1) / static_cast<double>(features.size(1));  // (B, features)
         return out->forward(torch::gelu(hidden->forward(mean)));
     }
 
@@ -28,7 +29,8 @@ TORCH_MODULE(CoefficientHead);
 
 }  // namespace
 
-std::function<FieldsAndCoefficients(const PointInputs&)> add_coefficient_head(Model& model, std::int64_t num_features, std::int64_t num_coefficients)
+std::function<FieldsAndCoefficients(const PointInputs&)> add_coefficient_head(Model& model, std::int64_t num_features,
+                                                                              std::int64_t num_coefficients)
 {
     CoefficientHead head(num_features, num_coefficients);
     add_part(model, "coefficients", head.ptr(), "the head's. Leave training.coefficient_weights out.");
@@ -44,11 +46,13 @@ std::function<FieldsAndCoefficients(const PointInputs&)> add_coefficient_head(Mo
     };
 }
 
-std::vector<double> physical_coefficients(const at::Tensor& coefficients, const std::vector<double>& means, const std::vector<double>& deviations)
+std::vector<double> physical_coefficients(const at::Tensor& coefficients, const std::vector<double>& means,
+                                          const std::vector<double>& deviations)
 {
     const auto whole = (is_sharded(coefficients) ? full_tensor(coefficients) : coefficients).to(torch::kDouble).cpu();
     std::vector<double> values;
-    for (std::int64_t k = 0; k < whole.size(1); ++k) values.push_back(whole[0][k].item<double>() * deviations[k] + means[k]);
+    for (std::int64_t k = 0; k < whole.size(1); ++k)
+        values.push_back(whole[0][k].item<double>() * deviations[k] + means[k]);
     return values;
 }
 

@@ -21,10 +21,12 @@ struct FieldsAndCoefficients {
 /// those of the module as `coefficients.*`, with initial values from LibTorch's default generator. From then on
 /// `model.forward` returns the fields only.
 /// @throws InvalidInput for a model that has a part `coefficients`
-std::function<FieldsAndCoefficients(const PointInputs&)> add_coefficient_head(Model& model, std::int64_t num_features, std::int64_t num_coefficients);
+std::function<FieldsAndCoefficients(const PointInputs&)> add_coefficient_head(Model& model, std::int64_t num_features,
+                                                                              std::int64_t num_coefficients);
 
 /// Converts coefficients of a case (1, coefficients), which the head learns with mean 0 and deviation 1, to their own
 /// units. Collective if they are sharded.
-std::vector<double> physical_coefficients(const at::Tensor& coefficients, const std::vector<double>& means, const std::vector<double>& deviations);
+std::vector<double> physical_coefficients(const at::Tensor& coefficients, const std::vector<double>& means,
+                                          const std::vector<double>& deviations);
 
 }  // namespace meshard

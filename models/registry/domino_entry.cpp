@@ -40,36 +40,62 @@ struct ShortName {
 const std::vector<ShortName>& short_names()
 {
     static const std::vector<ShortName> names{
-        {{"interp_res", "cells of the grids along x, y and z, multiples of 8 (processor conv) or 4 (unet)", {.least = 4}}, "/interp_res"},
-        {{"geometry_encoding_type", "what the grids are told: the body's points, the distance to it, or both", {.words = {"both", "stl", "sdf"}}},
+        {{"interp_res",
+          "cells of the grids along x, y and z, multiples of 8 (processor conv) or 4 (unet)",
+          {.least = 4}},
+         "/interp_res"},
+        {{"geometry_encoding_type",
+          "what the grids are told: the body's points, the distance to it, or both",
+          {.words = {"both", "stl", "sdf"}}},
          "/geometry_encoding_type"},
-        {{"combine_volume_surface", "each part is told of both grids; for cases with surface and volume"}, "/combine_volume_surface"},
-        {{"processor_type", "network of the grids", {.words = {"unet", "conv"}}}, "/geometry_rep/geo_processor/processor_type"},
+        {{"combine_volume_surface", "each part is told of both grids; for cases with surface and volume"},
+         "/combine_volume_surface"},
+        {{"processor_type", "network of the grids", {.words = {"unet", "conv"}}},
+         "/geometry_rep/geo_processor/processor_type"},
         {{"base_filters", "its channels on the finest grid", {.least = 1}}, "/geometry_rep/geo_processor/base_filters"},
         {{"self_attention", "gates in the processor unet"}, "/geometry_rep/geo_processor/self_attention"},
-        {{"cross_attention", "one more U-Net over all channels of an encoding"}, "/geometry_rep/geo_processor/cross_attention"},
-        {{"base_neurons", "width of the networks of the body's points around a cell", {.least = 1}}, "/geometry_rep/geo_conv/base_neurons"},
-        {{"surface_radii", "radii around cells of the surface's grid, in its box of width 2", {.least = 0, .above = true}},
+        {{"cross_attention", "one more U-Net over all channels of an encoding"},
+         "/geometry_rep/geo_processor/cross_attention"},
+        {{"base_neurons", "width of the networks of the body's points around a cell", {.least = 1}},
+         "/geometry_rep/geo_conv/base_neurons"},
+        {{"surface_radii",
+          "radii around cells of the surface's grid, in its box of width 2",
+          {.least = 0, .above = true}},
          "/geometry_rep/geo_conv/surface_radii"},
-        {{"surface_neighbors_in_radius", "body's points that each radius takes at most", {.least = 1}}, "/geometry_rep/geo_conv/surface_neighbors_in_radius"},
-        {{"volume_radii", "the same of the volume's grid", {.least = 0, .above = true}}, "/geometry_rep/geo_conv/volume_radii"},
-        {{"volume_neighbors_in_radius", "the same of the volume's grid", {.least = 1}}, "/geometry_rep/geo_conv/volume_neighbors_in_radius"},
+        {{"surface_neighbors_in_radius", "body's points that each radius takes at most", {.least = 1}},
+         "/geometry_rep/geo_conv/surface_neighbors_in_radius"},
+        {{"volume_radii", "the same of the volume's grid", {.least = 0, .above = true}},
+         "/geometry_rep/geo_conv/volume_radii"},
+        {{"volume_neighbors_in_radius", "the same of the volume's grid", {.least = 1}},
+         "/geometry_rep/geo_conv/volume_neighbors_in_radius"},
         {{"surface_sdf_scaling_factor", "scales of the distance in the surface's grid", {.least = 0, .above = true}},
          "/geometry_rep/geo_processor/surface_sdf_scaling_factor"},
-        {{"volume_sdf_scaling_factor", "scales of the distance in the volume's grid and at its points", {.least = 0, .above = true}},
+        {{"volume_sdf_scaling_factor",
+          "scales of the distance in the volume's grid and at its points",
+          {.least = 0, .above = true}},
          "/geometry_rep/geo_processor/volume_sdf_scaling_factor"},
-        {{"local_surface_radii", "radii within which a point of the surface is told of cells", {.least = 0, .above = true}}, "/geometry_local/surface_radii"},
-        {{"local_surface_neighbors", "cells that each radius takes at most", {.least = 1}}, "/geometry_local/surface_neighbors_in_radius"},
+        {{"local_surface_radii",
+          "radii within which a point of the surface is told of cells",
+          {.least = 0, .above = true}},
+         "/geometry_local/surface_radii"},
+        {{"local_surface_neighbors", "cells that each radius takes at most", {.least = 1}},
+         "/geometry_local/surface_neighbors_in_radius"},
         {{"local_volume_radii", "the same of the volume", {.least = 0, .above = true}}, "/geometry_local/volume_radii"},
-        {{"local_volume_neighbors", "the same of the volume", {.least = 1}}, "/geometry_local/volume_neighbors_in_radius"},
-        {{"num_neighbors_surface", "points of a stencil of the surface, its centre among them", {.least = 1}}, "/num_neighbors_surface"},
-        {{"num_neighbors_volume", "points drawn around a point of the volume; 1: no stencil", {.least = 1}}, "/num_neighbors_volume"},
-        {{"use_sdf_in_basis_func", "points of the volume are told their distance to the body"}, "/use_sdf_in_basis_func"},
+        {{"local_volume_neighbors", "the same of the volume", {.least = 1}},
+         "/geometry_local/volume_neighbors_in_radius"},
+        {{"num_neighbors_surface", "points of a stencil of the surface, its centre among them", {.least = 1}},
+         "/num_neighbors_surface"},
+        {{"num_neighbors_volume", "points drawn around a point of the volume; 1: no stencil", {.least = 1}},
+         "/num_neighbors_volume"},
+        {{"use_sdf_in_basis_func", "points of the volume are told their distance to the body"},
+         "/use_sdf_in_basis_func"},
         {{"use_surface_normals", "points of the surface are told their normals"}, "/use_surface_normals"},
         {{"use_surface_area", "and their areas"}, "/use_surface_area"},
-        {{"basis_width", "width of the basis networks, of which each channel has one", {.least = 1}}, "/nn_basis_functions/base_layer"},
+        {{"basis_width", "width of the basis networks, of which each channel has one", {.least = 1}},
+         "/nn_basis_functions/base_layer"},
         {{"position_width", "width of the networks of places", {.least = 1}}, "/position_encoder/base_neurons"},
-        {{"aggregation_width", "width of the last networks, of which each channel has one", {.least = 1}}, "/aggregation_model/base_layer"},
+        {{"aggregation_width", "width of the last networks, of which each channel has one", {.least = 1}},
+         "/aggregation_model/base_layer"},
         {{"parameter_width", "width of the network of data.constants", {.least = 1}}, "/parameter_model/base_layer"},
     };
     return names;
@@ -145,13 +171,16 @@ at::Tensor center_of_mass(const CaseBody& body)
 
 /// For each query the rows of `told` at its `count` nearest points, (queries, count, numbers). The search has found one
 /// more, since the query may be one of them.
-at::Tensor around_drawn(const at::Tensor& told, const Neighbors& found, const at::Tensor& ids_of_queries, std::int64_t count)
+at::Tensor around_drawn(const at::Tensor& told, const Neighbors& found, const at::Tensor& ids_of_queries,
+                        std::int64_t count)
 {
     const auto num_queries = ids_of_queries.size(0), num_found = count + 1;
     const auto rows = gather_neighbors(told, found).view({num_queries, num_found, told.size(-1)});
     // Moves the query itself behind the others, which keep their order.
-    const auto is_itself = (found.ids.view({num_queries, num_found}) == ids_of_queries.to(found.ids.device()).unsqueeze(1)).to(at::kInt);
-    const auto order = std::get<1>(is_itself.sort(/*stable=*/true, /*dim=*/1, /*descending=*/false)).narrow(1, 0, count);
+    const auto is_itself =
+        (found.ids.view({num_queries, num_found}) == ids_of_queries.to(found.ids.device()).unsqueeze(1)).to(at::kInt);
+    const auto order =
+        std::get<1>(is_itself.sort(/*stable=*/true, /*dim=*/1, /*descending=*/false)).narrow(1, 0, count);
     return rows.gather(1, order.to(rows.device()).unsqueeze(-1).expand({-1, -1, rows.size(-1)}));
 }
 
@@ -160,8 +189,9 @@ at::Tensor around_drawn(const at::Tensor& told, const Neighbors& found, const at
 class DominoOfCases {
 public:
     explicit DominoOfCases(const Json& arguments)
-        : surface_box_(extra(arguments, kSurfaceBox), kModel, kSurfaceBox), volume_box_(extra(arguments, kVolumeBox), kModel, kVolumeBox),
-          model_(options_of(arguments)), reference_(extra(arguments, kReference).get<std::vector<double>>())
+        : surface_box_(extra(arguments, kSurfaceBox), kModel, kSurfaceBox),
+          volume_box_(extra(arguments, kVolumeBox), kModel, kVolumeBox), model_(options_of(arguments)),
+          reference_(extra(arguments, kReference).get<std::vector<double>>())
     {
     }
 
@@ -176,15 +206,18 @@ public:
         inputs.geometry = any.body->vertices.to(options.device()).unsqueeze(0);
         inputs.volume_min_max = torch::stack({volume_box_.least(options), volume_box_.most(options)}).unsqueeze(0);
         inputs.surface_min_max = torch::stack({surface_box_.least(options), surface_box_.most(options)}).unsqueeze(0);
-        const bool is_joined =
-            model_->options().combine_volume_surface && model_->options().output_features_surf > 0 && model_->options().output_features_vol > 0;
-        if (surface || is_joined) std::tie(inputs.surf_grid, inputs.sdf_surf_grid) = grid_around(any, surface_box_, true);
+        const bool is_joined = model_->options().combine_volume_surface && model_->options().output_features_surf > 0 &&
+                               model_->options().output_features_vol > 0;
+        if (surface || is_joined)
+            std::tie(inputs.surf_grid, inputs.sdf_surf_grid) = grid_around(any, surface_box_, true);
         if (volume || is_joined) std::tie(inputs.grid, inputs.sdf_grid) = grid_around(any, volume_box_, false);
         if (model_->options().encode_parameters) {
-            if (!any.constants.defined()) throw InvalidInput("DoMINO: encode_parameters, and the case has no constants.");
+            if (!any.constants.defined())
+                throw InvalidInput("DoMINO: encode_parameters, and the case has no constants.");
             inputs.global_values = any.constants.unsqueeze(-1);
             inputs.global_reference =
-                reference_.empty() ? torch::ones_like(inputs.global_values) : torch::tensor(reference_, torch::kFloat).to(options.device()).view({1, -1, 1});
+                reference_.empty() ? torch::ones_like(inputs.global_values)
+                                   : torch::tensor(reference_, torch::kFloat).to(options.device()).view({1, -1, 1});
         }
         if (surface) inputs.surface = surfaces_.of(surface->positions, [&] { return surface_points(*surface); });
         if (volume) inputs.volume = volumes_.of(volume->positions, [&] { return volume_points(*volume); });
@@ -235,10 +268,10 @@ private:
         auto& distances = stored_case_of(points.body).distances[{is_surface, begin, count}];
         if (!distances.defined()) {
             const torch::NoGradGuard no_grad;
-            distances =
-                signed_distance(normalised(box, points.body->vertices), points.body->triangles, grid.reshape({-1, 3}), {.sign = SurfaceSign::WindingNumber})
-                    .distances.view({1, count, size[1], size[2]})
-                    .to(device);
+            distances = signed_distance(normalised(box, points.body->vertices), points.body->triangles,
+                                        grid.reshape({-1, 3}), {.sign = SurfaceSign::WindingNumber})
+                            .distances.view({1, count, size[1], size[2]})
+                            .to(device);
         }
         if (!spec) return {grid.to(device), distances};
         return {from_local(grid.to(device), spec), from_local(distances, spec)};
@@ -257,10 +290,11 @@ private:
         const auto& body = *points.body;
         const auto centers = normalised(volume_box_, points.positions.detach());
         const auto local = to_local(centers).squeeze(0).cpu();
-        const auto found = signed_distance(normalised(volume_box_, body.vertices), body.triangles, local, {.sign = SurfaceSign::WindingNumber});
+        const auto found = signed_distance(normalised(volume_box_, body.vertices), body.triangles, local,
+                                           {.sign = SurfaceSign::WindingNumber});
         const auto middle = normalised(volume_box_, stored_case_of(points.body).center);
-        return {centers, as_points(found.distances.unsqueeze(-1), points.positions), as_points(local - found.points, points.positions),
-                as_points(local - middle, points.positions)};
+        return {centers, as_points(found.distances.unsqueeze(-1), points.positions),
+                as_points(local - found.points, points.positions), as_points(local - middle, points.positions)};
     }
 
     DominoSurface surface_points(const PointInputs& points)
@@ -275,19 +309,26 @@ private:
         surface.centers = normalised(surface_box_, positions.detach());
         surface.normals = points.embedding.narrow(-1, 3, 3).detach();
         surface.areas = points.embedding.select(-1, 6).detach();
-        surface.from_center = as_points(to_local(surface.centers).squeeze(0).cpu() - normalised(surface_box_, stored_case_of(points.body).center), positions);
+        surface.from_center = as_points(to_local(surface.centers).squeeze(0).cpu() -
+                                            normalised(surface_box_, stored_case_of(points.body).center),
+                                        positions);
         const auto count = model_->options().num_neighbors_surface - 1;
         if (count == 0) return surface;
         const auto* all = points.drawn_from.get();
         const auto& all_positions = all ? all->positions : positions;
         if (all_positions.size(1) <= count)
-            throw InvalidInput(
-                fmt::format("DoMINO: the surface has {} points, and a stencil takes {}. Lower model.num_neighbors_surface.", all_positions.size(1), count + 1));
+            throw InvalidInput(fmt::format(
+                "DoMINO: the surface has {} points, and a stencil takes {}. Lower model.num_neighbors_surface.",
+                all_positions.size(1), count + 1));
         const auto places = unbind_clouds("DoMINO", "positions", all_positions.detach()).at(0);
-        const auto told = unbind_clouds("DoMINO", "embedding", (all ? all->embedding : points.embedding).detach()).at(0);
+        const auto told =
+            unbind_clouds("DoMINO", "embedding", (all ? all->embedding : points.embedding).detach()).at(0);
         const auto around =
-            all ? around_drawn(told, knn(places, unbind_clouds("DoMINO", "positions", positions.detach()).at(0), count + 1), all->drawn_ids, count)
-                : gather_neighbors(told, knn(places, places, count, {.exclude_self = true})).view({-1, count, kSurfaceInputs});
+            all ? around_drawn(told,
+                               knn(places, unbind_clouds("DoMINO", "positions", positions.detach()).at(0), count + 1),
+                               all->drawn_ids, count)
+                : gather_neighbors(told, knn(places, places, count, {.exclude_self = true}))
+                      .view({-1, count, kSurfaceInputs});
         surface.neighbors = normalised(surface_box_, as_points(around.narrow(-1, 0, 3), positions));
         surface.neighbor_normals = as_points(around.narrow(-1, 3, 3), positions);
         surface.neighbor_areas = as_points(around.select(-1, 6), positions);
@@ -310,11 +351,14 @@ MadePartModel make_domino(const Json& arguments)
     return {.module = cases->model().ptr(),
             .forward =
                 [cases, has_surface, has_volume](const PointInputs& inputs) {
-                    if (has_surface && has_volume) throw InvalidInput("DoMINO: a model of surface and volume takes the points of one or both by name.");
+                    if (has_surface && has_volume)
+                        throw InvalidInput(
+                            "DoMINO: a model of surface and volume takes the points of one or both by name.");
                     const auto fields = cases->forward(has_surface ? &inputs : nullptr, has_volume ? &inputs : nullptr);
                     return has_surface ? fields.surface : fields.volume;
                 },
-            .forward_parts = [cases](const PointInputs* surface, const PointInputs* volume) { return cases->forward(surface, volume); }};
+            .forward_parts = [cases](const PointInputs* surface,
+                                     const PointInputs* volume) { return cases->forward(surface, volume); }};
 }
 
 }  // namespace
@@ -329,8 +373,10 @@ ModelEntry domino_entry()
         infos.push_back(name.info);
     }
     auto defaults = to_json(DominoOptions());
-    for (const char* of_programs : {kSurfaceBox, kVolumeBox, kReference}) defaults[of_programs] = extra(Json::object(), of_programs);
-    infos.push_back({kSurfaceBox, "box of the surface's grid, lowest x, y, z, then highest, in the coordinates of the points"});
+    for (const char* of_programs : {kSurfaceBox, kVolumeBox, kReference})
+        defaults[of_programs] = extra(Json::object(), of_programs);
+    infos.push_back(
+        {kSurfaceBox, "box of the surface's grid, lowest x, y, z, then highest, in the coordinates of the points"});
     infos.push_back({kVolumeBox, "the same of the volume's grid; abupt: box of the volume's anchors"});
     infos.push_back({kReference, "what data.constants are divided by; empty: nothing"});
     return {.name = "domino",
@@ -348,7 +394,8 @@ ModelEntry domino_entry()
                     ModelBox(extra(arguments, kVolumeBox), kModel, kVolumeBox);
                     const auto count = static_cast<std::int64_t>(extra(arguments, kReference).size());
                     if (count > 0 && count != options.global_features)
-                        OptionChecks("DoMINO").refuse("{} has {} numbers for {} constants.", kReference, count, options.global_features);
+                        OptionChecks("DoMINO").refuse("{} has {} numbers for {} constants.", kReference, count,
+                                                      options.global_features);
                 },
             .spelled_out = with_parameters_inside,
             .kind = BodyModel{

@@ -39,14 +39,19 @@ void take_rows_of_grids(Model& model, const Normalizer& of_inputs)
 {
     model.forward = [forward = model.forward_grid, normalizer = of_inputs](const PointInputs& inputs) mutable {
         // Copied once, not in each step.
-        if (const auto device = inputs.embedding.device(); normalizer.mean.device() != device) normalizer = normalizer.on(device);
+        if (const auto device = inputs.embedding.device(); normalizer.mean.device() != device)
+            normalizer = normalizer.on(device);
         auto rows = normalizer.normalize(inputs.embedding);
-        if (inputs.constants.defined()) rows = torch::cat({rows, torch::ones_like(rows.narrow(-1, 0, 1)) * inputs.constants.unsqueeze(1)}, -1);
+        if (inputs.constants.defined())
+            rows = torch::cat({rows, torch::ones_like(rows.narrow(-1, 0, 1)) * inputs.constants.unsqueeze(1)}, -1);
 
-        const auto in_line = std::accumulate(inputs.grid.begin() + 1, inputs.grid.end(), std::int64_t{1}, std::multiplies<>());
+        const auto in_line =
+            std::accumulate(inputs.grid.begin() + 1, inputs.grid.end(), std::int64_t{1}, std::multiplies<>());
         const bool is_cut = is_sharded(rows);
         const auto local = is_cut ? to_local(rows) : rows;
-        auto grid = local.view(shape_of(local, inputs.grid, in_line)).movedim(-1, 1).contiguous();  // (1, C, rows of this rank, ...)
+        auto grid = local.view(shape_of(local, inputs.grid, in_line))
+                        .movedim(-1, 1)
+                        .contiguous();  // (1, C, rows of this rank, ...)
         if (!is_cut) return forward(grid).movedim(1, -1).flatten(1, -2);
         const auto of_grid = with_dimension(spec_of(rows), 2, [&](std::int64_t extent) { return extent / in_line; });
         auto result = forward(from_local(grid, of_grid));

@@ -49,7 +49,8 @@ MadeModel transolver_like(const Json& arguments)
 {
     ModelHolder model(transolver_options(arguments));
     return {model.ptr(), [model](const PointInputs& inputs) mutable {
-                return model->forward(constants_of_points(inputs, model->options().functional_dim), inputs.embedding, inputs.time);
+                return model->forward(constants_of_points(inputs, model->options().functional_dim), inputs.embedding,
+                                      inputs.time);
             }};
 }
 
@@ -108,8 +109,12 @@ MadeModel make_geotransolver(const Json& arguments)
     GeoTransolver model(geotransolver_options(arguments));
     return {model.ptr(), [model](const PointInputs& inputs) mutable {
                 const auto& options = model->options();
-                GeoTransolverInputs all{.local_embedding = {inputs.embedding}, .global_embedding = {}, .geometry = {}, .local_positions = {inputs.positions}};
-                if (options.global_dim > 0 && inputs.constants.defined()) all.global_embedding = inputs.constants.unsqueeze(1);
+                GeoTransolverInputs all{.local_embedding = {inputs.embedding},
+                                        .global_embedding = {},
+                                        .geometry = {},
+                                        .local_positions = {inputs.positions}};
+                if (options.global_dim > 0 && inputs.constants.defined())
+                    all.global_embedding = inputs.constants.unsqueeze(1);
                 if (options.geometry_dim > 0) all.geometry = inputs.positions;
                 return model->forward(all).at(0);
             }};
@@ -118,25 +123,26 @@ MadeModel make_geotransolver(const Json& arguments)
 ModelEntry geotransolver_entry()
 {
     const auto& table = geotransolver_option_table();
-    return {.name = "geotransolver",
-            .class_name = "GeoTransolver",
-            .defaults = table.defaults(),
-            .options = table.infos(),
-            .check = [](const Json& arguments) { geotransolver_options(arguments).validate(); },
-            .kind = PointModel{
-                // The geometry consists of the case's own points, as in the reference's recipes for surfaces and volumes.
-                .widths = [](const PointWidths& widths) -> Json {
-                    return {{"functional_dim", widths.embedding_dim},
-                            {"out_dim", widths.out_dim},
-                            {"geometry_dim", 3},
-                            {"global_dim", widths.num_constants > 0 ? Json(widths.num_constants) : Json()}};
-                },
-                .widths_of = [](const Json& arguments, std::int64_t /*num_constants*/) -> PointWidths {
-                    const auto options = geotransolver_options(arguments);
-                    return {options.functional_dim.at(0), options.global_dim, options.out_dim.at(0)};
-                },
-                .make = make_geotransolver,
-            }};
+    return {
+        .name = "geotransolver",
+        .class_name = "GeoTransolver",
+        .defaults = table.defaults(),
+        .options = table.infos(),
+        .check = [](const Json& arguments) { geotransolver_options(arguments).validate(); },
+        .kind = PointModel{
+            // The geometry consists of the case's own points, as in the reference's recipes for surfaces and volumes.
+            .widths = [](const PointWidths& widths) -> Json {
+                return {{"functional_dim", widths.embedding_dim},
+                        {"out_dim", widths.out_dim},
+                        {"geometry_dim", 3},
+                        {"global_dim", widths.num_constants > 0 ? Json(widths.num_constants) : Json()}};
+            },
+            .widths_of = [](const Json& arguments, std::int64_t /*num_constants*/) -> PointWidths {
+                const auto options = geotransolver_options(arguments);
+                return {options.functional_dim.at(0), options.global_dim, options.out_dim.at(0)};
+            },
+            .make = make_geotransolver,
+        }};
 }
 
 constexpr const char* kNumNeighbors = "num_neighbors";
@@ -207,21 +213,27 @@ private:
 MadeModel make_mesh_graph_net(const Json& arguments)
 {
     MeshGraphNet model(graph_options(arguments));
-    return {model.ptr(), [model, arguments, graphs = std::make_shared<KeptPerCloud<GraphOfCase>>()](const PointInputs& inputs) mutable {
-                const auto& of_case = graphs->of(inputs.positions, [&] {
-                    const auto clouds = unbind_clouds("MeshGraphNet", "positions", inputs.positions);
-                    if (clouds.size() != 1)
-                        throw InvalidInput(fmt::format("MeshGraphNet: a batch of {} cases, but a graph has one. Pass the cases one by one.", clouds.size()));
-                    return GraphOfCase(clouds[0].detach(), arguments, model->options());
-                });
-                const auto& graph = of_case.graph();
-                const auto positions = of_case.of_nodes(unbind_clouds("MeshGraphNet", "positions", inputs.positions).at(0));
-                const auto offsets = graph.graph().from_sources(positions) - graph.graph().from_targets(positions);
-                const auto edges = torch::cat({offsets, torch::linalg_vector_norm(offsets, 2, at::IntArrayRef{-1}, true)}, -1);  // (E, 4)
-                auto nodes = of_case.of_nodes(unbind_clouds("MeshGraphNet", "embedding", inputs.embedding).at(0));
-                if (inputs.constants.defined()) nodes = torch::cat({nodes, torch::ones_like(nodes.narrow(-1, 0, 1)) * inputs.constants}, -1);
-                return of_case.of_points(model->forward(nodes, edges, graph)).unsqueeze(0);
-            }};
+    return {
+        model.ptr(),
+        [model, arguments, graphs = std::make_shared<KeptPerCloud<GraphOfCase>>()](const PointInputs& inputs) mutable {
+            const auto& of_case = graphs->of(inputs.positions, [&] {
+                const auto clouds = unbind_clouds("MeshGraphNet", "positions", inputs.positions);
+                if (clouds.size() != 1)
+                    throw InvalidInput(fmt::format(
+                        "MeshGraphNet: a batch of {} cases, but a graph has one. Pass the cases one by one.",
+                        clouds.size()));
+                return GraphOfCase(clouds[0].detach(), arguments, model->options());
+            });
+            const auto& graph = of_case.graph();
+            const auto positions = of_case.of_nodes(unbind_clouds("MeshGraphNet", "positions", inputs.positions).at(0));
+            const auto offsets = graph.graph().from_sources(positions) - graph.graph().from_targets(positions);
+            const auto edges =
+                torch::cat({offsets, torch::linalg_vector_norm(offsets, 2, at::IntArrayRef{-1}, true)}, -1);  // (E, 4)
+            auto nodes = of_case.of_nodes(unbind_clouds("MeshGraphNet", "embedding", inputs.embedding).at(0));
+            if (inputs.constants.defined())
+                nodes = torch::cat({nodes, torch::ones_like(nodes.narrow(-1, 0, 1)) * inputs.constants}, -1);
+            return of_case.of_points(model->forward(nodes, edges, graph)).unsqueeze(0);
+        }};
 }
 
 ModelEntry mesh_graph_net_entry()
@@ -231,10 +243,14 @@ ModelEntry mesh_graph_net_entry()
     defaults[kNumNeighbors] = 6;
     defaults[kLevels] = Json::array();
     auto options = table.infos();
-    options.push_back({.name = kNumNeighbors, .meaning = "nearest points from which each point receives messages", .bounds = {.least = 1}});
-    options.push_back({.name = kLevels,
-                       .meaning = "numbers of points of graphs on several scales, ascending (X-MeshGraphNet); none: one graph of all points",
+    options.push_back({.name = kNumNeighbors,
+                       .meaning = "nearest points from which each point receives messages",
                        .bounds = {.least = 1}});
+    options.push_back(
+        {.name = kLevels,
+         .meaning =
+             "numbers of points of graphs on several scales, ascending (X-MeshGraphNet); none: one graph of all points",
+         .bounds = {.least = 1}});
     return {.name = "meshgraphnet",
             .class_name = "MeshGraphNet",
             .defaults = std::move(defaults),
@@ -242,7 +258,8 @@ ModelEntry mesh_graph_net_entry()
             .options = std::move(options),
             .check =
                 [](const Json& arguments) {
-                    OptionChecks("MeshGraphNet").at_least(1, {{kNumNeighbors, arguments.at(kNumNeighbors).get<std::int64_t>()}});
+                    OptionChecks("MeshGraphNet")
+                        .at_least(1, {{kNumNeighbors, arguments.at(kNumNeighbors).get<std::int64_t>()}});
                     const OptionChecks checks("MeshGraphNet");
                     const auto levels = levels_of(arguments);
                     std::int64_t before = 1;
@@ -257,16 +274,18 @@ ModelEntry mesh_graph_net_entry()
                 },
             .kind = PointModel{
                 .widths = [](const PointWidths& widths) -> Json {
-                    return {
-                        {"input_dim_nodes", widths.embedding_dim + widths.num_constants}, {"input_dim_edges", kEdgeChannels}, {"output_dim", widths.out_dim}};
+                    return {{"input_dim_nodes", widths.embedding_dim + widths.num_constants},
+                            {"input_dim_edges", kEdgeChannels},
+                            {"output_dim", widths.out_dim}};
                 },
                 .widths_of = [](const Json& arguments, std::int64_t num_constants) -> PointWidths {
                     const auto options = graph_options(arguments);
                     if (options.input_dim_edges != kEdgeChannels) {
                         OptionChecks("MeshGraphNet")
-                            .refuse("its edges carry {} numbers; here an edge carries the vector from its target to its "
-                                    "source, and its length (4).",
-                                    options.input_dim_edges);
+                            .refuse(
+                                "its edges carry {} numbers; here an edge carries the vector from its target to its "
+                                "source, and its length (4).",
+                                options.input_dim_edges);
                     }
                     return {options.input_dim_nodes - num_constants, num_constants, options.output_dim};
                 },
@@ -298,7 +317,10 @@ ModelEntry unet_entry()
                     return {model.ptr(), [model](const at::Tensor& volume) mutable { return model->forward(volume); }};
                 },
                 .directions = {3},
-                .rows_together = [](const Json& arguments) { return std::int64_t{1} << std::clamp<std::int64_t>(arguments.at("model_depth"), 1, 16) >> 1; },
+                .rows_together =
+                    [](const Json& arguments) {
+                        return std::int64_t{1} << std::clamp<std::int64_t>(arguments.at("model_depth"), 1, 16) >> 1;
+                    },
             }};
 }
 
@@ -317,7 +339,10 @@ ModelEntry unet_2d_entry()
                     return {model.ptr(), [model](const at::Tensor& image) mutable { return model->forward(image); }};
                 },
                 .directions = {2},
-                .rows_together = [](const Json& arguments) { return std::int64_t{1} << std::clamp<std::int64_t>(arguments.at("depth"), 0, 16); },
+                .rows_together =
+                    [](const Json& arguments) {
+                        return std::int64_t{1} << std::clamp<std::int64_t>(arguments.at("depth"), 0, 16);
+                    },
             }};
 }
 
@@ -341,7 +366,8 @@ ModelEntry vision_transformer_entry()
                     return {model.ptr(), [model](const at::Tensor& image) mutable { return model->forward(image); }};
                 },
                 .directions = {2},
-                .rows_together = [](const Json& arguments) { return std::max<std::int64_t>(1, arguments.at("patch_size")); },
+                .rows_together =
+                    [](const Json& arguments) { return std::max<std::int64_t>(1, arguments.at("patch_size")); },
             }};
 }
 
@@ -389,7 +415,8 @@ ModelEntry dit_entry()
                                 const auto batch = image.size(0), numbers = model->options().condition_dim;
                                 const auto options = torch::TensorOptions(image.device());
                                 return model->forward(image, torch::zeros({batch}, options),
-                                                      numbers > 0 ? torch::zeros({batch, numbers}, options) : at::Tensor());
+                                                      numbers > 0 ? torch::zeros({batch, numbers}, options)
+                                                                  : at::Tensor());
                             }};
                 },
                 .directions = {2},
@@ -420,9 +447,12 @@ ModelEntry edm_entry()
                                 const auto num_noisy = options.num_outputs(), batch = grid.size(0);
                                 const auto like = torch::TensorOptions(grid.device());
                                 DenoiserCondition condition;
-                                if (options.in_channels > num_noisy) condition.image = grid.narrow(1, num_noisy, options.in_channels - num_noisy);
-                                if (options.condition_dim > 0) condition.vector = torch::zeros({batch, options.condition_dim}, like);
-                                return model->forward(grid.narrow(1, 0, num_noisy), torch::ones({batch}, like), condition);
+                                if (options.in_channels > num_noisy)
+                                    condition.image = grid.narrow(1, num_noisy, options.in_channels - num_noisy);
+                                if (options.condition_dim > 0)
+                                    condition.vector = torch::zeros({batch, options.condition_dim}, like);
+                                return model->forward(grid.narrow(1, 0, num_noisy), torch::ones({batch}, like),
+                                                      condition);
                             }};
                 },
                 .directions = {2},
@@ -437,49 +467,65 @@ ModelEntry figconv_unet_entry()
     defaults["voxel_size"] = nullptr;
     auto options = table.infos();
     options.push_back({"grid_resolution", "vertices of the grids along x, y and z", {.least = 2}});
-    options.push_back({"plane_resolution", "vertices along x of the grid that is coarse along x, the same of y and of z", {.least = 1}});
+    options.push_back({"plane_resolution",
+                       "vertices along x of the grid that is coarse along x, the same of y and of z",
+                       {.least = 1}});
     for (const char* of_all_levels : {"num_down_blocks", "num_up_blocks"}) defaults[of_all_levels] = Json::array({1});
-    return {.name = "figconvunet",
-            .class_name = "FIGConvUNet",
-            .defaults = std::move(defaults),
-            .options = std::move(options),
-            .short_names = {{"grid_resolution", {128, 128, 128}}, {"plane_resolution", {2, 2, 2}}},
-            .check = [](const Json& arguments) { figconv_unet_options(arguments).validate(); },
-            .spelled_out = [](Json arguments) { return with_planes_of_resolutions(with_blocks_of_each_level(std::move(arguments))); },
-            .kind =
-                PointModel{
-                    .widths = [](const PointWidths& widths) -> Json {
-                        return {{"in_channels", widths.embedding_dim + widths.num_constants},
-                                {"out_channels", widths.out_dim},
-                                {"has_input_features", true},
-                                {"use_scalar_output", false}};
-                    },
-                    .widths_of = [](const Json& arguments, std::int64_t num_constants) -> PointWidths {
-                        const auto options = figconv_unet_options(arguments);
-                        if (!options.has_input_features) return {3, 0, options.out_channels};
-                        return {options.in_channels - num_constants, num_constants, options.out_channels};
-                    },
-                    .make = [](const Json& arguments) -> MadeModel {
-                        FigConvUNet model(figconv_unet_options(arguments));
-                        return {model.ptr(), [model](const PointInputs& inputs) mutable {
-                                    at::Tensor features;
-                                    if (model->options().has_input_features) {
-                                        features = inputs.embedding;
-                                        if (inputs.constants.defined())
-                                            features = torch::cat({features, torch::ones_like(features.narrow(-1, 0, 1)) * inputs.constants.unsqueeze(1)}, -1);
-                                    }
-                                    return model->forward(inputs.positions, features).points;
-                                }};
-                    },
-                }};
+    return {
+        .name = "figconvunet",
+        .class_name = "FIGConvUNet",
+        .defaults = std::move(defaults),
+        .options = std::move(options),
+        .short_names = {{"grid_resolution", {128, 128, 128}}, {"plane_resolution", {2, 2, 2}}},
+        .check = [](const Json& arguments) { figconv_unet_options(arguments).validate(); },
+        .spelled_out =
+            [](Json arguments) { return with_planes_of_resolutions(with_blocks_of_each_level(std::move(arguments))); },
+        .kind =
+            PointModel{
+                .widths = [](const PointWidths& widths) -> Json {
+                    return {{"in_channels", widths.embedding_dim + widths.num_constants},
+                            {"out_channels", widths.out_dim},
+                            {"has_input_features", true},
+                            {"use_scalar_output", false}};
+                },
+                .widths_of = [](const Json& arguments, std::int64_t num_constants) -> PointWidths {
+                    const auto options = figconv_unet_options(arguments);
+                    if (!options.has_input_features) return {3, 0, options.out_channels};
+                    return {options.in_channels - num_constants, num_constants, options.out_channels};
+                },
+                .make = [](const Json& arguments) -> MadeModel {
+                    FigConvUNet model(figconv_unet_options(arguments));
+                    return {model.ptr(), [model](const PointInputs& inputs) mutable {
+                                at::Tensor features;
+                                if (model->options().has_input_features) {
+                                    features = inputs.embedding;
+                                    if (inputs.constants.defined())
+                                        features = torch::cat({features, torch::ones_like(features.narrow(-1, 0, 1)) *
+                                                                             inputs.constants.unsqueeze(1)},
+                                                              -1);
+                                }
+                                return model->forward(inputs.positions, features).points;
+                            }};
+                },
+            }};
 }
 
 }  // namespace
 
 std::vector<ModelEntry> library_models()
 {
-    return {transolver_entry(), flare_entry(), geotransolver_entry(), mesh_graph_net_entry(),     figconv_unet_entry(), domino_entry(),
-            abupt_entry(),      unet_entry(),  unet_2d_entry(),       vision_transformer_entry(), fno_entry(),          dit_entry(),
+    return {transolver_entry(),
+            flare_entry(),
+            geotransolver_entry(),
+            mesh_graph_net_entry(),
+            figconv_unet_entry(),
+            domino_entry(),
+            abupt_entry(),
+            unet_entry(),
+            unet_2d_entry(),
+            vision_transformer_entry(),
+            fno_entry(),
+            dit_entry(),
             edm_entry()};
 }
 

@@ -28,12 +28,19 @@ struct ModelBox {
         }
         if (!fits)
             OptionChecks(of_model).refuse(std::string(name) +
-                                          " must be the lowest x, y, z and then the highest, each above the lowest, e.g. [-1, -1, -1, 1, 1, 1]; it is " +
+                                          " must be the lowest x, y, z and then the highest, each above the lowest, "
+                                          "e.g. [-1, -1, -1, 1, 1, 1]; it is " +
                                           numbers.dump() + ".");
     }
 
-    at::Tensor least(const at::TensorOptions& options) const { return at::tensor(lowest, at::kFloat).to(options.device()); }
-    at::Tensor most(const at::TensorOptions& options) const { return at::tensor(highest, at::kFloat).to(options.device()); }
+    at::Tensor least(const at::TensorOptions& options) const
+    {
+        return at::tensor(lowest, at::kFloat).to(options.device());
+    }
+    at::Tensor most(const at::TensorOptions& options) const
+    {
+        return at::tensor(highest, at::kFloat).to(options.device());
+    }
 };
 
 }  // namespace meshard

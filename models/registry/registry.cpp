@@ -22,7 +22,8 @@ std::vector<ModelEntry>& entries()
 std::string lower_case(std::string_view text)
 {
     std::string lower;
-    std::transform(text.begin(), text.end(), std::back_inserter(lower), [](unsigned char c) { return std::tolower(c); });
+    std::transform(text.begin(), text.end(), std::back_inserter(lower),
+                   [](unsigned char c) { return std::tolower(c); });
     return lower;
 }
 
@@ -76,7 +77,8 @@ const ModelEntry& find_model(std::string_view name)
         names.push_back(entry.name);
     }
     std::string message = "there is no model '" + std::string(name) + "'.";
-    if (const auto nearest = nearest_name(wanted, names); !nearest.empty()) message += " Did you mean '" + nearest + "'?";
+    if (const auto nearest = nearest_name(wanted, names); !nearest.empty())
+        message += " Did you mean '" + nearest + "'?";
     message += " There are:";
     for (const auto& known : names) message += " " + known;
     throw InvalidInput(message + ".");
@@ -102,16 +104,19 @@ nlohmann::json complete_arguments(const ModelEntry& entry, const nlohmann::json&
             std::vector<std::string> names;
             for (const auto& item : complete.items()) names.push_back(item.key());
             const auto nearest = nearest_name(name, names);
-            throw InvalidInput(entry.class_name + ": there is no argument '" + name + "'." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+            throw InvalidInput(entry.class_name + ": there is no argument '" + name + "'." +
+                               (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
         }
         if (value.is_null()) {
-            if (std::find(entry.nullable.begin(), entry.nullable.end(), name) != entry.nullable.end()) complete[name] = value;
+            if (std::find(entry.nullable.begin(), entry.nullable.end(), name) != entry.nullable.end())
+                complete[name] = value;
             continue;
         }
         // A list of one may be written as its only value.
         const auto whole = complete[name].is_array() && value.is_primitive() ? nlohmann::json::array({value}) : value;
         if (!is_same_type(whole, complete[name])) {
-            throw InvalidInput(entry.class_name + ": " + name + " cannot be " + value.dump() + "; expected " + type_name(complete[name]) + ".");
+            throw InvalidInput(entry.class_name + ": " + name + " cannot be " + value.dump() + "; expected " +
+                               type_name(complete[name]) + ".");
         }
         complete[name] = whole;
     }
@@ -125,7 +130,8 @@ nlohmann::json complete_arguments(const ModelEntry& entry, const nlohmann::json&
 void add_part(Model& model, const std::string& name, std::shared_ptr<torch::nn::Module> part, const std::string& whose)
 {
     if (model.module->named_children().contains(name))
-        throw InvalidInput("the model " + model.class_name + " has a part '" + name + "' of its own, which is the name of " + whose);
+        throw InvalidInput("the model " + model.class_name + " has a part '" + name +
+                           "' of its own, which is the name of " + whose);
     model.module->register_module(name, std::move(part));
 }
 

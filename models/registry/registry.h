@@ -118,7 +118,8 @@ struct PointModel {
 struct BodyModel {
     std::function<nlohmann::json(const PointWidths&)> widths;            ///< as in `PointModel`
     std::function<MadePartModel(const nlohmann::json& arguments)> make;  ///< as in `PointModel`
-    std::vector<std::string> inputs_on_surface;                          ///< inputs of surface points; those of volume points are their positions
+    std::vector<std::string>
+        inputs_on_surface;  ///< inputs of surface points; those of volume points are their positions
     /// Whether inputs of a surface point include points near it, which are searched in `PointInputs::drawn_from` if
     /// points were drawn.
     bool needs_surface_neighbors = false;
@@ -127,10 +128,10 @@ struct BodyModel {
 
 /// What is known of a model of regular grids.
 struct GridModel {
-    std::function<nlohmann::json(const GridWidths&)> widths;             ///< returns the arguments that follow from the data
+    std::function<nlohmann::json(const GridWidths&)> widths;  ///< returns the arguments that follow from the data
     std::function<MadeGridModel(const nlohmann::json& arguments)> make;  ///< as in `PointModel`
-    std::vector<std::int64_t> directions;                                ///< supported numbers of grid dimensions, e.g. 2 and 3
-    std::vector<std::string> per_direction = {};                         ///< arguments with one number for each direction, or one for all
+    std::vector<std::int64_t> directions;         ///< supported numbers of grid dimensions, e.g. 2 and 3
+    std::vector<std::string> per_direction = {};  ///< arguments with one number for each direction, or one for all
 
     /// Returns a number of grid rows: a cut at multiples of it needs fewer messages. If empty, a cut may be anywhere.
     std::function<std::int64_t(const nlohmann::json& arguments)> rows_together = {};
@@ -140,10 +141,11 @@ struct GridModel {
 
 /// Describes how a kind of model is made from its name and arguments.
 struct ModelEntry {
-    std::string name;                        ///< name in configurations, e.g. `geotransolver`
-    std::string class_name;                  ///< name in checkpoints
-    nlohmann::json defaults;                 ///< every argument of the constructor with its default; null means None
-    std::vector<std::string> extras = {};    ///< arguments that other programs do not know: not written to checkpoints if they have their default
+    std::string name;         ///< name in configurations, e.g. `geotransolver`
+    std::string class_name;   ///< name in checkpoints
+    nlohmann::json defaults;  ///< every argument of the constructor with its default; null means None
+    std::vector<std::string> extras =
+        {};  ///< arguments that other programs do not know: not written to checkpoints if they have their default
     std::vector<std::string> nullable = {};  ///< arguments for which null is a value, not the default
     std::vector<OptionInfo> options;         ///< arguments that a configuration may set
     /// Defaults of options that are not arguments, but names for values nested in one.
@@ -154,7 +156,8 @@ struct ModelEntry {
 
     /// Shares among ranks the parameters of which layers can use each rank's own part, and returns the layouts in which
     /// they must be sharded, by name. May be empty.
-    std::function<std::map<std::string, AxisLayout>(torch::nn::Module& module, std::int64_t num_ranks)> share_parameters = {};
+    std::function<std::map<std::string, AxisLayout>(torch::nn::Module& module, std::int64_t num_ranks)>
+        share_parameters = {};
 
     /// Converts arguments that may be given in several forms to the form of `defaults`; may be empty.
     std::function<nlohmann::json(nlohmann::json arguments)> spelled_out = {};
@@ -169,7 +172,10 @@ struct ModelEntry {
     nlohmann::json arguments_for(const PointWidths& widths) const;
 
     /// The default of an argument, or of an option that names a nested value.
-    const nlohmann::json& default_of(const std::string& option) const { return short_names.contains(option) ? short_names.at(option) : defaults.at(option); }
+    const nlohmann::json& default_of(const std::string& option) const
+    {
+        return short_names.contains(option) ? short_names.at(option) : defaults.at(option);
+    }
 };
 
 /// Registers a model, before main, for `make_model` and for `meshard train` and `predict`: a line in the source file of

@@ -7,7 +7,8 @@
 
 namespace meshard {
 
-void FlareMixing::add_queries(torch::nn::Module& owner, std::int64_t num_heads, std::int64_t num_queries, std::int64_t head_dim)
+void FlareMixing::add_queries(torch::nn::Module& owner, std::int64_t num_heads, std::int64_t num_queries,
+                              std::int64_t head_dim)
 {
     q_global_ = owner.register_parameter("q_global", torch::randn({1, num_heads, num_queries, head_dim}));
 }
@@ -43,8 +44,9 @@ FlareAttentionImpl::FlareAttentionImpl(const FlareAttentionOptions& options) : n
 torch::Tensor FlareAttentionImpl::forward(const torch::Tensor& x)
 {
     const auto projected = in_project_x_(x);
-    const auto x_mid = projected.view({x.size(0), x.size(1), num_heads_, projected.size(2) / num_heads_});  // (B, N, H, D)
-    const auto out = out_linear_(mixing_.mix(x_mid).flatten(2));                                            // (B, N, C)
+    const auto x_mid =
+        projected.view({x.size(0), x.size(1), num_heads_, projected.size(2) / num_heads_});  // (B, N, H, D)
+    const auto out = out_linear_(mixing_.mix(x_mid).flatten(2));                             // (B, N, C)
     return out_dropout_ ? out_dropout_(out) : out;
 }
 

@@ -10,8 +10,8 @@
 
 namespace meshard {
 
-/// Low-rank attention of FLARE (Puri et al. 2025, arXiv 2508.12594): M learned queries attend to all points, then each point attends to
-/// the M results. Both steps use the same keys and queries, with scale 1.
+/// Low-rank attention of FLARE (Puri et al. 2025, arXiv 2508.12594): M learned queries attend to all points, then each
+/// point attends to the M results. Both steps use the same keys and queries, with scale 1.
 ///
 /// The parameters (q_global, self_k, self_v) are registered in the module `owner`.
 class FlareMixing {

@@ -17,7 +17,8 @@ torch::Tensor attend_among_slices(const torch::Tensor& tokens, torch::nn::Linear
 torch::Tensor attend_among_slices(const torch::Tensor& tokens, const torch::Tensor& qkv_weight)
 {
     const auto parts = torch::linear(tokens, qkv_weight).chunk(3, -1);
-    const auto logits = torch::matmul(parts[0], parts[1].transpose(-2, -1)) / std::sqrt(static_cast<double>(tokens.size(-1)));
+    const auto logits =
+        torch::matmul(parts[0], parts[1].transpose(-2, -1)) / std::sqrt(static_cast<double>(tokens.size(-1)));
     return torch::matmul(torch::softmax(logits, -1), parts[2]);
 }
 
@@ -29,7 +30,8 @@ PhysicsAttentionImpl::PhysicsAttentionImpl(SliceOptions options, double dropout)
     slices_.add_point_temperature(*this);
     slices_.add_slices(*this);
     slices_.make_slices_orthogonal();
-    qkv_project_ = register_module("qkv_project", torch::nn::Linear(torch::nn::LinearOptions(head_dim, 3 * head_dim).bias(false)));
+    qkv_project_ =
+        register_module("qkv_project", torch::nn::Linear(torch::nn::LinearOptions(head_dim, 3 * head_dim).bias(false)));
     out_linear_ = register_module("out_linear", torch::nn::Linear(inner, options.dim));
     slices_.add_projections(*this);
     if (dropout > 0) out_dropout_ = register_module("out_dropout", RowDropout(dropout, rows_of(options.noise)));
@@ -49,7 +51,9 @@ const char* PhysicsAttentionImpl::fuse_into(FusedBlock& block) const
 {
     if (out_dropout_ && is_training()) return "it has dropout in training";
     block.weights.out = {out_linear_->weight, out_linear_->bias};
-    block.attend = [](const torch::Tensor& tokens, const std::vector<torch::Tensor>& weights) { return attend_among_slices(tokens, weights[0]); };
+    block.attend = [](const torch::Tensor& tokens, const std::vector<torch::Tensor>& weights) {
+        return attend_among_slices(tokens, weights[0]);
+    };
     block.attend_weights = {qkv_project_->weight};
     return slices_.fuse_into(block, is_training());
 }

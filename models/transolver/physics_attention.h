@@ -10,7 +10,8 @@
 
 namespace meshard {
 
-/// Attention of slice tokens to each other (Wu et al. 2024, Transolver, eq. 3): one softmax(q k^T / sqrt(D)) v per head.
+/// Attention of slice tokens to each other (Wu et al. 2024, Transolver, eq. 3): one softmax(q k^T / sqrt(D)) v per
+/// head.
 /// @param tokens   (B, H, S, D)
 /// @param qkv      (3 D outputs): queries, then keys, then values
 /// @return         (B, H, S, D)
@@ -19,10 +20,12 @@ torch::Tensor attend_among_slices(const torch::Tensor& tokens, torch::nn::Linear
 /// The same attention with the weights, (3 D, D), of that layer.
 torch::Tensor attend_among_slices(const torch::Tensor& tokens, const torch::Tensor& qkv_weight);
 
-/// Attention between learned slices of the points (Wu et al. 2024, Transolver, section 3.2), for points in any order or on a grid.
+/// Attention between learned slices of the points (Wu et al. 2024, Transolver, section 3.2), for points in any order or
+/// on a grid.
 ///
-/// Each point is assigned to S slices with softmax weights; the slices' mean features attend to each other; each point gets the
-/// sum of the slices' results with its own weights. Letters: B batch, N points, C channels, H heads, D channels of a head, S slices.
+/// Each point is assigned to S slices with softmax weights; the slices' mean features attend to each other; each point
+/// gets the sum of the slices' results with its own weights. Letters: B batch, N points, C channels, H heads, D
+/// channels of a head, S slices.
 ///
 /// Constants as in PhysicsNeMo's checkpoints: 0.01 added to a slice's weight, temperature kept within [0.5, 5].
 class PhysicsAttentionImpl : public torch::nn::Module {

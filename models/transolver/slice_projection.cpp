@@ -17,10 +17,15 @@ constexpr double kMaxTemperature = 5.0;
 constexpr double kAuthorsMinTemperature = 0.1;  // on grids only
 constexpr double kNoiseEpsilon = 1e-8;
 
-torch::nn::AnyModule make_projection(torch::nn::Module& owner, const char* name, std::int64_t in, std::int64_t out, std::size_t num_dims)
+torch::nn::AnyModule make_projection(torch::nn::Module& owner, const char* name, std::int64_t in, std::int64_t out,
+                                     std::size_t num_dims)
 {
-    if (num_dims == 2) return torch::nn::AnyModule(owner.register_module(name, torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1))));
-    if (num_dims == 3) return torch::nn::AnyModule(owner.register_module(name, torch::nn::Conv3d(torch::nn::Conv3dOptions(in, out, 3).padding(1))));
+    if (num_dims == 2)
+        return torch::nn::AnyModule(
+            owner.register_module(name, torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1))));
+    if (num_dims == 3)
+        return torch::nn::AnyModule(
+            owner.register_module(name, torch::nn::Conv3d(torch::nn::Conv3dOptions(in, out, 3).padding(1))));
     return torch::nn::AnyModule(owner.register_module(name, torch::nn::Linear(in, out)));
 }
 
@@ -33,12 +38,14 @@ SharedNoise make_noise()
 
 void SliceProjection::add_temperature(torch::nn::Module& owner)
 {
-    temperature_ = owner.register_parameter("temperature", torch::full({1, 1, options_.num_heads, 1}, kInitialTemperature));
+    temperature_ =
+        owner.register_parameter("temperature", torch::full({1, 1, options_.num_heads, 1}, kInitialTemperature));
 }
 
 void SliceProjection::add_slices(torch::nn::Module& owner)
 {
-    in_project_slice_ = owner.register_module("in_project_slice", torch::nn::Linear(options_.head_dim, options_.num_slices));
+    in_project_slice_ =
+        owner.register_module("in_project_slice", torch::nn::Linear(options_.head_dim, options_.num_slices));
 }
 
 void SliceProjection::make_slices_orthogonal()
@@ -50,7 +57,8 @@ void SliceProjection::add_projections(torch::nn::Module& owner)
 {
     const auto inner = options_.num_heads * options_.head_dim;
     in_project_x_ = make_projection(owner, "in_project_x", options_.dim, inner, options_.grid.size());
-    if (!options_.plus) in_project_fx_ = make_projection(owner, "in_project_fx", options_.dim, inner, options_.grid.size());
+    if (!options_.plus)
+        in_project_fx_ = make_projection(owner, "in_project_fx", options_.dim, inner, options_.grid.size());
 }
 
 void SliceProjection::add_point_temperature(torch::nn::Module& owner)
@@ -66,7 +74,8 @@ void SliceProjection::add_point_temperature(torch::nn::Module& owner)
 torch::Tensor SliceProjection::project(torch::nn::AnyModule& module, const torch::Tensor& x) const
 {
     const auto batch = x.size(0), num_points = x.size(1);
-    if (options_.grid.empty()) return module.forward<torch::Tensor>(x).view({batch, num_points, options_.num_heads, options_.head_dim});
+    if (options_.grid.empty())
+        return module.forward<torch::Tensor>(x).view({batch, num_points, options_.num_heads, options_.head_dim});
     auto on_grid = x.unflatten(1, options_.grid).movedim(-1, 1);                 // (B, C, extents)
     on_grid = module.forward<torch::Tensor>(std::move(on_grid)).movedim(1, -1);  // (B, extents, H * D)
     return on_grid.reshape({batch, num_points, options_.num_heads, options_.head_dim});
@@ -89,7 +98,8 @@ torch::Tensor SliceProjection::slice_weights(const torch::Tensor& x_mid, bool is
     if (!options_.plus) return torch::softmax(logits * bounded_temperature().reciprocal(), -1);
 
     // Luo et al. 2025, Transolver++, section 3.2.
-    const auto temperature = (temperature_ + proj_temperature_->forward(x_mid)).clamp_min(kMinPointTemperature);  // (B, N, H, 1)
+    const auto temperature =
+        (temperature_ + proj_temperature_->forward(x_mid)).clamp_min(kMinPointTemperature);  // (B, N, H, 1)
     if (has_noise(is_training)) {
         const auto uniform = options_.noise->given ? options_.noise->given(logits) : options_.noise->rows.draw(logits);
         logits = logits - torch::log(-torch::log(uniform + kNoiseEpsilon) + kNoiseEpsilon);
@@ -100,7 +110,8 @@ torch::Tensor SliceProjection::slice_weights(const torch::Tensor& x_mid, bool is
 bool SliceProjection::has_noise(bool is_training) const
 {
     const auto* noise = options_.noise.get();
-    return options_.plus && noise && (noise->given || noise->when == NoiseWhen::Always || (noise->when == NoiseWhen::Training && is_training));
+    return options_.plus && noise &&
+           (noise->given || noise->when == NoiseWhen::Always || (noise->when == NoiseWhen::Training && is_training));
 }
 
 const char* SliceProjection::fuse_into(FusedBlock& block, bool is_training) const
@@ -114,9 +125,11 @@ const char* SliceProjection::fuse_into(FusedBlock& block, bool is_training) cons
     const auto& x = in_project_x_.get<torch::nn::Linear>();
     block.weights.project_x = {x->weight, x->bias};
     if (options_.plus) {
-        const auto &hidden = proj_temperature_->at<torch::nn::LinearImpl>(0), &out = proj_temperature_->at<torch::nn::LinearImpl>(2);
+        const auto &hidden = proj_temperature_->at<torch::nn::LinearImpl>(0),
+                   &out = proj_temperature_->at<torch::nn::LinearImpl>(2);
         block.shape.point_temperature = true;
-        block.weights.slices = {in_project_slice_->weight.expand({options_.num_heads, -1, -1}), in_project_slice_->bias.expand({options_.num_heads, -1})};
+        block.weights.slices = {in_project_slice_->weight.expand({options_.num_heads, -1, -1}),
+                                in_project_slice_->bias.expand({options_.num_heads, -1})};
         block.weights.temperature = temperature_.view({options_.num_heads});
         block.weights.temperature_hidden = {hidden.weight, hidden.bias};
         block.weights.temperature_out = {out.weight, out.bias};

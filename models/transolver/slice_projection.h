@@ -58,12 +58,14 @@ struct SliceOptions {
         false;
 };
 
-/// The first half of physics attention (Wu et al. 2024, Transolver, eq. 1 and 2), which other attention layers use too: each point is assigned to S
-/// slices with softmax weights, and each slice gets the weighted mean of its points' features.
+/// The first half of physics attention (Wu et al. 2024, Transolver, eq. 1 and 2), which other attention layers use too:
+/// each point is assigned to S slices with softmax weights, and each slice gets the weighted mean of its points'
+/// features.
 ///
-/// Its parameters are registered in the module `owner`, under PhysicsNeMo's names: temperature, in_project_slice, in_project_x, in_project_fx (not in
-/// Transolver++), proj_temperature (only in Transolver++). On grids the projections are convolutions with a kernel of 3. The order in which the owner adds
-/// them is the order in which random numbers are drawn.
+/// Its parameters are registered in the module `owner`, under PhysicsNeMo's names: temperature, in_project_slice,
+/// in_project_x, in_project_fx (not in Transolver++), proj_temperature (only in Transolver++). On grids the projections
+/// are convolutions with a kernel of 3. The order in which the owner adds them is the order in which random numbers are
+/// drawn.
 class SliceProjection {
 public:
     explicit SliceProjection(SliceOptions options) : options_(std::move(options)) {}
@@ -72,7 +74,8 @@ public:
     void add_slices(torch::nn::Module& owner);             ///< in_project_slice
     void add_projections(torch::nn::Module& owner);        ///< in_project_x, in_project_fx
     void add_point_temperature(torch::nn::Module& owner);  ///< proj_temperature, only with `plus`
-    void make_slices_orthogonal();                         ///< makes the rows of in_project_slice's weight orthogonal, or its columns if they are fewer
+    void make_slices_orthogonal();  ///< makes the rows of in_project_slice's weight orthogonal, or its columns if they
+                                    ///< are fewer
 
     struct Slices {
         torch::Tensor weights;  ///< (B, N, H, S)

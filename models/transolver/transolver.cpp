@@ -22,7 +22,8 @@ constexpr double kLongestPeriod = 10000.0;
 torch::Tensor distances_to_reference(at::IntArrayRef grid, std::int64_t ref)
 {
     const auto points = [](std::int64_t rows, std::int64_t columns) {
-        const auto y = torch::linspace(0, 1, rows, torch::kDouble).to(torch::kFloat), x = torch::linspace(0, 1, columns, torch::kDouble).to(torch::kFloat);
+        const auto y = torch::linspace(0, 1, rows, torch::kDouble).to(torch::kFloat),
+                   x = torch::linspace(0, 1, columns, torch::kDouble).to(torch::kFloat);
         const auto axes = torch::meshgrid({y, x}, "ij");
         return torch::stack({axes[0].flatten(), axes[1].flatten()}, 1);  // (rows * columns, 2)
     };
@@ -32,15 +33,18 @@ torch::Tensor distances_to_reference(at::IntArrayRef grid, std::int64_t ref)
 
 }  // namespace
 
-TransolverBlockImpl::TransolverBlockImpl(const TransolverOptions& options, torch::nn::AnyModule attention, bool is_last) : attention_(std::move(attention))
+TransolverBlockImpl::TransolverBlockImpl(const TransolverOptions& options, torch::nn::AnyModule attention, bool is_last)
+    : attention_(std::move(attention))
 {
     const auto num_channels = options.n_hidden;
     ln_1_ = register_module("ln_1", layer_norm(num_channels));
     register_module("Attn", attention_.ptr());
-    ln_mlp1_ = register_module("ln_mlp1",
-                               torch::nn::Sequential(layer_norm(num_channels), Mlp(num_channels, options.mlp_ratio * num_channels, num_channels, options.act)));
+    ln_mlp1_ = register_module(
+        "ln_mlp1", torch::nn::Sequential(layer_norm(num_channels), Mlp(num_channels, options.mlp_ratio * num_channels,
+                                                                       num_channels, options.act)));
     if (is_last) {
-        ln_mlp2_ = register_module("ln_mlp2", torch::nn::Sequential(layer_norm(num_channels), torch::nn::Linear(num_channels, options.out_dim)));
+        ln_mlp2_ = register_module("ln_mlp2", torch::nn::Sequential(layer_norm(num_channels),
+                                                                    torch::nn::Linear(num_channels, options.out_dim)));
     }
 }
 
@@ -86,8 +90,11 @@ TransolverImpl::TransolverImpl(TransolverOptions options) : options_(std::move(o
     options_.validate();
     const auto num_channels = options_.n_hidden;
     const auto embedding_dim = options_.unified_pos ? options_.ref * options_.ref : options_.embedding_dim;
-    if (options_.unified_pos) unified_position_ = register_buffer("embedding", distances_to_reference(options_.structured_shape, options_.ref));
-    preprocess_ = register_module("preprocess", Mlp(options_.functional_dim + embedding_dim, 2 * num_channels, num_channels, options_.act));
+    if (options_.unified_pos)
+        unified_position_ =
+            register_buffer("embedding", distances_to_reference(options_.structured_shape, options_.ref));
+    preprocess_ = register_module(
+        "preprocess", Mlp(options_.functional_dim + embedding_dim, 2 * num_channels, num_channels, options_.act));
     if (options_.time_input) {
         time_embed_ = register_module("time_embed", TimeEmbedding(num_channels));
         time_fc_ = register_module("time_fc", torch::nn::Sequential());
@@ -112,7 +119,8 @@ TransolverImpl::TransolverImpl(TransolverOptions options) : options_(std::move(o
 torch::nn::ModuleList TransolverImpl::make_blocks(const MakeAttention& make_attention) const
 {
     torch::nn::ModuleList blocks;
-    for (std::int64_t i = 0; i < options_.n_layers; ++i) blocks->push_back(TransolverBlock(options_, make_attention(), i + 1 == options_.n_layers));
+    for (std::int64_t i = 0; i < options_.n_layers; ++i)
+        blocks->push_back(TransolverBlock(options_, make_attention(), i + 1 == options_.n_layers));
     return blocks;
 }
 
@@ -133,7 +141,8 @@ void TransolverImpl::draw_weights()
     }
 }
 
-torch::Tensor TransolverImpl::point_inputs(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time) const
+torch::Tensor TransolverImpl::point_inputs(const torch::Tensor& fx, const torch::Tensor& embedding,
+                                           const torch::Tensor& time) const
 {
     const at::IntArrayRef grid = options_.structured_shape;
     const auto features = flat_points("Transolver", "fx", fx, grid, options_.functional_dim);
@@ -173,8 +182,10 @@ StreamedModel TransolverImpl::fused(const torch::Tensor& inputs, const torch::Te
 {
     auto fusion = this->fusion(inputs, time);
     if (!fusion.obstacle) return std::move(fusion.model);
-    throw InvalidInput(std::string("Transolver: memory mode `streamed` and slice states need blocks that are fused, and a block is not: ") + fusion.obstacle +
-                       ". Use `recomputed`.");
+    throw InvalidInput(
+        std::string(
+            "Transolver: memory mode `streamed` and slice states need blocks that are fused, and a block is not: ") +
+        fusion.obstacle + ". Use `recomputed`.");
 }
 
 torch::Tensor TransolverImpl::run(const torch::Tensor& inputs, const torch::Tensor& time)
@@ -183,13 +194,15 @@ torch::Tensor TransolverImpl::run(const torch::Tensor& inputs, const torch::Tens
     if (form == BlockForm::Streamed) return streamed_blocks(inputs, fused(inputs, time));
     if (form == BlockForm::Inferred) {
         const auto all = fusion(inputs, time);
-        if (!all.obstacle) return inferred_blocks(inputs, all.model, /*keep_projections=*/memory_ == MemoryMode::Stored);
+        if (!all.obstacle)
+            return inferred_blocks(inputs, all.model, /*keep_projections=*/memory_ == MemoryMode::Stored);
     }
     auto x = preprocess_->on_points(inputs, time_offset(time));  // (B, N, C)
     for (std::size_t i = 0; i < blocks_->size(); ++i) {
         RECORD_USER_SCOPE(fmt::format("block {}", i + 1));
         auto& block = *blocks_[i]->as<TransolverBlock>();
-        x = run_block(block.fusion(), memory_, rows_of(noise_), [&block](const std::vector<torch::Tensor>& given) { return block.forward(given[0]); }, {x});
+        x = run_block(block.fusion(), memory_, rows_of(noise_),
+                      [&block](const std::vector<torch::Tensor>& given) { return block.forward(given[0]); }, {x});
     }
     return x;
 }
@@ -217,10 +230,12 @@ std::optional<MemoryMode> TransolverImpl::inference_memory(std::int64_t num_poin
 
 bool TransolverImpl::can_stream() const
 {
-    return std::all_of(blocks_->begin(), blocks_->end(), [](const auto& block) { return !block->template as<TransolverBlock>()->fusion().obstacle; });
+    return std::all_of(blocks_->begin(), blocks_->end(),
+                       [](const auto& block) { return !block->template as<TransolverBlock>()->fusion().obstacle; });
 }
 
-torch::Tensor TransolverImpl::forward(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time)
+torch::Tensor TransolverImpl::forward(const torch::Tensor& fx, const torch::Tensor& embedding,
+                                      const torch::Tensor& time)
 {
     const auto inputs = point_inputs(fx, embedding, time);
     noise_->rows.set_rows({embedding, fx});  // constants, which are expanded over the points, have no ids

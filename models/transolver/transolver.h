@@ -19,7 +19,8 @@
 
 namespace meshard {
 
-/// One layer of a Transolver: attention and MLP, each applied after a layer norm and added to its input. The last layer ends with the output head.
+/// One layer of a Transolver: attention and MLP, each applied after a layer norm and added to its input. The last layer
+/// ends with the output head.
 class TransolverBlockImpl : public torch::nn::Module {
 public:
     /// @param attention   (B, N, C) to (B, N, C)
@@ -52,19 +53,21 @@ private:
 };
 TORCH_MODULE(TimeEmbedding);
 
-/// Transolver (Wu et al. 2024) for meshes, point clouds and grids, and Transolver++ (Luo et al. 2025). Parameters have PhysicsNeMo's names
-/// and shapes.
+/// Transolver (Wu et al. 2024) for meshes, point clouds and grids, and Transolver++ (Luo et al. 2025). Parameters have
+/// PhysicsNeMo's names and shapes.
 class TransolverImpl : public torch::nn::Module, public HasMemoryModes, public HasBlockForms, public DrawsNoise {
 public:
-    /// Initial values: weights normal(0, 0.02), biases 0, convolutions as LibTorch initialises them; drawn from LibTorch's default
-    /// generator in the reference's order.
+    /// Initial values: weights normal(0, 0.02), biases 0, convolutions as LibTorch initialises them; drawn from
+    /// LibTorch's default generator in the reference's order.
     /// @throws InvalidInput as `TransolverOptions::validate`.
     explicit TransolverImpl(TransolverOptions options);
 
-    /// On a grid with extents `structured_shape`, inputs may have shape (B, N, ...) or (B, extents, ...); the result has the same kind of shape.
+    /// On a grid with extents `structured_shape`, inputs may have shape (B, N, ...) or (B, extents, ...); the result
+    /// has the same kind of shape.
     ///
     /// @param fx          (B, N, functional_dim)
-    /// @param embedding   (B, N, embedding_dim); not used by a model with `unified_pos`, may be undefined with an `embedding_dim` of 0
+    /// @param embedding   (B, N, embedding_dim); not used by a model with `unified_pos`, may be undefined with an
+    /// `embedding_dim` of 0
     /// @param time        (B), undefined unless the model has `time_input`
     /// @return            (B, N, out_dim)
     /// @throws InvalidInput on shapes that do not fit the options.
@@ -78,7 +81,8 @@ public:
     /// Whether it has the mode Streamed, for points of the type of its weights.
     bool can_stream() const;
 
-    /// The source of Transolver++'s noise (an empty function: random numbers that follow from the points' ids), and when it is added; by default in training.
+    /// The source of Transolver++'s noise (an empty function: random numbers that follow from the points' ids), and
+    /// when it is added; by default in training.
     void set_noise(UniformNoise noise) { noise_->given = std::move(noise); }
     void set_noise(NoiseWhen when) { noise_->when = when; }
 
@@ -97,7 +101,8 @@ protected:
 private:
     torch::nn::ModuleList make_blocks(const MakeAttention& make_attention) const;
     void draw_weights();
-    torch::Tensor point_inputs(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time) const;
+    torch::Tensor point_inputs(const torch::Tensor& fx, const torch::Tensor& embedding,
+                               const torch::Tensor& time) const;
     torch::Tensor time_offset(const torch::Tensor& time);
 
     /// The preprocessing and all blocks for the fused operators, or the first reason why a block cannot be fused.

@@ -34,7 +34,8 @@ std::vector<Rectangle> rectangles(RowRange rows, RowRange columns, bool causal)
     const auto begin = std::max(columns.start, rows.start), end = std::min(columns.end(), rows.end());
     if (begin < end) {
         parts.push_back({begin - rows.start, end - begin, begin - columns.start, end - begin, true});
-        if (end < rows.end()) parts.push_back({end - rows.start, rows.end() - end, begin - columns.start, end - begin, false});
+        if (end < rows.end())
+            parts.push_back({end - rows.start, rows.end() - end, begin - columns.start, end - begin, false});
     }
     return parts;
 }
@@ -71,23 +72,28 @@ std::int64_t memory_of(const at::Tensor& tensor)
 
 /// Returns whether LibTorch would use cuDNN: if the GPU and the shapes allow it, and the program has not switched it
 /// off.
-bool prefers_cudnn(const AttentionSettings& settings, const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& mask)
+bool prefers_cudnn(const AttentionSettings& settings, const at::Tensor& queries, const at::Tensor& keys,
+                   const at::Tensor& values, const at::Tensor& mask)
 {
     const bool is_half = queries.scalar_type() == at::kHalf || queries.scalar_type() == at::kBFloat16;
-    if (queries.is_cpu() || !is_half || mask.defined() || std::min({queries.numel(), keys.numel(), values.numel()}) == 0) return false;
-    const auto choice = at::_fused_sdp_choice(queries, keys, values, std::nullopt, 0.0, /*is_causal=*/false, settings.scale,
-                                              /*enable_gqa=*/queries.size(1) != keys.size(1));
+    if (queries.is_cpu() || !is_half || mask.defined() ||
+        std::min({queries.numel(), keys.numel(), values.numel()}) == 0)
+        return false;
+    const auto choice =
+        at::_fused_sdp_choice(queries, keys, values, std::nullopt, 0.0, /*is_causal=*/false, settings.scale,
+                              /*enable_gqa=*/queries.size(1) != keys.size(1));
     return choice == static_cast<std::int64_t>(at::SDPBackend::cudnn_attention);
 }
 
 /// The kernel for all pieces of keys to which these queries attend.
-PieceKernel piece_kernel(const AttentionSettings& settings, const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& mask,
-                         bool wants_mask_gradient)
+PieceKernel piece_kernel(const AttentionSettings& settings, const at::Tensor& queries, const at::Tensor& keys,
+                         const at::Tensor& values, const at::Tensor& mask, bool wants_mask_gradient)
 {
-    return choose_piece_kernel({queries.device().type(), queries.scalar_type(), queries.size(0), queries.size(1), queries.size(3), values.size(3),
-                                std::max({memory_of(queries), memory_of(keys), memory_of(values)}),
-                                mask.defined() ? std::make_optional(mask.scalar_type()) : std::nullopt, settings.dropout > 0, wants_mask_gradient,
-                                prefers_cudnn(settings, queries, keys, values, mask)});
+    return choose_piece_kernel(
+        {queries.device().type(), queries.scalar_type(), queries.size(0), queries.size(1), queries.size(3),
+         values.size(3), std::max({memory_of(queries), memory_of(keys), memory_of(values)}),
+         mask.defined() ? std::make_optional(mask.scalar_type()) : std::nullopt, settings.dropout > 0,
+         wants_mask_gradient, prefers_cudnn(settings, queries, keys, values, mask)});
 }
 
 /// The kernel to use for these keys: a causal piece may have a single key left, which cuDNN does not accept.
@@ -114,8 +120,10 @@ std::uint64_t spread(std::uint64_t x)
 at::Tensor kept_weights(const AttentionSettings& settings, const at::Tensor& scores, RowRange rows, RowRange columns)
 {
     if (settings.kept.defined()) {
-        const auto kept = settings.kept.narrow(0, settings.first_batch, scores.size(0)).narrow(1, settings.first_head, scores.size(1));
-        const auto part = kept.narrow(2, rows.start, rows.length).narrow(3, columns.start, columns.length).to(scores.options());
+        const auto kept = settings.kept.narrow(0, settings.first_batch, scores.size(0))
+                              .narrow(1, settings.first_head, scores.size(1));
+        const auto part =
+            kept.narrow(2, rows.start, rows.length).narrow(3, columns.start, columns.length).to(scores.options());
         return settings.dropout < 1 ? part.div(1 - settings.dropout) : part;
     }
     auto kept = at::empty({scores.size(0), scores.size(1), rows.length, columns.length}, at::kFloat);
@@ -130,10 +138,12 @@ at::Tensor kept_weights(const AttentionSettings& settings, const at::Tensor& sco
             const auto head = settings.first_head + i / rows.length % heads;
             const auto batch = settings.first_batch + i / rows.length / heads;
             const auto plane = static_cast<std::uint64_t>(batch * settings.num_heads + head);
-            const auto key = spread(spread(spread(static_cast<std::uint64_t>(settings.seed) + kStep) + plane * kStep) + row * kStep);
+            const auto key =
+                spread(spread(spread(static_cast<std::uint64_t>(settings.seed) + kStep) + plane * kStep) + row * kStep);
             auto* out = data + i * columns.length;
             for (std::int64_t j = 0; j < columns.length; ++j) {
-                out[j] = spread(key + static_cast<std::uint64_t>(columns.start + j) * kStep) >> 32 >= threshold ? factor : 0.0F;
+                out[j] = spread(key + static_cast<std::uint64_t>(columns.start + j) * kStep) >> 32 >= threshold ? factor
+                                                                                                                : 0.0F;
             }
         }
     });
@@ -152,9 +162,13 @@ struct ScoreTile {
     /// (B, H, R, X) to (B, K, H / K * R, X): the heads that share a key head are concatenated.
     at::Tensor grouped(const at::Tensor& x) const
     {
-        return x.reshape({x.size(0), key_heads(), x.size(1) / std::max<std::int64_t>(key_heads(), 1) * x.size(2), x.size(3)});
+        return x.reshape(
+            {x.size(0), key_heads(), x.size(1) / std::max<std::int64_t>(key_heads(), 1) * x.size(2), x.size(3)});
     }
-    at::Tensor by_heads(const at::Tensor& x) const { return x.view({queries.size(0), queries.size(1), rows.length, x.size(3)}); }
+    at::Tensor by_heads(const at::Tensor& x) const
+    {
+        return x.view({queries.size(0), queries.size(1), rows.length, x.size(3)});
+    }
     at::Tensor wide(const at::Tensor& x) const { return x.to(attention_sum_type(x.scalar_type())); }
 
     at::Tensor scores() const  // (B, H, R, T)
@@ -163,7 +177,8 @@ struct ScoreTile {
         if (mask.defined()) s.add_(added_mask(mask, s.scalar_type()));
         if (triangular) {
             const auto seen = at::arange(rows.start, rows.end(), s.options().dtype(at::kLong)).unsqueeze(1);
-            s.masked_fill_(at::arange(columns.start, columns.end(), s.options().dtype(at::kLong)).unsqueeze(0) > seen, kMinusInfinity);
+            s.masked_fill_(at::arange(columns.start, columns.end(), s.options().dtype(at::kLong)).unsqueeze(0) > seen,
+                           kMinusInfinity);
         }
         return s;
     }
@@ -173,7 +188,8 @@ struct ScoreTile {
 std::int64_t masked_rows(const at::Tensor& mask, const Rectangle& part)
 {
     if (!mask.defined() || mask.size(2) == 1) return part.rows;
-    return std::max<std::int64_t>(16, (std::int64_t{1} << 27) / std::max<std::int64_t>(1, mask.size(0) * mask.size(1) * part.columns));
+    return std::max<std::int64_t>(16, (std::int64_t{1} << 27) /
+                                          std::max<std::int64_t>(1, mask.size(0) * mask.size(1) * part.columns));
 }
 
 /// Number of rows for which a tile has about 2^20 scores, which fit a cache; 2^24 on a device, where each operator is a
@@ -194,7 +210,8 @@ void tile_backward(const ScoreTile& tile, const AttentionQueries& queries, const
         kept = kept_weights(tile.settings, p, tile.rows, tile.columns);
         weights = p * kept;
     }
-    if (gradients.values.defined()) gradients.values.add_(at::matmul(tile.grouped(weights).transpose(2, 3), tile.grouped(do_)));
+    if (gradients.values.defined())
+        gradients.values.add_(at::matmul(tile.grouped(weights).transpose(2, 3), tile.grouped(do_)));
     if (!gradients.queries.defined() && !gradients.keys.defined() && !gradients.mask.defined()) return;
 
     auto dp = tile.by_heads(at::matmul(tile.grouped(do_), tile.wide(tile.values).transpose(2, 3)));
@@ -205,7 +222,8 @@ void tile_backward(const ScoreTile& tile, const AttentionQueries& queries, const
         gradients.queries.add_(tile.by_heads(at::matmul(tile.grouped(ds), tile.wide(tile.keys))), tile.settings.scale);
     }
     if (gradients.keys.defined()) {
-        gradients.keys.add_(at::matmul(tile.grouped(ds).transpose(2, 3), tile.grouped(tile.wide(tile.queries))), tile.settings.scale);
+        gradients.keys.add_(at::matmul(tile.grouped(ds).transpose(2, 3), tile.grouped(tile.wide(tile.queries))),
+                            tile.settings.scale);
     }
 }
 
@@ -258,21 +276,31 @@ void AttentionSum::merge(const at::Tensor& output, const at::Tensor& log_sum_exp
     sum.copy_(at::logaddexp(sum, log_sum_exp));
 }
 
-void AttentionSum::add(const at::Tensor& all_keys, const at::Tensor& all_values, RowRange columns, const at::Tensor& mask, std::int64_t first_masked)
+void AttentionSum::add(const at::Tensor& all_keys, const at::Tensor& all_values, RowRange columns,
+                       const at::Tensor& mask, std::int64_t first_masked)
 {
     const auto keys = dense_rows(all_keys), values = dense_rows(all_values);
     const auto kernel = piece_kernel(settings_, queries_, keys, values, mask, false);
     for (const auto& part : rectangles(rows_, columns, settings_.causal)) {
-        for (const auto& slice : row_slices(part, kernel == PieceKernel::Tiles ? tile_rows(queries_, part.columns) : masked_rows(mask, part))) {
+        for (const auto& slice : row_slices(part, kernel == PieceKernel::Tiles ? tile_rows(queries_, part.columns)
+                                                                               : masked_rows(mask, part))) {
             const auto q = queries_.narrow(2, slice.row, slice.rows);
-            const auto k = keys.narrow(2, slice.column, slice.columns), v = values.narrow(2, slice.column, slice.columns);
+            const auto k = keys.narrow(2, slice.column, slice.columns),
+                       v = values.narrow(2, slice.column, slice.columns);
             const auto bias = mask_part(mask, slice, columns.start + slice.column - first_masked);
             if (kernel != PieceKernel::Tiles) {
-                const auto found = attend_to_piece(for_keys(kernel, k), {q, k, v, bias, settings_.scale, slice.triangular});
+                const auto found =
+                    attend_to_piece(for_keys(kernel, k), {q, k, v, bias, settings_.scale, slice.triangular});
                 merge(found.output, found.log_sum_exp, slice.row);
                 continue;
             }
-            const ScoreTile tile{settings_,       q, k, v, bias, {rows_.start + slice.row, slice.rows}, {columns.start + slice.column, slice.columns},
+            const ScoreTile tile{settings_,
+                                 q,
+                                 k,
+                                 v,
+                                 bias,
+                                 {rows_.start + slice.row, slice.rows},
+                                 {columns.start + slice.column, slice.columns},
                                  slice.triangular};
             auto s = tile.scores();
             const auto sum = at::logsumexp(s, -1);
@@ -298,8 +326,9 @@ AttentionQueries AttentionQueries::narrow(std::int64_t row, std::int64_t length)
             {rows.start + row, length}};
 }
 
-void add_attention_gradients(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& all_keys, const at::Tensor& all_values,
-                             RowRange columns, const at::Tensor& mask, std::int64_t first_masked, const AttentionGradients& gradients)
+void add_attention_gradients(const AttentionSettings& settings, const AttentionQueries& queries,
+                             const at::Tensor& all_keys, const at::Tensor& all_values, RowRange columns,
+                             const at::Tensor& mask, std::int64_t first_masked, const AttentionGradients& gradients)
 {
     const auto keys = dense_rows(all_keys), values = dense_rows(all_values);
     const auto kernel = piece_kernel(settings, queries.queries, keys, values, mask, gradients.mask.defined());
@@ -310,15 +339,27 @@ void add_attention_gradients(const AttentionSettings& settings, const AttentionQ
         if (kernel == PieceKernel::Tiles) length = tile_rows(queries.queries, part.columns);
         for (const auto& slice : row_slices(part, length)) {
             const auto tile_queries = queries.narrow(slice.row, slice.rows);
-            const auto k = keys.narrow(2, slice.column, slice.columns), v = values.narrow(2, slice.column, slice.columns);
+            const auto k = keys.narrow(2, slice.column, slice.columns),
+                       v = values.narrow(2, slice.column, slice.columns);
             const auto bias = mask_part(mask, slice, columns.start + slice.column - first_masked);
-            const AttentionGradients tile_gradients{narrowed(gradients.queries, slice.row, slice.rows), narrowed(gradients.keys, slice.column, slice.columns),
-                                                    narrowed(gradients.values, slice.column, slice.columns),
-                                                    mask_part(gradients.mask, slice, columns.start + slice.column - first_masked)};
+            const AttentionGradients tile_gradients{
+                narrowed(gradients.queries, slice.row, slice.rows),
+                narrowed(gradients.keys, slice.column, slice.columns),
+                narrowed(gradients.values, slice.column, slice.columns),
+                mask_part(gradients.mask, slice, columns.start + slice.column - first_masked)};
             if (kernel != PieceKernel::Tiles) {
-                add_piece_gradients(for_keys(kernel, k), {tile_queries.queries, k, v, bias, settings.scale, slice.triangular}, tile_queries, tile_gradients);
+                add_piece_gradients(for_keys(kernel, k),
+                                    {tile_queries.queries, k, v, bias, settings.scale, slice.triangular}, tile_queries,
+                                    tile_gradients);
             } else {
-                tile_backward({settings, tile_queries.queries, k, v, bias, tile_queries.rows, {columns.start + slice.column, slice.columns}, slice.triangular},
+                tile_backward({settings,
+                               tile_queries.queries,
+                               k,
+                               v,
+                               bias,
+                               tile_queries.rows,
+                               {columns.start + slice.column, slice.columns},
+                               slice.triangular},
                               tile_queries, tile_gradients);
             }
         }

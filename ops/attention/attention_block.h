@@ -9,8 +9,9 @@ namespace meshard {
 
 /// Settings of a whole attention, softmax(scale * q k^T + mask) v, the same for all parts that ranks compute.
 ///
-/// Queries are (B, H, L, D), keys (B, K, S, D), values (B, K, S, E); K divides H and head h of the queries attends to head h / (H / K). A mask
-/// has four dimensions that broadcast to (B, H, L, S); it is added, or, of type bool, true where a query attends to a key.
+/// Queries are (B, H, L, D), keys (B, K, S, D), values (B, K, S, E); K divides H and head h of the queries attends to
+/// head h / (H / K). A mask has four dimensions that broadcast to (B, H, L, S); it is added, or, of type bool, true
+/// where a query attends to a key.
 struct AttentionSettings {
     double scale = 1;
     bool causal = false;  ///< row i attends to keys 0 to i
@@ -44,7 +45,8 @@ public:
 
     /// Adds the keys and values of the rows `columns`. `mask` covers all queries and the keys from `first_masked` on;
     /// undefined for none.
-    void add(const at::Tensor& keys, const at::Tensor& values, RowRange columns, const at::Tensor& mask, std::int64_t first_masked);
+    void add(const at::Tensor& keys, const at::Tensor& values, RowRange columns, const at::Tensor& mask,
+             std::int64_t first_masked);
 
     /// Merges a partial result that another rank has computed for the queries from `row` on.
     void merge(const at::Tensor& output, const at::Tensor& log_sum_exp, std::int64_t row);
@@ -79,8 +81,9 @@ struct AttentionGradients {
 
 /// Adds the contribution of the keys and values of the rows `columns` to the gradients. `gradients.keys` and `.values`
 /// are those of `columns`; the other gradients are those of all queries and of the whole mask.
-void add_attention_gradients(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& keys, const at::Tensor& values,
-                             RowRange columns, const at::Tensor& mask, std::int64_t first_masked, const AttentionGradients& gradients);
+void add_attention_gradients(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& keys,
+                             const at::Tensor& values, RowRange columns, const at::Tensor& mask,
+                             std::int64_t first_masked, const AttentionGradients& gradients);
 
 /// Number of key rows in a piece: `on_cpus` on CPUs, more on a device, where each operator is a launch and a kernel
 /// divides a piece among all multiprocessors.

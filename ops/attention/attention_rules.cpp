@@ -63,7 +63,9 @@ AxisLayout even_cut(std::int64_t dim, std::int64_t length, std::int64_t ranks)
 /// interleaves the ranks.
 AxisLayout in_one_block(const AxisLayout& layout, std::int64_t length)
 {
-    return layout.blocks == 1 ? layout : even_cut(layout.placement.dim, length, static_cast<std::int64_t>(layout.extents->size()));
+    return layout.blocks == 1
+               ? layout
+               : even_cut(layout.placement.dim, length, static_cast<std::int64_t>(layout.extents->size()));
 }
 
 /// Extents of the keys' heads from those of the queries' heads, or vice versa; null if ranks would share a key head.
@@ -77,7 +79,8 @@ std::shared_ptr<const Extents> scaled(const Extents& extents, std::int64_t facto
     return result;
 }
 
-void plan_heads(Plan& plan, std::int64_t axis, const AxisLayout& queries, const AxisLayout& keys, const Operands& whole, std::int64_t ranks)
+void plan_heads(Plan& plan, std::int64_t axis, const AxisLayout& queries, const AxisLayout& keys, const Operands& whole,
+                std::int64_t ranks)
 {
     const auto members = whole.queries.size(kHeads) / std::max<std::int64_t>(1, whole.keys.size(kHeads));
     std::shared_ptr<const Extents> q, k;
@@ -86,7 +89,8 @@ void plan_heads(Plan& plan, std::int64_t axis, const AxisLayout& queries, const 
         k = scaled(*q, 1, std::max<std::int64_t>(1, members));
     }
     if (!k) {
-        k = cuts(keys, kHeads) ? keys.extents : std::make_shared<const Extents>(even_extents(whole.keys.size(kHeads), ranks));
+        k = cuts(keys, kHeads) ? keys.extents
+                               : std::make_shared<const Extents>(even_extents(whole.keys.size(kHeads), ranks));
         q = scaled(*k, members, 1);
     }
     plan.queries[axis] = {Shard(kHeads), q, 1};
@@ -109,7 +113,8 @@ Plan make_plan(const RuleCall& call, const Operands& whole, bool one_block)
         const auto cut_of = [&](const at::Tensor& tensor) {  // a tensor sharded along its last dimension is gathered
             const auto& layout = call.layout(tensor, axis);
             if (!layout.is_shard() || layout.placement.dim > kRows) return AxisLayout{};
-            return one_block || layout.placement.dim != kBatch ? in_one_block(layout, tensor.size(layout.placement.dim)) : layout;
+            return one_block || layout.placement.dim != kBatch ? in_one_block(layout, tensor.size(layout.placement.dim))
+                                                               : layout;
         };
         const auto q = cut_of(whole.queries);
         auto k = cut_of(whole.keys);
@@ -130,9 +135,12 @@ Plan make_plan(const RuleCall& call, const Operands& whole, bool one_block)
         plan.roles[axis] = role;
         const auto ranks = call.device_mesh()->size(axis);
         if (role == Role::Batch) plan.queries[axis] = plan.keys[axis] = q.is_shard() ? q : k;
-        if (role == Role::Heads) plan_heads(plan, axis, in_one_block(q, whole.queries.size(kHeads)), in_one_block(k, whole.keys.size(kHeads)), whole, ranks);
+        if (role == Role::Heads)
+            plan_heads(plan, axis, in_one_block(q, whole.queries.size(kHeads)),
+                       in_one_block(k, whole.keys.size(kHeads)), whole, ranks);
         if (role == Role::Queries || role == Role::Ring) plan.queries[axis] = q;
-        if (role == Role::Keys || role == Role::Ring) plan.keys[axis] = cuts(k, kRows) ? k : even_cut(kRows, whole.keys.size(kRows), ranks);
+        if (role == Role::Keys || role == Role::Ring)
+            plan.keys[axis] = cuts(k, kRows) ? k : even_cut(kRows, whole.keys.size(kRows), ranks);
 
         if (!whole.mask.defined()) continue;
         const auto mask_dim = role == Role::Keys ? 3 : dim;
@@ -184,7 +192,8 @@ struct LocalAttention {
     bool is_shared_out = false;  // causal self-attention: `causal_attention` balances the work
 };
 
-LocalAttention local_attention(RuleCall& call, const Operands& whole, double dropout, bool causal, std::optional<double> scale, const at::Tensor& drawn)
+LocalAttention local_attention(RuleCall& call, const Operands& whole, double dropout, bool causal,
+                               std::optional<double> scale, const at::Tensor& drawn)
 {
     const auto plan = make_plan(call, whole, dropout > 0);
     LocalAttention local;
@@ -209,7 +218,8 @@ LocalAttention local_attention(RuleCall& call, const Operands& whole, double dro
     local.keys.values = local_in(call, whole.values, plan.keys);
     local.keys.mask = local_in(call, whole.mask, plan.mask);
 
-    const auto ring = plan.axis_of(Role::Ring), cut_keys = plan.axis_of(Role::Keys), cut_queries = ring >= 0 ? ring : plan.axis_of(Role::Queries);
+    const auto ring = plan.axis_of(Role::Ring), cut_keys = plan.axis_of(Role::Keys),
+               cut_queries = ring >= 0 ? ring : plan.axis_of(Role::Queries);
     const auto query_ranges = ranges_of(plan.queries, cut_queries, whole.queries.size(kRows));
     local.rows = query_ranges[cut_queries < 0 ? 0 : call.coordinate(cut_queries)];
     const auto key_ranges = ranges_of(plan.keys, ring >= 0 ? ring : cut_keys, whole.keys.size(kRows));
@@ -251,27 +261,33 @@ at::Tensor heads_inside(const at::Tensor& output, at::ScalarType type)
 at::Tensor drawn_dropout(const RuleCall& call, const Operands& whole, double dropout)
 {
     constexpr std::int64_t kLargestField = 1 << 24;
-    const std::vector<std::int64_t> shape{whole.queries.size(0), whole.queries.size(1), whole.queries.size(2), whole.keys.size(2)};
+    const std::vector<std::int64_t> shape{whole.queries.size(0), whole.queries.size(1), whole.queries.size(2),
+                                          whole.keys.size(2)};
     auto generator = call.device_mesh()->generator(at::kCPU);
     if (c10::multiply_integers(shape) <= kLargestField) {
         return at::empty(shape, at::kBool).bernoulli_(1 - dropout, generator).to(call.tensor(0).device());
     }
     const std::lock_guard lock(generator.mutex());
-    return at::full({1}, static_cast<std::int64_t>(at::check_generator<at::CPUGeneratorImpl>(generator)->random64()), at::kLong);
+    return at::full({1}, static_cast<std::int64_t>(at::check_generator<at::CPUGeneratorImpl>(generator)->random64()),
+                    at::kLong);
 }
 
-/// _scaled_dot_product_fused_attention_overrideable(query, key, value, attn_bias, dropout_p, is_causal, return_debug_mask, scale)
+/// _scaled_dot_product_fused_attention_overrideable(query, key, value, attn_bias, dropout_p, is_causal,
+/// return_debug_mask, scale)
 void attention(RuleCall& call)
 {
     const Operands whole{call.tensor(0), call.tensor(1), call.tensor(2), call.tensor(3)};
     call.reduce(call.tensors());
     const auto dropout = call.arg(4).toDouble();
     const auto drawn = dropout > 0 ? drawn_dropout(call, whole, dropout) : at::Tensor();
-    const auto local = local_attention(call, whole, dropout, call.arg(5).toBool(), call.arg(7).toOptional<double>(), drawn);
+    const auto local =
+        local_attention(call, whole, dropout, call.arg(5).toBool(), call.arg(7).toOptional<double>(), drawn);
 
-    auto result = local.is_shared_out ? causal_attention(local.settings, local.queries, local.keys, local.group)
-                                      : ring_attention(local.settings, local.queries, local.rows, local.keys, local.group);
-    if (const auto axis = local.plan.axis_of(Role::Keys); axis >= 0) merge_over(call.device_mesh()->group(axis), result);
+    auto result = local.is_shared_out
+                      ? causal_attention(local.settings, local.queries, local.keys, local.group)
+                      : ring_attention(local.settings, local.queries, local.rows, local.keys, local.group);
+    if (const auto axis = local.plan.axis_of(Role::Keys); axis >= 0)
+        merge_over(call.device_mesh()->group(axis), result);
 
     const auto spec = call.spec(local.plan.queries);
     const auto h = whole.queries.size(1), l = whole.queries.size(2), e = whole.values.size(3);
@@ -290,34 +306,42 @@ SpecPtr gradient_spec(const RuleCall& call, const Plan& plan, AxisLayouts layout
     return call.spec(layouts);
 }
 
-/// ..._backward(grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal,
-/// philox_seed, philox_offset, scale)
+/// ..._backward(grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q,
+/// max_k, dropout_p, is_causal, philox_seed, philox_offset, scale)
 void attention_backward(RuleCall& call)
 {
     const Operands whole{call.tensor(1), call.tensor(2), call.tensor(3), call.tensor(4)};
     call.reduce(call.tensors());
     const auto wanted = call.arg(5).toBoolList();
     const auto dropout = call.arg(12).toDouble();
-    const auto local = local_attention(call, whole, dropout, call.arg(13).toBool(), call.arg(16).toOptional<double>(), local_of(call.tensor(14)));
+    const auto local = local_attention(call, whole, dropout, call.arg(13).toBool(), call.arg(16).toOptional<double>(),
+                                       local_of(call.tensor(14)));
     const auto& plan = local.plan;
 
     auto gradient = local_in(call, call.tensor(0), plan.queries);
     if (gradient.size(3) > 1 && gradient.stride(3) != 1) gradient = gradient.contiguous();
-    const AttentionQueries queries{local.queries.size(3) > 1 && local.queries.stride(3) != 1 ? local.queries.contiguous() : local.queries, gradient,
-                                   local_in(call, call.tensor(6), plan.queries), local_in(call, call.tensor(7), plan.queries), local.rows};
+    const AttentionQueries queries{
+        local.queries.size(3) > 1 && local.queries.stride(3) != 1 ? local.queries.contiguous() : local.queries,
+        gradient, local_in(call, call.tensor(6), plan.queries), local_in(call, call.tensor(7), plan.queries),
+        local.rows};
     const WantedGradients needed{wanted[0], wanted[1], wanted[2], wanted[3]};
-    const auto gradients = local.is_shared_out ? causal_attention_backward(local.settings, queries, local.keys, local.group, needed)
-                                               : ring_attention_backward(local.settings, queries, local.keys, local.group, needed);
+    const auto gradients = local.is_shared_out
+                               ? causal_attention_backward(local.settings, queries, local.keys, local.group, needed)
+                               : ring_attention_backward(local.settings, queries, local.keys, local.group, needed);
 
     const auto wrapped = [&](const at::Tensor& sum, const at::Tensor& of, const AxisLayouts& layouts, bool want) {
-        return sum.defined() && want ? wrap(sum.to(of.scalar_type()), gradient_spec(call, plan, layouts)) : at::Tensor();
+        return sum.defined() && want ? wrap(sum.to(of.scalar_type()), gradient_spec(call, plan, layouts))
+                                     : at::Tensor();
     };
-    call.finish({wrapped(gradients.queries, whole.queries, plan.queries, wanted[0]), wrapped(gradients.keys, whole.keys, plan.keys, wanted[1]),
-                 wrapped(gradients.values, whole.values, plan.keys, wanted[2]), wrapped(gradients.mask, whole.mask, plan.mask, wanted[3])});
+    call.finish({wrapped(gradients.queries, whole.queries, plan.queries, wanted[0]),
+                 wrapped(gradients.keys, whole.keys, plan.keys, wanted[1]),
+                 wrapped(gradients.values, whole.values, plan.keys, wanted[2]),
+                 wrapped(gradients.mask, whole.mask, plan.mask, wanted[3])});
 }
 
 const RuleRegistration r_attention("attention", {"aten::_scaled_dot_product_fused_attention_overrideable"}, attention);
-const RuleRegistration r_backward("attention", {"aten::_scaled_dot_product_fused_attention_overrideable_backward"}, attention_backward);
+const RuleRegistration r_backward("attention", {"aten::_scaled_dot_product_fused_attention_overrideable_backward"},
+                                  attention_backward);
 
 /// Throws if `holds` is false. `what()` composes the message, which takes as long as an operator.
 template <class F>
@@ -357,23 +381,30 @@ at::Tensor with_lead(const at::Tensor& tensor, c10::IntArrayRef lead, std::int64
 }
 
 /// at::scaled_dot_product_attention for sharded tensors: one attention operator for all devices and shapes.
-at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>& mask,
-                                        double dropout, bool causal, std::optional<double> scale, bool grouped)
+at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                        const std::optional<at::Tensor>& mask, double dropout, bool causal,
+                                        std::optional<double> scale, bool grouped)
 {
     const auto [least_dims, num_dims] = std::minmax({query.dim(), key.dim(), value.dim()});
-    require(least_dims >= 2,
-            [&] { return "query " + shape_of(query) + ", key " + shape_of(key) + " and value " + shape_of(value) + " must have two or more dimensions."; });
-    require(query.scalar_type() == key.scalar_type() && query.scalar_type() == value.scalar_type() && query.is_floating_point(),
+    require(least_dims >= 2, [&] {
+        return "query " + shape_of(query) + ", key " + shape_of(key) + " and value " + shape_of(value) +
+               " must have two or more dimensions.";
+    });
+    require(query.scalar_type() == key.scalar_type() && query.scalar_type() == value.scalar_type() &&
+                query.is_floating_point(),
             "query, key and value must share one floating type.");
     require(query.size(-1) == key.size(-1) && key.size(-2) == value.size(-2), [&] {
-        return "query " + shape_of(query) + " and key " + shape_of(key) + " must share their last dimension, key and value " + shape_of(value) + " their rows.";
+        return "query " + shape_of(query) + " and key " + shape_of(key) +
+               " must share their last dimension, key and value " + shape_of(value) + " their rows.";
     });
     require(!causal || !mask || !mask->defined(), "give a mask or is_causal, not both.");
     require(dropout >= 0 && dropout <= 1, "dropout_p must lie between 0 and 1.");
     auto bias = mask.value_or(at::Tensor());
-    require(!bias.defined() || bias.scalar_type() == at::kBool || bias.scalar_type() == query.scalar_type() || bias.scalar_type() == at::kFloat,
+    require(!bias.defined() || bias.scalar_type() == at::kBool || bias.scalar_type() == query.scalar_type() ||
+                bias.scalar_type() == at::kFloat,
             "the mask must be bool, float or of the query's type.");
-    require(!bias.defined() || (bias.dim() <= num_dims && bias.dim() >= 1), "the mask has more dimensions than the query.");
+    require(!bias.defined() || (bias.dim() <= num_dims && bias.dim() >= 1),
+            "the mask has more dimensions than the query.");
 
     auto q = query, k = key, v = value;
     for (auto* tensor : {&q, &k, &v}) {  // missing dimensions are added in front, as in matmul
@@ -388,7 +419,8 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
         v = with_lead(v, lead, 3);
         if (num_dims > 4 && bias.dim() > 3) bias = with_lead(bias, lead, 3);
     } else if (num_dims == 3) {
-        lead = at::infer_size_dimvector(at::infer_size_dimvector(q.sizes().slice(0, 1), k.sizes().slice(0, 1)), v.sizes().slice(0, 1));
+        lead = at::infer_size_dimvector(at::infer_size_dimvector(q.sizes().slice(0, 1), k.sizes().slice(0, 1)),
+                                        v.sizes().slice(0, 1));
         q = with_lead(q, lead, 2);
         k = with_lead(k, lead, 2);
         v = with_lead(v, lead, 2);
@@ -398,9 +430,11 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
     v = in_four_dims(v, num_dims);
     if (bias.defined()) {
         bias = in_four_dims(bias, num_dims);
-        const bool fits = at::is_expandable_to(bias.sizes(), {q.size(0), std::max(q.size(1), k.size(1)), q.size(2), k.size(2)});
+        const bool fits =
+            at::is_expandable_to(bias.sizes(), {q.size(0), std::max(q.size(1), k.size(1)), q.size(2), k.size(2)});
         require(fits, [&] {
-            return "the mask " + shape_of(*mask) + " does not broadcast to the scores of query " + shape_of(query) + " and key " + shape_of(key) + ".";
+            return "the mask " + shape_of(*mask) + " does not broadcast to the scores of query " + shape_of(query) +
+                   " and key " + shape_of(key) + ".";
         });
     }
 
@@ -408,9 +442,11 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
     const auto heads = grouped ? q.size(1) : std::max({q.size(1), k.size(1), v.size(1)});
     if (q.size(1) != heads) q = q.expand({-1, heads, -1, -1});
     for (auto* tensor : {&k, &v}) {
-        const bool serves = tensor->size(1) == heads || tensor->size(1) == 1 || (grouped && tensor->size(1) > 0 && heads % tensor->size(1) == 0);
+        const bool serves = tensor->size(1) == heads || tensor->size(1) == 1 ||
+                            (grouped && tensor->size(1) > 0 && heads % tensor->size(1) == 0);
         require(serves, [&] {
-            return "the heads of key " + shape_of(key) + " and value " + shape_of(value) + " do not match those of query " + shape_of(query) + ".";
+            return "the heads of key " + shape_of(key) + " and value " + shape_of(value) +
+                   " do not match those of query " + shape_of(query) + ".";
         });
     }
     if (k.size(1) != v.size(1)) {
@@ -418,8 +454,9 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
         v = v.repeat_interleave(heads / v.size(1), 1);
     }
 
-    auto output = std::get<0>(at::_scaled_dot_product_fused_attention_overrideable(q, k, v, bias.defined() ? std::make_optional(bias) : std::nullopt, dropout,
-                                                                                   causal, /*return_debug_mask=*/false, scale));
+    auto output = std::get<0>(at::_scaled_dot_product_fused_attention_overrideable(
+        q, k, v, bias.defined() ? std::make_optional(bias) : std::nullopt, dropout, causal, /*return_debug_mask=*/false,
+        scale));
     if (num_dims == 2) return output.squeeze(0).squeeze(0);
     if (num_dims == 3) return output.squeeze(1);
     return num_dims == 4 ? output : output.unflatten(0, lead);

@@ -41,7 +41,8 @@ struct TensorForm {
     }
     std::int64_t bytes(std::int64_t rows) const  // padded, so that the next tensor is aligned
     {
-        return (c10::multiply_integers(shape_of(rows)) * static_cast<std::int64_t>(c10::elementSize(type)) + 15) / 16 * 16;
+        return (c10::multiply_integers(shape_of(rows)) * static_cast<std::int64_t>(c10::elementSize(type)) + 15) / 16 *
+               16;
     }
 };
 using TensorForms = std::array<TensorForm, kNumKinds>;
@@ -56,7 +57,8 @@ struct Item {
 /// all its own keys.
 class Schedule {
 public:
-    Schedule(const std::vector<RowRange>& ranges, std::int64_t piece_rows, bool is_backward) : ranges_(ranges), is_backward_(is_backward)
+    Schedule(const std::vector<RowRange>& ranges, std::int64_t piece_rows, bool is_backward)
+        : ranges_(ranges), is_backward_(is_backward)
     {
         std::int64_t longest = 1;
         for (const auto& range : ranges) longest = std::max(longest, range.length);
@@ -68,7 +70,10 @@ public:
     int distance(std::int64_t work) const { return static_cast<int>(1 + work / pieces_); }
     RowRange kept(int rank) const { return {ranges_[rank].start, ranges_[rank].length / 2}; }
     RowRange key_piece(int rank, std::int64_t work) const { return piece(ranges_[rank], work); }
-    RowRange lent_piece(int rank, std::int64_t work) const { return piece({kept(rank).end(), ranges_[rank].length - kept(rank).length}, work); }
+    RowRange lent_piece(int rank, std::int64_t work) const
+    {
+        return piece({kept(rank).end(), ranges_[rank].length - kept(rank).length}, work);
+    }
 
     /// What exchange e sends from one rank to another: the inputs of work item e, and the results of item e - 2, since
     /// item e - 1 is computed at the same time.
@@ -113,7 +118,8 @@ private:
 /// One exchange: the tensors for all other ranks in one buffer, and those received from them in another.
 class Exchange {
 public:
-    Exchange(const Schedule& schedule, std::int64_t index, const TensorForms& forms, const at::Tensor& like, const RankGroup& group)
+    Exchange(const Schedule& schedule, std::int64_t index, const TensorForms& forms, const at::Tensor& like,
+             const RankGroup& group)
         : sent_counts_(group.size()), received_counts_(group.size())
     {
         for (int r = 0; r < group.size(); ++r) {
@@ -127,7 +133,10 @@ public:
     const at::Tensor& to(int rank, Kind kind) { return sent_.at({rank, kind}); }
     const at::Tensor& from(int rank, Kind kind) { return received_.at({rank, kind}); }
 
-    void start(const RankGroup& group) { pending_ = group.start_exchange(sent_buffer_, sent_counts_, received_buffer_, received_counts_); }
+    void start(const RankGroup& group)
+    {
+        pending_ = group.start_exchange(sent_buffer_, sent_counts_, received_buffer_, received_counts_);
+    }
 
     void wait()
     {
@@ -139,8 +148,8 @@ public:
 private:
     using Tensors = std::map<std::pair<int, Kind>, at::Tensor>;
 
-    static at::Tensor lay_out(const std::vector<std::vector<Item>>& items, const TensorForms& forms, const at::Tensor& like, std::vector<std::int64_t>& counts,
-                              Tensors& tensors)
+    static at::Tensor lay_out(const std::vector<std::vector<Item>>& items, const TensorForms& forms,
+                              const at::Tensor& like, std::vector<std::int64_t>& counts, Tensors& tensors)
     {
         std::int64_t total = 0;
         for (std::size_t r = 0; r < items.size(); ++r) {
@@ -153,7 +162,8 @@ private:
             for (const auto& item : items[r]) {
                 const auto& form = forms[item.kind];
                 const auto shape = form.shape_of(item.rows);
-                const auto bytes = c10::multiply_integers(shape) * static_cast<std::int64_t>(c10::elementSize(form.type));
+                const auto bytes =
+                    c10::multiply_integers(shape) * static_cast<std::int64_t>(c10::elementSize(form.type));
                 tensors[{static_cast<int>(r), item.kind}] = buffer.narrow(0, offset, bytes).view(form.type).view(shape);
                 offset += form.bytes(item.rows);
             }
@@ -172,7 +182,8 @@ private:
 /// `fill_inputs(exchange, item)`, `fill_results(exchange, item)`, `work(exchange, item)` and `take_results(exchange,
 /// item)` run.
 template <class Pass>
-void run_schedule(const Schedule& schedule, const TensorForms& forms, const at::Tensor& like, const RankGroup& group, Pass& pass)
+void run_schedule(const Schedule& schedule, const TensorForms& forms, const at::Tensor& like, const RankGroup& group,
+                  Pass& pass)
 {
     const auto works = schedule.num_works();
     Exchange current(schedule, 0, forms, like, group);
@@ -226,7 +237,10 @@ struct PassBase {
         const auto rank = me + schedule.distance(t);
         return rank < schedule.num_ranks() ? rank : -1;
     }
-    at::Tensor rows(const at::Tensor& tensor, RowRange range) const { return tensor.narrow(2, range.start - own().start, range.length); }
+    at::Tensor rows(const at::Tensor& tensor, RowRange range) const
+    {
+        return tensor.narrow(2, range.start - own().start, range.length);
+    }
 
     void fill_keys(Exchange& exchange, std::int64_t t) const
     {
@@ -260,7 +274,8 @@ struct ForwardPass : PassBase {
     {
         if (const auto rank = before(t); rank >= 0 && schedule.kept(me).length > 0) {
             AttentionSum part(settings, rows(queries, schedule.kept(me)), schedule.kept(me));
-            part.add(exchange.from(rank, kKeys), exchange.from(rank, kValues), schedule.key_piece(rank, t), at::Tensor(), 0);
+            part.add(exchange.from(rank, kKeys), exchange.from(rank, kValues), schedule.key_piece(rank, t),
+                     at::Tensor(), 0);
             const auto result = part.finish(keys.values.size(3));
             sum.merge(result.output, result.log_sum_exp, 0);
         }
@@ -277,7 +292,8 @@ struct ForwardPass : PassBase {
         if (before(t) < 0) return;
         const auto piece = schedule.lent_piece(me, t);
         if (piece.length == 0) return;
-        sum.merge(exchange.from(before(t), kFoundOutput), exchange.from(before(t), kFoundLogSumExp), piece.start - own().start);
+        sum.merge(exchange.from(before(t), kFoundOutput), exchange.from(before(t), kFoundLogSumExp),
+                  piece.start - own().start);
     }
 };
 
@@ -297,7 +313,10 @@ struct BackwardPass : PassBase {
         exchange.to(before(t), kLogSumExp).copy_(rows(queries.log_sum_exp, piece));
     }
 
-    void meanwhile() { add_attention_gradients(settings, queries, keys.keys, keys.values, own(), at::Tensor(), 0, total); }
+    void meanwhile()
+    {
+        add_attention_gradients(settings, queries, keys.keys, keys.values, own(), at::Tensor(), 0, total);
+    }
 
     void fill_results(Exchange& exchange, std::int64_t t) const
     {
@@ -320,8 +339,9 @@ struct BackwardPass : PassBase {
                                     {rows(total.queries, schedule.kept(me)), found.keys, found.values, at::Tensor()});
         }
         if (const auto rank = after(t); rank >= 0) {
-            const AttentionQueries visiting{exchange.from(rank, kQueries), exchange.from(rank, kOutputGradient), exchange.from(rank, kOutput),
-                                            exchange.from(rank, kLogSumExp), schedule.lent_piece(rank, t)};
+            const AttentionQueries visiting{exchange.from(rank, kQueries), exchange.from(rank, kOutputGradient),
+                                            exchange.from(rank, kOutput), exchange.from(rank, kLogSumExp),
+                                            schedule.lent_piece(rank, t)};
             found.queries = at::zeros(visiting.queries.sizes(), sum_options);
             add_attention_gradients(settings, visiting, keys.keys, keys.values, own(), at::Tensor(), 0,
                                     {found.queries, total.keys, total.values, at::Tensor()});
@@ -330,7 +350,8 @@ struct BackwardPass : PassBase {
 
     void take_results(Exchange& exchange, std::int64_t t)
     {
-        if (before(t) >= 0) rows(total.queries, schedule.lent_piece(me, t)).add_(exchange.from(before(t), kQueryGradient));
+        if (before(t) >= 0)
+            rows(total.queries, schedule.lent_piece(me, t)).add_(exchange.from(before(t), kQueryGradient));
         if (after(t) < 0) return;
         const auto piece = schedule.key_piece(me, t);
         rows(total.keys, piece).add_(exchange.from(after(t), kKeyGradient));
@@ -340,7 +361,8 @@ struct BackwardPass : PassBase {
 
 }  // namespace
 
-AttentionOutput causal_attention(const AttentionSettings& settings, const at::Tensor& queries, const AttentionKeys& keys, const RankGroup& group)
+AttentionOutput causal_attention(const AttentionSettings& settings, const at::Tensor& queries,
+                                 const AttentionKeys& keys, const RankGroup& group)
 {
     const Schedule schedule(keys.ranges, piece_rows(keys.keys, kPieceRows), /*is_backward=*/false);
     const auto me = group.rank();
@@ -349,13 +371,13 @@ AttentionOutput causal_attention(const AttentionSettings& settings, const at::Te
     return pass.sum.finish(keys.values.size(3));
 }
 
-AttentionGradients causal_attention_backward(const AttentionSettings& settings, const AttentionQueries& queries, const AttentionKeys& keys,
-                                             const RankGroup& group, WantedGradients wanted)
+AttentionGradients causal_attention_backward(const AttentionSettings& settings, const AttentionQueries& queries,
+                                             const AttentionKeys& keys, const RankGroup& group, WantedGradients wanted)
 {
     const Schedule schedule(keys.ranges, piece_rows(keys.keys, kPieceRows), /*is_backward=*/true);
     const auto options = keys.keys.options().dtype(attention_sum_type(keys.keys.scalar_type()));
-    const AttentionGradients zero{at::zeros(queries.queries.sizes(), options), at::zeros(keys.keys.sizes(), options), at::zeros(keys.values.sizes(), options),
-                                  at::Tensor()};
+    const AttentionGradients zero{at::zeros(queries.queries.sizes(), options), at::zeros(keys.keys.sizes(), options),
+                                  at::zeros(keys.values.sizes(), options), at::Tensor()};
     BackwardPass pass{{settings, keys, schedule, group.rank()}, queries, zero};
     run_schedule(schedule, make_forms(queries.queries, keys.keys, keys.values), keys.keys, group, pass);
     if (!wanted.queries) pass.total.queries = at::Tensor();

@@ -11,10 +11,11 @@ namespace meshard {
 /// must be undefined.
 ///
 /// Ranks exchange the next pieces while they compute one. Collective over `group`.
-AttentionOutput causal_attention(const AttentionSettings& settings, const at::Tensor& queries, const AttentionKeys& keys, const RankGroup& group);
+AttentionOutput causal_attention(const AttentionSettings& settings, const at::Tensor& queries,
+                                 const AttentionKeys& keys, const RankGroup& group);
 
 /// Gradients of this rank's queries, keys and values, in the type of sums. Collective over `group`.
-AttentionGradients causal_attention_backward(const AttentionSettings& settings, const AttentionQueries& queries, const AttentionKeys& keys,
-                                             const RankGroup& group, WantedGradients wanted);
+AttentionGradients causal_attention_backward(const AttentionSettings& settings, const AttentionQueries& queries,
+                                             const AttentionKeys& keys, const RankGroup& group, WantedGradients wanted);
 
 }  // namespace meshard

@@ -28,8 +28,8 @@ struct NeighbourhoodWindow {
 /// axis of the grid, and return their gradients in one.
 /// @param scale   1 / sqrt(D) unless given
 /// @throws InvalidInput for tensors that differ in shape or type, and a window that does not fit the grid
-at::Tensor neighbourhood_attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values, const NeighbourhoodWindow& window,
-                                   std::optional<double> scale = std::nullopt);
+at::Tensor neighbourhood_attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                                   const NeighbourhoodWindow& window, std::optional<double> scale = std::nullopt);
 
 // --- for its rule ----------------------------------------------------------------------------------------------------
 
@@ -46,10 +46,12 @@ struct GridAxis {
 
 /// The attention for plain tensors: queries (B, rows.num_queries, columns.num_queries, H, D), keys and values (B,
 /// rows.num_keys, columns.num_keys, H, D).
-at::Tensor grid_attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values, const std::array<GridAxis, 2>& axes, double scale);
+at::Tensor grid_attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                          const std::array<GridAxis, 2>& axes, double scale);
 
 /// The gradients of queries, keys and values.
-std::array<at::Tensor, 3> grid_attention_backward(const at::Tensor& gradient, const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+std::array<at::Tensor, 3> grid_attention_backward(const at::Tensor& gradient, const at::Tensor& queries,
+                                                  const at::Tensor& keys, const at::Tensor& values,
                                                   const std::array<GridAxis, 2>& axes, double scale);
 
 }  // namespace meshard

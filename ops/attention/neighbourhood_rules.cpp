@@ -41,7 +41,8 @@ AxisLayouts shared_layouts(const RuleCall& call, c10::ArrayRef<at::Tensor> opera
 }
 
 /// Returns nothing for grids whose rows, columns or heads were flattened with other dimensions.
-std::optional<Division> division(const RuleCall& call, c10::ArrayRef<at::Tensor> operands, at::IntArrayRef size, at::IntArrayRef dilation)
+std::optional<Division> division(const RuleCall& call, c10::ArrayRef<at::Tensor> operands, at::IntArrayRef size,
+                                 at::IntArrayRef dilation)
 {
     Division result;
     result.layouts = shared_layouts(call, operands);
@@ -95,7 +96,8 @@ void neighbourhood_rule(RuleCall& call)
     call.finish({wrap(output, call.spec(plan->layouts)), wrap(received, kept)});
 }
 
-/// neighbourhood_attention_backward(gradient, query, key, value, received, size, dilation, scale) -> gradients of query, key and value
+/// neighbourhood_attention_backward(gradient, query, key, value, received, size, dilation, scale) -> gradients of
+/// query, key and value
 void neighbourhood_backward_rule(RuleCall& call)
 {
     const std::vector<at::Tensor> operands{call.tensor(1), call.tensor(2), call.tensor(3)};
@@ -114,19 +116,23 @@ void neighbourhood_backward_rule(RuleCall& call)
         keys = received.narrow(kWidthDim, 0, queries.size(kWidthDim));
         values = received.narrow(kWidthDim, queries.size(kWidthDim), queries.size(kWidthDim));
     }
-    auto gradients = grid_attention_backward(local(call.tensor(0)), queries, keys, values, plan->axes, call.arg(7).toDouble());
+    auto gradients =
+        grid_attention_backward(local(call.tensor(0)), queries, keys, values, plan->axes, call.arg(7).toDouble());
     if (!plan->exchanges.empty()) {
         auto sums = at::cat({gradients[1], gradients[2]}, kWidthDim);
-        for (auto exchange = plan->exchanges.rbegin(); exchange != plan->exchanges.rend(); ++exchange) sums = exchange->give_back(sums);
+        for (auto exchange = plan->exchanges.rbegin(); exchange != plan->exchanges.rend(); ++exchange)
+            sums = exchange->give_back(sums);
         gradients[1] = sums.narrow(kWidthDim, 0, queries.size(kWidthDim));
         gradients[2] = sums.narrow(kWidthDim, queries.size(kWidthDim), queries.size(kWidthDim));
     }
     const auto spec = call.spec(plan->layouts);
-    call.finish({wrap(gradients[0], spec), wrap(gradients[1].contiguous(), spec), wrap(gradients[2].contiguous(), spec)});
+    call.finish(
+        {wrap(gradients[0], spec), wrap(gradients[1].contiguous(), spec), wrap(gradients[2].contiguous(), spec)});
 }
 
 const RuleRegistration r_neighbourhood("attention", {"meshard::neighbourhood_attention"}, neighbourhood_rule);
-const RuleRegistration r_neighbourhood_backward("attention", {"meshard::neighbourhood_attention_backward"}, neighbourhood_backward_rule);
+const RuleRegistration r_neighbourhood_backward("attention", {"meshard::neighbourhood_attention_backward"},
+                                                neighbourhood_backward_rule);
 
 }  // namespace
 }  // namespace meshard

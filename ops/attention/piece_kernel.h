@@ -53,7 +53,8 @@ AttentionOutput attend_to_piece(PieceKernel kernel, const AttentionPiece& piece)
 
 /// Adds the piece's contribution to the gradients of queries, keys and values that are defined. For all kernels but
 /// `Tiles`.
-void add_piece_gradients(PieceKernel kernel, const AttentionPiece& piece, const AttentionQueries& queries, const AttentionGradients& gradients);
+void add_piece_gradients(PieceKernel kernel, const AttentionPiece& piece, const AttentionQueries& queries,
+                         const AttentionGradients& gradients);
 
 /// The mask as an additive one: a bool mask becomes zeros of `type` and minus infinity.
 at::Tensor added_mask(const at::Tensor& mask, at::ScalarType type);

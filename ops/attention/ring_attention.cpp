@@ -37,7 +37,8 @@ Piece make_piece(const at::Tensor& k, const at::Tensor& v, std::int64_t length, 
     key_shape[2] = value_shape[2] = length;
     const auto num_keys = c10::multiply_integers(key_shape), num_values = c10::multiply_integers(value_shape);
     auto buffer = at::empty({num_keys + num_values}, k.options().dtype(type));
-    return {buffer, buffer.narrow(0, 0, num_keys).view(key_shape), buffer.narrow(0, num_keys, num_values).view(value_shape)};
+    return {buffer, buffer.narrow(0, 0, num_keys).view(key_shape),
+            buffer.narrow(0, num_keys, num_values).view(value_shape)};
 }
 
 /// This rank's own piece, copied to a send buffer: it is part of the caller's tensors.
@@ -79,18 +80,20 @@ void for_each_piece(const AttentionKeys& all, std::int64_t pieces, const RankGro
 
 }  // namespace
 
-AttentionOutput ring_attention(const AttentionSettings& settings, const at::Tensor& queries, RowRange rows, const AttentionKeys& keys, const RankGroup& group)
+AttentionOutput ring_attention(const AttentionSettings& settings, const at::Tensor& queries, RowRange rows,
+                               const AttentionKeys& keys, const RankGroup& group)
 {
     AttentionSum sum(settings, queries, rows);
     // With one rank nothing is sent, and the kernels need no pieces.
     const auto pieces = group.size() == 1 ? 1 : num_pieces(keys.ranges, piece_rows(keys.keys, kForwardRows));
-    for_each_piece(keys, pieces, group,
-                   [&](const Piece& piece, int, std::int64_t, RowRange columns) { sum.add(piece.keys, piece.values, columns, keys.mask, keys.first_masked); });
+    for_each_piece(keys, pieces, group, [&](const Piece& piece, int, std::int64_t, RowRange columns) {
+        sum.add(piece.keys, piece.values, columns, keys.mask, keys.first_masked);
+    });
     return sum.finish(keys.values.size(3));
 }
 
-AttentionGradients ring_attention_backward(const AttentionSettings& settings, const AttentionQueries& queries, const AttentionKeys& keys,
-                                           const RankGroup& group, WantedGradients wanted)
+AttentionGradients ring_attention_backward(const AttentionSettings& settings, const AttentionQueries& queries,
+                                           const AttentionKeys& keys, const RankGroup& group, WantedGradients wanted)
 {
     const auto &k = keys.keys, &v = keys.values;
     const auto& ranges = keys.ranges;
@@ -106,7 +109,9 @@ AttentionGradients ring_attention_backward(const AttentionSettings& settings, co
         total.values = at::zeros(v.sizes(), k.options().dtype(type));
     }
 
-    const auto own_part = [&](const at::Tensor& whole, RowRange part) { return whole.narrow(2, part.start - ranges[me].start, part.length); };
+    const auto own_part = [&](const at::Tensor& whole, RowRange part) {
+        return whole.narrow(2, part.start - ranges[me].start, part.length);
+    };
     Piece sent;      // sums that are being sent to the next rank
     Piece arriving;  // sums that are being received from the previous rank, for the next piece
     PendingCollective pending;
@@ -122,7 +127,8 @@ AttentionGradients ring_attention_backward(const AttentionSettings& settings, co
             part.keys = sums.keys;
             part.values = sums.values;
         }
-        add_attention_gradients(settings, queries, piece.keys, piece.values, columns, keys.mask, keys.first_masked, part);
+        add_attention_gradients(settings, queries, piece.keys, piece.values, columns, keys.mask, keys.first_masked,
+                                part);
         if (!travels || step == 0) return;
 
         if (step > 1) {
@@ -151,7 +157,8 @@ std::int64_t ring_bytes(const std::vector<RowRange>& keys, int rank, std::int64_
     return rows * row_bytes;
 }
 
-std::int64_t ring_backward_bytes(const std::vector<RowRange>& keys, int rank, std::int64_t row_bytes, std::int64_t row_sum_bytes)
+std::int64_t ring_backward_bytes(const std::vector<RowRange>& keys, int rank, std::int64_t row_bytes,
+                                 std::int64_t row_sum_bytes)
 {
     // The sums of a piece start at the rank after its owner. This rank receives the sums of all pieces except its own
     // and those of the previous rank, which start here; the sums of its own pieces arrive last.

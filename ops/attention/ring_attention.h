@@ -20,7 +20,8 @@ struct AttentionKeys {
 /// Attention of this rank's queries, which are the rows `rows` of the whole, to the keys and values of all ranks of a
 /// group, which are sent around a ring: a rank receives the next piece while it computes one. Memory beyond arguments
 /// and result: a few pieces (Liu, Zaharia and Abbeel 2023). A group of one sends nothing. Collective over `group`.
-AttentionOutput ring_attention(const AttentionSettings& settings, const at::Tensor& queries, RowRange rows, const AttentionKeys& keys, const RankGroup& group);
+AttentionOutput ring_attention(const AttentionSettings& settings, const at::Tensor& queries, RowRange rows,
+                               const AttentionKeys& keys, const RankGroup& group);
 
 struct WantedGradients {
     bool queries = true, keys = true, values = true, mask = false;
@@ -28,13 +29,14 @@ struct WantedGradients {
 
 /// Gradients of this rank's queries, keys, values and mask, in the type of sums; undefined where not wanted. The
 /// gradients of keys and values follow them around the ring and end at their owner. Collective over `group`.
-AttentionGradients ring_attention_backward(const AttentionSettings& settings, const AttentionQueries& queries, const AttentionKeys& keys,
-                                           const RankGroup& group, WantedGradients wanted);
+AttentionGradients ring_attention_backward(const AttentionSettings& settings, const AttentionQueries& queries,
+                                           const AttentionKeys& keys, const RankGroup& group, WantedGradients wanted);
 
 /// Bytes that rank `rank` receives in forward, and in backward.
 /// @param row_bytes       bytes of a row of keys and values together
 /// @param row_sum_bytes   the same in the type of sums
 std::int64_t ring_bytes(const std::vector<RowRange>& keys, int rank, std::int64_t row_bytes);
-std::int64_t ring_backward_bytes(const std::vector<RowRange>& keys, int rank, std::int64_t row_bytes, std::int64_t row_sum_bytes);
+std::int64_t ring_backward_bytes(const std::vector<RowRange>& keys, int rank, std::int64_t row_bytes,
+                                 std::int64_t row_sum_bytes);
 
 }  // namespace meshard

@@ -28,7 +28,8 @@ std::vector<ColumnBlock> column_blocks(const AxisWindows& columns, std::int64_t 
     const auto first_at_end = std::clamp(columns.length - columns.window + before + 1, first_moving, end);
     std::vector<ColumnBlock> blocks;
     const auto add = [&](std::int64_t begin, std::int64_t stop, bool shared) {
-        for (auto query = begin; query < stop; query += most) blocks.push_back({query, std::min(most, stop - query), columns.first_seen(query), shared});
+        for (auto query = begin; query < stop; query += most)
+            blocks.push_back({query, std::min(most, stop - query), columns.first_seen(query), shared});
     };
     add(columns.first_query, first_moving, true);
     add(first_moving, first_at_end, false);
@@ -41,7 +42,8 @@ template <class T>
 class PackedKeys {
 public:
     PackedKeys(std::int64_t num_rows, std::int64_t num_columns, std::int64_t channels, std::int64_t margin)
-        : num_columns_(num_columns), channels_(channels), channel_stride_(num_columns + margin), numbers_(num_rows * channels * channel_stride_ + margin)
+        : num_columns_(num_columns), channels_(channels), channel_stride_(num_columns + margin),
+          numbers_(num_rows * channels * channel_stride_ + margin)
     {
     }
 
@@ -55,7 +57,8 @@ public:
             for (std::int64_t column = 0; column < num_columns_; ++column) {
                 const T* from = grid.data + (first_row + row) * grid.row_stride + column * grid.column_stride;
                 T* to = at(row, column);
-                for (std::int64_t channel = 0; channel < channels_; ++channel) to[channel * channel_stride_] = from[channel];
+                for (std::int64_t channel = 0; channel < channels_; ++channel)
+                    to[channel * channel_stride_] = from[channel];
             }
         }
     }
@@ -68,7 +71,8 @@ public:
             for (std::int64_t column = 0; column < num_columns_; ++column) {
                 T* to = grid.data + (first_row + row) * grid.row_stride + column * grid.column_stride;
                 const T* from = at(row, column);
-                for (std::int64_t channel = 0; channel < channels_; ++channel) to[channel] += from[channel * channel_stride_];
+                for (std::int64_t channel = 0; channel < channels_; ++channel)
+                    to[channel] += from[channel * channel_stride_];
             }
         }
     }
@@ -105,18 +109,22 @@ GridOfVectors<T> from_query(const GridOfVectors<T>& grid, std::int64_t row, std:
 
 /// to[channel, t] = factor * the vector of query t.
 template <class T>
-void pack_queries(T* to, std::int64_t stride, const T* from, std::int64_t column_stride, const ColumnBlock& block, std::int64_t channels, T factor)
+void pack_queries(T* to, std::int64_t stride, const T* from, std::int64_t column_stride, const ColumnBlock& block,
+                  std::int64_t channels, T factor)
 {
     for (std::int64_t t = 0; t < block.num_queries; ++t) {
-        for (std::int64_t channel = 0; channel < channels; ++channel) to[channel * stride + t] = factor * from[t * column_stride + channel];
+        for (std::int64_t channel = 0; channel < channels; ++channel)
+            to[channel * stride + t] = factor * from[t * column_stride + channel];
     }
 }
 
 template <class T>
-void unpack_queries(T* to, std::int64_t column_stride, const T* from, std::int64_t stride, const ColumnBlock& block, std::int64_t channels, T factor)
+void unpack_queries(T* to, std::int64_t column_stride, const T* from, std::int64_t stride, const ColumnBlock& block,
+                    std::int64_t channels, T factor)
 {
     for (std::int64_t t = 0; t < block.num_queries; ++t) {
-        for (std::int64_t channel = 0; channel < channels; ++channel) to[t * column_stride + channel] = factor * from[channel * stride + t];
+        for (std::int64_t channel = 0; channel < channels; ++channel)
+            to[t * column_stride + channel] = factor * from[channel * stride + t];
     }
 }
 
@@ -126,7 +134,8 @@ constexpr std::int64_t rounded_up(std::int64_t count, std::int64_t multiple)
 }
 
 template <class T>
-WindowBlock block_of(const WindowAttention<T>& attention, const ColumnBlock& columns, const PackedKeys<T>& keys, std::int64_t lanes)
+WindowBlock block_of(const WindowAttention<T>& attention, const ColumnBlock& columns, const PackedKeys<T>& keys,
+                     std::int64_t lanes)
 {
     return {rounded_up(columns.num_queries, lanes),
             attention.rows.window,
@@ -158,7 +167,8 @@ void window_attention(const WindowAttention<T>& attention, const GridOfVectors<T
         for (const auto& columns_here : blocks) {
             const auto block = block_of(attention, columns_here, packed_keys, kernels.lanes);
             const auto n = block.num_queries;
-            const auto column = columns_here.first_query - columns.first_query, key_column = columns_here.first_key - columns.first_key;
+            const auto column = columns_here.first_query - columns.first_query,
+                       key_column = columns_here.first_key - columns.first_key;
             std::fill(query.begin(), query.end(), T(0));
             for (std::int64_t row = run.first_query; row < run.first_query + run.num_queries; ++row) {
                 const auto key_row = rows.first_seen(rows.first_query + row) - rows.first_key - run.first_key;
@@ -175,8 +185,9 @@ void window_attention(const WindowAttention<T>& attention, const GridOfVectors<T
 }
 
 template <class T>
-void window_attention_backward(const WindowAttention<T>& attention, const GridOfVectors<const T>& output_gradient, const GridOfVectors<T>& queries_gradient,
-                               const GridOfVectors<T>& keys_gradient, const GridOfVectors<T>& values_gradient)
+void window_attention_backward(const WindowAttention<T>& attention, const GridOfVectors<const T>& output_gradient,
+                               const GridOfVectors<T>& queries_gradient, const GridOfVectors<T>& keys_gradient,
+                               const GridOfVectors<T>& values_gradient)
 {
     const auto& [rows, columns, channels, scale, queries, keys, values] = attention;
     const auto& kernels = window_kernels<T>();
@@ -186,13 +197,14 @@ void window_attention_backward(const WindowAttention<T>& attention, const GridOf
     std::int64_t most_keys = 0;
     for (const auto& run : runs) most_keys = std::max(most_keys, run.num_keys);
     // A block writes whole vectors of targets: up to columns.window + lanes numbers beyond its last query.
-    PackedKeys<T> packed_keys(most_keys, columns.num_keys, channels, most + columns.window + lanes), packed_values = packed_keys, keys_sum = packed_keys,
-                                                                                                     values_sum = packed_keys;
+    PackedKeys<T> packed_keys(most_keys, columns.num_keys, channels, most + columns.window + lanes),
+        packed_values = packed_keys, keys_sum = packed_keys, values_sum = packed_keys;
     const auto margin = columns.window + lanes;  // numbers that `spread` reads before and after a row
     const auto padded = most + 2 * margin, by_point = rounded_up(channels, lanes);
     std::vector<T> query(channels * most), gradient(channels * most), mixed(channels * most);
     std::vector<T> weights_room(window * most + 2 * margin), slopes_room(window * most + 2 * margin);
-    std::vector<T> padded_query(channels * padded), padded_gradient(channels * padded), point_query(most * by_point), point_gradient(most * by_point);
+    std::vector<T> padded_query(channels * padded), padded_gradient(channels * padded), point_query(most * by_point),
+        point_gradient(most * by_point);
     T *weights = weights_room.data() + margin, *slopes = slopes_room.data() + margin;
 
     for (const auto& run : runs) {
@@ -203,7 +215,8 @@ void window_attention_backward(const WindowAttention<T>& attention, const GridOf
         for (const auto& columns_here : blocks) {
             const auto block = block_of(attention, columns_here, packed_keys, lanes);
             const auto n = block.num_queries;
-            const auto column = columns_here.first_query - columns.first_query, key_column = columns_here.first_key - columns.first_key;
+            const auto column = columns_here.first_query - columns.first_query,
+                       key_column = columns_here.first_key - columns.first_key;
             for (auto* numbers : {&query, &gradient, &padded_query, &padded_gradient, &point_query, &point_gradient})
                 std::fill(numbers->begin(), numbers->end(), T(0));
             for (std::int64_t row = run.first_query; row < run.first_query + run.num_queries; ++row) {
@@ -222,10 +235,14 @@ void window_attention_backward(const WindowAttention<T>& attention, const GridOf
                 unpack_queries(to.data, to.column_stride, mixed.data(), n, columns_here, channels, scale);
 
                 if (!block.shared) {
-                    pack_queries(padded_query.data() + margin, padded, q.data, q.column_stride, columns_here, channels, scale);
-                    pack_queries(padded_gradient.data() + margin, padded, g.data, g.column_stride, columns_here, channels, T(1));
-                    kernels.spread(block, slopes, padded_query.data() + margin, padded, keys_sum.at(key_row, key_column));
-                    kernels.spread(block, weights, padded_gradient.data() + margin, padded, values_sum.at(key_row, key_column));
+                    pack_queries(padded_query.data() + margin, padded, q.data, q.column_stride, columns_here, channels,
+                                 scale);
+                    pack_queries(padded_gradient.data() + margin, padded, g.data, g.column_stride, columns_here,
+                                 channels, T(1));
+                    kernels.spread(block, slopes, padded_query.data() + margin, padded,
+                                   keys_sum.at(key_row, key_column));
+                    kernels.spread(block, weights, padded_gradient.data() + margin, padded,
+                                   values_sum.at(key_row, key_column));
                     continue;
                 }
                 for (std::int64_t t = 0; t < columns_here.num_queries; ++t) {
@@ -235,11 +252,12 @@ void window_attention_backward(const WindowAttention<T>& attention, const GridOf
                     }
                 }
                 const auto first_row = key_row + run.first_key;
-                const auto of_keys = from_query(keys_gradient, first_row, key_column), of_values = from_query(values_gradient, first_row, key_column);
-                kernels.spread_shared(block, slopes, columns_here.num_queries, point_query.data(), by_point, of_keys.data, of_keys.row_stride,
-                                      of_keys.column_stride);
-                kernels.spread_shared(block, weights, columns_here.num_queries, point_gradient.data(), by_point, of_values.data, of_values.row_stride,
-                                      of_values.column_stride);
+                const auto of_keys = from_query(keys_gradient, first_row, key_column),
+                           of_values = from_query(values_gradient, first_row, key_column);
+                kernels.spread_shared(block, slopes, columns_here.num_queries, point_query.data(), by_point,
+                                      of_keys.data, of_keys.row_stride, of_keys.column_stride);
+                kernels.spread_shared(block, weights, columns_here.num_queries, point_gradient.data(), by_point,
+                                      of_values.data, of_values.row_stride, of_values.column_stride);
             }
         }
         keys_sum.add_to(keys_gradient, run.first_key, run.num_keys);
@@ -249,9 +267,11 @@ void window_attention_backward(const WindowAttention<T>& attention, const GridOf
 
 template void window_attention(const WindowAttention<float>&, const GridOfVectors<float>&);
 template void window_attention(const WindowAttention<double>&, const GridOfVectors<double>&);
-template void window_attention_backward(const WindowAttention<float>&, const GridOfVectors<const float>&, const GridOfVectors<float>&,
-                                        const GridOfVectors<float>&, const GridOfVectors<float>&);
-template void window_attention_backward(const WindowAttention<double>&, const GridOfVectors<const double>&, const GridOfVectors<double>&,
-                                        const GridOfVectors<double>&, const GridOfVectors<double>&);
+template void window_attention_backward(const WindowAttention<float>&, const GridOfVectors<const float>&,
+                                        const GridOfVectors<float>&, const GridOfVectors<float>&,
+                                        const GridOfVectors<float>&);
+template void window_attention_backward(const WindowAttention<double>&, const GridOfVectors<const double>&,
+                                        const GridOfVectors<double>&, const GridOfVectors<double>&,
+                                        const GridOfVectors<double>&);
 
 }  // namespace meshard

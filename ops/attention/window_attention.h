@@ -6,15 +6,19 @@
 
 namespace meshard {
 
-/// Windows along one axis of a grid: the query at entry i sees the `window` entries from clamp(i - window / 2, 0, length - window) on. At the borders the
-/// window is shifted inwards, so that it always has `window` entries (Hassani et al. 2023, Neighborhood Attention Transformer, section 3).
+/// Windows along one axis of a grid: the query at entry i sees the `window` entries from clamp(i - window / 2, 0,
+/// length - window) on. At the borders the window is shifted inwards, so that it always has `window` entries (Hassani
+/// et al. 2023, Neighborhood Attention Transformer, section 3).
 struct AxisWindows {
     std::int64_t length = 0;  ///< entries of the whole axis, at least `window`
     std::int64_t window = 1;
     std::int64_t first_query = 0, num_queries = 0;  ///< entries whose queries are computed here
     std::int64_t first_key = 0, num_keys = 0;       ///< entries whose keys are here: all that those queries attend to
 
-    std::int64_t first_seen(std::int64_t query) const { return std::clamp<std::int64_t>(query - window / 2, 0, length - window); }
+    std::int64_t first_seen(std::int64_t query) const
+    {
+        return std::clamp<std::int64_t>(query - window / 2, 0, length - window);
+    }
 };
 
 /// One head of a grid of vectors, whose channels are adjacent in memory.
@@ -40,7 +44,8 @@ void window_attention(const WindowAttention<T>& attention, const GridOfVectors<T
 
 /// Writes the queries' gradient and adds to the keys' and values'. Weights are computed again.
 template <class T>
-void window_attention_backward(const WindowAttention<T>& attention, const GridOfVectors<const T>& output_gradient, const GridOfVectors<T>& queries_gradient,
-                               const GridOfVectors<T>& keys_gradient, const GridOfVectors<T>& values_gradient);
+void window_attention_backward(const WindowAttention<T>& attention, const GridOfVectors<const T>& output_gradient,
+                               const GridOfVectors<T>& queries_gradient, const GridOfVectors<T>& keys_gradient,
+                               const GridOfVectors<T>& values_gradient);
 
 }  // namespace meshard

@@ -37,13 +37,15 @@ struct WindowKernels {
     /// gradient[r, channel, c + t] += sum over t of weights[(r, c), t] * x[channel, t], for blocks that are not shared.
     /// Rows of x have `x_stride` numbers and are preceded and followed by columns + lanes zeros; weights must be finite
     /// in the same margins.
-    void (*spread)(const WindowBlock& block, const T* weights, const T* x, std::int64_t x_stride, T* gradient) = nullptr;
+    void (*spread)(const WindowBlock& block, const T* weights, const T* x, std::int64_t x_stride,
+                   T* gradient) = nullptr;
 
     /// `spread` for shared blocks of `num_real` queries: x is (num_real, x_stride), zero from the last channel to the
     /// next multiple of the lanes. Entry (row, column, channel) of `gradient` is at row * row_stride + column *
     /// column_stride + channel.
-    void (*spread_shared)(const WindowBlock& block, const T* weights, std::int64_t num_real, const T* x, std::int64_t x_stride, T* gradient,
-                          std::int64_t row_stride, std::int64_t column_stride) = nullptr;
+    void (*spread_shared)(const WindowBlock& block, const T* weights, std::int64_t num_real, const T* x,
+                          std::int64_t x_stride, T* gradient, std::int64_t row_stride,
+                          std::int64_t column_stride) = nullptr;
 };
 
 /// The kernels for the widest vectors that this processor has.

@@ -62,7 +62,9 @@ void window_scores(const WindowBlock& block, const T* queries, const T* keys, T*
                     for (std::int64_t channel = 0; channel < block.channels; ++channel) {
                         const auto query = Lanes::load(queries + channel * n + t);
 #pragma GCC unroll 8
-                        for (int i = 0; i < kCount; ++i) sums[i] += query * Lanes::template load_keys<kShared>(key + channel * block.channel_stride + i);
+                        for (int i = 0; i < kCount; ++i)
+                            sums[i] +=
+                                query * Lanes::template load_keys<kShared>(key + channel * block.channel_stride + i);
                     }
 #pragma GCC unroll 8
                     for (int i = 0; i < kCount; ++i) Lanes::store(to + i * n, sums[i]);
@@ -88,7 +90,9 @@ void window_mix(const WindowBlock& block, const T* weights, const T* values, T* 
                     for (std::int64_t column = 0; column < block.columns; ++column) {
                         const auto factor = Lanes::load(weight + column * n);
 #pragma GCC unroll 8
-                        for (int i = 0; i < kCount; ++i) sums[i] += factor * Lanes::template load_keys<kShared>(value + i * block.channel_stride + column);
+                        for (int i = 0; i < kCount; ++i)
+                            sums[i] +=
+                                factor * Lanes::template load_keys<kShared>(value + i * block.channel_stride + column);
                     }
                 }
 #pragma GCC unroll 8
@@ -118,7 +122,9 @@ void window_spread(const WindowBlock& block, const T* weights, const T* x, std::
                     }
                     T* to = gradient + row * block.row_stride + first * block.channel_stride + at;
 #pragma GCC unroll 8
-                    for (int i = 0; i < kCount; ++i) Lanes::store(to + i * block.channel_stride, Lanes::load(to + i * block.channel_stride) + sums[i]);
+                    for (int i = 0; i < kCount; ++i)
+                        Lanes::store(to + i * block.channel_stride,
+                                     Lanes::load(to + i * block.channel_stride) + sums[i]);
                 };
                 with_constant<kSums>(block.channels - first < kSums ? block.channels - first : kSums, part);
             }
@@ -127,8 +133,8 @@ void window_spread(const WindowBlock& block, const T* weights, const T* x, std::
 }
 
 template <class T>
-void window_spread_shared(const WindowBlock& block, const T* weights, std::int64_t num_real, const T* x, std::int64_t x_stride, T* gradient,
-                          std::int64_t row_stride, std::int64_t column_stride)
+void window_spread_shared(const WindowBlock& block, const T* weights, std::int64_t num_real, const T* x,
+                          std::int64_t x_stride, T* gradient, std::int64_t row_stride, std::int64_t column_stride)
 {
     using Lanes = WindowLanes<T>;
     const auto n = block.num_queries;
@@ -143,7 +149,8 @@ void window_spread_shared(const WindowBlock& block, const T* weights, std::int64
 #pragma GCC unroll 8
                         for (int i = 0; i < kCount; ++i) sums[i] += of_query * weight[i * n + t];
                     }
-                    const auto num_channels = block.channels - channel < Lanes::kCount ? block.channels - channel : Lanes::kCount;
+                    const auto num_channels =
+                        block.channels - channel < Lanes::kCount ? block.channels - channel : Lanes::kCount;
                     for (int i = 0; i < kCount; ++i) {
                         T* to = gradient + row * row_stride + (first + i) * column_stride + channel;
                         for (std::int64_t c = 0; c < num_channels; ++c) to[c] += sums[i][c];
@@ -158,13 +165,15 @@ void window_spread_shared(const WindowBlock& block, const T* weights, std::int64
 template <class T>
 void any_window_scores(const WindowBlock& block, const T* queries, const T* keys, T* weights)
 {
-    block.shared ? window_scores<T, true>(block, queries, keys, weights) : window_scores<T, false>(block, queries, keys, weights);
+    block.shared ? window_scores<T, true>(block, queries, keys, weights)
+                 : window_scores<T, false>(block, queries, keys, weights);
 }
 
 template <class T>
 void any_window_mix(const WindowBlock& block, const T* weights, const T* values, T* output)
 {
-    block.shared ? window_mix<T, true>(block, weights, values, output) : window_mix<T, false>(block, weights, values, output);
+    block.shared ? window_mix<T, true>(block, weights, values, output)
+                 : window_mix<T, false>(block, weights, values, output);
 }
 
 template <class T>

@@ -29,12 +29,14 @@ public:
     /// @param points  (n, 3), finite; 0 on missing axes, in [0, period) on periodic axes (`place_rows_in_box`). Copied.
     CellGrid(const Executor& executor, const T* points, std::int64_t n, const GridShape& shape);
 
-    /// Fills `offsets`: entries offsets[i], ..., offsets[i + 1] - 1 belong to query i, one for each point within the radius, at most `max_neighbors`.
+    /// Fills `offsets`: entries offsets[i], ..., offsets[i + 1] - 1 belong to query i, one for each point within the
+    /// radius, at most `max_neighbors`.
     /// @param offsets  (queries + 1)
     void count(const GridQueries<T>& queries, T radius, std::int64_t max_neighbors, std::int64_t* offsets) const;
 
     /// Fills the entries, nearest first. @param ids, distances  (offsets[queries])
-    void fill(const GridQueries<T>& queries, T radius, const std::int64_t* offsets, std::int32_t* ids, T* distances) const;
+    void fill(const GridQueries<T>& queries, T radius, const std::int64_t* offsets, std::int32_t* ids,
+              T* distances) const;
 
     /// The nearest offsets[i + 1] - offsets[i] points of query i, nearest first; the grid must have that many. Searches
     /// the cells nearby first; the distance of the last point found is an upper bound, within which all cells are then
@@ -64,7 +66,8 @@ public:
                     for (int b = 0; b < runs[1].count; ++b) {
                         for (std::int64_t y = runs[1].first[b]; y <= runs[1].last[b]; ++y) {
                             const auto row = shape.dims[0] * (y + shape.dims[1] * z);
-                            for (int c = 0; c < runs[0].count; ++c) each_in_row(query, row + runs[0].first[c], row + runs[0].last[c], f);
+                            for (int c = 0; c < runs[0].count; ++c)
+                                each_in_row(query, row + runs[0].first[c], row + runs[0].last[c], f);
                         }
                     }
                 }
@@ -102,7 +105,10 @@ public:
         const T* points;
         GridShape shape;
         std::int64_t* counts;
-        MESHARD_HOST_DEVICE void operator()(std::int64_t i) const { fetch_increment(counts[shape.cell_of(points + 3 * i)]); }
+        MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
+        {
+            fetch_increment(counts[shape.cell_of(points + 3 * i)]);
+        }
     };
 
     /// Puts the points into their cells, in any order; results are sorted later.
@@ -132,8 +138,9 @@ public:
             if (i < queries.count) {
                 const auto excluded = queries.excluded ? queries.excluded[i] : -1;
                 const T limit = radius * radius;
-                grid.for_each_near(queries.rows + 3 * i, static_cast<double>(radius),
-                                   [&](const Candidate<T>& c) { count += c.distance_squared <= limit && c.id != excluded; });
+                grid.for_each_near(queries.rows + 3 * i, static_cast<double>(radius), [&](const Candidate<T>& c) {
+                    count += c.distance_squared <= limit && c.id != excluded;
+                });
             }
             counts[i] = count < max_neighbors ? count : max_neighbors;
         }
@@ -176,7 +183,8 @@ public:
                     if (c.id != excluded) list.add(c);
                 });
                 const bool is_full = list.size == list.capacity;
-                const double farthest = is_full ? static_cast<double>(std::sqrt(list.at(0).distance_squared)) : 2 * reach;
+                const double farthest =
+                    is_full ? static_cast<double>(std::sqrt(list.at(0).distance_squared)) : 2 * reach;
                 if (are_all || farthest <= reach) break;
                 reach = farthest;
             }
@@ -208,20 +216,23 @@ CellGrid<T, Executor>::CellGrid(const Executor& executor, const T* points, std::
 }
 
 template <class T, class Executor>
-void CellGrid<T, Executor>::count(const GridQueries<T>& queries, T radius, std::int64_t max_neighbors, std::int64_t* offsets) const
+void CellGrid<T, Executor>::count(const GridQueries<T>& queries, T radius, std::int64_t max_neighbors,
+                                  std::int64_t* offsets) const
 {
     executor_.for_each(queries.count + 1, CountNear{view(), queries, radius, max_neighbors, offsets});
     executor_.exclusive_scan(offsets, queries.count + 1);
 }
 
 template <class T, class Executor>
-void CellGrid<T, Executor>::fill(const GridQueries<T>& queries, T radius, const std::int64_t* offsets, std::int32_t* ids, T* distances) const
+void CellGrid<T, Executor>::fill(const GridQueries<T>& queries, T radius, const std::int64_t* offsets,
+                                 std::int32_t* ids, T* distances) const
 {
     executor_.for_each(queries.count, FillNear{view(), queries, radius, offsets, ids, distances});
 }
 
 template <class T, class Executor>
-void CellGrid<T, Executor>::nearest(const GridQueries<T>& queries, const std::int64_t* offsets, std::int32_t* ids, T* distances) const
+void CellGrid<T, Executor>::nearest(const GridQueries<T>& queries, const std::int64_t* offsets, std::int32_t* ids,
+                                    T* distances) const
 {
     executor_.for_each(queries.count, FillNearest{view(), queries, offsets, ids, distances});
 }
@@ -230,7 +241,8 @@ template <class T, class Executor>
 typename CellGrid<T, Executor>::View CellGrid<T, Executor>::view() const
 {
     View view{shape_, starts_.data(), ids_.data(), points_.data(), {}};
-    for (int d = 0; d < 3; ++d) view.period[d] = shape_.period[d] > 0 ? static_cast<T>(shape_.period[d]) : static_cast<T>(HUGE_VAL);
+    for (int d = 0; d < 3; ++d)
+        view.period[d] = shape_.period[d] > 0 ? static_cast<T>(shape_.period[d]) : static_cast<T>(HUGE_VAL);
     return view;
 }
 
@@ -258,7 +270,8 @@ struct PlaceRow {
 /// Converts points (n, dimensions) to the form that the grid needs: (n, 3), with zeros on missing axes, and in [0,
 /// period) on periodic ones. @param period  (3); 0 for an open axis
 template <class T, class Executor>
-void place_rows_in_box(const Executor& executor, const T* rows, std::int64_t n, int dimensions, const double* period, T* placed)
+void place_rows_in_box(const Executor& executor, const T* rows, std::int64_t n, int dimensions, const double* period,
+                       T* placed)
 {
     executor.for_each(n, PlaceRow<T>{rows, dimensions, {period[0], period[1], period[2]}, placed});
 }

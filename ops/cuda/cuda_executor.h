@@ -12,7 +12,8 @@ namespace meshard {
 
 inline void check_cuda(cudaError_t error, const char* what)
 {
-    if (error != cudaSuccess) throw std::runtime_error(std::string("CUDA: ") + what + " failed: " + cudaGetErrorString(error));
+    if (error != cudaSuccess)
+        throw std::runtime_error(std::string("CUDA: ") + what + " failed: " + cudaGetErrorString(error));
 }
 
 constexpr int kThreads = 256;  // a block
@@ -54,7 +55,8 @@ void CudaExecutor::for_each(std::int64_t n, const Body& body) const
 template <class T>
 Buffer<T> CudaExecutor::allocate(std::int64_t n) const
 {
-    return {std::shared_ptr<T>(static_cast<T*>(memory.take(static_cast<std::size_t>(n) * sizeof(T), stream)), memory.give)};
+    return {
+        std::shared_ptr<T>(static_cast<T*>(memory.take(static_cast<std::size_t>(n) * sizeof(T), stream)), memory.give)};
 }
 
 inline void CudaExecutor::exclusive_scan(std::int64_t* values, std::int64_t n) const

@@ -15,7 +15,10 @@ struct GridOrder {
     float radius, width, per_width;
 
     explicit GridOrder(double r) : radius(static_cast<float>(r)), width(0.5f * radius), per_width(1.0f / width) {}
-    MESHARD_HOST_DEVICE std::int32_t cell(float x) const { return static_cast<std::int32_t>(std::floor(x * per_width)); }
+    MESHARD_HOST_DEVICE std::int32_t cell(float x) const
+    {
+        return static_cast<std::int32_t>(std::floor(x * per_width));
+    }
 };
 
 template <class T>
@@ -28,7 +31,8 @@ struct CellOfPoint {
 
 /// Writes the cell of each coordinate, (n, 3), to `cells`. Coordinates must be at most kMostCells cells from zero.
 template <class T, class Executor>
-void cells_in_grid_order(const Executor& executor, const T* points, std::int64_t n, const GridOrder& order, std::int32_t* cells)
+void cells_in_grid_order(const Executor& executor, const T* points, std::int64_t n, const GridOrder& order,
+                         std::int32_t* cells)
 {
     executor.for_each(3 * n, CellOfPoint<T>{points, order, cells});
 }
@@ -107,19 +111,23 @@ struct WalkGrid {
 
 /// Fills `offsets`: entries offsets[i], ..., offsets[i + 1] - 1 belong to query i. @param offsets  (num_queries + 1)
 template <class T, class Executor>
-void count_in_grid_order(const Executor& executor, const OrderedPoints<T>& points, const T* queries, std::int64_t num_queries, const GridOrder& order,
-                         std::int64_t max_neighbors, std::int64_t* offsets)
+void count_in_grid_order(const Executor& executor, const OrderedPoints<T>& points, const T* queries,
+                         std::int64_t num_queries, const GridOrder& order, std::int64_t max_neighbors,
+                         std::int64_t* offsets)
 {
-    executor.for_each(num_queries + 1, WalkGrid<T>{points, queries, num_queries, order, max_neighbors, offsets, nullptr, nullptr});
+    executor.for_each(num_queries + 1,
+                      WalkGrid<T>{points, queries, num_queries, order, max_neighbors, offsets, nullptr, nullptr});
     executor.exclusive_scan(offsets, num_queries + 1);
 }
 
 /// Fills the entries; `ids` are indices into the ordered points.
 template <class T, class Executor>
-void fill_in_grid_order(const Executor& executor, const OrderedPoints<T>& points, const T* queries, std::int64_t num_queries, const GridOrder& order,
-                        std::int64_t max_neighbors, std::int64_t* offsets, std::int32_t* ids, T* distances)
+void fill_in_grid_order(const Executor& executor, const OrderedPoints<T>& points, const T* queries,
+                        std::int64_t num_queries, const GridOrder& order, std::int64_t max_neighbors,
+                        std::int64_t* offsets, std::int32_t* ids, T* distances)
 {
-    executor.for_each(num_queries, WalkGrid<T>{points, queries, num_queries, order, max_neighbors, offsets, ids, distances});
+    executor.for_each(num_queries,
+                      WalkGrid<T>{points, queries, num_queries, order, max_neighbors, offsets, ids, distances});
 }
 
 }  // namespace meshard

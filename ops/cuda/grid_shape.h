@@ -22,7 +22,10 @@ struct GridShape {
     std::int32_t dims[3] = {1, 1, 1};
     double period[3] = {0, 0, 0};  ///< 0 for an open axis; else coordinates are in [0, period)
 
-    MESHARD_HOST_DEVICE std::int64_t num_cells() const { return static_cast<std::int64_t>(dims[0]) * dims[1] * dims[2]; }
+    MESHARD_HOST_DEVICE std::int64_t num_cells() const
+    {
+        return static_cast<std::int64_t>(dims[0]) * dims[1] * dims[2];
+    }
 
     /// Index of the cell of x along an axis, clamped to the grid. Monotonic in x.
     MESHARD_HOST_DEVICE std::int32_t along(int axis, double x) const
@@ -34,14 +37,16 @@ struct GridShape {
     template <class T>
     MESHARD_HOST_DEVICE std::int64_t cell_of(const T* point) const
     {
-        return along(0, point[0]) + static_cast<std::int64_t>(dims[0]) * (along(1, point[1]) + static_cast<std::int64_t>(dims[1]) * along(2, point[2]));
+        return along(0, point[0]) + static_cast<std::int64_t>(dims[0]) *
+                                        (along(1, point[1]) + static_cast<std::int64_t>(dims[1]) * along(2, point[2]));
     }
 
     /// @param slack   rounding error of a distance around the end of a periodic axis, as a share of the period
     MESHARD_HOST_DEVICE CellRuns runs(int axis, double x, double reach, double slack) const
     {
         CellRuns runs{{along(axis, x - reach)}, {along(axis, x + reach)}};
-        const double around = reach + slack * period[axis], after = x + period[axis] - around, before = x - period[axis] + around;
+        const double around = reach + slack * period[axis], after = x + period[axis] - around,
+                     before = x - period[axis] + around;
         if (period[axis] > 0 && 2 * around >= period[axis]) {
             runs.first[0] = 0;
             runs.last[0] = dims[axis] - 1;
@@ -81,7 +86,8 @@ inline GridShape grid_shape(const double* low, const double* high, double edge, 
     return shape;
 }
 
-/// A grid for radius searches: cells as large as the radius, or larger if there were more than two cells for each point.
+/// A grid for radius searches: cells as large as the radius, or larger if there were more than two cells for each
+/// point.
 inline GridShape grid_for_radius(const double* low, const double* high, double radius, std::int64_t num_points)
 {
     return grid_shape(low, high, radius, 2 * num_points);

@@ -16,7 +16,8 @@ struct Candidate {
 
     MESHARD_HOST_DEVICE bool operator<(const Candidate& other) const
     {
-        return distance_squared < other.distance_squared || (distance_squared == other.distance_squared && id < other.id);
+        return distance_squared < other.distance_squared ||
+               (distance_squared == other.distance_squared && id < other.id);
     }
 };
 

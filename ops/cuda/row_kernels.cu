@@ -25,9 +25,12 @@ void gelu_rows_backward(const CudaExecutor& executor, const GeluGradient& rows)
     gelu_rows_backward_by(CudaLauncher(executor), rows);
 }
 
-void sum_rows(const CudaExecutor& executor, RowType type, const void* x, void* sums, std::int64_t rows, std::int64_t channels)
+void sum_rows(const CudaExecutor& executor, RowType type, const void* x, void* sums, std::int64_t rows,
+              std::int64_t channels)
 {
-    with_rows(type, 1, [&](auto number, auto) { sum_rows_by<decltype(number)>(CudaLauncher(executor), x, sums, rows, channels); });
+    with_rows(type, 1, [&](auto number, auto) {
+        sum_rows_by<decltype(number)>(CudaLauncher(executor), x, sums, rows, channels);
+    });
 }
 
 }  // namespace meshard

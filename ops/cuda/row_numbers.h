@@ -61,7 +61,8 @@ struct DrawNumber {
 
 /// Draws `width` numbers for each of `num_rows` rows of each of `num_samples` samples, (samples, rows, width).
 template <class T, class Executor>
-void draw_numbers(const Executor& executor, const RowNumbers& rows, std::int64_t num_samples, std::int64_t num_rows, std::int64_t width, T* numbers)
+void draw_numbers(const Executor& executor, const RowNumbers& rows, std::int64_t num_samples, std::int64_t num_rows,
+                  std::int64_t width, T* numbers)
 {
     executor.for_each(num_samples * num_rows * width, DrawNumber<T>{rows, num_rows, width, numbers});
 }

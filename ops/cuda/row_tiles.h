@@ -148,7 +148,8 @@ private:
         Number<T> total = 0, squares = 0;
         for (int c = block.lane; c < channels; c += Block::kLanes) total += value(row, c);
         const Number<T> mean = block.sum(total) / channels;
-        for (int c = block.lane; c < channels; c += Block::kLanes) squares += (value(row, c) - mean) * (value(row, c) - mean);
+        for (int c = block.lane; c < channels; c += Block::kLanes)
+            squares += (value(row, c) - mean) * (value(row, c) - mean);
         const Number<T> scale = inverse_root(block.sum(squares) / channels + static_cast<Number<T>>(epsilon));
         for (int c = block.lane; c < channels; c += Block::kLanes) {
             const auto found = value(row, c);
@@ -217,7 +218,8 @@ private:
                 for (int v = 0; v < kPieces; ++v) {
                     TILE_UNROLL
                     for (int i = 0; i < kCount; ++i) values[v].v[i] *= scale;
-                    if (v * Block::kLanes + block.lane < per_row) store_piece(x_hat + row * channels, v * Block::kLanes + block.lane, values[v]);
+                    if (v * Block::kLanes + block.lane < per_row)
+                        store_piece(x_hat + row * channels, v * Block::kLanes + block.lane, values[v]);
                 }
                 if (block.lane == 0 && scales) scales[row] = scale;
             }
@@ -280,7 +282,8 @@ private:
         const Number<T> mean = block.sum(total) / channels, slope = block.sum(product) / channels;
         for (int c = block.lane; c < channels; c += Block::kLanes) {
             const std::int64_t at = row * channels + c;
-            assign(result[at], (before ? to_float(before[at]) : 0) + scales[row] * (to_float(gradient[at]) - mean - to_float(x_hat[at]) * slope));
+            assign(result[at], (before ? to_float(before[at]) : 0) +
+                                   scales[row] * (to_float(gradient[at]) - mean - to_float(x_hat[at]) * slope));
         }
     }
 
@@ -309,7 +312,8 @@ private:
                     product += g[v].v[i] * hat[v].v[i];
                 }
             }
-            const Number<T> scale = scales[row], mean = block.sum(total) * inverse, slope = block.sum(product) * inverse;
+            const Number<T> scale = scales[row], mean = block.sum(total) * inverse,
+                            slope = block.sum(product) * inverse;
             TILE_UNROLL
             for (int v = 0; v < kPieces; ++v) {
                 const int piece = v * Block::kLanes + block.lane;
@@ -338,11 +342,15 @@ TILE_FN void normal_distribution(float x, float& probability, float& density)
         return;
     }
 #ifdef __CUDACC__
-    const float z = fabsf(x) * 0.70710678f, t = __fdividef(1.0f, fmaf(0.3275911f, z, 1.0f)), e = power_of_2(-0.72134752f * x * x);
+    const float z = fabsf(x) * 0.70710678f, t = __fdividef(1.0f, fmaf(0.3275911f, z, 1.0f)),
+                e = power_of_2(-0.72134752f * x * x);
 #else
-    const float z = std::fabs(x) * 0.70710678f, t = 1.0f / std::fmaf(0.3275911f, z, 1.0f), e = power_of_2(-0.72134752f * x * x);
+    const float z = std::fabs(x) * 0.70710678f, t = 1.0f / std::fmaf(0.3275911f, z, 1.0f),
+                e = power_of_2(-0.72134752f * x * x);
 #endif
-    const float tail = 0.5f * e * t * fmaf(t, fmaf(t, fmaf(t, fmaf(t, 1.061405429f, -1.453152027f), 1.421413741f), -0.284496736f), 0.254829592f);
+    const float tail =
+        0.5f * e * t *
+        fmaf(t, fmaf(t, fmaf(t, fmaf(t, 1.061405429f, -1.453152027f), 1.421413741f), -0.284496736f), 0.254829592f);
     probability = x < 0 ? tail : 1 - tail;
     density = 0.39894228f * e;
 }
@@ -369,8 +377,8 @@ struct GeluRows {
 
     TILE_FN void operator()(const Block& block) const
     {
-        const std::int64_t threads = block.warps * Block::kLanes, thread = block.warp * Block::kLanes + block.lane, step = block.parts * threads,
-                           whole = count / kCount;
+        const std::int64_t threads = block.warps * Block::kLanes, thread = block.warp * Block::kLanes + block.lane,
+                           step = block.parts * threads, whole = count / kCount;
 #ifdef __CUDACC__
 #pragma unroll 2
 #endif
@@ -398,12 +406,14 @@ struct GeluRowsBackward {
 
     TILE_FN void operator()(const Block& block) const
     {
-        const int thread = block.warp * Block::kLanes + block.lane, abreast = block.warps * Block::kLanes / stripe, per_row = channels / kCount;
+        const int thread = block.warp * Block::kLanes + block.lane, abreast = block.warps * Block::kLanes / stripe,
+                  per_row = channels / kCount;
         const int piece = block.chunk * stripe + thread % stripe, line = thread / stripe;
         const bool works = line < abreast && piece < per_row;
         auto sums = Piece<T>::zero();
         const std::int64_t step = static_cast<std::int64_t>(block.parts) * abreast;
-        for (std::int64_t first = static_cast<std::int64_t>(block.part) * abreast + line; works && first < rows; first += 2 * step) {
+        for (std::int64_t first = static_cast<std::int64_t>(block.part) * abreast + line; works && first < rows;
+             first += 2 * step) {
             Raw loaded[2], of_loaded[2];  // two pieces are being loaded at once
             TILE_UNROLL
             for (int u = 0; u < 2; ++u) {
@@ -476,7 +486,8 @@ struct SumRows {
         const int channel = block.chunk * block.warps * Block::kLanes + block.warp * Block::kLanes + block.lane;
         if (channel >= channels) return;
         Number<T> sum = 0;
-        for (std::int64_t row = block.part; row < rows; row += block.parts) sum += to_float(x[row * channels + channel]);
+        for (std::int64_t row = block.part; row < rows; row += block.parts)
+            sum += to_float(x[row * channels + channel]);
         parts[static_cast<std::int64_t>(block.part) * channels + channel] = sum;
     }
 };
@@ -519,7 +530,8 @@ struct RoundTotals {
 
     TILE_FN void operator()(const Block& block) const
     {
-        const std::int64_t at = (static_cast<std::int64_t>(block.part) * block.warps + block.warp) * Block::kLanes + block.lane;
+        const std::int64_t at =
+            (static_cast<std::int64_t>(block.part) * block.warps + block.warp) * Block::kLanes + block.lane;
         if (at >= slices) return;
         const int D = head_dim;
         float lost = 0;

@@ -49,8 +49,8 @@ struct SweepSegment {
 /// @param arguments  for Max and Min, (num_rows, channels): the first entry that is the extreme, where NaN exceeds
 ///                   everything; -1 without entries. May be null.
 template <class T, class Executor>
-void sweep_segments(const Executor& executor, const T* values, const std::int64_t* offsets, std::int64_t num_rows, std::int64_t channels, SegmentSweep kind,
-                    T* results, std::int64_t* arguments)
+void sweep_segments(const Executor& executor, const T* values, const std::int64_t* offsets, std::int64_t num_rows,
+                    std::int64_t channels, SegmentSweep kind, T* results, std::int64_t* arguments)
 {
     executor.for_each(num_rows * channels, SweepSegment<T>{values, offsets, channels, kind, results, arguments});
 }

@@ -124,7 +124,10 @@ struct HeadBlocks {
     using Row = HeadRow<T, Max>;
     using Sum = HeadSum<T, kSize>;
 
-    MESHARD_HOST_DEVICE static std::int64_t count(std::int64_t head_dim) { return Max > 0 ? 1 : (head_dim + kSize - 1) / kSize; }
+    MESHARD_HOST_DEVICE static std::int64_t count(std::int64_t head_dim)
+    {
+        return Max > 0 ? 1 : (head_dim + kSize - 1) / kSize;
+    }
 };
 
 /// For each point and head: the logarithm of the sum of the exponentials.
@@ -167,7 +170,8 @@ struct AddToSlices {
         T total = 0;
         const auto end = (chunk + 1) * kSliceChunk < points.count ? (chunk + 1) * kSliceChunk : points.count;
         for (auto n = chunk * kSliceChunk; n < end; ++n) {
-            const T weight = std::exp(slice.dot(points.x + (n * H + h) * D, D) + points.bias[hs] - points.log_sums[n * H + h]);
+            const T weight =
+                std::exp(slice.dot(points.x + (n * H + h) * D, D) + points.bias[hs] - points.log_sums[n * H + h]);
             sum.add(weight, features + (n * H + h) * D);
             total += weight;
         }
@@ -237,14 +241,16 @@ struct PointGradients {
             const auto hs = h * S + s;
             const T* g = of.sums_gradient + hs * (D + 1);
             const T weight = std::exp(x.dot(points.slices + hs * D, D) + points.bias[hs] - points.log_sums[i]);
-            x_gradient.add(weight * (mixed.dot(of.states + hs * D, D) + features.dot(g, D) + g[D] - mean), points.slices + hs * D);
+            x_gradient.add(weight * (mixed.dot(of.states + hs * D, D) + features.dot(g, D) + g[D] - mean),
+                           points.slices + hs * D);
         }
         x_gradient.store(of.x_gradient + i * D);
         if (block == 0) of.means[i] = mean;
     }
 };
 
-/// For each chunk, head, slice and block of channels: gradients of the slice's row of `slices`, then of its bias. Runs after PointGradients.
+/// For each chunk, head, slice and block of channels: gradients of the slice's row of `slices`, then of its bias. Runs
+/// after PointGradients.
 template <class T, int Max>
 struct SliceWeightGradients {
     using Blocks = HeadBlocks<T, Max>;
@@ -257,15 +263,16 @@ struct SliceWeightGradients {
         const auto H = points.heads, S = points.num_slices, D = points.head_dim, blocks = Blocks::count(D);
         const auto block = thread % blocks, i = thread / blocks, hs = i % (H * S), h = hs / S, chunk = i / (H * S);
         const T* g = of.sums_gradient + hs * (D + 1);
-        const auto slice = Blocks::Row::load(points.slices + hs * D, D), state = Blocks::Row::load(of.states + hs * D, D),
-                   sum_gradient = Blocks::Row::load(g, D);
+        const auto slice = Blocks::Row::load(points.slices + hs * D, D),
+                   state = Blocks::Row::load(of.states + hs * D, D), sum_gradient = Blocks::Row::load(g, D);
         typename Blocks::Sum sum(block, D);
         T total = 0;
         const auto end = (chunk + 1) * kSliceChunk < points.count ? (chunk + 1) * kSliceChunk : points.count;
         for (auto n = chunk * kSliceChunk; n < end; ++n) {
             const auto row = n * H + h;
             const T weight = std::exp(slice.dot(points.x + row * D, D) + points.bias[hs] - points.log_sums[row]);
-            const T gradient = weight * (state.dot(of.mixed_gradient + row * D, D) + sum_gradient.dot(of.features + row * D, D) + g[D] - of.means[row]);
+            const T gradient = weight * (state.dot(of.mixed_gradient + row * D, D) +
+                                         sum_gradient.dot(of.features + row * D, D) + g[D] - of.means[row]);
             sum.add(gradient, points.x + row * D);
             total += gradient;
         }
@@ -292,7 +299,9 @@ void with_head_dim(std::int64_t head_dim, const F& f)
 template <class T, class Executor>
 void sum_exponentials(const Executor& executor, const SlicedPoints<T>& points)
 {
-    with_head_dim<T>(points.head_dim, [&](auto max, auto) { executor.for_each(points.count * points.heads, SumExponentials<T, max.value>{points}); });
+    with_head_dim<T>(points.head_dim, [&](auto max, auto) {
+        executor.for_each(points.count * points.heads, SumExponentials<T, max.value>{points});
+    });
 }
 
 /// @param sums  (num_slice_chunks, H, S, D + 1), partial sums for each chunk: weighted features, then weights
@@ -300,20 +309,24 @@ template <class T, class Executor>
 void add_to_slices(const Executor& executor, const SlicedPoints<T>& points, const T* features, T* sums)
 {
     const auto rows = num_slice_chunks(points.count) * points.heads * points.num_slices;
-    with_head_dim<T>(points.head_dim, [&](auto max, auto blocks) { executor.for_each(rows * blocks, AddToSlices<T, max.value>{points, features, sums}); });
+    with_head_dim<T>(points.head_dim, [&](auto max, auto blocks) {
+        executor.for_each(rows * blocks, AddToSlices<T, max.value>{points, features, sums});
+    });
 }
 
 template <class T, class Executor>
 void bring_back_from_slices(const Executor& executor, const SlicedPoints<T>& points, const T* states, T* mixed)
 {
-    with_head_dim<T>(points.head_dim,
-                     [&](auto max, auto blocks) { executor.for_each(points.count * points.heads * blocks, BringBack<T, max.value>{points, states, mixed}); });
+    with_head_dim<T>(points.head_dim, [&](auto max, auto blocks) {
+        executor.for_each(points.count * points.heads * blocks, BringBack<T, max.value>{points, states, mixed});
+    });
 }
 
 /// @param weight_sums  (num_slice_chunks, H, S, D + 1), partial sums for each chunk: gradients of the slices, then of
 /// their bias
 template <class T, class Executor>
-void slice_gradients(const Executor& executor, const SlicedPoints<T>& points, const SliceGradients<T>& of, T* weight_sums)
+void slice_gradients(const Executor& executor, const SlicedPoints<T>& points, const SliceGradients<T>& of,
+                     T* weight_sums)
 {
     const auto rows = num_slice_chunks(points.count) * points.heads * points.num_slices;
     with_head_dim<T>(points.head_dim, [&](auto max, auto blocks) {

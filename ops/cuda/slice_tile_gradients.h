@@ -21,7 +21,10 @@ struct Gradients {
 template <class Tile, int D>
 struct GradientTables {
     using T = typename Tile::T;
-    TILE_BOTH static constexpr int bytes(int rows) { return rows * (3 * kLine<T, D> * static_cast<int>(sizeof(T)) + 8); }
+    TILE_BOTH static constexpr int bytes(int rows)
+    {
+        return rows * (3 * kLine<T, D> * static_cast<int>(sizeof(T)) + 8);
+    }
     const Points<T>& points;
     const Gradients<T>& of;
     int rows;
@@ -29,7 +32,8 @@ struct GradientTables {
     float *bias, *totals;
 
     /// Stages the slices from `first` on, unless they are staged in chunks.
-    TILE_FN GradientTables(const Block& block, const Points<T>& given, const Gradients<T>& of_given, int first, int num_rows, bool in_chunks)
+    TILE_FN GradientTables(const Block& block, const Points<T>& given, const Gradients<T>& of_given, int first,
+                           int num_rows, bool in_chunks)
         : points(given), of(of_given), rows(num_rows), all(reinterpret_cast<T*>(block.shared))
     {
         slices = all + block.member() * (bytes(rows) / static_cast<int>(sizeof(T)));
@@ -57,8 +61,9 @@ struct GradientTables {
 /// Computes, for 16 P points (rows) and 16 slices, the logits of the weights in base 2, and the gradients of the
 /// weights.
 template <class Tile, int D, int P, bool Hold, bool Warm>
-TILE_FN void weights_and_gradients(const Tile& tile, typename Tile::Acc (&w)[P], typename Tile::Acc (&g)[P], const LeftRows<Tile, D, P, Hold>& x,
-                                   const LeftRows<Tile, D, P, Hold>& features, const LeftRows<Tile, D, P, Hold>& result, const GradientTables<Tile, D>& tables,
+TILE_FN void weights_and_gradients(const Tile& tile, typename Tile::Acc (&w)[P], typename Tile::Acc (&g)[P],
+                                   const LeftRows<Tile, D, P, Hold>& x, const LeftRows<Tile, D, P, Hold>& features,
+                                   const LeftRows<Tile, D, P, Hold>& result, const GradientTables<Tile, D>& tables,
                                    int h, std::int64_t n, int s, int row)
 {
     constexpr int kLineX = kLine<typename Tile::T, D>;
@@ -81,7 +86,8 @@ TILE_FN void weights_and_gradients(const Tile& tile, typename Tile::Acc (&w)[P],
 #pragma unroll(Hold ? D / 16 : 1)
 #endif
     for (int k = 0; k < D / 16; ++k) {
-        const auto slices = tile.load_b(tables.slices + row * kLineX + k * 16, kLineX), states = tile.load_b(tables.states + row * kLineX + k * 16, kLineX),
+        const auto slices = tile.load_b(tables.slices + row * kLineX + k * 16, kLineX),
+                   states = tile.load_b(tables.states + row * kLineX + k * 16, kLineX),
                    sums = tile.load_b(tables.sums + row * kLineX + k * 16, kLineX);
         TILE_UNROLL
         for (int p = 0; p < P; ++p) {
@@ -122,7 +128,8 @@ struct PointGradients {
         constexpr int kSteps = D / 16, kLineX = kLine<T, D>, kBlocks = Slices ? Slices / 16 : 1;
         using Acc = typename Tile::Acc;
         using Left = LeftRows<Tile, D, P, kHold>;
-        const int h = block.head(), S = points.num_slices, dim = points.head_dim, rows_of_table = Slices ? Slices : points.table_rows;
+        const int h = block.head(), S = points.num_slices, dim = points.head_dim,
+                  rows_of_table = Slices ? Slices : points.table_rows;
         const bool in_chunks = !Slices && padded_slices(S) > points.table_rows;
         const Tables tables(block, points, of, 0, rows_of_table, in_chunks);
         const Copies ring(block, block.team * Tables::bytes(rows_of_table));
@@ -144,11 +151,13 @@ struct PointGradients {
             [&](std::int64_t n, int slot) {
                 ring.copy(tile, block, slot, 0, points.x, points.x_stride, n, points.count, dim);
                 ring.copy(tile, block, slot, 1, of.features.rows, of.features.stride, n, points.count, dim);
-                ring.copy(tile, block, slot, 2, of.result_gradient.rows, of.result_gradient.stride, n, points.count, dim);
+                ring.copy(tile, block, slot, 2, of.result_gradient.rows, of.result_gradient.stride, n, points.count,
+                          dim);
                 ring.copy_numbers(tile, slot, 0, points.log_sums + h * points.padded + n);
             },
             [&](std::int64_t n, int slot) {
-                const Left x(tile, ring.array(slot, 0)), features(tile, ring.array(slot, 1)), result(tile, ring.array(slot, 2));
+                const Left x(tile, ring.array(slot, 0)), features(tile, ring.array(slot, 1)),
+                    result(tile, ring.array(slot, 2));
                 float log_sum[P][Tile::kRows], mean[P][Tile::kRows];
                 TILE_UNROLL
                 for (int p = 0; p < P; ++p) {
@@ -187,12 +196,15 @@ struct PointGradients {
                         T* rows = to.rows + first * to.stride + h * dim;
                         if constexpr (kHold) {
                             TILE_UNROLL
-                            for (int k = 0; k < kSteps; ++k) tile.store(place + 16 * p * kLineX + k * 16, kLineX, found[p][k], factor);
+                            for (int k = 0; k < kSteps; ++k)
+                                tile.store(place + 16 * p * kLineX + k * 16, kLineX, found[p][k], factor);
                             tile.sync();
-                            tile.template copy_rows_out<D, kLineX>(rows, to.stride, place + 16 * p * kLineX, there, dim);
+                            tile.template copy_rows_out<D, kLineX>(rows, to.stride, place + 16 * p * kLineX, there,
+                                                                   dim);
                         } else {
                             TILE_UNROLL
-                            for (int k = 0; k < kSteps; ++k) tile.store_out(rows + k * 16, to.stride, found[p][k], factor, there, dim - k * 16);
+                            for (int k = 0; k < kSteps; ++k)
+                                tile.store_out(rows + k * 16, to.stride, found[p][k], factor, there, dim - k * 16);
                         }
                     }
                 };
@@ -232,7 +244,8 @@ struct PointGradients {
                     Acc w[kBlocks][P], g[kBlocks][P];
                     TILE_UNROLL
                     for (int b = 0; b < kBlocks; ++b) {
-                        weights_and_gradients<Tile, D, P, kHold, Warm>(tile, w[b], g[b], x, features, result, tables, h, n, b * 16, b * 16);
+                        weights_and_gradients<Tile, D, P, kHold, Warm>(tile, w[b], g[b], x, features, result, tables, h,
+                                                                       n, b * 16, b * 16);
                         take_weights(w[b], g[b], left);
                         add_to_found(left, tables.sums + b * 16 * kLineX);
                     }
@@ -257,21 +270,27 @@ struct PointGradients {
                 } else {
                     Acc w[P], g[P];
                     for_each_16_slices<1>(block, S, rows_of_table, tables, [&](int s, int row) {
-                        weights_and_gradients<Tile, D, P, kHold, Warm>(tile, w, g, x, features, result, tables, h, n, s, row);
+                        weights_and_gradients<Tile, D, P, kHold, Warm>(tile, w, g, x, features, result, tables, h, n, s,
+                                                                       row);
                         take_weights(w, g, left);
                         add_to_found(left, tables.sums + row * kLineX);
                     });
                     store_found(1, 1.0f, of.features_gradient);
                     finish_means();
                     clear_found();
-                    float inverse_temperature[Tile::kRows], of_inverse_temperature[Tile::kRows] = {};  // P is 1 where they are used
+                    float inverse_temperature[Tile::kRows],
+                        of_inverse_temperature[Tile::kRows] = {};  // P is 1 where they are used
                     if (Warm) {
                         TILE_UNROLL
                         for (int r = 0; r < Tile::kRows; ++r)
-                            inverse_temperature[r] = n + tile.row(r) < points.count ? points.inverse_temperature[h * points.padded + n + tile.row(r)] : 1.0f;
+                            inverse_temperature[r] =
+                                n + tile.row(r) < points.count
+                                    ? points.inverse_temperature[h * points.padded + n + tile.row(r)]
+                                    : 1.0f;
                     }
                     for_each_16_slices<1>(block, S, rows_of_table, tables, [&](int s, int row) {
-                        weights_and_gradients<Tile, D, P, kHold, Warm>(tile, w, g, x, features, result, tables, h, n, s, row);
+                        weights_and_gradients<Tile, D, P, kHold, Warm>(tile, w, g, x, features, result, tables, h, n, s,
+                                                                       row);
                         each(g, [&](float& v, int p, int r, int c) {
                             const float logit = w[p].v[r][c];
                             v = power_of_2(logit - log_sum[p][r]) * (v - mean[p][r]);
@@ -286,7 +305,8 @@ struct PointGradients {
                     if (Warm) {
                         tile.sum_over_cols(of_inverse_temperature);
                         TILE_UNROLL
-                        for (int r = 0; r < Tile::kRows; ++r) of_inverse_temperature[r] *= kLn2 / inverse_temperature[r];
+                        for (int r = 0; r < Tile::kRows; ++r)
+                            of_inverse_temperature[r] *= kLn2 / inverse_temperature[r];
                         tile.store_rows(of.warmth_gradient + h * points.padded + n, of_inverse_temperature);
                     }
                 }
@@ -301,7 +321,8 @@ struct PointGradients {
 
     /// Converts totals by column to totals by row, through the warp's own part of shared memory; only in the first
     /// column, so that a sum over columns changes nothing.
-    TILE_FN static void totals_by_row(const Tile& tile, const Block& block, float (&cols)[Slices ? Slices / 16 : 1][Tile::kCols],
+    TILE_FN static void totals_by_row(const Tile& tile, const Block& block,
+                                      float (&cols)[Slices ? Slices / 16 : 1][Tile::kCols],
                                       float (&rows)[Slices ? Slices / 16 : 1][Tile::kRows])
     {
         float* own = reinterpret_cast<float*>(Copies(block, block.team * Tables::bytes(Slices)).at);
@@ -355,7 +376,8 @@ struct SliceWeightGradients {
             [&](std::int64_t n, int slot) {
                 ring.copy(tile, block, slot, 0, points.x, points.x_stride, n, points.count, dim);
                 ring.copy(tile, block, slot, 1, of.features.rows, of.features.stride, n, points.count, dim);
-                ring.copy(tile, block, slot, 2, of.result_gradient.rows, of.result_gradient.stride, n, points.count, dim);
+                ring.copy(tile, block, slot, 2, of.result_gradient.rows, of.result_gradient.stride, n, points.count,
+                          dim);
                 ring.copy_numbers(tile, slot, 0, points.log_sums + h * points.padded + n);
                 ring.copy_numbers(tile, slot, 1, of.means + h * points.padded + n);
             },
@@ -365,7 +387,8 @@ struct SliceWeightGradients {
                 tile.load_cols(mean, ring.numbers(slot, 1));
                 if (n + 16 > points.count) {
                     TILE_UNROLL
-                    for (int c = 0; c < Tile::kCols; ++c) log_sum[c] = n + tile.col(c) < points.count ? log_sum[c] : -kNever;
+                    for (int c = 0; c < Tile::kCols; ++c)
+                        log_sum[c] = n + tile.col(c) < points.count ? log_sum[c] : -kNever;
                 }
                 typename Tile::Acc w[kBlocks], g[kBlocks];
                 TILE_UNROLL
@@ -384,7 +407,8 @@ struct SliceWeightGradients {
                 }
                 TILE_UNROLL
                 for (int k = 0; k < kSteps; ++k) {
-                    const auto x = tile.load_b(ring.array(slot, 0) + k * 16, kLineX), features = tile.load_b(ring.array(slot, 1) + k * 16, kLineX),
+                    const auto x = tile.load_b(ring.array(slot, 0) + k * 16, kLineX),
+                               features = tile.load_b(ring.array(slot, 1) + k * 16, kLineX),
                                result = tile.load_b(ring.array(slot, 2) + k * 16, kLineX);
                     TILE_UNROLL
                     for (int b = 0; b < kBlocks; ++b) {
@@ -403,7 +427,8 @@ struct SliceWeightGradients {
                         for (int c = 0; c < Tile::kCols; ++c) {
                             float& v = g[b].v[r][c];
                             v = power_of_2(w[b].v[r][c] - log_sum[c]) * (v - mean[c]);
-                            if (Warm && n + tile.col(c) < points.count) v *= points.inverse_temperature[h * points.padded + n + tile.col(c)];
+                            if (Warm && n + tile.col(c) < points.count)
+                                v *= points.inverse_temperature[h * points.padded + n + tile.col(c)];
                             totals[b][r] += v;
                         }
                     }

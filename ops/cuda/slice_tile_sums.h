@@ -15,7 +15,10 @@ struct SliceSums {
     using Copies = Ring<T, D, 2, FindLogSums ? 0 : 1>;
     static constexpr bool kAnyRows = false, kPairs = false;
     static constexpr int kTable = SC * kLine<T, D> * static_cast<int>(sizeof(T)) + SC * 4;
-    TILE_BOTH static constexpr int shared_bytes(int warps, int, int team) { return shared_of_parts<D, SC>(team, team * kTable + warps * Copies::kAll); }
+    TILE_BOTH static constexpr int shared_bytes(int warps, int, int team)
+    {
+        return shared_of_parts<D, SC>(team, team * kTable + warps * Copies::kAll);
+    }
 
     Points<T> points;
     Rows<const T> v;
@@ -61,11 +64,13 @@ struct SliceSums {
                 for (int k = 0; k < kSteps; ++k) {
                     const auto x = tile.load_b(ring.array(slot, 0) + k * 16, kLineX);
                     TILE_UNROLL
-                    for (int b = 0; b < kBlocks; ++b) tile.mma(w[b], tile.load_a(table + b * 16 * kLineX + k * 16, kLineX), x);
+                    for (int b = 0; b < kBlocks; ++b)
+                        tile.mma(w[b], tile.load_a(table + b * 16 * kLineX + k * 16, kLineX), x);
                 }
                 if (Warm) {
                     TILE_UNROLL
-                    for (int b = 0; b < kBlocks; ++b) scale_columns_by_temperature(tile, w[b], points, h, n, first_slice + b * 16);
+                    for (int b = 0; b < kBlocks; ++b)
+                        scale_columns_by_temperature(tile, w[b], points, h, n, first_slice + b * 16);
                 }
                 float log_sum[Tile::kCols];
                 if (FindLogSums) {
@@ -87,7 +92,8 @@ struct SliceSums {
                     tile.load_cols(log_sum, ring.numbers(slot, 0));
                     if (n + 16 > points.count) {
                         TILE_UNROLL
-                        for (int c = 0; c < Tile::kCols; ++c) log_sum[c] = n + tile.col(c) < points.count ? log_sum[c] : -kNever;
+                        for (int c = 0; c < Tile::kCols; ++c)
+                            log_sum[c] = n + tile.col(c) < points.count ? log_sum[c] : -kNever;
                     }
                     each(w, [&](float& l, int b, int r, int c) { totals[b][r] += l = power_of_2(l - log_sum[c]); });
                 }
@@ -122,13 +128,17 @@ struct SliceSums {
 template <class Tile, int D, bool States>
 struct SliceTables {
     using T = typename Tile::T;
-    TILE_BOTH static constexpr int bytes(int rows) { return rows * ((States ? 2 : 1) * kLine<T, D> * static_cast<int>(sizeof(T)) + 4); }
+    TILE_BOTH static constexpr int bytes(int rows)
+    {
+        return rows * ((States ? 2 : 1) * kLine<T, D> * static_cast<int>(sizeof(T)) + 4);
+    }
     const Points<T>& points;
     const float* of_states;
     T *all, *slices, *states;
     float* bias;
 
-    TILE_FN SliceTables(const Block& block, const Points<T>& of, const float* given) : points(of), of_states(given), all(reinterpret_cast<T*>(block.shared))
+    TILE_FN SliceTables(const Block& block, const Points<T>& of, const float* given)
+        : points(of), of_states(given), all(reinterpret_cast<T*>(block.shared))
     {
         const int own = block.member() * bytes(points.table_rows);
         slices = all + own / static_cast<int>(sizeof(T));
@@ -143,7 +153,8 @@ struct SliceTables {
         const int rows = points.table_rows, S = points.num_slices, dim = points.head_dim, table = bytes(rows);
         stage<D>(block, all, table, points.slices, dim, first, rows, S, dim, kLog2E);
         if (States) stage<D>(block, all + rows * kLine<T, D>, table, of_states, dim, first, rows, S, dim, 1.0f);
-        stage_numbers(block, reinterpret_cast<float*>(all + (States ? 2 : 1) * rows * kLine<T, D>), table, points.bias, 1, first, rows, S, kLog2E, kNever);
+        stage_numbers(block, reinterpret_cast<float*>(all + (States ? 2 : 1) * rows * kLine<T, D>), table, points.bias,
+                      1, first, rows, S, kLog2E, kNever);
     }
 };
 
@@ -156,7 +167,10 @@ struct LogSums {
     static constexpr bool kHold = D <= Tile::kHeld;
     using Copies = Ring<T, D, 1, 0, P>;
     static constexpr bool kAnyRows = true, kPairs = false;
-    TILE_BOTH static constexpr int shared_bytes(int warps, int rows, int team) { return team * Tables::bytes(rows) + warps * Copies::kAll; }
+    TILE_BOTH static constexpr int shared_bytes(int warps, int rows, int team)
+    {
+        return team * Tables::bytes(rows) + warps * Copies::kAll;
+    }
 
     Points<T> points;
 
@@ -168,7 +182,9 @@ struct LogSums {
         const Tables tables(block, points, nullptr);
         for_each_group<D, P>(
             tile, block, points.count, padded_slices(S) > points.table_rows,
-            [&](std::int64_t n, int slot) { ring.copy(tile, block, slot, 0, points.x, points.x_stride, n, points.count, points.head_dim); },
+            [&](std::int64_t n, int slot) {
+                ring.copy(tile, block, slot, 0, points.x, points.x_stride, n, points.count, points.head_dim);
+            },
             [&](std::int64_t n, int slot) {
                 const LeftRows<Tile, D, P, kHold> x(tile, ring.array(slot, 0));
                 float largest[P][Tile::kRows], sum[P][Tile::kRows];
@@ -182,7 +198,8 @@ struct LogSums {
                 }
                 for_each_16_slices<sizeof(T) == 2 ? 4 : 1>(block, S, points.table_rows, tables, [&](int s, int row) {
                     typename Tile::Acc l[P];
-                    logits_of<Tile, D, P, kHold, Warm>(tile, l, x, tables.slices + row * kLineX, tables.bias + row, points, h, n, s);
+                    logits_of<Tile, D, P, kHold, Warm>(tile, l, x, tables.slices + row * kLineX, tables.bias + row,
+                                                       points, h, n, s);
                     TILE_UNROLL
                     for (int p = 0; p < P; ++p) {
                         TILE_UNROLL
@@ -223,7 +240,10 @@ struct Deslice {
     static constexpr bool kHold = D <= Tile::kHeld;
     using Copies = Ring<T, D, 1, 1, P>;
     static constexpr bool kAnyRows = true, kPairs = sizeof(T) == 2;
-    TILE_BOTH static constexpr int shared_bytes(int warps, int rows, int team) { return team * Tables::bytes(rows) + warps * Copies::kAll; }
+    TILE_BOTH static constexpr int shared_bytes(int warps, int rows, int team)
+    {
+        return team * Tables::bytes(rows) + warps * Copies::kAll;
+    }
 
     Points<T> points;
     const float* states;  // (H, S, D)
@@ -253,14 +273,16 @@ struct Deslice {
                 }
                 for_each_16_slices<sizeof(T) == 2 ? 4 : 1>(block, S, points.table_rows, tables, [&](int s, int row) {
                     typename Tile::Acc w[P];
-                    logits_of<Tile, D, P, kHold, Warm>(tile, w, x, tables.slices + row * kLineX, tables.bias + row, points, h, n, s);
+                    logits_of<Tile, D, P, kHold, Warm>(tile, w, x, tables.slices + row * kLineX, tables.bias + row,
+                                                       points, h, n, s);
                     typename Tile::A left[P];
                     TILE_UNROLL
                     for (int p = 0; p < P; ++p) {
                         TILE_UNROLL
                         for (int r = 0; r < Tile::kRows; ++r) {
                             TILE_UNROLL
-                            for (int c = 0; c < Tile::kCols; ++c) w[p].v[r][c] = power_of_2(w[p].v[r][c] - log_sum[p][r]);
+                            for (int c = 0; c < Tile::kCols; ++c)
+                                w[p].v[r][c] = power_of_2(w[p].v[r][c] - log_sum[p][r]);
                         }
                         left[p] = tile.to_a(w[p]);
                     }
@@ -276,13 +298,15 @@ struct Deslice {
                 TILE_UNROLL
                 for (int p = 0; p < P; ++p) {
                     TILE_UNROLL
-                    for (int k = 0; k < kSteps; ++k) tile.store(place + 16 * p * kLineX + k * 16, kLineX, found[p][k], 1.0f);
+                    for (int k = 0; k < kSteps; ++k)
+                        tile.store(place + 16 * p * kLineX + k * 16, kLineX, found[p][k], 1.0f);
                 }
                 tile.sync();
                 TILE_UNROLL
                 for (int p = 0; p < P; ++p) {
                     const std::int64_t first = n + 16 * p, left = points.count - first;
-                    tile.template copy_rows_out<D, kLineX>(y.rows + first * y.stride + h * dim, y.stride, place + 16 * p * kLineX,
+                    tile.template copy_rows_out<D, kLineX>(y.rows + first * y.stride + h * dim, y.stride,
+                                                           place + 16 * p * kLineX,
                                                            static_cast<int>(left < 16 ? left : 16), dim);
                 }
             });

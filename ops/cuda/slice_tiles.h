@@ -83,13 +83,16 @@ struct Ring {
     TILE_FN Ring(const Block& block, int tables) : at(block.shared + tables + block.warp * kAll) {}
 
     TILE_FN T* array(int slot, int i) const { return reinterpret_cast<T*>(at + slot * kBytes) + i * kArray; }
-    TILE_FN float* numbers(int slot, int i) const { return reinterpret_cast<float*>(at + slot * kBytes + Arrays * kArray * sizeof(T)) + i * 16 * P; }
+    TILE_FN float* numbers(int slot, int i) const
+    {
+        return reinterpret_cast<float*>(at + slot * kBytes + Arrays * kArray * sizeof(T)) + i * 16 * P;
+    }
 
     /// Starts to copy the rows of points n to n + 16 P - 1 to array i. The two warps of a team each copy half of the
     /// rows for both.
     template <class Tile>
-    TILE_FN void copy(const Tile& tile, const Block& block, int slot, int i, const T* rows, std::int64_t stride, std::int64_t n, std::int64_t count,
-                      int channels) const
+    TILE_FN void copy(const Tile& tile, const Block& block, int slot, int i, const T* rows, std::int64_t stride,
+                      std::int64_t n, std::int64_t count, int channels) const
     {
         TILE_UNROLL
         for (int p = 0; p < P; ++p) {
@@ -100,8 +103,9 @@ struct Ring {
             if (block.team == 1)
                 tile.template copy_rows_async<D, kLine<T, D>, 1>(to, 0, from, stride, there, channels, 0);
             else
-                tile.template copy_rows_async<D, kLine<T, D>, 2>(to - block.member() * (kAll / static_cast<int>(sizeof(T))), kAll / static_cast<int>(sizeof(T)),
-                                                                 from, stride, there, channels, block.member());
+                tile.template copy_rows_async<D, kLine<T, D>, 2>(
+                    to - block.member() * (kAll / static_cast<int>(sizeof(T))), kAll / static_cast<int>(sizeof(T)),
+                    from, stride, there, channels, block.member());
         }
     }
     template <class Tile>
@@ -116,11 +120,14 @@ struct Ring {
 /// all warps of the block make the same number of calls; warps that have no more groups repeat the last one, which
 /// stores the same numbers again.
 template <int D, int P, class Tile, class Copy, class Work>
-TILE_FN void for_each_group(const Tile& tile, const Block& block, std::int64_t count, bool in_step, const Copy& copy, const Work& work)
+TILE_FN void for_each_group(const Tile& tile, const Block& block, std::int64_t count, bool in_step, const Copy& copy,
+                            const Work& work)
 {
     constexpr int kAhead = kStages<D>;
-    const std::int64_t groups = (count + 16 * P - 1) / (16 * P), step = static_cast<std::int64_t>(block.parts) * block.teams();
-    const std::int64_t first = static_cast<std::int64_t>(block.part) * block.teams() + (in_step ? 0 : block.team_number());
+    const std::int64_t groups = (count + 16 * P - 1) / (16 * P),
+                       step = static_cast<std::int64_t>(block.parts) * block.teams();
+    const std::int64_t first =
+        static_cast<std::int64_t>(block.part) * block.teams() + (in_step ? 0 : block.team_number());
     const std::int64_t rounds = groups > first ? (groups - first + step - 1) / step : 0;
     const auto point = [&](std::int64_t round) {
         const std::int64_t group = first + (in_step ? block.team_number() : 0) + round * step;
@@ -147,24 +154,29 @@ TILE_FN void for_each_group(const Tile& tile, const Block& block, std::int64_t c
 /// Copies `rows` rows of the slices' numbers (H, S, from_line) to shared memory, with zeros after the last slice and
 /// channel. The tables of the heads of a team are `table` bytes apart.
 template <int D, class T>
-TILE_FN void stage(const Block& block, T* to, int table, const float* from, int from_line, int first, int rows, int num_slices, int head_dim, float factor)
+TILE_FN void stage(const Block& block, T* to, int table, const float* from, int from_line, int first, int rows,
+                   int num_slices, int head_dim, float factor)
 {
     block.each(block.team * rows * D, [&](int i) {
         const int d = i % D, s = i / D % rows, m = i / D / rows;
         T* line = reinterpret_cast<T*>(reinterpret_cast<char*>(to) + m * table) + s * kLine<T, D>;
-        assign(line[d], first + s < num_slices && d < head_dim
-                            ? from[(static_cast<std::int64_t>(block.first_head + m) * num_slices + first + s) * from_line + d] * factor
-                            : 0.0f);
+        assign(line[d],
+               first + s < num_slices && d < head_dim
+                   ? from[(static_cast<std::int64_t>(block.first_head + m) * num_slices + first + s) * from_line + d] *
+                         factor
+                   : 0.0f);
     });
 }
 
-TILE_FN void stage_numbers(const Block& block, float* to, int table, const float* from, int from_line, int first, int rows, int num_slices, float factor,
-                           float otherwise)
+TILE_FN void stage_numbers(const Block& block, float* to, int table, const float* from, int from_line, int first,
+                           int rows, int num_slices, float factor, float otherwise)
 {
     block.each(block.team * rows, [&](int i) {
         const int s = i % rows, m = i / rows;
         reinterpret_cast<float*>(reinterpret_cast<char*>(to) + m * table)[s] =
-            first + s < num_slices ? from[(static_cast<std::int64_t>(block.first_head + m) * num_slices + first + s) * from_line] * factor : otherwise;
+            first + s < num_slices
+                ? from[(static_cast<std::int64_t>(block.first_head + m) * num_slices + first + s) * from_line] * factor
+                : otherwise;
     });
 }
 
@@ -201,8 +213,8 @@ TILE_FN void clear(typename Tile::Acc& acc)
 
 /// Adds the sums of the warps of a block in order, and stores them as the block's part: (parts, H, S, D + 1).
 template <class Tile, int D, int SC>
-TILE_FN void store_part(const Tile& tile, const Block& block, const typename Tile::Acc (&sums)[SC / 16][D / 16], float (&last)[SC / 16][Tile::kRows], int heads,
-                        int num_slices, int head_dim, float* parts)
+TILE_FN void store_part(const Tile& tile, const Block& block, const typename Tile::Acc (&sums)[SC / 16][D / 16],
+                        float (&last)[SC / 16][Tile::kRows], int heads, int num_slices, int head_dim, float* parts)
 {
     constexpr int kPart = SC * (D + 1);
     float* all = reinterpret_cast<float*>(block.shared);
@@ -248,7 +260,8 @@ TILE_BOTH constexpr int shared_of_parts(int team, int otherwise)
 /// Adds the points' noise to logits, and divides them by the points' temperatures. Slices (from s on) are rows, points
 /// (from n on) columns.
 template <class Tile, class T>
-TILE_FN void scale_columns_by_temperature(const Tile& tile, typename Tile::Acc& logits, const Points<T>& points, int h, std::int64_t n, int s)
+TILE_FN void scale_columns_by_temperature(const Tile& tile, typename Tile::Acc& logits, const Points<T>& points, int h,
+                                          std::int64_t n, int s)
 {
     TILE_UNROLL
     for (int c = 0; c < Tile::kCols; ++c) {
@@ -258,8 +271,9 @@ TILE_FN void scale_columns_by_temperature(const Tile& tile, typename Tile::Acc& 
         TILE_UNROLL
         for (int r = 0; r < Tile::kRows; ++r) {
             const int slice = s + tile.row(r);
-            const float noise =
-                points.noise && slice < points.num_slices ? points.noise[(point * points.heads + h) * points.num_slices + slice] * kLog2E : 0.0f;
+            const float noise = points.noise && slice < points.num_slices
+                                    ? points.noise[(point * points.heads + h) * points.num_slices + slice] * kLog2E
+                                    : 0.0f;
             logits.v[r][c] = (logits.v[r][c] + noise) * inverse_temperature;
         }
     }
@@ -267,7 +281,8 @@ TILE_FN void scale_columns_by_temperature(const Tile& tile, typename Tile::Acc& 
 
 /// `scale_columns_by_temperature` for points as rows and slices as columns.
 template <class Tile, class T>
-TILE_FN void scale_rows_by_temperature(const Tile& tile, typename Tile::Acc& logits, const Points<T>& points, int h, std::int64_t n, int s)
+TILE_FN void scale_rows_by_temperature(const Tile& tile, typename Tile::Acc& logits, const Points<T>& points, int h,
+                                       std::int64_t n, int s)
 {
     TILE_UNROLL
     for (int r = 0; r < Tile::kRows; ++r) {
@@ -277,8 +292,9 @@ TILE_FN void scale_rows_by_temperature(const Tile& tile, typename Tile::Acc& log
         TILE_UNROLL
         for (int c = 0; c < Tile::kCols; ++c) {
             const int slice = s + tile.col(c);
-            const float noise =
-                points.noise && slice < points.num_slices ? points.noise[(point * points.heads + h) * points.num_slices + slice] * kLog2E : 0.0f;
+            const float noise = points.noise && slice < points.num_slices
+                                    ? points.noise[(point * points.heads + h) * points.num_slices + slice] * kLog2E
+                                    : 0.0f;
             logits.v[r][c] = (logits.v[r][c] + noise) * inverse_temperature;
         }
     }
@@ -291,7 +307,8 @@ TILE_FN void load_left(const Tile& tile, typename Tile::A (&to)[P][D / 16], cons
     TILE_UNROLL
     for (int p = 0; p < P; ++p) {
         TILE_UNROLL
-        for (int k = 0; k < D / 16; ++k) to[p][k] = tile.load_a(rows + 16 * p * kLine<typename Tile::T, D> + k * 16, kLine<typename Tile::T, D>);
+        for (int k = 0; k < D / 16; ++k)
+            to[p][k] = tile.load_a(rows + 16 * p * kLine<typename Tile::T, D> + k * 16, kLine<typename Tile::T, D>);
     }
 }
 
@@ -317,8 +334,8 @@ struct LeftRows {
 
 /// The logits of 16 P points (rows, from n on) and 16 slices (from s on, with their tables at `table` and `bias`).
 template <class Tile, int D, int P, bool Hold, bool Warm, class T>
-TILE_FN void logits_of(const Tile& tile, typename Tile::Acc (&l)[P], const LeftRows<Tile, D, P, Hold>& x, const T* table, const float* bias,
-                       const Points<T>& points, int h, std::int64_t n, int s)
+TILE_FN void logits_of(const Tile& tile, typename Tile::Acc (&l)[P], const LeftRows<Tile, D, P, Hold>& x,
+                       const T* table, const float* bias, const Points<T>& points, int h, std::int64_t n, int s)
 {
     if (!Hold) tile.forget();
     float of_cols[Tile::kCols];

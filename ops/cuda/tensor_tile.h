@@ -192,7 +192,8 @@ struct WarpLanes {
     {
         if (lane < 4) {
             TILE_UNROLL
-            for (int half = 0; half < 2; ++half) *reinterpret_cast<float2*>(to + half * 8 + lane * 2) = make_float2(v[half * 2], v[half * 2 + 1]);
+            for (int half = 0; half < 2; ++half)
+                *reinterpret_cast<float2*>(to + half * 8 + lane * 2) = make_float2(v[half * 2], v[half * 2 + 1]);
         }
     }
     TILE_FN void store_rows(float* to, const float (&v)[kRows]) const
@@ -210,17 +211,20 @@ struct WarpLanes {
     /// `channels` on become zero. Team 2: copies rows of two neighbouring heads, `between` numbers apart in shared
     /// memory; this warp copies the rows from 8 * member on.
     template <int D, int LD, int Team, class T>
-    TILE_FN void copy_rows_async(T* to, int between, const T* from, std::int64_t stride, int rows, int channels, int member) const
+    TILE_FN void copy_rows_async(T* to, int between, const T* from, std::int64_t stride, int rows, int channels,
+                                 int member) const
     {
         constexpr int kPiece = 16 / sizeof(T), kPieces = D / kPiece;
         TILE_UNROLL
         for (int i = 0; i < (16 * kPieces + 31) / 32; ++i) {
-            const int piece = i * 32 + lane, r = piece / (kPieces * Team) + member * 8, m = piece / kPieces % Team, d = piece % kPieces * kPiece;
+            const int piece = i * 32 + lane, r = piece / (kPieces * Team) + member * 8, m = piece / kPieces % Team,
+                      d = piece % kPieces * kPiece;
             if (16 * kPieces % 32 == 0 || piece < 16 * kPieces) {
                 const bool there = r < rows && d < channels;
-                const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to + m * between + r * LD + d));
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(there ? from + r * stride + m * channels + d : from),
-                             "r"(there ? 16 : 0)
+                const auto address =
+                    static_cast<std::uint32_t>(__cvta_generic_to_shared(to + m * between + r * LD + d));
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address),
+                             "l"(there ? from + r * stride + m * channels + d : from), "r"(there ? 16 : 0)
                              : "memory");
             }
         }
@@ -250,7 +254,8 @@ struct WarpLanes {
         TILE_UNROLL
         for (int i = 0; i < (16 * kPieces + 31) / 32; ++i) {
             const int piece = i * 32 + lane, r = piece / kPieces, d = piece % kPieces * kPiece;
-            if (r < rows && d < channels) *reinterpret_cast<uint4*>(to + r * stride + d) = *reinterpret_cast<const uint4*>(from + r * LD + d);
+            if (r < rows && d < channels)
+                *reinterpret_cast<uint4*>(to + r * stride + d) = *reinterpret_cast<const uint4*>(from + r * LD + d);
         }
     }
 };
@@ -284,7 +289,8 @@ struct Tile : WarpLanes {  // fp32 in memory and in the fragments
         TILE_UNROLL
         for (int t = 0; t < 2; ++t) {
             TILE_UNROLL
-            for (int i = 0; i < 4; ++i) a.v[t][i] = acc.v[i % 2][2 * t + i / 2];  // k = c is column 2c, k = c + 4 is column 2c + 1
+            for (int i = 0; i < 4; ++i)
+                a.v[t][i] = acc.v[i % 2][2 * t + i / 2];  // k = c is column 2c, k = c + 4 is column 2c + 1
         }
         return a;
     }
@@ -293,7 +299,8 @@ struct Tile : WarpLanes {  // fp32 in memory and in the fragments
         B b;
         const int g = lane / 4, c = lane % 4;
         TILE_UNROLL
-        for (int i = 0; i < 8; ++i) b.v[i / 4][i / 2 % 2][i % 2] = from[(g + 8 * (i / 2 % 2)) * ld + 8 * (i / 4) + c + 4 * (i % 2)];
+        for (int i = 0; i < 8; ++i)
+            b.v[i / 4][i / 2 % 2][i % 2] = from[(g + 8 * (i / 2 % 2)) * ld + 8 * (i / 4) + c + 4 * (i % 2)];
         return b;
     }
     TILE_FN B load_b_rows(const T* from, int ld) const
@@ -301,10 +308,12 @@ struct Tile : WarpLanes {  // fp32 in memory and in the fragments
         B b;
         const int g = lane / 4, c = lane % 4;
         TILE_UNROLL
-        for (int i = 0; i < 8; ++i) b.v[i / 4][i / 2 % 2][i % 2] = from[(8 * (i / 4) + 2 * c + i % 2) * ld + g + 8 * (i / 2 % 2)];
+        for (int i = 0; i < 8; ++i)
+            b.v[i / 4][i / 2 % 2][i % 2] = from[(8 * (i / 4) + 2 * c + i % 2) * ld + g + 8 * (i / 2 % 2)];
         return b;
     }
-    TILE_FN static void multiply(float (&c)[kRows][kCols], int half, const std::uint32_t (&a)[4], const std::uint32_t (&b)[2])
+    TILE_FN static void multiply(float (&c)[kRows][kCols], int half, const std::uint32_t (&a)[4],
+                                 const std::uint32_t (&b)[2])
     {
         asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
             : "+f"(c[0][2 * half]), "+f"(c[0][2 * half + 1]), "+f"(c[1][2 * half]), "+f"(c[1][2 * half + 1])
@@ -357,7 +366,8 @@ struct Tile : WarpLanes {  // fp32 in memory and in the fragments
         for (int i = 0; i < kRows; ++i) {
             TILE_UNROLL
             for (int half = 0; half < 2; ++half)
-                *reinterpret_cast<float2*>(to + row(i) * ld + col(2 * half)) = make_float2(acc.v[i][2 * half] * factor, acc.v[i][2 * half + 1] * factor);
+                *reinterpret_cast<float2*>(to + row(i) * ld + col(2 * half)) =
+                    make_float2(acc.v[i][2 * half] * factor, acc.v[i][2 * half + 1] * factor);
         }
     }
 };
@@ -398,8 +408,8 @@ struct HalfTile : WarpLanes {
     }
     TILE_FN A to_a(const Acc& acc) const
     {
-        return {{packed(T(), acc.v[0][0], acc.v[0][1]), packed(T(), acc.v[1][0], acc.v[1][1]), packed(T(), acc.v[0][2], acc.v[0][3]),
-                 packed(T(), acc.v[1][2], acc.v[1][3])}};
+        return {{packed(T(), acc.v[0][0], acc.v[0][1]), packed(T(), acc.v[1][0], acc.v[1][1]),
+                 packed(T(), acc.v[0][2], acc.v[0][3]), packed(T(), acc.v[1][2], acc.v[1][3])}};
     }
     TILE_FN B load_b(const T* from, int ld) const
     {
@@ -418,12 +428,16 @@ struct HalfTile : WarpLanes {
         TILE_UNROLL
         for (int half = 0; half < 2; ++half) {
             if (M == TileMath::Bfloat16)
-                asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                    : "+f"(acc.v[0][2 * half]), "+f"(acc.v[0][2 * half + 1]), "+f"(acc.v[1][2 * half]), "+f"(acc.v[1][2 * half + 1])
+                asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                    "{%0,%1,%2,%3};"
+                    : "+f"(acc.v[0][2 * half]), "+f"(acc.v[0][2 * half + 1]), "+f"(acc.v[1][2 * half]),
+                      "+f"(acc.v[1][2 * half + 1])
                     : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[2 * half]), "r"(b.v[2 * half + 1]));
             else
-                asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                    : "+f"(acc.v[0][2 * half]), "+f"(acc.v[0][2 * half + 1]), "+f"(acc.v[1][2 * half]), "+f"(acc.v[1][2 * half + 1])
+                asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                    "{%0,%1,%2,%3};"
+                    : "+f"(acc.v[0][2 * half]), "+f"(acc.v[0][2 * half + 1]), "+f"(acc.v[1][2 * half]),
+                      "+f"(acc.v[1][2 * half + 1])
                     : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[2 * half]), "r"(b.v[2 * half + 1]));
         }
     }
@@ -433,14 +447,18 @@ struct HalfTile : WarpLanes {
         asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(t) : "r"(m));
         return t;
     }
-    TILE_FN A transposed(const A& a) const { return {{transposed_8(a.v[0]), transposed_8(a.v[2]), transposed_8(a.v[1]), transposed_8(a.v[3])}}; }
+    TILE_FN A transposed(const A& a) const
+    {
+        return {{transposed_8(a.v[0]), transposed_8(a.v[2]), transposed_8(a.v[1]), transposed_8(a.v[3])}};
+    }
     TILE_FN void store(T* to, int ld, const Acc& acc, float factor) const
     {
         TILE_UNROLL
         for (int i = 0; i < kRows; ++i) {
             TILE_UNROLL
             for (int half = 0; half < 2; ++half)
-                *reinterpret_cast<std::uint32_t*>(to + row(i) * ld + col(2 * half)) = packed(T(), acc.v[i][2 * half] * factor, acc.v[i][2 * half + 1] * factor);
+                *reinterpret_cast<std::uint32_t*>(to + row(i) * ld + col(2 * half)) =
+                    packed(T(), acc.v[i][2 * half] * factor, acc.v[i][2 * half + 1] * factor);
         }
     }
     TILE_FN void store_out(T* to, std::int64_t stride, const Acc& acc, float factor, int rows, int channels) const
@@ -540,7 +558,8 @@ struct HostTile {
     bool owns_rows() const { return true; }
     bool owns_cols() const { return true; }
     template <int D, int LD, int Team>
-    void copy_rows_async(T* to, int between, const T* from, std::int64_t stride, int rows, int channels, int member) const
+    void copy_rows_async(T* to, int between, const T* from, std::int64_t stride, int rows, int channels,
+                         int member) const
     {
         for (int r = member * 8; r < (Team == 2 ? member * 8 + 8 : 16); ++r)
             for (int m = 0; m < Team; ++m)
@@ -607,7 +626,8 @@ struct HostTile {
             for (int k = 0; k < 16; ++k) t.v[k][r] = a.v[r][k];
         return t;
     }
-    [[gnu::noinline]] void store_out(T* to, std::int64_t stride, const Acc& acc, float factor, int rows, int channels) const
+    [[gnu::noinline]] void store_out(T* to, std::int64_t stride, const Acc& acc, float factor, int rows,
+                                     int channels) const
     {
         for (int r = 0; r < rows && r < 16; ++r)
             for (int c = 0; c < channels && c < 16; ++c) assign(to[r * stride + c], acc.v[r][c] * factor);

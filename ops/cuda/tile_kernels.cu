@@ -14,32 +14,41 @@ MESHARD_SLICE_TILES(extern, TileMath::Float32)
 
 using namespace tiles;
 
-void sum_in_slices(const CudaExecutor& executor, const TilePoints& points, const TileRows& values, bool find_log_sums, float* sums)
+void sum_in_slices(const CudaExecutor& executor, const TilePoints& points, const TileRows& values, bool find_log_sums,
+                   float* sums)
 {
-    by_math(points.math, [&](auto math_type) { sum_in_slices_by<decltype(math_type)::value>(CudaLauncher(executor), points, values, find_log_sums, sums); });
+    by_math(points.math, [&](auto math_type) {
+        sum_in_slices_by<decltype(math_type)::value>(CudaLauncher(executor), points, values, find_log_sums, sums);
+    });
 }
 
 void find_log_sums(const CudaExecutor& executor, const TilePoints& points)
 {
-    by_math(points.math, [&](auto math_type) { find_log_sums_by<decltype(math_type)::value>(CudaLauncher(executor), points); });
+    by_math(points.math,
+            [&](auto math_type) { find_log_sums_by<decltype(math_type)::value>(CudaLauncher(executor), points); });
 }
 
 void deslice_rows(const CudaExecutor& executor, const TilePoints& points, const float* states, const TileRows& y)
 {
-    by_math(points.math, [&](auto math_type) { bring_from_slices_by<decltype(math_type)::value>(CudaLauncher(executor), points, states, y); });
+    by_math(points.math, [&](auto math_type) {
+        bring_from_slices_by<decltype(math_type)::value>(CudaLauncher(executor), points, states, y);
+    });
 }
 
-void find_slice_gradients(const CudaExecutor& executor, const TilePoints& points, const TileGradients& gradients, float* slice_gradients)
+void find_slice_gradients(const CudaExecutor& executor, const TilePoints& points, const TileGradients& gradients,
+                          float* slice_gradients)
 {
-    by_math(points.math,
-            [&](auto math_type) { find_slice_gradients_by<decltype(math_type)::value>(CudaLauncher(executor), points, gradients, slice_gradients); });
+    by_math(points.math, [&](auto math_type) {
+        find_slice_gradients_by<decltype(math_type)::value>(CudaLauncher(executor), points, gradients, slice_gradients);
+    });
 }
 
-void round_totals(const CudaExecutor& executor, TileMath math, const float* states, const float* sums, const float* state_gradients, float* sums_gradient,
-                  std::int64_t slices, int head_dim)
+void round_totals(const CudaExecutor& executor, TileMath math, const float* states, const float* sums,
+                  const float* state_gradients, float* sums_gradient, std::int64_t slices, int head_dim)
 {
     by_math(math, [&](auto math_type) {
-        round_totals_by<decltype(math_type)::value>(CudaLauncher(executor), states, sums, state_gradients, sums_gradient, slices, head_dim);
+        round_totals_by<decltype(math_type)::value>(CudaLauncher(executor), states, sums, state_gradients,
+                                                    sums_gradient, slices, head_dim);
     });
 }
 

@@ -21,7 +21,8 @@ struct TileRows {
 /// Slice attention of the points of one sample. The weights of a point, a softmax over slices, are computed again from
 /// `log_sums` in each pass:
 ///
-///     w[n, h, s] = softmax over s of (x[n, h, :] . slices[h, s, :] + bias[h, s] + noise[n, h, s]) * inverse_temperature[h, n]
+///     w[n, h, s] = softmax over s of (x[n, h, :] . slices[h, s, :] + bias[h, s] + noise[n, h, s]) *
+///     inverse_temperature[h, n]
 struct TilePoints {
     TileMath math;
     TileRows x;                        ///< (points, H D)
@@ -90,24 +91,26 @@ struct GeluGradient {
     std::int64_t rows, channels;
 };
 
-#define MESHARD_TILE_FUNCTIONS(Executor)                                                                                                                       \
-    /* sums (H, S, D + 1) of weighted values, then weights; finds log_sums first, or takes them. */                                                            \
-    void sum_in_slices(const Executor&, const TilePoints&, const TileRows& values, bool find_log_sums, float* sums);                                           \
-    void find_log_sums(const Executor&, const TilePoints&);                                                                                                    \
-    /* y[n, h, :] = sum over s of w[n, h, s] states[h, s, :] */                                                                                                \
-    void deslice_rows(const Executor&, const TilePoints&, const float* states, const TileRows& y);                                                             \
-    /* Gradients of points, and of slices and their bias together: (H, S, D + 1). */                                                                           \
-    void find_slice_gradients(const Executor&, const TilePoints&, const TileGradients&, float* slice_gradients);                                               \
-    /* Adds to the totals' column of sums_gradient (H, S, D + 1) what rounding states and sums_gradient in products does to the gradients of weights, on */    \
-    /* average over a slice's points. Otherwise it adds up in the gradients of slices and bias, which then are off by up to 30 %. */                           \
-    void round_totals(const Executor&, TileMath, const float* states, const float* sums, const float* state_gradients, float* sums_gradient,                   \
-                      std::int64_t slices, int head_dim);                                                                                                      \
-    void normalize_rows(const Executor&, const NormalizedRows&);                                                                                               \
-    void normalize_rows_backward(const Executor&, const NormalizedRowsGradient&);                                                                              \
-    /* y = gelu(x), exactly (erf); may be in place */                                                                                                          \
-    void gelu_rows(const Executor&, RowType, const void* x, void* y, std::int64_t count);                                                                      \
-    void gelu_rows_backward(const Executor&, const GeluGradient&);                                                                                             \
-    /* sums over the rows */                                                                                                                                   \
+#define MESHARD_TILE_FUNCTIONS(Executor)                                                                               \
+    /* sums (H, S, D + 1) of weighted values, then weights; finds log_sums first, or takes them. */                    \
+    void sum_in_slices(const Executor&, const TilePoints&, const TileRows& values, bool find_log_sums, float* sums);   \
+    void find_log_sums(const Executor&, const TilePoints&);                                                            \
+    /* y[n, h, :] = sum over s of w[n, h, s] states[h, s, :] */                                                        \
+    void deslice_rows(const Executor&, const TilePoints&, const float* states, const TileRows& y);                     \
+    /* Gradients of points, and of slices and their bias together: (H, S, D + 1). */                                   \
+    void find_slice_gradients(const Executor&, const TilePoints&, const TileGradients&, float* slice_gradients);       \
+    /* Adds to the totals' column of sums_gradient (H, S, D + 1) what rounding states and sums_gradient in products    \
+     * does to the gradients of weights, on */                                                                         \
+    /* average over a slice's points. Otherwise it adds up in the gradients of slices and bias, which then are off by  \
+     * up to 30 %. */                                                                                                  \
+    void round_totals(const Executor&, TileMath, const float* states, const float* sums, const float* state_gradients, \
+                      float* sums_gradient, std::int64_t slices, int head_dim);                                        \
+    void normalize_rows(const Executor&, const NormalizedRows&);                                                       \
+    void normalize_rows_backward(const Executor&, const NormalizedRowsGradient&);                                      \
+    /* y = gelu(x), exactly (erf); may be in place */                                                                  \
+    void gelu_rows(const Executor&, RowType, const void* x, void* y, std::int64_t count);                              \
+    void gelu_rows_backward(const Executor&, const GeluGradient&);                                                     \
+    /* sums over the rows */                                                                                           \
     void sum_rows(const Executor&, RowType, const void* x, void* sums, std::int64_t rows, std::int64_t channels);
 
 MESHARD_TILE_FUNCTIONS(CudaExecutor)

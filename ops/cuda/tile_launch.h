@@ -24,8 +24,10 @@ namespace meshard::tiles {
 template <class T>
 Points<T> points_of(const TilePoints& p)
 {
-    return {static_cast<const T*>(p.x.rows), p.x.stride, p.slices,     p.bias,     p.inverse_temperature,      p.noise, p.log_sums, p.count,
-            padded_points(p.count),          p.heads,    p.num_slices, p.head_dim, padded_slices(p.num_slices)};
+    return {static_cast<const T*>(p.x.rows), p.x.stride, p.slices,     p.bias,
+            p.inverse_temperature,           p.noise,    p.log_sums,   p.count,
+            padded_points(p.count),          p.heads,    p.num_slices, p.head_dim,
+            padded_slices(p.num_slices)};
 }
 
 template <class T>
@@ -70,9 +72,11 @@ template <TileMath M, class Work>
 void with_head(const TilePoints& points, const Work& work)
 {
     const int head_dim = points.head_dim;
-    if (head_dim % 8 != 0 || head_dim < 8 || head_dim > kMaxTileHead) throw std::logic_error("heads of slice kernels have 8, 16, 24 ... 128 channels");
+    if (head_dim % 8 != 0 || head_dim < 8 || head_dim > kMaxTileHead)
+        throw std::logic_error("heads of slice kernels have 8, 16, 24 ... 128 channels");
     if (points.inverse_temperature) {
-        if (head_dim > kMaxWarmTileHead) throw std::logic_error("slice kernels for points with temperatures have heads of at most 64 channels");
+        if (head_dim > kMaxWarmTileHead)
+            throw std::logic_error("slice kernels for points with temperatures have heads of at most 64 channels");
         if (head_dim <= 32) return work(std::integral_constant<int, 32>(), std::true_type());
         return work(std::integral_constant<int, 64>(), std::true_type());
     }
@@ -92,7 +96,8 @@ void add_parts(const Launcher& launcher, const N* parts, N* out, std::int64_t si
 }
 
 template <TileMath M, class Launcher>
-void sum_in_slices_by(const Launcher& launcher, const TilePoints& p, const TileRows& values, bool find_log_sums, float* sums)
+void sum_in_slices_by(const Launcher& launcher, const TilePoints& p, const TileRows& values, bool find_log_sums,
+                      float* sums)
 {
     const auto size = static_cast<std::int64_t>(p.heads) * p.num_slices * (p.head_dim + 1);
     if (p.count == 0) return add_parts<Launcher, float>(launcher, nullptr, sums, size, 0);
@@ -106,9 +111,11 @@ void sum_in_slices_by(const Launcher& launcher, const TilePoints& p, const TileR
             SliceSums<Tile<M>, D, SC, true, kWarm> kernel{points, v, nullptr};
             return launcher.template sums_in_slices<Tile<M>, kSumBlocks<M, D, kWarm>>(kernel, kernel.parts, 1, sums);
         }
-        if (find_log_sums) launcher.template slices<Tile<M>, kSumBlocks<M, D, kWarm>>(LogSums<Tile<M>, D, kWarm>{points}, 1);
+        if (find_log_sums)
+            launcher.template slices<Tile<M>, kSumBlocks<M, D, kWarm>>(LogSums<Tile<M>, D, kWarm>{points}, 1);
         SliceSums<Tile<M>, D, SC, false, kWarm> kernel{points, v, nullptr};
-        launcher.template sums_in_slices<Tile<M>, kSumBlocks<M, D, kWarm>>(kernel, kernel.parts, (p.num_slices + SC - 1) / SC, sums);
+        launcher.template sums_in_slices<Tile<M>, kSumBlocks<M, D, kWarm>>(kernel, kernel.parts,
+                                                                           (p.num_slices + SC - 1) / SC, sums);
     });
 }
 
@@ -132,12 +139,14 @@ void bring_from_slices_by(const Launcher& launcher, const TilePoints& p, const f
         constexpr bool kWarm = decltype(is_warm)::value;
         constexpr int D = decltype(dim)::value;
         using T = typename Storage<M>::type;
-        launcher.template slices<Tile<M>, kSumBlocks<M, D, kWarm>>(Deslice<Tile<M>, D, kWarm>{points_of<T>(p), states, rows_of<T>(y)}, 1);
+        launcher.template slices<Tile<M>, kSumBlocks<M, D, kWarm>>(
+            Deslice<Tile<M>, D, kWarm>{points_of<T>(p), states, rows_of<T>(y)}, 1);
     });
 }
 
 template <TileMath M, class Launcher>
-void find_slice_gradients_by(const Launcher& launcher, const TilePoints& p, const TileGradients& g, float* slice_gradients)
+void find_slice_gradients_by(const Launcher& launcher, const TilePoints& p, const TileGradients& g,
+                             float* slice_gradients)
 {
     const auto size = static_cast<std::int64_t>(p.heads) * p.num_slices * (p.head_dim + 1);
     if (p.count == 0) return add_parts<Launcher, float>(launcher, nullptr, slice_gradients, size, 0);
@@ -165,17 +174,18 @@ void find_slice_gradients_by(const Launcher& launcher, const TilePoints& p, cons
         of.means = means.data();
         launcher.template slices<Tile<M>, 2>(PointGradients<Tile<M>, D, 0, kWarm>{points, of}, 1);
         SliceWeightGradients<Tile<M>, D, SC, kWarm> kernel{points, of};
-        launcher.template sums_in_slices<Tile<M>, 2>(kernel, kernel.of.parts, (p.num_slices + SC - 1) / SC, slice_gradients);
+        launcher.template sums_in_slices<Tile<M>, 2>(kernel, kernel.of.parts, (p.num_slices + SC - 1) / SC,
+                                                     slice_gradients);
     });
 }
 
 template <TileMath M, class Launcher>
-void round_totals_by(const Launcher& launcher, const float* states, const float* sums, const float* state_gradients, float* sums_gradient, std::int64_t slices,
-                     int head_dim)
+void round_totals_by(const Launcher& launcher, const float* states, const float* sums, const float* state_gradients,
+                     float* sums_gradient, std::int64_t slices, int head_dim)
 {
     if (M == TileMath::Float32) return;
-    launcher.rows(RoundTotals<M>{states, sums, state_gradients, sums_gradient, slices, head_dim}, (slices + launcher.threads() - 1) / launcher.threads(), 0, 1,
-                  0);
+    launcher.rows(RoundTotals<M>{states, sums, state_gradients, sums_gradient, slices, head_dim},
+                  (slices + launcher.threads() - 1) / launcher.threads(), 0, 1, 0);
 }
 
 /// Calls `work` with a number of the rows' type, and with the number of 16-byte pieces of such a row that a lane keeps:
@@ -235,7 +245,9 @@ void sum_rows_by(const Launcher& launcher, const void* x, void* sums, std::int64
     const auto chunks = (channels + launcher.threads() - 1) / launcher.threads();
     const auto most = launcher.parts(rows, 8, static_cast<int>(chunks));
     const auto parts = launcher.template numbers<Number<T>>(most * channels);
-    if (rows > 0) launcher.rows(SumRows<T>{static_cast<const T*>(x), parts.data(), rows, static_cast<int>(channels)}, most, 0, static_cast<int>(chunks), 0);
+    if (rows > 0)
+        launcher.rows(SumRows<T>{static_cast<const T*>(x), parts.data(), rows, static_cast<int>(channels)}, most, 0,
+                      static_cast<int>(chunks), 0);
     add_parts(launcher, parts.data(), static_cast<Number<T>*>(sums), channels, rows > 0 ? static_cast<int>(most) : 0);
 }
 
@@ -265,10 +277,13 @@ void normalize_rows_backward_by(const Launcher& launcher, const NormalizedRowsGr
             const auto memory = launcher.template numbers<N>((r.before_sums ? size : 0) + (r.result_sums ? size : 0));
             if (r.before_sums) kernel.before_parts = memory.data();
             if (r.result_sums) kernel.result_parts = memory.data() + (r.before_sums ? size : 0);
-            if (r.rows > 0) launcher.rows(kernel, parts, 0, 1, launcher.threads() * Piece<T>::kCount * static_cast<int>(sizeof(N)));
+            if (r.rows > 0)
+                launcher.rows(kernel, parts, 0, 1, launcher.threads() * Piece<T>::kCount * static_cast<int>(sizeof(N)));
             const auto used = r.rows > 0 ? static_cast<int>(parts) : 0;
-            if (r.before_sums) add_parts(launcher, kernel.before_parts, static_cast<N*>(r.before_sums), r.channels, used);
-            if (r.result_sums) add_parts(launcher, kernel.result_parts, static_cast<N*>(r.result_sums), r.channels, used);
+            if (r.before_sums)
+                add_parts(launcher, kernel.before_parts, static_cast<N*>(r.before_sums), r.channels, used);
+            if (r.result_sums)
+                add_parts(launcher, kernel.result_parts, static_cast<N*>(r.result_sums), r.channels, used);
         }
     });
 }
@@ -280,7 +295,8 @@ void gelu_rows_by(const Launcher& launcher, RowType type, const void* x, void* y
     with_rows(type, 1, [&](auto number, auto) {
         using T = decltype(number);
         const auto pieces = (count + Piece<T>::kCount - 1) / Piece<T>::kCount;
-        launcher.rows(GeluRows<T>{static_cast<const T*>(x), static_cast<T*>(y), count}, (pieces + launcher.threads() - 1) / launcher.threads(), 16, 1, 0);
+        launcher.rows(GeluRows<T>{static_cast<const T*>(x), static_cast<T*>(y), count},
+                      (pieces + launcher.threads() - 1) / launcher.threads(), 16, 1, 0);
     });
 }
 
@@ -295,21 +311,25 @@ void gelu_rows_backward_by(const Launcher& launcher, const GeluGradient& r)
         const auto threads = launcher.threads();
         const auto by_number = [&] {
             const auto count = r.rows * r.channels;
-            if (count > 0) launcher.rows(GeluNumbersBackward<T>{x, gradient, y, count}, (count + threads - 1) / threads, 16, 1, 0);
+            if (count > 0)
+                launcher.rows(GeluNumbersBackward<T>{x, gradient, y, count}, (count + threads - 1) / threads, 16, 1, 0);
             sum_rows_by<T>(launcher, gradient, r.sums, r.rows, r.channels);
         };
         if constexpr (sizeof(T) == 8) {
             by_number();
         } else {
             if (r.channels % Piece<T>::kCount != 0) return by_number();
-            const auto per_row = static_cast<int>(r.channels / Piece<T>::kCount), stripe = per_row < threads ? per_row : threads,
-                       chunks = (per_row + stripe - 1) / stripe;
+            const auto per_row = static_cast<int>(r.channels / Piece<T>::kCount),
+                       stripe = per_row < threads ? per_row : threads, chunks = (per_row + stripe - 1) / stripe;
             const auto abreast = threads / stripe;
             const auto parts = launcher.parts((r.rows + abreast - 1) / abreast, 8, chunks);
             const auto memory = launcher.template numbers<N>(parts * r.channels);
-            const GeluRowsBackward<T> kernel{x, gradient, y, memory.data(), r.rows, static_cast<int>(r.channels), stripe};
-            if (r.rows > 0) launcher.rows(kernel, parts, 0, chunks, threads * Piece<T>::kCount * static_cast<int>(sizeof(N)));
-            add_parts(launcher, memory.data(), static_cast<N*>(r.sums), r.channels, r.rows > 0 ? static_cast<int>(parts) : 0);
+            const GeluRowsBackward<T> kernel{x,     gradient, y, memory.data(), r.rows, static_cast<int>(r.channels),
+                                             stripe};
+            if (r.rows > 0)
+                launcher.rows(kernel, parts, 0, chunks, threads * Piece<T>::kCount * static_cast<int>(sizeof(N)));
+            add_parts(launcher, memory.data(), static_cast<N*>(r.sums), r.channels,
+                      r.rows > 0 ? static_cast<int>(parts) : 0);
         }
     });
 }

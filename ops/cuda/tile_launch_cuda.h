@@ -27,7 +27,8 @@ constexpr int resident_blocks(int wanted)
 }
 
 template <class Tile, class Kernel, int MinBlocks, int Team>
-__global__ void __launch_bounds__(kSliceWarps * 32, resident_blocks(MinBlocks)) run_slices(const __grid_constant__ Kernel kernel, int parts, int chunks)
+__global__ void __launch_bounds__(kSliceWarps * 32, resident_blocks(MinBlocks))
+    run_slices(const __grid_constant__ Kernel kernel, int parts, int chunks)
 {
     extern __shared__ __align__(16) char shared[];
     Tile tile;
@@ -77,8 +78,10 @@ inline DeviceLimits device_limits()
     const auto at = known.find(device);
     if (at != known.end()) return at->second;
     DeviceLimits found{};
-    check_cuda(cudaDeviceGetAttribute(&found.multiprocessors, cudaDevAttrMultiProcessorCount, device), "asking for a device's size");
-    check_cuda(cudaDeviceGetAttribute(&found.shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "asking for a device's shared memory");
+    check_cuda(cudaDeviceGetAttribute(&found.multiprocessors, cudaDevAttrMultiProcessorCount, device),
+               "asking for a device's size");
+    check_cuda(cudaDeviceGetAttribute(&found.shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+               "asking for a device's shared memory");
     return known[device] = found;
 }
 
@@ -90,7 +93,8 @@ public:
     int threads() const { return kRowWarps * 32; }
     std::int64_t parts(std::int64_t most, int blocks, int chunks) const
     {
-        return std::max<std::int64_t>(1, std::min<std::int64_t>(most, static_cast<std::int64_t>(limits_.multiprocessors) * blocks / chunks));
+        return std::max<std::int64_t>(
+            1, std::min<std::int64_t>(most, static_cast<std::int64_t>(limits_.multiprocessors) * blocks / chunks));
     }
 
     template <class N>
@@ -118,7 +122,8 @@ public:
     void sums_in_slices(Kernel& kernel, float*& parts, int chunks, float* sums) const
     {
         const auto fit = fitting<Tile, MinBlocks>(kernel, chunks);
-        const auto size = static_cast<std::int64_t>(kernel.points.heads) * kernel.points.num_slices * (kernel.points.head_dim + 1);
+        const auto size =
+            static_cast<std::int64_t>(kernel.points.heads) * kernel.points.num_slices * (kernel.points.head_dim + 1);
         const auto memory = numbers<float>(fit.parts * size);
         parts = memory.data();
         start<Tile, MinBlocks>(kernel, chunks, fit);
@@ -151,16 +156,17 @@ private:
             return true;
         };
         const int least = Kernel::kAnyRows ? std::min(all, 64) : 0;
-        const bool found = (Kernel::kPairs && kernel.points.heads % 2 == 0 && take(4, 2, all)) || take(4, 1, least) || take(2, 1, least) || take(1, 1, least) ||
-                           take(2, 1, 16) || take(1, 1, 16);
+        const bool found = (Kernel::kPairs && kernel.points.heads % 2 == 0 && take(4, 2, all)) || take(4, 1, least) ||
+                           take(2, 1, least) || take(1, 1, least) || take(2, 1, 16) || take(1, 1, 16);
         if (!found)
-            throw std::runtime_error("CUDA: this GPU has too little shared memory for slice attention with heads of " + std::to_string(kernel.points.head_dim) +
-                                     " channels");
-        const int per_multiprocessor =
-            fit.team == 2 ? occupancy<Tile, MinBlocks, Kernel::kPairs ? 2 : 1, Kernel>(fit) : occupancy<Tile, MinBlocks, 1, Kernel>(fit);
+            throw std::runtime_error("CUDA: this GPU has too little shared memory for slice attention with heads of " +
+                                     std::to_string(kernel.points.head_dim) + " channels");
+        const int per_multiprocessor = fit.team == 2 ? occupancy<Tile, MinBlocks, Kernel::kPairs ? 2 : 1, Kernel>(fit)
+                                                     : occupancy<Tile, MinBlocks, 1, Kernel>(fit);
         const int points = 16 * fit.warps / fit.team;
         const auto most = (kernel.points.count + points - 1) / points;
-        const auto wanted = static_cast<std::int64_t>(limits_.multiprocessors) * per_multiprocessor / (kernel.points.heads / fit.team * chunks);
+        const auto wanted = static_cast<std::int64_t>(limits_.multiprocessors) * per_multiprocessor /
+                            (kernel.points.heads / fit.team * chunks);
         fit.parts = std::max<std::int64_t>(1, std::min({wanted, most, kMostParts}));
         return fit;
     }
@@ -178,9 +184,11 @@ private:
         const auto at = known.find(key);
         if (at != known.end()) return at->second;
         const auto function = run_slices<Tile, Kernel, MinBlocks, Team>;
-        check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, limits_.shared), "asking for shared memory");
+        check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, limits_.shared),
+                   "asking for shared memory");
         int found = 0;
-        check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&found, function, fit.warps * 32, fit.shared), "asking for a kernel's occupancy");
+        check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&found, function, fit.warps * 32, fit.shared),
+                   "asking for a kernel's occupancy");
         return known[key] = std::max(found, 1);
     }
 
@@ -192,7 +200,8 @@ private:
             run_slices<Tile, Kernel, MinBlocks, Kernel::kPairs ? 2 : 1>
                 <<<blocks, fit.warps * 32, fit.shared, executor_.stream>>>(kernel, static_cast<int>(fit.parts), chunks);
         else
-            run_slices<Tile, Kernel, MinBlocks, 1><<<blocks, fit.warps * 32, fit.shared, executor_.stream>>>(kernel, static_cast<int>(fit.parts), chunks);
+            run_slices<Tile, Kernel, MinBlocks, 1>
+                <<<blocks, fit.warps * 32, fit.shared, executor_.stream>>>(kernel, static_cast<int>(fit.parts), chunks);
         check_cuda(cudaGetLastError(), "a kernel's start");
     }
 

@@ -16,7 +16,8 @@ namespace meshard::tiles {
 template <class Work>
 void run_block(Block block, int warps, int shared_bytes, const Work& work)
 {
-    std::vector<float> shared(static_cast<std::size_t>(shared_bytes) / sizeof(float) + 4, std::numeric_limits<float>::quiet_NaN());
+    std::vector<float> shared(static_cast<std::size_t>(shared_bytes) / sizeof(float) + 4,
+                              std::numeric_limits<float>::quiet_NaN());
     auto* memory = shared.data();
     while (reinterpret_cast<std::uintptr_t>(memory) % 16 != 0) ++memory;
     block.shared = reinterpret_cast<char*>(memory);
@@ -48,7 +49,10 @@ public:
 
     int warps() const { return form_.warps; }
     int threads() const { return form_.warps; }
-    std::int64_t parts(std::int64_t most, int, int) const { return std::max<std::int64_t>(1, std::min<std::int64_t>(most, form_.parts)); }
+    std::int64_t parts(std::int64_t most, int, int) const
+    {
+        return std::max<std::int64_t>(1, std::min<std::int64_t>(most, form_.parts));
+    }
 
     template <class N>
     Buffer<N> numbers(std::int64_t count) const
@@ -82,7 +86,8 @@ public:
     void sums_in_slices(Kernel& kernel, float*& parts, int chunks, float* sums) const
     {
         const auto count = count_of(kernel);
-        const auto size = static_cast<std::int64_t>(kernel.points.heads) * kernel.points.num_slices * (kernel.points.head_dim + 1);
+        const auto size =
+            static_cast<std::int64_t>(kernel.points.heads) * kernel.points.num_slices * (kernel.points.head_dim + 1);
         const auto memory = numbers<float>(count * size);
         parts = memory.data();
         run<Tile>(kernel, chunks, count);
@@ -100,7 +105,8 @@ private:
     void run(Kernel kernel, int chunks, std::int64_t parts) const
     {
         const int team = Kernel::kPairs && kernel.points.heads % 2 == 0 ? form_.team : 1;
-        if (Kernel::kAnyRows && form_.table_rows > 0) kernel.points.table_rows = std::min(kernel.points.table_rows, form_.table_rows);
+        if (Kernel::kAnyRows && form_.table_rows > 0)
+            kernel.points.table_rows = std::min(kernel.points.table_rows, form_.table_rows);
         const int shared = Kernel::shared_bytes(form_.warps, kernel.points.table_rows, team);
         executor_.for_each(1, [=, warps = form_.warps](std::int64_t) {
             const auto groups = kernel.points.heads / team * chunks;

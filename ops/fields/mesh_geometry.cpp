@@ -42,9 +42,10 @@ at::Tensor FieldLayout::own_rows(const char* where, const at::Tensor& field) con
     const auto part = cut_rows_of(where, "field's rows", field);
     const bool fits = layout ? part.layout && *part.layout == *layout : !part.is_cut();
     if (fits && part.own.dim() > 0 && part.own.size(0) == num_owned) return part.own;
-    throw InvalidInput(fmt::format("{}: the field has {} rows{}, expected one for each of the {} {}{}. Make it with FieldLayout::field.", where,
-                                   part.num_global, part.layout ? " with layout " + to_string(*part.layout) : "", num_global, what,
-                                   layout ? " with layout " + to_string(*layout) : ""));
+    throw InvalidInput(fmt::format(
+        "{}: the field has {} rows{}, expected one for each of the {} {}{}. Make it with FieldLayout::field.", where,
+        part.num_global, part.layout ? " with layout " + to_string(*part.layout) : "", num_global, what,
+        layout ? " with layout " + to_string(*layout) : ""));
 }
 
 MeshGeometry::MeshGeometry(Mesh mesh)
@@ -57,7 +58,8 @@ MeshGeometry::MeshGeometry(Mesh mesh)
     measures_ = cell_measures(part_.mesh);
 }
 
-MeshGeometry::MeshGeometry(Subdomain part, const std::shared_ptr<const DeviceMesh>& device_mesh) : part_(std::move(part))
+MeshGeometry::MeshGeometry(Subdomain part, const std::shared_ptr<const DeviceMesh>& device_mesh)
+    : part_(std::move(part))
 {
     const auto& group = device_mesh->group(device_mesh->axis("domain"));
     std::string error;
@@ -66,7 +68,8 @@ MeshGeometry::MeshGeometry(Subdomain part, const std::shared_ptr<const DeviceMes
                             "are ranks, part r on rank r.",
                             part_.part, part_.num_parts, group.rank(), group.size());
     } else if (part_.num_parts > 1 && part_.num_ghost_layers < 1) {
-        error = "MeshGeometry: the subdomain has no ghost layer, operators need one. Cut the mesh with --ghost-layers 1.";
+        error =
+            "MeshGeometry: the subdomain has no ghost layer, operators need one. Cut the mesh with --ghost-layers 1.";
     } else {
         try {
             measures_ = cell_measures(part_.mesh);

@@ -30,10 +30,12 @@ void spread(const Stencil& stencil, const T* x, std::int64_t channels, T* out)
                 const T* value = x + stencil.columns[e] * channels;
                 const double* weight = &stencil.weights[e * k_end];
                 for (std::int64_t c = 0; c < channels; ++c) {
-                    for (std::int64_t k = 0; k < k_end; ++k) sum[c * k_end + k] += weight[k] * static_cast<double>(value[c]);
+                    for (std::int64_t k = 0; k < k_end; ++k)
+                        sum[c * k_end + k] += weight[k] * static_cast<double>(value[c]);
                 }
             }
-            std::transform(sum.begin(), sum.end(), out + i * channels * k_end, [](double s) { return static_cast<T>(s); });
+            std::transform(sum.begin(), sum.end(), out + i * channels * k_end,
+                           [](double s) { return static_cast<T>(s); });
         }
     });
 }
@@ -51,7 +53,8 @@ void contract(const Stencil& stencil, const T* x, std::int64_t channels, T* out)
                 const T* value = x + stencil.columns[e] * channels * k_end;
                 const double* weight = &stencil.weights[e * k_end];
                 for (std::int64_t c = 0; c < channels; ++c) {
-                    for (std::int64_t k = 0; k < k_end; ++k) sum[c] += weight[k] * static_cast<double>(value[c * k_end + k]);
+                    for (std::int64_t k = 0; k < k_end; ++k)
+                        sum[c] += weight[k] * static_cast<double>(value[c * k_end + k]);
                 }
             }
             std::transform(sum.begin(), sum.end(), out + i * channels, [](double s) { return static_cast<T>(s); });
@@ -78,8 +81,9 @@ at::Tensor product(const std::shared_ptr<const StencilPair>& pair, bool of_adjoi
         contracts ? contract(stencil, from, channels, to) : spread(stencil, from, channels, to);
     };
     values.scalar_type() == at::kDouble ? run.template operator()<double>() : run.template operator()<float>();
-    return with_backward(out, x, "MeshOperatorBackward",
-                         [pair, of_adjoint, contracts](const at::Tensor& gradient) { return product(pair, !of_adjoint, !contracts, gradient); });
+    return with_backward(out, x, "MeshOperatorBackward", [pair, of_adjoint, contracts](const at::Tensor& gradient) {
+        return product(pair, !of_adjoint, !contracts, gradient);
+    });
 }
 
 /// A stencil divided into inner rows, which need no ghosts and are computed while ghosts are received, and border rows,
@@ -101,7 +105,8 @@ SplitStencil split(const Stencil& stencil, std::int64_t num_owned)
     std::vector<std::int32_t> border_column(stencil.num_columns, -1);
     std::vector<std::int64_t> inner_rows, border_rows, inputs;
     for (std::int64_t i = 0; i < stencil.num_rows(); ++i) {
-        const auto begin = stencil.columns.begin() + stencil.offsets[i], end = stencil.columns.begin() + stencil.offsets[i + 1];
+        const auto begin = stencil.columns.begin() + stencil.offsets[i],
+                   end = stencil.columns.begin() + stencil.offsets[i + 1];
         const bool is_inner = std::all_of(begin, end, [&](auto column) { return column < num_owned; });
         (is_inner ? inner_rows : border_rows).push_back(i);
         if (is_inner) continue;
@@ -117,7 +122,8 @@ SplitStencil split(const Stencil& stencil, std::int64_t num_owned)
     inner.num_columns = num_owned;
     border.num_columns = num_inputs + stencil.num_columns - num_owned;
     const auto take = [&](std::int64_t row, Stencil& taken, const auto& column_of) {
-        for (auto e = stencil.offsets[row]; e < stencil.offsets[row + 1]; ++e) taken.columns.push_back(column_of(stencil.columns[e]));
+        for (auto e = stencil.offsets[row]; e < stencil.offsets[row + 1]; ++e)
+            taken.columns.push_back(column_of(stencil.columns[e]));
         taken.weights.insert(taken.weights.end(), stencil.weights.begin() + stencil.offsets[row] * stencil.components,
                              stencil.weights.begin() + stencil.offsets[row + 1] * stencil.components);
         taken.offsets.push_back(static_cast<std::int64_t>(taken.columns.size()));
@@ -129,8 +135,10 @@ SplitStencil split(const Stencil& stencil, std::int64_t num_owned)
         order.mutable_data_ptr<std::int64_t>()[row] = position++;
     }
     for (const auto row : border_rows) {
-        take(row, border,
-             [&](std::int32_t column) { return column < num_owned ? border_column[column] : static_cast<std::int32_t>(column - num_owned + num_inputs); });
+        take(row, border, [&](std::int32_t column) {
+            return column < num_owned ? border_column[column]
+                                      : static_cast<std::int32_t>(column - num_owned + num_inputs);
+        });
         order.mutable_data_ptr<std::int64_t>()[row] = position++;
     }
     return {with_adjoint(std::move(inner)), with_adjoint(std::move(border)), at::tensor(inputs, at::kLong), order};
@@ -140,7 +148,8 @@ SplitStencil split(const Stencil& stencil, std::int64_t num_owned)
 
 void Stencil::push_row(std::vector<Entry>& entries, std::span<const std::int64_t> ids)
 {
-    std::stable_sort(entries.begin(), entries.end(), [&](const Entry& a, const Entry& b) { return ids[a.column] < ids[b.column]; });
+    std::stable_sort(entries.begin(), entries.end(),
+                     [&](const Entry& a, const Entry& b) { return ids[a.column] < ids[b.column]; });
     for (std::size_t i = 0; i < entries.size(); ++i) {
         if (i == 0 || entries[i].column != entries[i - 1].column) {
             columns.push_back(entries[i].column);
@@ -178,13 +187,16 @@ struct MeshOperator::Shared {
     at::Tensor is_empty_row;
 };
 
-MeshOperator::MeshOperator(const char* name, const FieldLayout& from, const FieldLayout& to, Form form, Ghosts ghosts, Stencil stencil)
+MeshOperator::MeshOperator(const char* name, const FieldLayout& from, const FieldLayout& to, Form form, Ghosts ghosts,
+                           Stencil stencil)
     : name_(name), form_(form)
 {
     auto is_empty = at::empty({stencil.num_rows()}, at::kBool);
-    for (std::int64_t i = 0; i < stencil.num_rows(); ++i) is_empty.mutable_data_ptr<bool>()[i] = stencil.offsets[i] == stencil.offsets[i + 1];
+    for (std::int64_t i = 0; i < stencil.num_rows(); ++i)
+        is_empty.mutable_data_ptr<bool>()[i] = stencil.offsets[i] == stencil.offsets[i + 1];
     const bool takes_ghosts = from.plan && ghosts == Ghosts::OfInput;
-    auto stencils = takes_ghosts ? split(stencil, from.num_owned) : SplitStencil{with_adjoint(std::move(stencil)), nullptr, {}, {}};
+    auto stencils =
+        takes_ghosts ? split(stencil, from.num_owned) : SplitStencil{with_adjoint(std::move(stencil)), nullptr, {}, {}};
     shared_ = std::make_shared<const Shared>(Shared{from, to, std::move(stencils), std::move(is_empty)});
 }
 
@@ -193,13 +205,15 @@ at::Tensor MeshOperator::operator()(const at::Tensor& field) const
     const auto& [from, to, stencils, is_empty_row] = *shared_;
     const auto own = from.own_rows(name_, field);
     if (!own.is_floating_point())
-        throw InvalidInput(std::string(name_) + ": a field of type " + c10::toString(own.scalar_type()) + "; expected a floating type.");
+        throw InvalidInput(std::string(name_) + ": a field of type " + c10::toString(own.scalar_type()) +
+                           "; expected a floating type.");
     auto shape = own.sizes().vec();
     std::int64_t channels = 1;
     for (std::size_t d = 1; d < shape.size(); ++d) channels *= shape[d];
     // (rows, C), on the CPU, in float or double
     const auto flat = [&](const at::Tensor& rows) {
-        return rows.to(at::kCPU, rows.scalar_type() == at::kDouble ? at::kDouble : at::kFloat).reshape({rows.size(0), channels});
+        return rows.to(at::kCPU, rows.scalar_type() == at::kDouble ? at::kDouble : at::kFloat)
+            .reshape({rows.size(0), channels});
     };
     at::Tensor result;
     if (stencils.border) {

@@ -60,7 +60,8 @@ public:
     };
 
     /// @param name   begins error messages
-    MeshOperator(const char* name, const FieldLayout& from, const FieldLayout& to, Form form, Ghosts ghosts, Stencil stencil);
+    MeshOperator(const char* name, const FieldLayout& from, const FieldLayout& to, Form form, Ghosts ghosts,
+                 Stencil stencil);
 
     /// @throws InvalidInput if the field does not have the layout `from`
     at::Tensor operator()(const at::Tensor& field) const;

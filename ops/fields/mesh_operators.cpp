@@ -78,8 +78,9 @@ void require_vertex_ghosts(const MeshGeometry& geometry)
     for (std::int64_t e = 0; e < cells.offsets[geometry.cell_ids().num_owned]; ++e) {
         const auto point = cells.indices[e];
         if (in_whole[point] == in_part[point]) continue;
-        error = fmt::format("least_squares_gradient: the subdomain lacks cells around point {}. Cut the mesh with --ghosts vertex.",
-                            geometry.point_ids().global_ids[point]);
+        error = fmt::format(
+            "least_squares_gradient: the subdomain lacks cells around point {}. Cut the mesh with --ghosts vertex.",
+            geometry.point_ids().global_ids[point]);
         break;
     }
     throw_together(error, plan->group());
@@ -95,14 +96,16 @@ void require_mutual_neighbors(const char* where, const MeshGeometry& geometry)
     const auto counts = cells_of_points_in_whole(geometry).contiguous();
     const auto* count = counts.const_data_ptr<double>();
     std::vector<bool> is_crowded(mesh.num_points());
-    for (std::int64_t point = 0; point < mesh.num_points(); ++point) is_crowded[point] = count[point] > most_mutual_cells;
+    for (std::int64_t point = 0; point < mesh.num_points(); ++point)
+        is_crowded[point] = count[point] > most_mutual_cells;
     auto facets = facets_of_marked_points(mesh, dimensions_of(mesh.cell_types), is_crowded);
     std::sort(facets.begin(), facets.end());
     std::string error;
     for (std::size_t begin = 0, end = 0; begin < facets.size() && error.empty(); begin = end) {
         while (end < facets.size() && facets[end].key == facets[begin].key) ++end;
-        const auto owned = std::find_if(facets.begin() + static_cast<std::ptrdiff_t>(begin), facets.begin() + static_cast<std::ptrdiff_t>(end),
-                                        [&](const SharedFacet& facet) { return facet.cell < geometry.cell_ids().num_owned; });
+        const auto owned = std::find_if(
+            facets.begin() + static_cast<std::ptrdiff_t>(begin), facets.begin() + static_cast<std::ptrdiff_t>(end),
+            [&](const SharedFacet& facet) { return facet.cell < geometry.cell_ids().num_owned; });
         if (end - begin < 3 || owned == facets.begin() + static_cast<std::ptrdiff_t>(end)) continue;
         error = fmt::format("{}: cell {} has a facet that may belong to more than {} cells; a rank does not know all "
                             "of them. Compute it on one rank, or repair the mesh.",
@@ -130,13 +133,15 @@ public:
         const auto cells = around_.rows_of_item.row(point);
         const auto dimension = dimension_of(cell);
         if (std::ssize(cells) <= most_mutual_cells) {
-            std::copy_if(cells.begin(), cells.end(), std::back_inserter(found), [&](std::int32_t other) { return dimension_of(other) == dimension; });
+            std::copy_if(cells.begin(), cells.end(), std::back_inserter(found),
+                         [&](std::int32_t other) { return dimension_of(other) == dimension; });
             return;
         }
         auto& ring = rings_[{point, dimension}];
         const auto id = [&](std::int32_t other) { return geometry_.cell_ids().global_ids[other]; };
         if (ring.empty()) {
-            std::copy_if(cells.begin(), cells.end(), std::back_inserter(ring), [&](std::int32_t other) { return dimension_of(other) == dimension; });
+            std::copy_if(cells.begin(), cells.end(), std::back_inserter(ring),
+                         [&](std::int32_t other) { return dimension_of(other) == dimension; });
             std::ranges::sort(ring, {}, id);
             ring.erase(std::unique(ring.begin(), ring.end()), ring.end());
         }
@@ -180,7 +185,8 @@ Csr gradient_neighbors(const MeshGeometry& geometry, GradientNeighbors neighbors
 
 /// Sets `offset` to the vector between the centroids of a cell and its neighbour; for polygons to its projection on the
 /// cell's plane. Returns offset / |offset|^2.
-Vector3 weighted_offset(const MeshGeometry& geometry, std::span<const Vector3> areas, std::int32_t cell, std::int32_t neighbor, Vector3& offset)
+Vector3 weighted_offset(const MeshGeometry& geometry, std::span<const Vector3> areas, std::int32_t cell,
+                        std::int32_t neighbor, Vector3& offset)
 {
     const auto& centroids = geometry.measures().centroids;
     offset = centroids[neighbor] - centroids[cell];
@@ -192,7 +198,8 @@ Vector3 weighted_offset(const MeshGeometry& geometry, std::span<const Vector3> a
 
 Vector3 product(const double* matrix, const Vector3& x)
 {
-    return {dot({matrix[0], matrix[1], matrix[2]}, x), dot({matrix[3], matrix[4], matrix[5]}, x), dot({matrix[6], matrix[7], matrix[8]}, x)};
+    return {dot({matrix[0], matrix[1], matrix[2]}, x), dot({matrix[3], matrix[4], matrix[5]}, x),
+            dot({matrix[6], matrix[7], matrix[8]}, x)};
 }
 
 }  // namespace
@@ -208,7 +215,9 @@ MeshOperator least_squares_gradient(const MeshGeometry& geometry, GradientNeighb
     for (std::int32_t i = 0; i < num_cells; ++i) {
         auto row = std::vector<std::int32_t>(graph.row(i).begin(), graph.row(i).end());
         // Added in the order of global ids, so that every rank gets the same bits.
-        std::sort(row.begin(), row.end(), [&](auto a, auto b) { return geometry.cell_ids().global_ids[a] < geometry.cell_ids().global_ids[b]; });
+        std::sort(row.begin(), row.end(), [&](auto a, auto b) {
+            return geometry.cell_ids().global_ids[a] < geometry.cell_ids().global_ids[b];
+        });
         for (const auto j : row) {
             Vector3 offset;
             const Vector3 weighted = weighted_offset(geometry, areas, i, j, offset);
@@ -252,22 +261,25 @@ MeshOperator green_gauss_gradient(const MeshGeometry& geometry)
             return;
         }
         Vector3 inside{};
-        for (const auto point : mesh.cells.row(i)) add_scaled(inside, positions[point], 1.0 / static_cast<double>(mesh.cells.row(i).size()));
+        for (const auto point : mesh.cells.row(i))
+            add_scaled(inside, positions[point], 1.0 / static_cast<double>(mesh.cells.row(i).size()));
         orient_outwards(positions, inside, facets);
         for (std::int64_t k = 0; k < facets.num_rows(); ++k) {
             const auto face = facets.row(k);
             Vector3 total{};
-            for_each_face_triangle(positions, face, [&](std::int32_t a, std::int32_t b, const Vector3& area, const Vector3&) {
-                const Vector3 third = 1 / (3 * size) * area;
-                entries.push_back({a, third});
-                entries.push_back({b, third});
-                // The third corner of each triangle is the mean of the face's points.
-                add_scaled(total, third, 1.0 / static_cast<double>(face.size()));
-            });
+            for_each_face_triangle(positions, face,
+                                   [&](std::int32_t a, std::int32_t b, const Vector3& area, const Vector3&) {
+                                       const Vector3 third = 1 / (3 * size) * area;
+                                       entries.push_back({a, third});
+                                       entries.push_back({b, third});
+                                       // The third corner of each triangle is the mean of the face's points.
+                                       add_scaled(total, third, 1.0 / static_cast<double>(face.size()));
+                                   });
             for (const auto point : face) entries.push_back({point, total});
         }
     });
-    return {"green_gauss_gradient", geometry.points(), geometry.cells(), Form::Gradient, Ghosts::OfInput, std::move(stencil)};
+    return {"green_gauss_gradient", geometry.points(), geometry.cells(),
+            Form::Gradient,         Ghosts::OfInput,   std::move(stencil)};
 }
 
 MeshOperator laplacian(const MeshGeometry& geometry)
@@ -280,7 +292,8 @@ MeshOperator laplacian(const MeshGeometry& geometry)
         for (std::size_t k = 0; k < row.size(); ++k) {
             const double distance = norm(centroids[row[k]] - centroids[i]);
             if (!(distance > 0) || !(sizes[i] > 0)) continue;
-            const double weight = neighbors.sizes[neighbors.cells.offsets[i] + static_cast<std::int64_t>(k)] / (distance * sizes[i]);
+            const double weight =
+                neighbors.sizes[neighbors.cells.offsets[i] + static_cast<std::int64_t>(k)] / (distance * sizes[i]);
             entries.push_back({row[k], {weight}});
             entries.push_back({i, {-weight}});
         }
@@ -295,7 +308,8 @@ MeshOperator cells_to_points(const MeshGeometry& geometry)
     auto stencil = cell_stencil(geometry, geometry.point_ids(), 1, [&](std::int32_t i, Entries& entries) {
         for (const auto point : geometry.mesh().cells.row(i)) entries.push_back({point, {1 / count[point]}});
     });
-    return {"cells_to_points", geometry.cells(), geometry.points(), Form::Scalar, Ghosts::OfResult, stencil.transposed()};
+    return {"cells_to_points", geometry.cells(), geometry.points(),
+            Form::Scalar,      Ghosts::OfResult, stencil.transposed()};
 }
 
 at::Tensor point_normals(const MeshGeometry& geometry)

@@ -16,9 +16,15 @@ constexpr auto kGiven = As::Given, kTransposed = As::Transposed;
 
 BlockWeights<std::int64_t> numbers_in_weights(const BlockShape& shape)
 {
-    const auto C = shape.channels, I = shape.inner(), H = shape.heads, S = shape.slices, R = shape.hidden, O = shape.outputs;
-    BlockWeights<std::int64_t> numbers{
-        .norm1 = {C, C}, .project_x = {I * C, I}, .slices = {S * I, H * S}, .out = {C * I, C}, .norm2 = {C, C}, .hidden = {R * C, R}, .mlp_out = {C * R, C}};
+    const auto C = shape.channels, I = shape.inner(), H = shape.heads, S = shape.slices, R = shape.hidden,
+               O = shape.outputs;
+    BlockWeights<std::int64_t> numbers{.norm1 = {C, C},
+                                       .project_x = {I * C, I},
+                                       .slices = {S * I, H * S},
+                                       .out = {C * I, C},
+                                       .norm2 = {C, C},
+                                       .hidden = {R * C, R},
+                                       .mlp_out = {C * R, C}};
     if (has_parameter(shape.activation)) numbers.activation = 1;
     if (O > 0) {
         numbers.norm3 = {C, C};
@@ -80,7 +86,8 @@ BlockActivations<T> BlockActivations<T>::in(T* memory, const BlockShape& shape, 
 std::int64_t points_per_tile(const BlockShape& shape, std::int64_t bytes_per_number)
 {
     const auto per_point = BlockActivations<float>::floats_per_point(shape) + 4 * shape.channels + 2 * shape.inner() +
-                           (shape.point_temperature ? shape.heads : 0) * shape.slices + 2 * shape.slices + 2 * shape.hidden;
+                           (shape.point_temperature ? shape.heads : 0) * shape.slices + 2 * shape.slices +
+                           2 * shape.hidden;
     return std::clamp<std::int64_t>(kTileBytes / (per_point * bytes_per_number) / 16 * 16, 32, 512);
 }
 
@@ -107,9 +114,12 @@ BlockTile<T>::BlockTile(const BlockShape& shape, std::int64_t max_points) : shap
                                              plus,
                                              plus,
                                              plus};
-    const std::array<T**, 18> buffers{
-        &normal_,  &slice_weights_, &weights_gradient_, &hidden_, &hidden_gradient_, &last_gradient_,  &rows_, &more_rows_,   &mean_,
-        &inverse_, &small_,         &logits_,           &before_, &after_,           &after_gradient_, &raw_,  &temperature_, &temperature_gradient_};
+    const std::array<T**, 18> buffers{&normal_,  &slice_weights_,   &weights_gradient_,
+                                      &hidden_,  &hidden_gradient_, &last_gradient_,
+                                      &rows_,    &more_rows_,       &mean_,
+                                      &inverse_, &small_,           &logits_,
+                                      &before_,  &after_,           &after_gradient_,
+                                      &raw_,     &temperature_,     &temperature_gradient_};
     constexpr std::int64_t kLine = kCacheLine / sizeof(T);  // numbers in a cache line, at which each buffer starts
     std::int64_t total = 0;
     for (const auto size : sizes) total += (size + kLine - 1) / kLine * kLine;
@@ -141,7 +151,8 @@ const T* BlockTile<T>::weigh(const Weights& weights, const BlockActivations<T>& 
     if (head == 0 && kept.noise.draw) gumbel_noise(kept.noise, shape_.heads * S, n, logits_);
     auto *w = slice_weights_, *logits = logits_ + head * S * n;  // (S, n)
     const auto* x_mid = kept.x_mid + head * D * n;
-    multiply(kGiven, kGiven, S, n, D, weights.slices.weight + head * S * D, D, x_mid, n, {.to_rows = weights.slices.bias + head * S}, w, n);
+    multiply(kGiven, kGiven, S, n, D, weights.slices.weight + head * S * D, D, x_mid, n,
+             {.to_rows = weights.slices.bias + head * S}, w, n);
     if (shape_.point_temperature) {
         compute_temperatures(weights, x_mid, head, n);
         if (kept.noise.draw) add_rows(w, logits, S, n);
@@ -156,18 +167,21 @@ template <class T>
 void BlockTile<T>::compute_temperatures(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n)
 {
     const auto D = shape_.head_dim, S = shape_.slices;
-    multiply(kGiven, kGiven, S, n, D, weights.temperature_hidden.weight, D, x_mid, n, {.to_rows = weights.temperature_hidden.bias}, before_, n);
+    multiply(kGiven, kGiven, S, n, D, weights.temperature_hidden.weight, D, x_mid, n,
+             {.to_rows = weights.temperature_hidden.bias}, before_, n);
     gelu(after_, before_, S * n);
-    multiply(kGiven, kGiven, 1, n, S, weights.temperature_out.weight, S, after_, n, {.to_rows = weights.temperature_out.bias}, raw_, n);
+    multiply(kGiven, kGiven, 1, n, S, weights.temperature_out.weight, S, after_, n,
+             {.to_rows = weights.temperature_out.bias}, raw_, n);
     gelu(temperature_, raw_, n);
-    for (std::int64_t t = 0; t < n; ++t) temperature_[t] = std::max(weights.temperature[head] + temperature_[t], T(kMinPointTemperature));
+    for (std::int64_t t = 0; t < n; ++t)
+        temperature_[t] = std::max(weights.temperature[head] + temperature_[t], T(kMinPointTemperature));
 }
 
 /// Converts the gradient of logits divided by temperatures, (S, n), to that of the logits, in place; adds to the
 /// gradient of x_mid (D, n).
 template <class T>
-void BlockTile<T>::temperatures_backward(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n, T* logits_gradient, T* x_mid_gradient,
-                                         BlockGradients<T>* gradients)
+void BlockTile<T>::temperatures_backward(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n,
+                                         T* logits_gradient, T* x_mid_gradient, BlockGradients<T>* gradients)
 {
     const auto D = shape_.head_dim, S = shape_.slices;
     const auto* logits = logits_ + head * S * n;
@@ -179,12 +193,14 @@ void BlockTile<T>::temperatures_backward(const Weights& weights, const T* x_mid,
     std::copy_n(logits, n, largest);
     for (std::int64_t s = 1; s < S; ++s) {
 #pragma omp simd
-        for (std::int64_t t = 0; t < n; ++t) largest[t] = logits[s * n + t] > largest[t] ? logits[s * n + t] : largest[t];
+        for (std::int64_t t = 0; t < n; ++t)
+            largest[t] = logits[s * n + t] > largest[t] ? logits[s * n + t] : largest[t];
     }
     std::fill_n(temperature_gradient_, n, T(0));
     for (std::int64_t s = 0; s < S; ++s) {
 #pragma omp simd
-        for (std::int64_t t = 0; t < n; ++t) temperature_gradient_[t] -= logits_gradient[s * n + t] * (logits[s * n + t] - largest[t]);
+        for (std::int64_t t = 0; t < n; ++t)
+            temperature_gradient_[t] -= logits_gradient[s * n + t] * (logits[s * n + t] - largest[t]);
     }
     gelu(temperature_, raw_, n);
     for (std::int64_t t = 0; t < n; ++t) {
@@ -192,17 +208,21 @@ void BlockTile<T>::temperatures_backward(const Weights& weights, const T* x_mid,
     }
     if (gradients) add_row_sums(gradients->temperature + head, 1, temperature_gradient_, 1, n);
     gelu_backward(temperature_gradient_, temperature_, raw_, n);
-    multiply(kTransposed, kGiven, S, n, 1, weights.temperature_out.weight, S, temperature_gradient_, n, {}, after_gradient_, n);
+    multiply(kTransposed, kGiven, S, n, 1, weights.temperature_out.weight, S, temperature_gradient_, n, {},
+             after_gradient_, n);
     if (gradients) {
-        add_product(kGiven, kTransposed, S, 1, n, after_, n, temperature_gradient_, n, gradients->temperature_out.weight, 1);
+        add_product(kGiven, kTransposed, S, 1, n, after_, n, temperature_gradient_, n,
+                    gradients->temperature_out.weight, 1);
         add_row_sums(gradients->temperature_out.bias, 1, temperature_gradient_, 1, n);
     }
     gelu_backward(after_gradient_, after_, before_, S * n);
     if (gradients) {
-        add_product(kGiven, kTransposed, S, D, n, after_gradient_, n, x_mid, n, gradients->temperature_hidden.weight, D);
+        add_product(kGiven, kTransposed, S, D, n, after_gradient_, n, x_mid, n, gradients->temperature_hidden.weight,
+                    D);
         add_row_sums(gradients->temperature_hidden.bias, 1, after_gradient_, S, n);
     }
-    add_product(kTransposed, kGiven, D, n, S, weights.temperature_hidden.weight, D, after_gradient_, n, x_mid_gradient, n);
+    add_product(kTransposed, kGiven, D, n, S, weights.temperature_hidden.weight, D, after_gradient_, n, x_mid_gradient,
+                n);
 }
 
 template <class T>
@@ -220,7 +240,8 @@ void BlockTile<T>::project_both(const Weights& weights, const T* x, std::int64_t
 }
 
 template <class T>
-void BlockTile<T>::add_slice_sums(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept, double* sums)
+void BlockTile<T>::add_slice_sums(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept,
+                                  double* sums)
 {
     const auto D = shape_.head_dim, S = shape_.slices;
     project_both(weights, x, n, kept);
@@ -235,17 +256,21 @@ void BlockTile<T>::add_slice_sums(const Weights& weights, const T* x, std::int64
 }
 
 template <class T>
-void BlockTile<T>::second_half(const Weights& weights, const T* x, const T* states, std::int64_t n, const BlockActivations<T>& kept, T* result)
+void BlockTile<T>::second_half(const Weights& weights, const T* x, const T* states, std::int64_t n,
+                               const BlockActivations<T>& kept, T* result)
 {
-    const auto C = shape_.channels, I = shape_.inner(), D = shape_.head_dim, S = shape_.slices, R = shape_.hidden, O = shape_.outputs;
+    const auto C = shape_.channels, I = shape_.inner(), D = shape_.head_dim, S = shape_.slices, R = shape_.hidden,
+               O = shape_.outputs;
     for (std::int64_t h = 0; h < shape_.heads; ++h) {
-        multiply(kTransposed, kGiven, D, n, S, states + h * S * D, D, weigh(weights, kept, h, n), n, {}, kept.mixed + h * D * n, n);
+        multiply(kTransposed, kGiven, D, n, S, states + h * S * D, D, weigh(weights, kept, h, n), n, {},
+                 kept.mixed + h * D * n, n);
     }
-    multiply(kTransposed, kTransposed, n, C, I, kept.mixed, n, weights.out.weight, I, {.to_columns = weights.out.bias, .to_all = x, .row_stride = C},
-             kept.residual, C);
+    multiply(kTransposed, kTransposed, n, C, I, kept.mixed, n, weights.out.weight, I,
+             {.to_columns = weights.out.bias, .to_all = x, .row_stride = C}, kept.residual, C);
 
     normalize(kept.residual, weights.norm2, n);
-    multiply(kGiven, kTransposed, n, R, C, normal_, C, weights.hidden.weight, C, {.to_columns = weights.hidden.bias}, kept.hidden, R);
+    multiply(kGiven, kTransposed, n, R, C, normal_, C, weights.hidden.weight, C, {.to_columns = weights.hidden.bias},
+             kept.hidden, R);
     if (!result && O == 0) return;
     activate(shape_.activation, weights.activation, hidden_, kept.hidden, n * R);
     auto* after = O > 0 ? kept.last : result;  // (n, C)
@@ -254,11 +279,13 @@ void BlockTile<T>::second_half(const Weights& weights, const T* x, const T* stat
     if (!result || O == 0) return;
 
     normalize(kept.last, weights.norm3, n);
-    multiply(kGiven, kTransposed, n, O, C, normal_, C, weights.head.weight, C, {.to_columns = weights.head.bias}, result, O);
+    multiply(kGiven, kTransposed, n, O, C, normal_, C, weights.head.weight, C, {.to_columns = weights.head.bias},
+             result, O);
 }
 
 template <class T>
-const T* BlockTile<T>::backward_of_head(const Weights& weights, std::int64_t n, const T* last, const T* result_gradient, BlockGradients<T>* gradients)
+const T* BlockTile<T>::backward_of_head(const Weights& weights, std::int64_t n, const T* last, const T* result_gradient,
+                                        BlockGradients<T>* gradients)
 {
     const auto C = shape_.channels, O = shape_.outputs;
     normalize(last, weights.norm3, n);
@@ -269,21 +296,25 @@ const T* BlockTile<T>::backward_of_head(const Weights& weights, std::int64_t n, 
         add_column_sums(gradients->head.bias, result_gradient, n, O);
     }
     std::fill_n(last_gradient_, n * C, T(0));
-    layer_norm_backward(last_gradient_, gradients ? gradients->norm3.weight : ignored, gradients ? gradients->norm3.bias : ignored + C, rows_, last, mean_,
-                        inverse_, weights.norm3.weight, n, C);
+    layer_norm_backward(last_gradient_, gradients ? gradients->norm3.weight : ignored,
+                        gradients ? gradients->norm3.bias : ignored + C, rows_, last, mean_, inverse_,
+                        weights.norm3.weight, n, C);
     return last_gradient_;
 }
 
 template <class T>
-void BlockTile<T>::second_half_backward(const Weights& weights, std::int64_t n, const BlockActivations<T>& kept, const T* result_gradient, T* x_gradient,
-                                        T* mixed_gradient, double* states_gradient, BlockGradients<T>* gradients)
+void BlockTile<T>::second_half_backward(const Weights& weights, std::int64_t n, const BlockActivations<T>& kept,
+                                        const T* result_gradient, T* x_gradient, T* mixed_gradient,
+                                        double* states_gradient, BlockGradients<T>* gradients)
 {
     const auto C = shape_.channels, I = shape_.inner(), D = shape_.head_dim, S = shape_.slices, R = shape_.hidden;
-    const auto* g = shape_.outputs > 0 ? backward_of_head(weights, n, kept.last, result_gradient, gradients) : result_gradient;  // (n, C)
+    const auto* g = shape_.outputs > 0 ? backward_of_head(weights, n, kept.last, result_gradient, gradients)
+                                       : result_gradient;  // (n, C)
 
     // Backward of the MLP.
     multiply(kGiven, kGiven, n, R, C, g, C, weights.mlp_out.weight, R, {}, hidden_gradient_, R);
-    activate_backward(shape_.activation, weights.activation, hidden_gradient_, hidden_, kept.hidden, n * R, gradients ? gradients->activation : nullptr);
+    activate_backward(shape_.activation, weights.activation, hidden_gradient_, hidden_, kept.hidden, n * R,
+                      gradients ? gradients->activation : nullptr);
     normalize(kept.residual, weights.norm2, n);
     if (gradients) {
         add_product(kTransposed, kGiven, C, R, n, g, C, hidden_, R, gradients->mlp_out.weight, R);
@@ -293,8 +324,9 @@ void BlockTile<T>::second_half_backward(const Weights& weights, std::int64_t n, 
     }
     multiply(kGiven, kGiven, n, C, R, hidden_gradient_, R, weights.hidden.weight, C, {}, rows_, C);
     std::copy_n(g, n * C, x_gradient);
-    layer_norm_backward(x_gradient, gradients ? gradients->norm2.weight : small_, gradients ? gradients->norm2.bias : small_ + C, rows_, kept.residual, mean_,
-                        inverse_, weights.norm2.weight, n, C);
+    layer_norm_backward(x_gradient, gradients ? gradients->norm2.weight : small_,
+                        gradients ? gradients->norm2.bias : small_ + C, rows_, kept.residual, mean_, inverse_,
+                        weights.norm2.weight, n, C);
 
     // Backward of the output projection and the slices' states.
     mix_backward(weights, x_gradient, n, mixed_gradient);
@@ -304,7 +336,8 @@ void BlockTile<T>::second_half_backward(const Weights& weights, std::int64_t n, 
     }
     if (!states_gradient) return;
     for (std::int64_t h = 0; h < shape_.heads; ++h) {
-        multiply(kGiven, kTransposed, S, D, n, weigh(weights, kept, h, n), n, mixed_gradient + h * D * n, n, {}, small_ + h * S * D, D);
+        multiply(kGiven, kTransposed, S, D, n, weigh(weights, kept, h, n), n, mixed_gradient + h * D * n, n, {},
+                 small_ + h * S * D, D);
     }
     for (std::int64_t i = 0; i < shape_.heads * S * D; ++i) states_gradient[i] += small_[i];
 }
@@ -317,8 +350,9 @@ void BlockTile<T>::mix_backward(const Weights& weights, const T* x_gradient, std
 }
 
 template <class T>
-void BlockTile<T>::add_slice_sums_backward(const Weights& weights, const T* x, const T* states, const T* sums_gradient, std::int64_t n,
-                                           const BlockActivations<T>& kept, const T* mixed_gradient, T* x_gradient, BlockGradients<T>* gradients)
+void BlockTile<T>::add_slice_sums_backward(const Weights& weights, const T* x, const T* states, const T* sums_gradient,
+                                           std::int64_t n, const BlockActivations<T>& kept, const T* mixed_gradient,
+                                           T* x_gradient, BlockGradients<T>* gradients)
 {
     const auto C = shape_.channels, I = shape_.inner(), D = shape_.head_dim, S = shape_.slices;
     const bool plus = shape_.point_temperature;
@@ -328,16 +362,19 @@ void BlockTile<T>::add_slice_sums_backward(const Weights& weights, const T* x, c
         const auto* g = sums_gradient + h * S * (D + 1);
         auto* wg = weights_gradient_;
         for (std::int64_t s = 0; s < S; ++s) small_[s] = g[s * (D + 1) + D];  // gradient of the slice's weight
-        multiply(kGiven, kGiven, S, n, D, states + h * S * D, D, mixed_gradient + h * D * n, n, {.to_rows = small_}, wg, n);
+        multiply(kGiven, kGiven, S, n, D, states + h * S * D, D, mixed_gradient + h * D * n, n, {.to_rows = small_}, wg,
+                 n);
         add_product(kGiven, kGiven, S, n, D, g, D + 1, features(kept) + h * D * n, n, wg, n);
         multiply(kTransposed, kGiven, D, n, S, g, D + 1, w, n, {}, features_gradient + h * D * n, n);
         softmax_rows_backward(wg, w, S, n);
-        if (plus) temperatures_backward(weights, kept.x_mid + h * D * n, h, n, wg, x_mid_gradient + h * D * n, gradients);
+        if (plus)
+            temperatures_backward(weights, kept.x_mid + h * D * n, h, n, wg, x_mid_gradient + h * D * n, gradients);
         auto* of_head = x_mid_gradient + h * D * n;
         const Addends<T> earlier{.to_all = plus ? of_head : nullptr, .row_stride = n};
         multiply(kTransposed, kGiven, D, n, S, weights.slices.weight + h * S * D, D, wg, n, earlier, of_head, n);
         if (!gradients) continue;
-        add_product(kGiven, kTransposed, S, D, n, wg, n, kept.x_mid + h * D * n, n, gradients->slices.weight + h * S * D, D);
+        add_product(kGiven, kTransposed, S, D, n, wg, n, kept.x_mid + h * D * n, n,
+                    gradients->slices.weight + h * S * D, D);
         add_row_sums(gradients->slices.bias + h * S, 1, wg, S, n);
     }
 
@@ -351,22 +388,27 @@ void BlockTile<T>::add_slice_sums_backward(const Weights& weights, const T* x, c
         add_row_sums(gradients->project_fx.bias, 1, features_gradient, I, n);
     }
     multiply(kTransposed, kGiven, n, C, I, x_mid_gradient, n, weights.project_x.weight, C, {}, last_gradient_, C);
-    if (!plus) add_product(kTransposed, kGiven, n, C, I, features_gradient, n, weights.project_fx.weight, C, last_gradient_, C);
-    layer_norm_backward(x_gradient, gradients ? gradients->norm1.weight : small_, gradients ? gradients->norm1.bias : small_ + C, last_gradient_, x, mean_,
-                        inverse_, weights.norm1.weight, n, C);
+    if (!plus)
+        add_product(kTransposed, kGiven, n, C, I, features_gradient, n, weights.project_fx.weight, C, last_gradient_,
+                    C);
+    layer_norm_backward(x_gradient, gradients ? gradients->norm1.weight : small_,
+                        gradients ? gradients->norm1.bias : small_ + C, last_gradient_, x, mean_, inverse_,
+                        weights.norm1.weight, n, C);
 }
 
 template <class T>
-MlpTile<T>::MlpTile(std::int64_t in, std::int64_t hidden, std::int64_t out, const ActivationFunction* activation, std::int64_t max_points)
-    : in_(in), hidden_(hidden), out_(out), activation_(activation), before_(make_lines<T>(hidden * max_points)), after_(make_lines<T>(hidden * max_points)),
-      gradient_(make_lines<T>(hidden * max_points))
+MlpTile<T>::MlpTile(std::int64_t in, std::int64_t hidden, std::int64_t out, const ActivationFunction* activation,
+                    std::int64_t max_points)
+    : in_(in), hidden_(hidden), out_(out), activation_(activation), before_(make_lines<T>(hidden * max_points)),
+      after_(make_lines<T>(hidden * max_points)), gradient_(make_lines<T>(hidden * max_points))
 {
 }
 
 template <class T>
 void MlpTile<T>::hide(const Weights& weights, const T* x, std::int64_t n)
 {
-    multiply(kGiven, kTransposed, n, hidden_, in_, x, in_, weights.hidden, in_, {.to_columns = weights.hidden_bias}, before_.get(), hidden_);
+    multiply(kGiven, kTransposed, n, hidden_, in_, x, in_, weights.hidden, in_, {.to_columns = weights.hidden_bias},
+             before_.get(), hidden_);
 }
 
 template <class T>
@@ -374,23 +416,28 @@ void MlpTile<T>::forward(const Weights& weights, const T* x, const T* offset, st
 {
     hide(weights, x, n);
     activate(activation_, weights.activation, after_.get(), before_.get(), n * hidden_);
-    multiply(kGiven, kTransposed, n, out_, hidden_, after_.get(), hidden_, weights.out, hidden_, {.to_columns = weights.out_bias}, result, out_);
+    multiply(kGiven, kTransposed, n, out_, hidden_, after_.get(), hidden_, weights.out, hidden_,
+             {.to_columns = weights.out_bias}, result, out_);
     if (offset) add_bias(result, offset, n, out_);
 }
 
 template <class T>
-void MlpTile<T>::backward(const Weights& weights, const T* x, std::int64_t n, const T* result_gradient, T* x_gradient, const Gradients& gradients,
-                          T* offset_gradient)
+void MlpTile<T>::backward(const Weights& weights, const T* x, std::int64_t n, const T* result_gradient, T* x_gradient,
+                          const Gradients& gradients, T* offset_gradient)
 {
     hide(weights, x, n);
-    multiply(kGiven, kGiven, n, hidden_, out_, result_gradient, out_, weights.out, hidden_, {}, gradient_.get(), hidden_);
-    activate_backward(activation_, weights.activation, gradient_.get(), after_.get(), before_.get(), n * hidden_, gradients.activation);
-    add_product(kTransposed, kGiven, out_, hidden_, n, result_gradient, out_, after_.get(), hidden_, gradients.out, hidden_);
+    multiply(kGiven, kGiven, n, hidden_, out_, result_gradient, out_, weights.out, hidden_, {}, gradient_.get(),
+             hidden_);
+    activate_backward(activation_, weights.activation, gradient_.get(), after_.get(), before_.get(), n * hidden_,
+                      gradients.activation);
+    add_product(kTransposed, kGiven, out_, hidden_, n, result_gradient, out_, after_.get(), hidden_, gradients.out,
+                hidden_);
     add_column_sums(gradients.out_bias, result_gradient, n, out_);
     if (offset_gradient) add_column_sums(offset_gradient, result_gradient, n, out_);
     add_product(kTransposed, kGiven, hidden_, in_, n, gradient_.get(), hidden_, x, in_, gradients.hidden, in_);
     add_column_sums(gradients.hidden_bias, gradient_.get(), n, hidden_);
-    if (x_gradient) multiply(kGiven, kGiven, n, in_, hidden_, gradient_.get(), hidden_, weights.hidden, in_, {}, x_gradient, in_);
+    if (x_gradient)
+        multiply(kGiven, kGiven, n, in_, hidden_, gradient_.get(), hidden_, weights.hidden, in_, {}, x_gradient, in_);
 }
 
 template struct BlockGradients<float>;

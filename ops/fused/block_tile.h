@@ -19,7 +19,8 @@ struct BlockShape {
     std::int64_t slices = 1;         ///< S
     std::int64_t hidden = 0;         ///< R: hidden channels of the MLP
     std::int64_t outputs = 0;        ///< O: outputs of a head after the MLP; 0: no head
-    bool point_temperature = false;  ///< Transolver++: every point has its own temperature, and one projection is used for both x_mid and features
+    bool point_temperature = false;  ///< Transolver++: every point has its own temperature, and one projection is used
+                                     ///< for both x_mid and features
     const ActivationFunction* activation = nullptr;  ///< activation of the MLP; null: gelu
 
     std::int64_t inner() const { return heads * head_dim; }  ///< I
@@ -75,7 +76,8 @@ public:
 
     /// First half: computes x_mid and features from x (n, C), and adds to `sums` (H, S, D + 1) the weighted features,
     /// then the weights.
-    void add_slice_sums(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept, double* sums);
+    void add_slice_sums(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept,
+                        double* sums);
 
     /// Compute x_mid, or x_mid and features, if those of the first half were not kept.
     void project(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept);
@@ -83,36 +85,46 @@ public:
 
     /// Second half: computes `result` (n, C) or (n, O), which may be x, from x, x_mid and `states` (H, S, D); fills
     /// mixed, residual, hidden and last. If `result` is null, it only fills these.
-    void second_half(const Weights& weights, const T* x, const T* states, std::int64_t n, const BlockActivations<T>& kept, T* result);
+    void second_half(const Weights& weights, const T* x, const T* states, std::int64_t n,
+                     const BlockActivations<T>& kept, T* result);
 
     /// Backward of the second half: computes `x_gradient` (n, C) and `mixed_gradient` (I, n) from the result's
     /// gradient; adds to `states_gradient` (H, S, D) and, unless null, to the weights' gradients.
-    void second_half_backward(const Weights& weights, std::int64_t n, const BlockActivations<T>& kept, const T* result_gradient, T* x_gradient,
-                              T* mixed_gradient, double* states_gradient, BlockGradients<T>* gradients);
+    void second_half_backward(const Weights& weights, std::int64_t n, const BlockActivations<T>& kept,
+                              const T* result_gradient, T* x_gradient, T* mixed_gradient, double* states_gradient,
+                              BlockGradients<T>* gradients);
 
     /// Computes `mixed_gradient` again from the `x_gradient` that `second_half_backward` wrote.
     void mix_backward(const Weights& weights, const T* x_gradient, std::int64_t n, T* mixed_gradient) const;
 
-    /// Backward of the first half, and of the softmax for both halves: adds to `x_gradient` and, unless null, to the weights' gradients.
+    /// Backward of the first half, and of the softmax for both halves: adds to `x_gradient` and, unless null, to the
+    /// weights' gradients.
     ///
     /// @param sums_gradient   (H, S, D + 1), as `sums`
-    void add_slice_sums_backward(const Weights& weights, const T* x, const T* states, const T* sums_gradient, std::int64_t n, const BlockActivations<T>& kept,
-                                 const T* mixed_gradient, T* x_gradient, BlockGradients<T>* gradients);
+    void add_slice_sums_backward(const Weights& weights, const T* x, const T* states, const T* sums_gradient,
+                                 std::int64_t n, const BlockActivations<T>& kept, const T* mixed_gradient,
+                                 T* x_gradient, BlockGradients<T>* gradients);
 
 private:
     void normalize(const T* x, const Affine<const T*>& norm, std::int64_t n);
     void project_rows(const Affine<const T*>& projection, std::int64_t n, T* rows) const;
-    const T* features(const BlockActivations<T>& kept) const { return shape_.point_temperature ? kept.x_mid : kept.features; }
-    /// The weights of a head's slices, (S, n), valid until the next call. Heads must be in ascending order: the first one draws the noise of all.
+    const T* features(const BlockActivations<T>& kept) const
+    {
+        return shape_.point_temperature ? kept.x_mid : kept.features;
+    }
+    /// The weights of a head's slices, (S, n), valid until the next call. Heads must be in ascending order: the first
+    /// one draws the noise of all.
     const T* weigh(const Weights& weights, const BlockActivations<T>& kept, std::int64_t head, std::int64_t n);
     void compute_temperatures(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n);
-    void temperatures_backward(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n, T* logits_gradient, T* x_mid_gradient,
-                               BlockGradients<T>* gradients);
-    const T* backward_of_head(const Weights& weights, std::int64_t n, const T* last, const T* result_gradient, BlockGradients<T>* gradients);
+    void temperatures_backward(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n,
+                               T* logits_gradient, T* x_mid_gradient, BlockGradients<T>* gradients);
+    const T* backward_of_head(const Weights& weights, std::int64_t n, const T* last, const T* result_gradient,
+                              BlockGradients<T>* gradients);
 
     BlockShape shape_;
     LineArray<T> memory_;
-    T *normal_, *slice_weights_, *weights_gradient_, *hidden_, *hidden_gradient_, *last_gradient_, *rows_, *more_rows_, *mean_, *inverse_, *small_;
+    T *normal_, *slice_weights_, *weights_gradient_, *hidden_, *hidden_gradient_, *last_gradient_, *rows_, *more_rows_,
+        *mean_, *inverse_, *small_;
     T *logits_, *before_, *after_, *after_gradient_, *raw_, *temperature_,
         *temperature_gradient_;  // with temperatures of points; for one head, only the logits for all heads
 };
@@ -128,14 +140,16 @@ public:
         T *hidden, *hidden_bias, *out, *out_bias, *activation;
     };
 
-    MlpTile(std::int64_t in, std::int64_t hidden, std::int64_t out, const ActivationFunction* activation, std::int64_t max_points);
+    MlpTile(std::int64_t in, std::int64_t hidden, std::int64_t out, const ActivationFunction* activation,
+            std::int64_t max_points);
 
     /// @param offset   (out), added to every point; may be null
     void forward(const Weights& weights, const T* x, const T* offset, std::int64_t n, T* result);
 
     /// Computes the hidden layer again. Adds to the gradients of the weights and the offset; writes the gradient of x
     /// unless null.
-    void backward(const Weights& weights, const T* x, std::int64_t n, const T* result_gradient, T* x_gradient, const Gradients& gradients, T* offset_gradient);
+    void backward(const Weights& weights, const T* x, std::int64_t n, const T* result_gradient, T* x_gradient,
+                  const Gradients& gradients, T* offset_gradient);
 
 private:
     void hide(const Weights& weights, const T* x, std::int64_t n);

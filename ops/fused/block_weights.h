@@ -24,7 +24,7 @@ struct BlockWeights {
     Affine<Each> out{}, norm2{}, hidden{}, mlp_out{};
     Affine<Each> norm3{}, head{};  ///< only in the last block
     Each activation{};             ///< the parameter of the MLP's activation, (1), if it has one
-    Each temperature{};            ///< (H), if points have temperatures; the layers that compute them are shared by all heads:
+    Each temperature{};  ///< (H), if points have temperatures; the layers that compute them are shared by all heads:
     Affine<Each> temperature_hidden{}, temperature_out{};
 
     /// Pointers to all members, in a fixed order.

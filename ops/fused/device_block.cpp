@@ -72,7 +72,8 @@ LayerPoints DeviceBlockPasses::projected(const std::vector<Tile>& ranges, bool r
 {
     auto own = ranges;
     for (auto& range : own) range.first -= ranges.front().first;
-    return layer_.project(rows(x_, ranges), own, noise_.defined() ? rows(noise_.unsqueeze(0), ranges) : at::Tensor(), record);
+    return layer_.project(rows(x_, ranges), own, noise_.defined() ? rows(noise_.unsqueeze(0), ranges) : at::Tensor(),
+                          record);
 }
 
 at::Tensor DeviceBlockPasses::forward(const std::vector<at::Tensor>& attend_weights)
@@ -89,7 +90,8 @@ at::Tensor DeviceBlockPasses::forward(const std::vector<at::Tensor>& attend_weig
         pieces.push_back(std::move(points));
     }
     const auto type = call_.block.weights.norm1.weight.scalar_type();
-    call_.slices = std::make_unique<SliceStates>(sums, type, call_.block.epsilon, call_.block.attend, attend_weights, call_.rows, call_.recorded);
+    call_.slices = std::make_unique<SliceStates>(sums, type, call_.block.epsilon, call_.block.attend, attend_weights,
+                                                 call_.rows, call_.recorded);
 
     at::Tensor result;
     for (std::size_t i = 0; i < call_.pieces.size(); ++i) {

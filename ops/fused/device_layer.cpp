@@ -33,8 +33,8 @@ Affine<at::Tensor> folded(const Affine<at::Tensor>& product, const Affine<at::Te
 }
 
 /// Computes the gradients of a product and of the norm before it from those of the folded weights.
-void unfold(const Affine<at::Tensor>& found, const Affine<at::Tensor>& product, const Affine<at::Tensor>& norm, Affine<at::Tensor>& of_product,
-            Affine<at::Tensor>& of_norm)
+void unfold(const Affine<at::Tensor>& found, const Affine<at::Tensor>& product, const Affine<at::Tensor>& norm,
+            Affine<at::Tensor>& of_product, Affine<at::Tensor>& of_norm)
 {
     of_product = {at::mul(found.weight, norm.weight).addr_(found.bias, norm.bias), found.bias};
     of_norm = {at::mul(found.weight, product.weight).sum(0), at::mv(product.weight.t(), found.bias)};
@@ -47,9 +47,10 @@ at::Tensor with_width(const at::Tensor& rows, std::int64_t heads, std::int64_t w
     if (dim == width) return rows;
     if (dim > width) return rows.unflatten(0, {heads, dim}).narrow(1, 0, width).flatten(0, 1);
     const auto parts = rows.unflatten(0, {heads, dim});
-    return at::cat({parts, parts.new_zeros(parts.dim() == 2 ? at::IntArrayRef({heads, width - dim}).vec()
-                                                            : at::IntArrayRef({heads, width - dim, parts.size(2)}).vec())},
-                   1)
+    return at::cat(
+               {parts, parts.new_zeros(parts.dim() == 2 ? at::IntArrayRef({heads, width - dim}).vec()
+                                                        : at::IntArrayRef({heads, width - dim, parts.size(2)}).vec())},
+               1)
         .flatten(0, 1);
 }
 
@@ -60,15 +61,18 @@ at::Tensor as_leaf(const at::Tensor& values, bool record)
     return values.detach().set_requires_grad(record);
 }
 
-std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& gradients)
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& inputs,
+                                     const std::vector<at::Tensor>& gradients)
 {
-    return torch::autograd::grad(results, inputs, gradients, /*retain_graph=*/true, /*create_graph=*/false, /*allow_unused=*/true);
+    return torch::autograd::grad(results, inputs, gradients, /*retain_graph=*/true, /*create_graph=*/false,
+                                 /*allow_unused=*/true);
 }
 
 std::vector<at::Tensor*> LayerPoints::tensors()
 {
-    std::vector<at::Tensor*> all{&input.x_hat,    &input.scales,    &projected, &noise,  &temperature_input, &inverse_temperature, &mixed,
-                                 &residual.x_hat, &residual.scales, &hidden,    &active, &parameter,         &last.x_hat,          &last.scales};
+    std::vector<at::Tensor*> all{
+        &input.x_hat,    &input.scales,    &projected, &noise,  &temperature_input, &inverse_temperature, &mixed,
+        &residual.x_hat, &residual.scales, &hidden,    &active, &parameter,         &last.x_hat,          &last.scales};
     for (auto* list : {&temperature, &scale_rows_by_temperature, &log_sums})
         for (auto& tensor : *list) all.push_back(&tensor);
     return all;
@@ -80,10 +84,12 @@ DeviceLayer::DeviceLayer(const BlockShape& shape, const BlockWeights<at::Tensor>
 {
     const auto H = shape.heads;
     const auto projection = [&](const at::Tensor& of_x, const at::Tensor& of_features) {
-        return of_features.defined() ? at::cat({with_width(of_x, H, width_), with_width(of_features, H, width_)}) : with_width(of_x, H, width_);
+        return of_features.defined() ? at::cat({with_width(of_x, H, width_), with_width(of_features, H, width_)})
+                                     : with_width(of_x, H, width_);
     };
     const auto& w = weights_;
-    projection_ = {projection(w.project_x.weight, w.project_fx.weight), projection(w.project_x.bias, w.project_fx.bias)};
+    projection_ = {projection(w.project_x.weight, w.project_fx.weight),
+                   projection(w.project_x.bias, w.project_fx.bias)};
     in_ = folded(projection_, w.norm1, type);
     hidden_ = folded(w.hidden, w.norm2, type);
     out_ = with_width(w.out.weight.t(), H, width_).to(type);  // (I, C), the layout that the product needs
@@ -91,14 +97,16 @@ DeviceLayer::DeviceLayer(const BlockShape& shape, const BlockWeights<at::Tensor>
     slices_ = padded(w.slices.weight);
     if (shape.outputs == 0) return;
     const auto missing = rounded_up(shape.outputs) - shape.outputs;
-    last_product_ = {at::constant_pad_nd(w.head.weight, {0, 0, 0, missing}), at::constant_pad_nd(w.head.bias, {0, missing})};
+    last_product_ = {at::constant_pad_nd(w.head.weight, {0, 0, 0, missing}),
+                     at::constant_pad_nd(w.head.bias, {0, missing})};
     head_ = folded(last_product_, w.norm3, type);
 }
 
 /// Pads (..., D) to the padded width.
 at::Tensor DeviceLayer::padded(const at::Tensor& of_slices) const
 {
-    return width_ == shape_.head_dim ? of_slices.contiguous() : at::constant_pad_nd(of_slices, {0, width_ - shape_.head_dim});
+    return width_ == shape_.head_dim ? of_slices.contiguous()
+                                     : at::constant_pad_nd(of_slices, {0, width_ - shape_.head_dim});
 }
 
 /// Pads (..., D + 1) to the padded width before the last number, and the inverse.
@@ -114,7 +122,8 @@ at::Tensor DeviceLayer::without_padding(const at::Tensor& sums) const
     return at::cat({sums.narrow(-1, 0, shape_.head_dim), sums.narrow(-1, width_, 1)}, -1);
 }
 
-LayerPoints DeviceLayer::project(const at::Tensor& x, std::vector<Tile> ranges, const at::Tensor& noise, bool record) const
+LayerPoints DeviceLayer::project(const at::Tensor& x, std::vector<Tile> ranges, const at::Tensor& noise,
+                                 bool record) const
 {
     LayerPoints points;
     points.ranges = std::move(ranges);
@@ -133,10 +142,12 @@ void DeviceLayer::compute_temperatures(LayerPoints& points, bool record) const
 {
     const at::AutoGradMode recording(record);
     const auto n = points.projected.size(0), H = shape_.heads;
-    points.temperature_input = as_leaf(points.projected.unflatten(1, {H, width_}).narrow(2, 0, shape_.head_dim).flatten(0, 1), record);
+    points.temperature_input =
+        as_leaf(points.projected.unflatten(1, {H, width_}).narrow(2, 0, shape_.head_dim).flatten(0, 1), record);
     points.temperature.clear();
-    for (const auto* weight : {&weights_.temperature, &weights_.temperature_hidden.weight, &weights_.temperature_hidden.bias, &weights_.temperature_out.weight,
-                               &weights_.temperature_out.bias})
+    for (const auto* weight :
+         {&weights_.temperature, &weights_.temperature_hidden.weight, &weights_.temperature_hidden.bias,
+          &weights_.temperature_out.weight, &weights_.temperature_out.bias})
         points.temperature.push_back(as_leaf(*weight, record));
     const auto& w = points.temperature;
     const auto hidden = at::gelu(at::linear(points.temperature_input, w[1].to(type_), w[2].to(type_)));
@@ -144,7 +155,9 @@ void DeviceLayer::compute_temperatures(LayerPoints& points, bool record) const
     points.inverse_temperature = (added + w[0]).clamp_min(kMinPointTemperature).reciprocal();
     for (const auto& range : points.ranges)
         points.scale_rows_by_temperature.push_back(
-            at::constant_pad_nd(rows_of_range(points.inverse_temperature.detach(), range).t(), {0, padded_points(range.count) - range.count}).contiguous());
+            at::constant_pad_nd(rows_of_range(points.inverse_temperature.detach(), range).t(),
+                                {0, padded_points(range.count) - range.count})
+                .contiguous());
     if (record) return;
     points.temperature_input.reset();
     points.inverse_temperature.reset();
@@ -193,10 +206,12 @@ at::Tensor DeviceLayer::activated(LayerPoints& points, bool record) const
     const at::AutoGradMode recording(record);
     points.hidden = as_leaf(points.hidden, record);
     if (weights_.activation.defined()) points.parameter = as_leaf(weights_.activation, record);
-    return shape_.activation->value(points.hidden, points.parameter.defined() ? points.parameter.to(type_) : points.parameter);
+    return shape_.activation->value(points.hidden,
+                                    points.parameter.defined() ? points.parameter.to(type_) : points.parameter);
 }
 
-at::Tensor DeviceLayer::second_half(LayerPoints& points, const at::Tensor& x, const at::Tensor& states, bool record, bool finish) const
+at::Tensor DeviceLayer::second_half(LayerPoints& points, const at::Tensor& x, const at::Tensor& states, bool record,
+                                    bool finish) const
 {
     auto mixed = at::empty({points.projected.size(0), shape_.heads * width_}, points.projected.options());
     for (std::size_t i = 0; i < points.ranges.size(); ++i) {
@@ -207,7 +222,8 @@ at::Tensor DeviceLayer::second_half(LayerPoints& points, const at::Tensor& x, co
     }
     if (!record) points.projected.reset();
     at::Tensor stream;
-    points.residual = normal_rows(for_kernels(x), at::mm(mixed, out_), weights_.out.bias, weights_.mlp_out.bias, &stream);
+    points.residual =
+        normal_rows(for_kernels(x), at::mm(mixed, out_), weights_.out.bias, weights_.mlp_out.bias, &stream);
     points.mixed = record ? mixed : at::Tensor();
     points.hidden = at::addmm(hidden_.bias, points.residual.x_hat, hidden_.weight.t());
     if (!record) points.residual = {};
@@ -272,7 +288,8 @@ DeviceLayer::Second DeviceLayer::second_backward(LayerPoints& points, const at::
     points.active.reset();
     points.hidden.reset();
     at::Tensor mlp_out_sums, out_sums;
-    const auto x = normal_rows_backward(at::mm(of_hidden, hidden_.weight), points.residual, stream, &mlp_out_sums, &out_sums);
+    const auto x =
+        normal_rows_backward(at::mm(of_hidden, hidden_.weight), points.residual, stream, &mlp_out_sums, &out_sums);
     add(found_.mlp_out.bias, mlp_out_sums);
     add(found_.out.bias, out_sums);
     add_product(found_.out.weight, x, points.mixed);
@@ -284,8 +301,8 @@ DeviceLayer::Second DeviceLayer::second_gradients(const at::Tensor& x) const
     return {x, at::mm(x, out_.t())};
 }
 
-at::Tensor DeviceLayer::first_backward(LayerPoints& points, const at::Tensor& states, const at::Tensor& sums_gradient, const at::Tensor& state_sums,
-                                       const Second& second)
+at::Tensor DeviceLayer::first_backward(LayerPoints& points, const at::Tensor& states, const at::Tensor& sums_gradient,
+                                       const at::Tensor& state_sums, const Second& second)
 {
     const auto inner = shape_.heads * width_;
     auto of_projected = at::empty_like(points.projected);
@@ -304,7 +321,8 @@ at::Tensor DeviceLayer::first_backward(LayerPoints& points, const at::Tensor& st
         const auto rows = [&](const at::Tensor& all) { return rows_of_range(all, range); };
         const auto of_sums = padded_sums(sums_gradient[range.sample]);
         auto x_rows = rows(of_x), feature_rows = rows(of_features);
-        const auto found = slices_of(points, i).backward(rows(features), padded(states[range.sample]), of_sums, rows(second.mixed), x_rows, feature_rows);
+        const auto found = slices_of(points, i).backward(rows(features), padded(states[range.sample]), of_sums,
+                                                         rows(second.mixed), x_rows, feature_rows);
         add(found_.slices.weight, found.slices.narrow(2, 0, shape_.head_dim));
         add(found_.slices.bias, found.bias);
         if (shape_.point_temperature) {
@@ -312,7 +330,8 @@ at::Tensor DeviceLayer::first_backward(LayerPoints& points, const at::Tensor& st
         } else {
             // (H, 1, S): weights of all points here.
             const auto totals = state_sums[static_cast<std::int64_t>(i)].select(2, shape_.head_dim).unsqueeze(1);
-            add(found_.in.bias, at::cat({at::bmm(found.bias.unsqueeze(1), slices_).flatten(), at::bmm(totals, of_sums.narrow(2, 0, width_)).flatten()}));
+            add(found_.in.bias, at::cat({at::bmm(found.bias.unsqueeze(1), slices_).flatten(),
+                                         at::bmm(totals, of_sums.narrow(2, 0, width_)).flatten()}));
         }
     }
     if (shape_.point_temperature) {
@@ -324,7 +343,9 @@ at::Tensor DeviceLayer::first_backward(LayerPoints& points, const at::Tensor& st
             found_.temperature.resize(points.temperature.size());
             add(found_.temperature[i], found[i]);
         }
-        of_projected.unflatten(1, {shape_.heads, width_}).narrow(2, 0, shape_.head_dim).add_(found.back().view({-1, shape_.heads, shape_.head_dim}));
+        of_projected.unflatten(1, {shape_.heads, width_})
+            .narrow(2, 0, shape_.head_dim)
+            .add_(found.back().view({-1, shape_.heads, shape_.head_dim}));
         add(found_.in.bias, sums_of_rows(of_projected));
     }
     add_product(found_.in.weight, of_projected, points.input.x_hat);
@@ -341,11 +362,15 @@ BlockWeights<at::Tensor> DeviceLayer::weight_gradients() const
     unfold(found_.in, projection_, w.norm1, projection, gradients.norm1);
     unfold(found_.hidden, w.hidden, w.norm2, gradients.hidden, gradients.norm2);
     const auto inner = shape_.heads * width_;
-    const auto part = [&](const at::Tensor& rows, std::int64_t i) { return with_width(rows.narrow(0, i * inner, inner), shape_.heads, shape_.head_dim); };
+    const auto part = [&](const at::Tensor& rows, std::int64_t i) {
+        return with_width(rows.narrow(0, i * inner, inner), shape_.heads, shape_.head_dim);
+    };
     gradients.project_x = {part(projection.weight, 0), part(projection.bias, 0)};
     if (!shape_.point_temperature) gradients.project_fx = {part(projection.weight, 1), part(projection.bias, 1)};
     gradients.slices = found_.slices;
-    gradients.out = {width_ == shape_.head_dim ? found_.out.weight : with_width(found_.out.weight.t(), shape_.heads, shape_.head_dim).t().contiguous(),
+    gradients.out = {width_ == shape_.head_dim
+                         ? found_.out.weight
+                         : with_width(found_.out.weight.t(), shape_.heads, shape_.head_dim).t().contiguous(),
                      found_.out.bias};
     gradients.mlp_out = found_.mlp_out;
     if (shape_.outputs > 0) {
@@ -353,7 +378,8 @@ BlockWeights<at::Tensor> DeviceLayer::weight_gradients() const
         unfold(found_.head, last_product_, w.norm3, head, gradients.norm3);
         gradients.head = {head.weight.narrow(0, 0, shape_.outputs), head.bias.narrow(0, 0, shape_.outputs)};
     }
-    if (w.activation.defined()) gradients.activation = found_.activation.defined() ? found_.activation : at::zeros_like(w.activation);
+    if (w.activation.defined())
+        gradients.activation = found_.activation.defined() ? found_.activation : at::zeros_like(w.activation);
     if (shape_.point_temperature) {
         const auto& t = found_.temperature;
         gradients.temperature = t[0];

@@ -19,7 +19,8 @@ at::Tensor as_leaf(const at::Tensor& values, bool record);
 
 /// Gradients of `results` with respect to `inputs`, undefined for inputs that do not affect them; the graph is kept for
 /// further calls.
-std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& gradients);
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& inputs,
+                                     const std::vector<at::Tensor>& gradients);
 
 /// An attention block (BlockTile) on devices. Each step is one pass over the points, a product by LibTorch or a kernel
 /// (ops/cuda/tile_kernels.h); forward and backward are written out. Points have the type of the weights, or a half
@@ -47,7 +48,8 @@ public:
     /// Second half: gathers the states (B, H, S, D) at the points and computes MLP and head. Returns the result, (n, C)
     /// of the points' type or (n, O) of the weights' type. Without `record` it leaves nothing for backward in `points`;
     /// without `finish` it does not compute the result.
-    at::Tensor second_half(LayerPoints& points, const at::Tensor& x, const at::Tensor& states, bool record, bool finish = true) const;
+    at::Tensor second_half(LayerPoints& points, const at::Tensor& x, const at::Tensor& states, bool record,
+                           bool finish = true) const;
 
     struct Second {
         at::Tensor x, mixed;  ///< gradients of x (n, C), and of the states gathered at the points (n, I)
@@ -61,8 +63,8 @@ public:
     /// @param state_sums      for this rank's points, the result of `sums_of` for the gradient `mixed`
     /// @param sums_gradient   (B, H, S, D + 1), gradient of the sums over all points
     /// @return the gradient of x (n, C)
-    at::Tensor first_backward(LayerPoints& points, const at::Tensor& states, const at::Tensor& sums_gradient, const at::Tensor& state_sums,
-                              const Second& second);
+    at::Tensor first_backward(LayerPoints& points, const at::Tensor& states, const at::Tensor& sums_gradient,
+                              const at::Tensor& state_sums, const Second& second);
 
     /// Gradients of the weights from all calls of the two functions above; zero if there were none.
     BlockWeights<at::Tensor> weight_gradients() const;

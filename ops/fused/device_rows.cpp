@@ -48,26 +48,30 @@ at::Tensor for_kernels(const at::Tensor& rows)
     return reinterpret_cast<std::uintptr_t>(whole.const_data_ptr()) % 16 == 0 ? whole : whole.clone();
 }
 
-NormalRows normal_rows(const at::Tensor& x, const at::Tensor& add, const at::Tensor& bias, const at::Tensor& after, at::Tensor* sum)
+NormalRows normal_rows(const at::Tensor& x, const at::Tensor& add, const at::Tensor& bias, const at::Tensor& after,
+                       at::Tensor* sum)
 {
     NormalRows found{at::empty_like(x), vector_of(x, x.size(0))};
     if (sum) *sum = at::empty_like(x);
     by_kernels(x, [&](const auto& executor) {
-        normalize_rows(executor,
-                       {row_type(x), x.const_data_ptr(), pointer_to(add), pointer_to(bias), pointer_to(after), sum ? sum->mutable_data_ptr() : nullptr,
-                        found.x_hat.mutable_data_ptr(), found.scales.mutable_data_ptr(), x.size(0), x.size(1), kNormEpsilon});
+        normalize_rows(executor, {row_type(x), x.const_data_ptr(), pointer_to(add), pointer_to(bias), pointer_to(after),
+                                  sum ? sum->mutable_data_ptr() : nullptr, found.x_hat.mutable_data_ptr(),
+                                  found.scales.mutable_data_ptr(), x.size(0), x.size(1), kNormEpsilon});
     });
     return found;
 }
 
-at::Tensor normal_rows_backward(const at::Tensor& gradient, const NormalRows& rows, const at::Tensor& before, at::Tensor* before_sums, at::Tensor* result_sums)
+at::Tensor normal_rows_backward(const at::Tensor& gradient, const NormalRows& rows, const at::Tensor& before,
+                                at::Tensor* before_sums, at::Tensor* result_sums)
 {
     if (before_sums) *before_sums = vector_of(gradient, gradient.size(1));
     if (result_sums) *result_sums = vector_of(gradient, gradient.size(1));
     by_kernels(gradient, [&](const auto& executor) {
-        normalize_rows_backward(executor, {row_type(gradient), gradient.const_data_ptr(), rows.x_hat.const_data_ptr(), rows.scales.const_data_ptr(),
-                                           pointer_to(before), gradient.data_ptr(), before_sums ? before_sums->mutable_data_ptr() : nullptr,
-                                           result_sums ? result_sums->mutable_data_ptr() : nullptr, gradient.size(0), gradient.size(1)});
+        normalize_rows_backward(executor, {row_type(gradient), gradient.const_data_ptr(), rows.x_hat.const_data_ptr(),
+                                           rows.scales.const_data_ptr(), pointer_to(before), gradient.data_ptr(),
+                                           before_sums ? before_sums->mutable_data_ptr() : nullptr,
+                                           result_sums ? result_sums->mutable_data_ptr() : nullptr, gradient.size(0),
+                                           gradient.size(1)});
     });
     return gradient;
 }
@@ -75,7 +79,9 @@ at::Tensor normal_rows_backward(const at::Tensor& gradient, const NormalRows& ro
 at::Tensor gelu_of(const at::Tensor& x, bool in_place)
 {
     const auto y = in_place ? x : at::empty_like(x);
-    by_kernels(x, [&](const auto& executor) { gelu_rows(executor, row_type(x), x.const_data_ptr(), y.data_ptr(), x.numel()); });
+    by_kernels(x, [&](const auto& executor) {
+        gelu_rows(executor, row_type(x), x.const_data_ptr(), y.data_ptr(), x.numel());
+    });
     return y;
 }
 
@@ -84,8 +90,8 @@ at::Tensor gelu_backward_in_place(const at::Tensor& x, const at::Tensor& gradien
     const auto sums = vector_of(x, x.size(1));
     if (y) *y = at::empty_like(x);
     by_kernels(x, [&](const auto& executor) {
-        gelu_rows_backward(executor,
-                           {row_type(x), x.const_data_ptr(), gradient.data_ptr(), y ? y->mutable_data_ptr() : nullptr, sums.data_ptr(), x.size(0), x.size(1)});
+        gelu_rows_backward(executor, {row_type(x), x.const_data_ptr(), gradient.data_ptr(),
+                                      y ? y->mutable_data_ptr() : nullptr, sums.data_ptr(), x.size(0), x.size(1)});
     });
     return sums;
 }
@@ -93,7 +99,9 @@ at::Tensor gelu_backward_in_place(const at::Tensor& x, const at::Tensor& gradien
 at::Tensor sums_of_rows(const at::Tensor& x)
 {
     const auto sums = vector_of(x, x.size(1));
-    by_kernels(x, [&](const auto& executor) { sum_rows(executor, row_type(x), x.const_data_ptr(), sums.data_ptr(), x.size(0), x.size(1)); });
+    by_kernels(x, [&](const auto& executor) {
+        sum_rows(executor, row_type(x), x.const_data_ptr(), sums.data_ptr(), x.size(0), x.size(1));
+    });
     return sums;
 }
 

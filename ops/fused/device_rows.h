@@ -16,12 +16,13 @@ struct NormalRows {
 
 /// (x + add + bias - mean) / deviation. `add` and `bias` (C) may be undefined. If `sum` is not null, it becomes x + add
 /// + bias + after.
-NormalRows normal_rows(const at::Tensor& x, const at::Tensor& add = {}, const at::Tensor& bias = {}, const at::Tensor& after = {}, at::Tensor* sum = nullptr);
+NormalRows normal_rows(const at::Tensor& x, const at::Tensor& add = {}, const at::Tensor& bias = {},
+                       const at::Tensor& after = {}, at::Tensor* sum = nullptr);
 
 /// Returns before + the gradient of x; overwrites `gradient`, that of x_hat. `before` may be undefined; the sums (C)
 /// over rows are computed unless null.
-at::Tensor normal_rows_backward(const at::Tensor& gradient, const NormalRows& rows, const at::Tensor& before, at::Tensor* before_sums = nullptr,
-                                at::Tensor* result_sums = nullptr);
+at::Tensor normal_rows_backward(const at::Tensor& gradient, const NormalRows& rows, const at::Tensor& before,
+                                at::Tensor* before_sums = nullptr, at::Tensor* result_sums = nullptr);
 
 /// gelu(x), optionally in place.
 at::Tensor gelu_of(const at::Tensor& x, bool in_place);

@@ -18,7 +18,8 @@ c10::impl::ExcludeDispatchKeyGuard without_autocast()
 
 }  // namespace
 
-DeviceStreamPasses::DeviceStreamPasses(const at::Tensor& points, const StreamedModel& model, const std::vector<RowDraw>& noise, at::ScalarType type)
+DeviceStreamPasses::DeviceStreamPasses(const at::Tensor& points, const StreamedModel& model,
+                                       const std::vector<RowDraw>& noise, at::ScalarType type)
     : points_(points.contiguous()), model_(model), noise_(noise), type_(type)
 {
     const auto most = model.tile_points > 0 ? model.tile_points : kDeviceTilePoints;
@@ -44,7 +45,8 @@ at::Tensor DeviceStreamPasses::begin(const at::Tensor& points, const Tile& tile)
 {
     const auto hidden = at::linear(points.to(type_), used_mlp_[0], used_mlp_[1]);
     const auto* activation = model_.mlp.activation;
-    const auto x = at::linear(activation ? activation->value(hidden, used_mlp_[4]) : at::gelu(hidden), used_mlp_[2], used_mlp_[3]);
+    const auto x =
+        at::linear(activation ? activation->value(hidden, used_mlp_[4]) : at::gelu(hidden), used_mlp_[2], used_mlp_[3]);
     return offset_.defined() ? (x + offset_[tile.sample]).to(type_) : x;
 }
 
@@ -53,7 +55,9 @@ LayerPoints DeviceStreamPasses::project(std::int64_t layer, const at::Tensor& x,
 {
     const auto& block = model_.blocks[layer];
     at::Tensor noise;
-    if (block.noise) noise = rows(device_noise(block, noise_[layer], points_).unflatten(0, {points_.size(0), points_.size(1)}), tile);
+    if (block.noise)
+        noise =
+            rows(device_noise(block, noise_[layer], points_).unflatten(0, {points_.size(0), points_.size(1)}), tile);
     return layers_[layer].project(x, {{tile.sample, 0, tile.count}}, noise, record);
 }
 
@@ -74,7 +78,8 @@ at::Tensor DeviceStreamPasses::input(std::int64_t layer, const Tile& tile) const
 
 void DeviceStreamPasses::start_first_layer()
 {
-    x_ = at::empty({points_.size(0), points_.size(1), model_.blocks.front().shape.channels}, points_.options().dtype(type_));
+    x_ = at::empty({points_.size(0), points_.size(1), model_.blocks.front().shape.channels},
+                   points_.options().dtype(type_));
     for (const auto& tile : tiles_) rows(x_, tile).copy_(begin(rows(points_, tile), tile));
 }
 
@@ -95,12 +100,14 @@ std::vector<SliceStates> DeviceStreamPasses::find_states(const SpecPtr& rows_of_
     start_first_layer();
     for (std::int64_t l = 0; l < num_layers(); ++l) {
         const auto& block = model_.blocks[l];
-        auto sums = at::zeros({points_.size(0), block.shape.heads, block.shape.slices, block.shape.head_dim + 1}, block.weights.norm1.weight.options());
+        auto sums = at::zeros({points_.size(0), block.shape.heads, block.shape.slices, block.shape.head_dim + 1},
+                              block.weights.norm1.weight.options());
         for (const auto& tile : tiles_) {
             auto here = project(l, rows(x_, tile), tile, false);
             sums[tile.sample].add_(layers_[l].feature_sums(here)[0]);
         }
-        slices.emplace_back(sums, points_.scalar_type(), block.epsilon, block.attend, block.attend_weights, rows_of_points, record);
+        slices.emplace_back(sums, points_.scalar_type(), block.epsilon, block.attend, block.attend_weights,
+                            rows_of_points, record);
         states_.push_back(slices.back().states());
         if (l + 1 < num_layers()) advance_layer(l);
     }
@@ -116,15 +123,16 @@ at::Tensor DeviceStreamPasses::result()
         start_first_layer();
         for (std::int64_t l = 0; l < top; ++l) advance_layer(l);
     }
-    const auto result = at::empty({points_.size(0), points_.size(1), model_.blocks[top].shape.out_channels()}, points_.options());
+    const auto result =
+        at::empty({points_.size(0), points_.size(1), model_.blocks[top].shape.out_channels()}, points_.options());
     for (const auto& tile : tiles_) rows(result, tile).copy_(output(top, rows(x_, tile), tile));
     return result;
 }
 
 /// Converts the gradient of a layer's output to that of its input, in two passes over the tiles, between which the
 /// gradients of all tiles' slices are added.
-void DeviceStreamPasses::backward_of_layer(std::int64_t layer, const SliceStates& slices, const at::Tensor& result_gradient,
-                                           std::vector<at::Tensor>& of_attention)
+void DeviceStreamPasses::backward_of_layer(std::int64_t layer, const SliceStates& slices,
+                                           const at::Tensor& result_gradient, std::vector<at::Tensor>& of_attention)
 {
     auto& here = layers_[layer];
     const auto& states = states_[layer];
@@ -160,12 +168,14 @@ void DeviceStreamPasses::backward_of_layer(std::int64_t layer, const SliceStates
             again.log_sums = std::move(kept[i].log_sums);
             kept[i] = std::move(again);
         }
-        gradient.copy_(here.first_backward(kept[i], states, of_slices.sums, tile_sums[i], here.second_gradients(gradient)));
+        gradient.copy_(
+            here.first_backward(kept[i], states, of_slices.sums, tile_sums[i], here.second_gradients(gradient)));
         kept[i] = LayerPoints();
     }
 }
 
-StreamGradients DeviceStreamPasses::backward(const std::vector<SliceStates>& slices, const at::Tensor& result_gradient, bool wants_points)
+StreamGradients DeviceStreamPasses::backward(const std::vector<SliceStates>& slices, const at::Tensor& result_gradient,
+                                             bool wants_points)
 {
     const at::NoGradGuard no_grad;
     const auto no_autocast = without_autocast();
@@ -182,7 +192,8 @@ StreamGradients DeviceStreamPasses::backward(const std::vector<SliceStates>& sli
     gradient_ = at::empty_like(x_);
     for (auto l = top; l >= 0; --l) {
         backward_of_layer(l, slices[l], result_gradient, found.attend_weights[l]);
-        inputs_.resize(std::min(inputs_.size(), static_cast<std::size_t>(std::max<std::int64_t>(l - 1, 0) / kStreamLayersApart)));
+        inputs_.resize(
+            std::min(inputs_.size(), static_cast<std::size_t>(std::max<std::int64_t>(l - 1, 0) / kStreamLayersApart)));
     }
 
     if (wants_points) found.points = at::empty_like(points_);

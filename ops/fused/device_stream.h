@@ -30,7 +30,8 @@ public:
     /// @param points   this rank's points, plain
     /// @param model    the model with this rank's weights
     /// @param type     type of the points between layers: that of the weights, or half precision
-    DeviceStreamPasses(const at::Tensor& points, const StreamedModel& model, const std::vector<RowDraw>& noise, at::ScalarType type);
+    DeviceStreamPasses(const at::Tensor& points, const StreamedModel& model, const std::vector<RowDraw>& noise,
+                       at::ScalarType type);
 
     /// The slices of all layers, in order. One all-reduce a layer if rows are sharded.
     std::vector<SliceStates> find_states(const SpecPtr& rows, bool record);
@@ -38,7 +39,8 @@ public:
     /// The model's result by the states that `find_states` gave.
     at::Tensor result();
 
-    StreamGradients backward(const std::vector<SliceStates>& slices, const at::Tensor& result_gradient, bool wants_points);
+    StreamGradients backward(const std::vector<SliceStates>& slices, const at::Tensor& result_gradient,
+                             bool wants_points);
 
 private:
     std::int64_t num_layers() const { return static_cast<std::int64_t>(layers_.size()); }
@@ -49,7 +51,8 @@ private:
     at::Tensor input(std::int64_t layer, const Tile& tile) const;
     void start_first_layer();
     void advance_layer(std::int64_t layer);
-    void backward_of_layer(std::int64_t layer, const SliceStates& slices, const at::Tensor& result_gradient, std::vector<at::Tensor>& of_attention);
+    void backward_of_layer(std::int64_t layer, const SliceStates& slices, const at::Tensor& result_gradient,
+                           std::vector<at::Tensor>& of_attention);
 
     at::Tensor points_;
     const StreamedModel& model_;

@@ -29,7 +29,8 @@ using torch::autograd::variable_list;
 /// Memory of one thread: for a tile, for activations that are computed again, and for numbers that are not stored as T.
 template <class T>
 struct BlockWorker {
-    BlockWorker(const BlockShape& shape, std::int64_t num_sums, std::int64_t n, bool has_activations, bool has_rows, bool with_gradients)
+    BlockWorker(const BlockShape& shape, std::int64_t num_sums, std::int64_t n, bool has_activations, bool has_rows,
+                bool with_gradients)
         : tile(shape, n), sums(num_sums), gradients(with_gradients ? shape : BlockShape{})
     {
         if (has_activations) activations = make_lines<T>(BlockActivations<T>::floats_per_point(shape) * n);
@@ -53,8 +54,10 @@ public:
     /// @param x      of T, or bfloat16 if T is float; the result and the gradient of x have this type, too, but a
     /// head's result is of T
     /// @param kept   activations that forward has kept, for backward; may be undefined
-    BlockPasses(BlockCall& call, const at::Tensor& x, const BlockWeights<at::Tensor>& weights, const at::Tensor& kept = {})
-        : call_(call), shape_(call.block.shape), x_(x.contiguous()), batch_(x.size(0)), kept_(kept), held_(contiguous(weights)), weights_(pointers_to<T>(held_))
+    BlockPasses(BlockCall& call, const at::Tensor& x, const BlockWeights<at::Tensor>& weights,
+                const at::Tensor& kept = {})
+        : call_(call), shape_(call.block.shape), x_(x.contiguous()), batch_(x.size(0)), kept_(kept),
+          held_(contiguous(weights)), weights_(pointers_to<T>(held_))
     {
     }
 
@@ -62,18 +65,22 @@ public:
     {
         const auto& shape = shape_;
         const auto inner = shape.inner(), all = BlockActivations<T>::floats_per_point(shape);
-        if (call_.recorded && call_.options.keep_activations) kept_ = at::empty({batch_ * x_.size(1) * all}, x_.options());
+        if (call_.recorded && call_.options.keep_activations)
+            kept_ = at::empty({batch_ * x_.size(1) * all}, x_.options());
         auto threads = make_threads(shape.num_sums(), /*with_gradients=*/false);
 
         threads.run(call_.tiles, [&](const Tile& tile, Worker& worker) {
             auto* sums = worker.sums.data() + tile.sample * shape.num_sums();
-            worker.tile.add_slice_sums(weights_, read_rows(x_, tile, worker.x.get()), tile.count, activations(tile, worker), sums);
+            worker.tile.add_slice_sums(weights_, read_rows(x_, tile, worker.x.get()), tile.count,
+                                       activations(tile, worker), sums);
             keep(tile, worker, 0, shape.projected());
         });
-        call_.slices = std::make_unique<SliceStates>(total_of(threads, shape.head_dim + 1), c10::CppTypeToScalarType<T>::value, call_.block.epsilon,
+        call_.slices = std::make_unique<SliceStates>(total_of(threads, shape.head_dim + 1),
+                                                     c10::CppTypeToScalarType<T>::value, call_.block.epsilon,
                                                      call_.block.attend, attend_weights, call_.rows, call_.recorded);
 
-        auto result = at::empty({batch_, x_.size(1), shape.out_channels()}, shape.outputs > 0 ? held_.norm1.weight.options() : x_.options());
+        auto result = at::empty({batch_, x_.size(1), shape.out_channels()},
+                                shape.outputs > 0 ? held_.norm1.weight.options() : x_.options());
         const auto& states = call_.slices->states();
         threads.run(call_.tiles, [&](const Tile& tile, Worker& worker) {
             const auto activations_here = activations(tile, worker);
@@ -98,7 +105,8 @@ public:
         const auto& states = call_.slices->states();
         const auto g = result_gradient.contiguous();
         auto x_gradient = at::empty_like(x_),
-             mixed_gradient = kept_.defined() ? at::empty({batch_, x_.size(1), inner}, held_.norm1.weight.options()) : at::Tensor();
+             mixed_gradient =
+                 kept_.defined() ? at::empty({batch_, x_.size(1), inner}, held_.norm1.weight.options()) : at::Tensor();
         const auto num_states = shape.heads * shape.slices * shape.head_dim;
         auto threads = make_threads(num_states, /*with_gradients=*/true);
         const auto mixed_here = [&](const Tile& tile, Worker& worker) {
@@ -115,8 +123,9 @@ public:
                 worker.tile.second_half(weights_, x, states_here, tile.count, activations_here, nullptr);
             }
             auto* x_gradient_here = rows_or_room(x_gradient, tile, worker.x_gradient.get());
-            worker.tile.second_half_backward(weights_, tile.count, activations_here, read_rows(g, tile, worker.result.get()), x_gradient_here,
-                                             mixed_here(tile, worker), worker.sums.data() + tile.sample * num_states, &worker.gradients);
+            worker.tile.second_half_backward(
+                weights_, tile.count, activations_here, read_rows(g, tile, worker.result.get()), x_gradient_here,
+                mixed_here(tile, worker), worker.sums.data() + tile.sample * num_states, &worker.gradients);
             write_rows(x_gradient_here, tile, x_gradient);
         });
         auto of_slices = call_.slices->backward(total_of(threads, shape.head_dim));
@@ -132,7 +141,8 @@ public:
                 worker.tile.project_both(weights_, x, tile.count, activations_here);
                 worker.tile.mix_backward(weights_, x_gradient_here, tile.count, worker.mixed_gradient.get());
             }
-            worker.tile.add_slice_sums_backward(weights_, x, sample_of<T>(states, tile), sample_of<T>(of_slices.sums, tile), tile.count, activations_here,
+            worker.tile.add_slice_sums_backward(weights_, x, sample_of<T>(states, tile),
+                                                sample_of<T>(of_slices.sums, tile), tile.count, activations_here,
                                                 mixed_here(tile, worker), x_gradient_here, &worker.gradients);
             write_rows(x_gradient_here, tile, x_gradient);
         });
@@ -153,8 +163,9 @@ private:
     BlockActivations<T> activations(const Tile& tile, Worker& worker) const
     {
         const auto per_point = BlockActivations<T>::floats_per_point(shape_);
-        auto found =
-            BlockActivations<T>::in(keeps_in_place() ? kept_.template data_ptr<T>() + tile.first * per_point : worker.activations.get(), shape_, tile.count);
+        auto found = BlockActivations<T>::in(keeps_in_place() ? kept_.template data_ptr<T>() + tile.first * per_point
+                                                              : worker.activations.get(),
+                                             shape_, tile.count);
         if (call_.block.noise) found.noise = noise_of(call_.noise, tile, x_.size(1));
         return found;
     }
@@ -179,7 +190,8 @@ private:
     TileThreads<Worker> make_threads(std::int64_t sums_per_sample, bool with_gradients) const
     {
         return TileThreads<Worker>([=, this] {
-            return std::make_unique<Worker>(shape_, batch_ * sums_per_sample, largest_count(call_.tiles), !keeps_in_place(), needs_room<T>(x_), with_gradients);
+            return std::make_unique<Worker>(shape_, batch_ * sums_per_sample, largest_count(call_.tiles),
+                                            !keeps_in_place(), needs_room<T>(x_), with_gradients);
         });
     }
 
@@ -204,7 +216,8 @@ private:
 };
 
 struct BlockFunction : torch::autograd::Function<BlockFunction> {
-    static at::Tensor forward(AutogradContext* context, const at::Tensor& x, at::TensorList weights, const c10::intrusive_ptr<BlockCall>& call)
+    static at::Tensor forward(AutogradContext* context, const at::Tensor& x, at::TensorList weights,
+                              const c10::intrusive_ptr<BlockCall>& call)
     {
         const auto local = local_in(x, call->rows);
         const auto* next = weights.begin();
@@ -219,9 +232,14 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
         const bool keeps = call->by_kernels && call->recorded && call->options.keep_activations;
         if (call->by_kernels) {
             call->type = local.scalar_type();
-            call->pieces = device_ranges(local.size(0), local.size(1), keeps ? std::max<std::int64_t>(num_points, 1) : most > 0 ? most : kDeviceTilePoints);
+            call->pieces = device_ranges(local.size(0), local.size(1),
+                                         keeps      ? std::max<std::int64_t>(num_points, 1)
+                                         : most > 0 ? most
+                                                    : kDeviceTilePoints);
         } else {
-            call->tiles = cut_tiles(local.size(0), local.size(1), most > 0 ? most : points_per_tile(call->block.shape, own.norm1.weight.element_size()));
+            call->tiles =
+                cut_tiles(local.size(0), local.size(1),
+                          most > 0 ? most : points_per_tile(call->block.shape, own.norm1.weight.element_size()));
         }
         at::Tensor result, kept;
         const auto run = [&](auto passes) {
@@ -255,7 +273,8 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
         const auto kept = call->kept.tensors();
         for (std::size_t i = 0; i < kept.size(); ++i) *kept[i] = saved[saved.size() - kept.size() + i];
         reduce_partials(gradients);
-        const auto gradient = local_in(gradients[0], rows), x = saved[0].defined() ? local_in(saved[0], rows) : saved[0];
+        const auto gradient = local_in(gradients[0], rows),
+                   x = saved[0].defined() ? local_in(saved[0], rows) : saved[0];
         variable_list found;
         const auto run = [&](auto passes) {
             auto result = passes.backward(gradient);
@@ -285,7 +304,8 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
 at::Tensor called(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options, bool by_kernels)
 {
     if (by_kernels && block.shape.point_temperature && x.scalar_type() == at::kDouble)
-        throw InvalidInput("fused_block: the kernels have no temperatures of points in double precision. Call fusion_obstacle before.");
+        throw InvalidInput("fused_block: the kernels have no temperatures of points in double precision. Call "
+                           "fusion_obstacle before.");
     auto call = c10::make_intrusive<BlockCall>();
     call->block = block;
     call->options = options;
@@ -313,12 +333,16 @@ const char* obstacle_of_points(const at::Tensor& points)
     if (points.dim() != 3) return "its points have no batch dimension";
     const auto type = points.scalar_type();
     const auto half = half_type_on(points.device());
-    const bool is_known = type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || (type == at::kHalf && !points.is_cpu());
+    const bool is_known =
+        type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || (type == at::kHalf && !points.is_cpu());
     if (!is_known) return "its points are neither float32 nor float64";
     if (exact_mode() && type != at::kDouble) return "exact mode computes float32 operator by operator";
-    const bool fits = !half ? !is_half(type) : points.is_cpu() ? half == at::kBFloat16 : type == at::kFloat || type == half;
+    const bool fits = !half             ? !is_half(type)
+                      : points.is_cpu() ? half == at::kBFloat16
+                                        : type == at::kFloat || type == half;
     if (fits) return nullptr;
-    return points.is_cpu() ? "it computes in half precision other than autocast's to bfloat16 on CPUs" : "it computes in half precision other than autocast's";
+    return points.is_cpu() ? "it computes in half precision other than autocast's to bfloat16 on CPUs"
+                           : "it computes in half precision other than autocast's";
 }
 
 const char* obstacle_of_weight(const at::Tensor& points, const at::Tensor& weight)
@@ -326,7 +350,9 @@ const char* obstacle_of_weight(const at::Tensor& points, const at::Tensor& weigh
     const auto type = is_half(points.scalar_type()) ? at::kFloat : points.scalar_type();
     if (is_sharded(weight)) return "its weights are sharded";
     if (is_stored(weight)) return "its parameters are cut among ranks (fully_shard)";
-    return weight.scalar_type() == type && weight.device() == points.device() ? nullptr : "its weights have another type or device than its points";
+    return weight.scalar_type() == type && weight.device() == points.device()
+               ? nullptr
+               : "its weights have another type or device than its points";
 }
 
 const char* obstacle_of_layout(const at::Tensor& points)
@@ -334,7 +360,9 @@ const char* obstacle_of_layout(const at::Tensor& points)
     if (!is_sharded(points)) return nullptr;
     reduce_partials({points});
     const auto& axes = spec_of(points)->axes;
-    const bool fits = std::all_of(axes.begin(), axes.end(), [](const auto& axis) { return !axis.is_shard() || (axis.placement.dim <= 1 && axis.blocks == 1); });
+    const bool fits = std::all_of(axes.begin(), axes.end(), [](const auto& axis) {
+        return !axis.is_shard() || (axis.placement.dim <= 1 && axis.blocks == 1);
+    });
     return fits ? nullptr : "its points are cut along their channels, or in blocks";
 }
 

@@ -20,9 +20,10 @@ constexpr std::size_t kOffset = kNumMlpWeights;  // index in a call's list of we
 
 template <class T>
 struct MlpWorker {
-    MlpWorker(std::int64_t in, std::int64_t hidden, std::int64_t out, const ActivationFunction* activation, std::int64_t batch, std::int64_t max_points)
-        : tile(in, hidden, out, activation, max_points), gradients(in * hidden + hidden + hidden * out + out + 1), offset_gradient(batch * out),
-          room(make_lines<T>(out * max_points))
+    MlpWorker(std::int64_t in, std::int64_t hidden, std::int64_t out, const ActivationFunction* activation,
+              std::int64_t batch, std::int64_t max_points)
+        : tile(in, hidden, out, activation, max_points), gradients(in * hidden + hidden + hidden * out + out + 1),
+          offset_gradient(batch * out), room(make_lines<T>(out * max_points))
     {
         of.hidden = gradients.data();
         of.hidden_bias = of.hidden + in * hidden;
@@ -50,7 +51,8 @@ public:
 
     at::Tensor forward()
     {
-        auto result = at::empty({x_.size(0), x_.size(1), held_[2].size(0)}, x_.options().dtype(type_between_blocks(x_.scalar_type())));
+        auto result = at::empty({x_.size(0), x_.size(1), held_[2].size(0)},
+                                x_.options().dtype(type_between_blocks(x_.scalar_type())));
         TileThreads<MlpWorker<T>> threads([this] { return make(); });
         threads.run(tiles_, [&](const Tile& tile, MlpWorker<T>& worker) {
             const T* offset = has_offset() ? sample_of<T>(held_[kOffset], tile) : nullptr;
@@ -91,7 +93,8 @@ private:
 
     std::unique_ptr<MlpWorker<T>> make() const
     {
-        return std::make_unique<MlpWorker<T>>(held_[0].size(1), held_[0].size(0), held_[2].size(0), activation_, x_.size(0), largest_count(tiles_));
+        return std::make_unique<MlpWorker<T>>(held_[0].size(1), held_[0].size(0), held_[2].size(0), activation_,
+                                              x_.size(0), largest_count(tiles_));
     }
 
     at::Tensor x_;
@@ -105,7 +108,8 @@ private:
 /// hidden row again, and no bias but `out_bias` costs a pass over the points.
 class DeviceMlpPasses {
 public:
-    DeviceMlpPasses(const at::Tensor& x, const variable_list& weights) : batch_(x.size(0)), num_points_(x.size(1)), in_(x.size(2)), held_(weights)
+    DeviceMlpPasses(const at::Tensor& x, const variable_list& weights)
+        : batch_(x.size(0)), num_points_(x.size(1)), in_(x.size(2)), held_(weights)
     {
         const auto type = x.scalar_type();
         // Products need rows of whole words.
@@ -118,7 +122,8 @@ public:
 
     at::Tensor forward() const
     {
-        const auto result = at::addmm(held_[3].to(x_.scalar_type()), gelu_of(hidden(), /*in_place=*/true), out_.t()).view({batch_, num_points_, out_.size(0)});
+        const auto result = at::addmm(held_[3].to(x_.scalar_type()), gelu_of(hidden(), /*in_place=*/true), out_.t())
+                                .view({batch_, num_points_, out_.size(0)});
         return has_offset() ? result + held_[kOffset].unsqueeze(1).to(result.scalar_type()) : result;
     }
 
@@ -129,13 +134,16 @@ public:
         at::Tensor active;
         const auto hidden_sums = gelu_backward_in_place(hidden(), of_hidden, &active);
         variable_list found;
-        found.push_back(wants_x ? at::mm(of_hidden, hidden_).narrow(1, 0, in_).unflatten(0, {batch_, num_points_}).contiguous() : at::Tensor());
+        found.push_back(
+            wants_x ? at::mm(of_hidden, hidden_).narrow(1, 0, in_).unflatten(0, {batch_, num_points_}).contiguous()
+                    : at::Tensor());
         found.push_back(sums_of_products(of_hidden, x_).narrow(1, 0, in_).contiguous());
         found.push_back(hidden_sums);
         found.push_back(sums_of_products(g, active));
         found.push_back(sums_of_rows(g));
         found.push_back(at::zeros_like(held_[4]));
-        if (has_offset()) found.push_back(result_gradient.sum(at::IntArrayRef({1}), /*keepdim=*/false, held_[kOffset].scalar_type()));
+        if (has_offset())
+            found.push_back(result_gradient.sum(at::IntArrayRef({1}), /*keepdim=*/false, held_[kOffset].scalar_type()));
         return found;
     }
 
@@ -152,23 +160,27 @@ private:
 
 /// Calls `run` with the passes for the points' device and type.
 template <class Run>
-auto with_mlp_passes(const at::Tensor& x, const variable_list& weights, const ActivationFunction* activation, const Run& run)
+auto with_mlp_passes(const at::Tensor& x, const variable_list& weights, const ActivationFunction* activation,
+                     const Run& run)
 {
     if (!x.is_cpu()) {
         const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
         return run(DeviceMlpPasses(x, weights));
     }
-    return x.scalar_type() == at::kDouble ? run(MlpPasses<double>(x, weights, activation)) : run(MlpPasses<float>(x, weights, activation));
+    return x.scalar_type() == at::kDouble ? run(MlpPasses<double>(x, weights, activation))
+                                          : run(MlpPasses<float>(x, weights, activation));
 }
 
 struct MlpFunction : torch::autograd::Function<MlpFunction> {
-    static at::Tensor forward(AutogradContext* context, const at::Tensor& x, at::TensorList weights, const ActivationFunction* activation)
+    static at::Tensor forward(AutogradContext* context, const at::Tensor& x, at::TensorList weights,
+                              const ActivationFunction* activation)
     {
         const auto rows = is_sharded(x) ? spec_of(x) : nullptr;
         auto local_weights = weights.vec();
         if (weights.size() > kOffset && rows) local_weights[kOffset] = local_in(weights[kOffset], token_spec(*rows));
         const auto local = local_in(x, rows);
-        const auto result = with_mlp_passes(local, local_weights, activation, [](auto passes) { return passes.forward(); });
+        const auto result =
+            with_mlp_passes(local, local_weights, activation, [](auto passes) { return passes.forward(); });
         variable_list saved{x};
         saved.insert(saved.end(), weights.begin(), weights.end());
         context->save_for_backward(std::move(saved));
@@ -184,14 +196,17 @@ struct MlpFunction : torch::autograd::Function<MlpFunction> {
         variable_list weights(saved.begin() + 1, saved.end());
         if (weights.size() > kOffset && rows) weights[kOffset] = local_in(weights[kOffset], token_spec(*rows));
         const auto name = context->saved_data.find("activation");
-        const auto* activation = name == context->saved_data.end() ? nullptr : find_activation(name->second.toStringRef());
+        const auto* activation =
+            name == context->saved_data.end() ? nullptr : find_activation(name->second.toStringRef());
         reduce_partials(gradients);
         const auto gradient = local_in(gradients[0], rows), x = local_in(saved[0], rows);
         const bool wants_x = context->needs_input_grad(0);
-        auto found = with_mlp_passes(x, weights, activation, [&](auto passes) { return passes.backward(gradient, wants_x); });
+        auto found =
+            with_mlp_passes(x, weights, activation, [&](auto passes) { return passes.backward(gradient, wants_x); });
         if (rows) {
             if (wants_x) found[0] = wrap(found[0], rows);
-            for (std::size_t i = 1; i < found.size(); ++i) found[i] = wrap(found[i], i <= kOffset ? weight_gradient_spec(*rows) : offset_gradient_spec(*rows));
+            for (std::size_t i = 1; i < found.size(); ++i)
+                found[i] = wrap(found[i], i <= kOffset ? weight_gradient_spec(*rows) : offset_gradient_spec(*rows));
         }
         found.emplace_back();  // no gradient for the argument `activation`
         return found;

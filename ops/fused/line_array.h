@@ -22,7 +22,8 @@ using LineArray = std::unique_ptr<T[], DeleteLines>;
 template <class T>
 LineArray<T> make_lines(std::int64_t count)
 {
-    return LineArray<T>(static_cast<T*>(::operator new(static_cast<std::size_t>(count) * sizeof(T), std::align_val_t(kCacheLine))));
+    return LineArray<T>(
+        static_cast<T*>(::operator new(static_cast<std::size_t>(count) * sizeof(T), std::align_val_t(kCacheLine))));
 }
 
 }  // namespace meshard

@@ -4,23 +4,26 @@
 // LibTorch's BLAS, by its standard interface (column-major). A call of at::mm has an overhead of microseconds, as much
 // as a product of a tile's size takes.
 extern "C" {
-void sgemm_(const char* trans_a, const char* trans_b, const int* m, const int* n, const int* k, const float* alpha, const float* a, const int* lda,
-            const float* b, const int* ldb, const float* beta, float* c, const int* ldc);
-void dgemm_(const char* trans_a, const char* trans_b, const int* m, const int* n, const int* k, const double* alpha, const double* a, const int* lda,
-            const double* b, const int* ldb, const double* beta, double* c, const int* ldc);
+void sgemm_(const char* trans_a, const char* trans_b, const int* m, const int* n, const int* k, const float* alpha,
+            const float* a, const int* lda, const float* b, const int* ldb, const float* beta, float* c,
+            const int* ldc);
+void dgemm_(const char* trans_a, const char* trans_b, const int* m, const int* n, const int* k, const double* alpha,
+            const double* a, const int* lda, const double* b, const int* ldb, const double* beta, double* c,
+            const int* ldc);
 }
 
 namespace meshard {
 namespace {
 
-void gemm(const char* ta, const char* tb, const int* m, const int* n, const int* k, const float* alpha, const float* a, const int* lda, const float* b,
-          const int* ldb, const float* beta, float* c, const int* ldc)
+void gemm(const char* ta, const char* tb, const int* m, const int* n, const int* k, const float* alpha, const float* a,
+          const int* lda, const float* b, const int* ldb, const float* beta, float* c, const int* ldc)
 {
     sgemm_(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
-void gemm(const char* ta, const char* tb, const int* m, const int* n, const int* k, const double* alpha, const double* a, const int* lda, const double* b,
-          const int* ldb, const double* beta, double* c, const int* ldc)
+void gemm(const char* ta, const char* tb, const int* m, const int* n, const int* k, const double* alpha,
+          const double* a, const int* lda, const double* b, const int* ldb, const double* beta, double* c,
+          const int* ldc)
 {
     dgemm_(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
@@ -48,10 +51,11 @@ bool begin_with(const Addends<T>& addends, std::int64_t m, std::int64_t n, T* c,
     return true;
 }
 
-/// The BLAS is column-major: computes the transpose of the product, which is the product of the transposes in reverse order.
+/// The BLAS is column-major: computes the transpose of the product, which is the product of the transposes in reverse
+/// order.
 template <class T>
-void multiply_by_blas(As as_a, As as_b, std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b, std::int64_t ldb,
-                      const Addends<T>& addends, T* c, std::int64_t ldc)
+void multiply_by_blas(As as_a, As as_b, std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda,
+                      const T* b, std::int64_t ldb, const Addends<T>& addends, T* c, std::int64_t ldc)
 {
     const char ta = static_cast<char>(as_a), tb = static_cast<char>(as_b);
     const int rows = static_cast<int>(m), columns = static_cast<int>(n), inner = static_cast<int>(k);
@@ -62,8 +66,8 @@ void multiply_by_blas(As as_a, As as_b, std::int64_t m, std::int64_t n, std::int
 
 }  // namespace
 
-void multiply(As as_a, As as_b, std::int64_t m, std::int64_t n, std::int64_t k, const float* a, std::int64_t lda, const float* b, std::int64_t ldb,
-              const Addends<float>& addends, float* c, std::int64_t ldc)
+void multiply(As as_a, As as_b, std::int64_t m, std::int64_t n, std::int64_t k, const float* a, std::int64_t lda,
+              const float* b, std::int64_t ldb, const Addends<float>& addends, float* c, std::int64_t ldc)
 {
     if (const auto product = tile_product()) {
         const auto strided = [](As as, const float* data, std::int64_t row) {
@@ -75,8 +79,8 @@ void multiply(As as_a, As as_b, std::int64_t m, std::int64_t n, std::int64_t k, 
     multiply_by_blas(as_a, as_b, m, n, k, a, lda, b, ldb, addends, c, ldc);
 }
 
-void multiply(As as_a, As as_b, std::int64_t m, std::int64_t n, std::int64_t k, const double* a, std::int64_t lda, const double* b, std::int64_t ldb,
-              const Addends<double>& addends, double* c, std::int64_t ldc)
+void multiply(As as_a, As as_b, std::int64_t m, std::int64_t n, std::int64_t k, const double* a, std::int64_t lda,
+              const double* b, std::int64_t ldb, const Addends<double>& addends, double* c, std::int64_t ldc)
 {
     multiply_by_blas(as_a, as_b, m, n, k, a, lda, b, ldb, addends, c, ldc);
 }

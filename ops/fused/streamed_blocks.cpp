@@ -37,7 +37,8 @@ variable_list list_of(const StreamedModel& model)
 void take_from(const variable_list& list, StreamedModel& model)
 {
     const auto* next = list.data();
-    for (auto* weight : {&model.mlp.hidden, &model.mlp.hidden_bias, &model.mlp.out, &model.mlp.out_bias, &model.mlp.parameter})
+    for (auto* weight :
+         {&model.mlp.hidden, &model.mlp.hidden_bias, &model.mlp.out, &model.mlp.out_bias, &model.mlp.parameter})
         *weight = (next++)->contiguous();
     if (model.offset.defined()) model.offset = (next++)->contiguous();
     for (auto& block : model.blocks) {
@@ -51,7 +52,8 @@ template <class T>
 struct StreamWorker {
     StreamWorker(const StreamedModel& model, std::int64_t num_sums, std::int64_t n, bool for_backward)
         : inner(model.blocks.front().shape, n), last(model.blocks.back().shape, n),
-          mlp(model.mlp.hidden.size(1), model.mlp.hidden.size(0), model.mlp.out.size(0), model.mlp.activation, n), sums(num_sums)
+          mlp(model.mlp.hidden.size(1), model.mlp.hidden.size(0), model.mlp.out.size(0), model.mlp.activation, n),
+          sums(num_sums)
     {
         const auto& shape = model.blocks.back().shape;
         const auto num_layers = static_cast<std::int64_t>(model.blocks.size());
@@ -67,7 +69,10 @@ struct StreamWorker {
     }
 
     T* x(std::int64_t layer) { return memory.get() + (num_slots > 1 ? layer : layer % 2) * x_stride; }
-    T* kept(std::int64_t layer) { return memory.get() + (num_slots + 1) * x_stride + (num_slots > 1 ? layer : 0) * kept_stride; }
+    T* kept(std::int64_t layer)
+    {
+        return memory.get() + (num_slots + 1) * x_stride + (num_slots > 1 ? layer : 0) * kept_stride;
+    }
     T* x_gradient(std::int64_t layer) { return gradient_memory() + layer % 2 * x_stride; }
     T* mixed_gradient() { return gradient_memory() + 2 * x_stride; }
     T* gradient_memory() { return memory.get() + (num_slots + 1) * x_stride + num_slots * kept_stride; }
@@ -126,7 +131,8 @@ public:
         for (std::int64_t l = 0; l < num_layers(); ++l) {
             threads.run(tiles_, [&](const Tile& tile, Worker& worker) {
                 const auto* x = run_to(l, tile, worker);
-                block_tile(worker, l).add_slice_sums(weights_[l], x, tile.count, kept(worker, l, tile), worker.sums.data() + tile.sample * shape.num_sums());
+                block_tile(worker, l).add_slice_sums(weights_[l], x, tile.count, kept(worker, l, tile),
+                                                     worker.sums.data() + tile.sample * shape.num_sums());
             });
             slices.push_back(slices_of(l, threads, rows, record));
             states_.push_back(slices.back().states());
@@ -159,11 +165,13 @@ public:
                     else
                         block_tile(worker, l - 1).project(weights_[l - 1], x_here, tile.count, here);
                     block_tile(worker, l - 1)
-                        .second_half(weights_[l - 1], x_here, state(l - 1, tile), tile.count, here, l < num_layers() ? x_here : rows_to<T>(result, tile));
+                        .second_half(weights_[l - 1], x_here, state(l - 1, tile), tile.count, here,
+                                     l < num_layers() ? x_here : rows_to<T>(result, tile));
                 }
                 if (l == num_layers()) return;
                 here.noise = noise(l, tile);
-                block_tile(worker, l).add_slice_sums(weights_[l], x_here, tile.count, here, worker.sums.data() + tile.sample * shape.num_sums());
+                block_tile(worker, l).add_slice_sums(weights_[l], x_here, tile.count, here,
+                                                     worker.sums.data() + tile.sample * shape.num_sums());
                 write_rows(x_here, tile, x);
                 if (keep_projections) write_rows(x_mid_here, tile, x_mid);
             });
@@ -187,7 +195,8 @@ public:
         return result;
     }
 
-    StreamGradients backward(const std::vector<SliceStates>& slices, const at::Tensor& result_gradient, bool wants_points)
+    StreamGradients backward(const std::vector<SliceStates>& slices, const at::Tensor& result_gradient,
+                             bool wants_points)
     {
         const auto g = result_gradient.contiguous();
         const auto& shape = model_.blocks.front().shape;
@@ -210,7 +219,10 @@ public:
 
 private:
     std::int64_t num_layers() const { return static_cast<std::int64_t>(model_.blocks.size()); }
-    BlockTile<T>& block_tile(Worker& worker, std::int64_t layer) const { return layer + 1 == num_layers() ? worker.last : worker.inner; }
+    BlockTile<T>& block_tile(Worker& worker, std::int64_t layer) const
+    {
+        return layer + 1 == num_layers() ? worker.last : worker.inner;
+    }
     const T* state(std::int64_t layer, const Tile& tile) const { return sample_of<T>(states_[layer], tile); }
 
     BlockActivations<T> kept(Worker& worker, std::int64_t layer, const Tile& tile) const
@@ -227,16 +239,27 @@ private:
 
     TileThreads<Worker> make_threads(std::int64_t sums_per_sample, bool for_backward) const
     {
-        return TileThreads<Worker>([=, this] { return std::make_unique<Worker>(model_, batch_ * sums_per_sample, largest_count(tiles_), for_backward); });
+        return TileThreads<Worker>([=, this] {
+            return std::make_unique<Worker>(model_, batch_ * sums_per_sample, largest_count(tiles_), for_backward);
+        });
     }
 
-    at::Tensor empty_result() const { return at::empty({batch_, points_.size(1), model_.blocks.back().shape.out_channels()}, points_.options()); }
+    at::Tensor empty_result() const
+    {
+        return at::empty({batch_, points_.size(1), model_.blocks.back().shape.out_channels()}, points_.options());
+    }
 
     /// Computes the states of a layer's slices from the sums of all threads, and resets these sums.
     SliceStates slices_of(std::int64_t layer, TileThreads<Worker>& threads, const SpecPtr& rows, bool record) const
     {
         const auto& block = model_.blocks[layer];
-        return {take_sums(threads, block.shape.head_dim + 1), points_.scalar_type(), block.epsilon, block.attend, block.attend_weights, rows, record};
+        return {take_sums(threads, block.shape.head_dim + 1),
+                points_.scalar_type(),
+                block.epsilon,
+                block.attend,
+                block.attend_weights,
+                rows,
+                record};
     }
 
     /// Computes the first layer's input of a tile.
@@ -274,7 +297,8 @@ private:
     /// Backward of one tile down to the states of a layer, or to the points for -1. The gradients of the sums of all
     /// layers above are known from earlier passes. Each weight's gradient is computed once, in the first pass that can
     /// compute it.
-    void sweep(std::int64_t layer, const Tile& tile, Worker& worker, const at::Tensor& result_gradient, at::Tensor& points_gradient) const
+    void sweep(std::int64_t layer, const Tile& tile, Worker& worker, const at::Tensor& result_gradient,
+               at::Tensor& points_gradient) const
     {
         const auto n = tile.count, top = num_layers() - 1;
         run_to(top, tile, worker);
@@ -285,23 +309,30 @@ private:
         for (auto k = top; k > layer; --k) {
             auto& block = block_tile(worker, k);
             const auto here = kept(worker, k, tile);
-            block.second_half_backward(weights_[k], n, here, g, worker.x_gradient(k), worker.mixed_gradient(), nullptr, nullptr);
+            block.second_half_backward(weights_[k], n, here, g, worker.x_gradient(k), worker.mixed_gradient(), nullptr,
+                                       nullptr);
             block.project_both(weights_[k], worker.x(k), n, here);
-            block.add_slice_sums_backward(weights_[k], worker.x(k), state(k, tile), sample_of<T>(sums_gradients_[k], tile), n, here, worker.mixed_gradient(),
+            block.add_slice_sums_backward(weights_[k], worker.x(k), state(k, tile),
+                                          sample_of<T>(sums_gradients_[k], tile), n, here, worker.mixed_gradient(),
                                           worker.x_gradient(k), k == layer + 1 ? &worker.gradients[k] : nullptr);
             g = worker.x_gradient(k);
         }
         if (layer >= 0) {
             const auto& shape = model_.blocks[layer].shape;
             block_tile(worker, layer)
-                .second_half_backward(weights_[layer], n, kept(worker, layer, tile), g, worker.x_gradient(layer), worker.mixed_gradient(),
-                                      worker.sums.data() + tile.sample * shape.heads * shape.slices * shape.head_dim, &worker.gradients[layer]);
+                .second_half_backward(weights_[layer], n, kept(worker, layer, tile), g, worker.x_gradient(layer),
+                                      worker.mixed_gradient(),
+                                      worker.sums.data() + tile.sample * shape.heads * shape.slices * shape.head_dim,
+                                      &worker.gradients[layer]);
             return;
         }
         auto& of_mlp = worker.mlp_gradients;
-        worker.mlp.backward(mlp_, rows_of<T>(points_, tile), n, g, points_gradient.defined() ? rows_to<T>(points_gradient, tile) : nullptr,
+        worker.mlp.backward(mlp_, rows_of<T>(points_, tile), n, g,
+                            points_gradient.defined() ? rows_to<T>(points_gradient, tile) : nullptr,
                             {of_mlp[0].data(), of_mlp[1].data(), of_mlp[2].data(), of_mlp[3].data(), of_mlp[4].data()},
-                            worker.offset_gradient.empty() ? nullptr : worker.offset_gradient.data() + tile.sample * model_.offset.size(1));
+                            worker.offset_gradient.empty()
+                                ? nullptr
+                                : worker.offset_gradient.data() + tile.sample * model_.offset.size(1));
     }
 
     void add_up(TileThreads<Worker>& threads, StreamGradients& found) const
@@ -320,7 +351,8 @@ private:
             found.mlp.push_back(sum(weight, [&](Worker& worker) -> const auto& { return worker.mlp_gradients[k]; }));
             ++k;
         }
-        if (model_.offset.defined()) found.offset = sum(model_.offset, [](Worker& worker) -> const auto& { return worker.offset_gradient; });
+        if (model_.offset.defined())
+            found.offset = sum(model_.offset, [](Worker& worker) -> const auto& { return worker.offset_gradient; });
         for (std::size_t l = 0; l < model_.blocks.size(); ++l) {
             BlockGradients<T> total(model_.blocks[l].shape);
             threads.for_each_worker([&](const Worker& worker) { total.add(worker.gradients[l]); });
@@ -366,8 +398,8 @@ StreamedModel local_model(const StreamedModel& model, const variable_list& weigh
 }
 
 struct StreamFunction : torch::autograd::Function<StreamFunction> {
-    static at::Tensor forward(AutogradContext* context, const at::Tensor& points, at::TensorList weights, const c10::intrusive_ptr<StreamCall>& call,
-                              bool record)
+    static at::Tensor forward(AutogradContext* context, const at::Tensor& points, at::TensorList weights,
+                              const c10::intrusive_ptr<StreamCall>& call, bool record)
     {
         const auto local = local_in(points, call->rows);
         const auto model = local_model(call->model, weights.vec(), call->rows);
@@ -393,13 +425,15 @@ struct StreamFunction : torch::autograd::Function<StreamFunction> {
         const auto model = local_model(call->model, variable_list(saved.begin() + 1, saved.end()), rows);
         reduce_partials(gradients);
         const auto gradient = local_in(gradients[0], rows), points = local_in(saved[0], rows);
-        const auto of_weights = rows ? weight_gradient_spec(*rows) : nullptr, of_slices = rows ? weight_gradient_spec(*token_spec(*rows)) : nullptr;
+        const auto of_weights = rows ? weight_gradient_spec(*rows) : nullptr,
+                   of_slices = rows ? weight_gradient_spec(*token_spec(*rows)) : nullptr;
         variable_list list;
         with_passes(points, model, *call, [&](auto passes) {
             const auto found = passes.backward(call->slices, gradient, context->needs_input_grad(0));
             append_wrapped(list, {found.points}, rows);
             append_wrapped(list, found.mlp, of_weights);
-            if (found.offset.defined()) append_wrapped(list, {found.offset}, rows ? offset_gradient_spec(*rows) : nullptr);
+            if (found.offset.defined())
+                append_wrapped(list, {found.offset}, rows ? offset_gradient_spec(*rows) : nullptr);
             for (std::size_t l = 0; l < found.weights.size(); ++l) {
                 append_wrapped(list, found.weights[l], of_weights);
                 append_wrapped(list, found.attend_weights[l], of_slices);
@@ -419,8 +453,10 @@ c10::intrusive_ptr<StreamCall> call_on(const at::Tensor& points, const StreamedM
     call->by_kernels = by_kernels;
     call->type = half_type_on(points.device()).value_or(model.mlp.hidden.scalar_type());
     const auto has_temperatures = [](const FusedBlock& block) { return block.shape.point_temperature; };
-    if (by_kernels && points.scalar_type() == at::kDouble && std::any_of(model.blocks.begin(), model.blocks.end(), has_temperatures))
-        throw InvalidInput("streamed_blocks: the kernels have no temperatures of points in double precision. Call fusion_obstacle before.");
+    if (by_kernels && points.scalar_type() == at::kDouble &&
+        std::any_of(model.blocks.begin(), model.blocks.end(), has_temperatures))
+        throw InvalidInput("streamed_blocks: the kernels have no temperatures of points in double precision. Call "
+                           "fusion_obstacle before.");
     return call;
 }
 
@@ -428,8 +464,10 @@ at::Tensor streamed(const at::Tensor& points, const StreamedModel& model, bool b
 {
     const auto weights = list_of(model);
     const auto wants = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
-    const bool record = at::GradMode::is_enabled() && (wants(points) || std::any_of(weights.begin(), weights.end(), wants));
-    return StreamFunction::apply(in_type_of(model, points), at::TensorList(weights), call_on(points, model, by_kernels), record);
+    const bool record =
+        at::GradMode::is_enabled() && (wants(points) || std::any_of(weights.begin(), weights.end(), wants));
+    return StreamFunction::apply(in_type_of(model, points), at::TensorList(weights), call_on(points, model, by_kernels),
+                                 record);
 }
 
 }  // namespace
@@ -452,7 +490,8 @@ at::Tensor inferred_blocks(const at::Tensor& points, const StreamedModel& model,
     const auto plain = local_in(in_type_of(model, points), rows);
     const auto noise = draws_of(model, points);
     const auto result = [&](auto passes) { return wrapped(passes.result_by_layers(rows, keep_projections), rows); };
-    return plain.scalar_type() == at::kDouble ? result(StreamPasses<double>(plain, local, noise)) : result(StreamPasses<float>(plain, local, noise));
+    return plain.scalar_type() == at::kDouble ? result(StreamPasses<double>(plain, local, noise))
+                                              : result(StreamPasses<float>(plain, local, noise));
 }
 
 }  // namespace meshard

@@ -9,7 +9,8 @@
 
 namespace meshard {
 
-/// An MLP on points and L attention blocks, the last with a head. Besides the points and the result, nothing of the size of the points is stored.
+/// An MLP on points and L attention blocks, the last with a head. Besides the points and the result, nothing of the
+/// size of the points is stored.
 ///
 /// Given the slices' states of all layers, a point's results do not depend on other points. Forward makes one pass over
 /// the points for every layer, each from the model's input, and adds to that layer's slice sums; backward does the same

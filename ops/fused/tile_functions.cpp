@@ -20,8 +20,9 @@ struct PlainOperators {
 template <class T>
 at::Tensor numbers(const T* memory, std::int64_t count)
 {
-    return at::from_blob(const_cast<T*>(memory), {count},
-                         at::TensorOptions(c10::CppTypeToScalarType<T>::value));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+    return at::from_blob(
+        const_cast<T*>(memory), {count},
+        at::TensorOptions(c10::CppTypeToScalarType<T>::value));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
 }
 
 template <class T>
@@ -46,7 +47,8 @@ void activate(const ActivationFunction* function, const T* parameter, T* y, cons
 }
 
 template <class T>
-void activate_backward(const ActivationFunction* function, const T* parameter, T* gradient, T* y, const T* x, std::int64_t count, T* parameter_gradient)
+void activate_backward(const ActivationFunction* function, const T* parameter, T* gradient, T* y, const T* x,
+                       std::int64_t count, T* parameter_gradient)
 {
     if (!function) return gelu_backward(gradient, y, x, count);
     const PlainOperators plain;
@@ -69,8 +71,10 @@ void gumbel_noise(const TileNoise& noise, std::int64_t num_rows, std::int64_t n,
 
 template void activate(const ActivationFunction*, const float*, float*, const float*, std::int64_t);
 template void activate(const ActivationFunction*, const double*, double*, const double*, std::int64_t);
-template void activate_backward(const ActivationFunction*, const float*, float*, float*, const float*, std::int64_t, float*);
-template void activate_backward(const ActivationFunction*, const double*, double*, double*, const double*, std::int64_t, double*);
+template void activate_backward(const ActivationFunction*, const float*, float*, float*, const float*, std::int64_t,
+                                float*);
+template void activate_backward(const ActivationFunction*, const double*, double*, double*, const double*, std::int64_t,
+                                double*);
 template void gumbel_noise(const TileNoise&, std::int64_t, std::int64_t, float*);
 template void gumbel_noise(const TileNoise&, std::int64_t, std::int64_t, double*);
 

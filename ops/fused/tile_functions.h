@@ -20,7 +20,8 @@ void activate(const ActivationFunction* function, const T* parameter, T* y, cons
 
 /// Computes y = f(x) and, in place, gradient *= f'(x); adds to the gradient of a learned parameter unless null.
 template <class T>
-void activate_backward(const ActivationFunction* function, const T* parameter, T* gradient, T* y, const T* x, std::int64_t count, T* parameter_gradient);
+void activate_backward(const ActivationFunction* function, const T* parameter, T* gradient, T* y, const T* x,
+                       std::int64_t count, T* parameter_gradient);
 
 /// Identifies the noise of a tile's points.
 struct TileNoise {

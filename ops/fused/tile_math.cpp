@@ -17,7 +17,8 @@
 namespace meshard {
 namespace {
 
-/// exp(x) for x from -87 to 0, clamped below; relative error below 1.2e-7. exp(r) is 1 + r + r^2 P(r) here, P the minimax polynomial on |r| <= ln(2) / 2.
+/// exp(x) for x from -87 to 0, clamped below; relative error below 1.2e-7. exp(r) is 1 + r + r^2 P(r) here, P the
+/// minimax polynomial on |r| <= ln(2) / 2.
 MESHARD_INLINE float exponential(float x)
 {
     constexpr float kLog2E = 1.44269504F, kRound = 12582912.0F;  // adding 1.5 * 2^23 rounds to an integer
@@ -42,16 +43,18 @@ MESHARD_INLINE double exponential(double x)
     return std::exp(x);
 }
 
-/// Phi(x) - 1/2 of the normal distribution: x P(x^2), P the Chebyshev interpolant on |x| <= 5.5; absolute error below 7e-8.
+/// Phi(x) - 1/2 of the normal distribution: x P(x^2), P the Chebyshev interpolant on |x| <= 5.5; absolute error below
+/// 7e-8.
 MESHARD_INLINE float centred_normal(float x)
 {
     constexpr float kEnd = 5.5F;
     x = x < -kEnd ? -kEnd : x;
     x = x > kEnd ? kEnd : x;
     const float v = x * x * (2.0F / (kEnd * kEnd)) - 1.0F;
-    constexpr float kCoefficients[] = {0.000118079995F, -0.000285676331F, 0.000183916665F, -0.000356754608F, 0.00140742643F, -0.00265870243F,
-                                       0.00407412974F,  -0.00665067835F,  0.0104686366F,   -0.015062524F,    0.0203073174F,  -0.0260361508F,
-                                       0.0320769101F,   -0.0387937948F,   0.0477373339F,   -0.0641723126F,   0.12855193F};
+    constexpr float kCoefficients[] = {
+        0.000118079995F, -0.000285676331F, 0.000183916665F, -0.000356754608F, 0.00140742643F, -0.00265870243F,
+        0.00407412974F,  -0.00665067835F,  0.0104686366F,   -0.015062524F,    0.0203073174F,  -0.0260361508F,
+        0.0320769101F,   -0.0387937948F,   0.0477373339F,   -0.0641723126F,   0.12855193F};
     float p = kCoefficients[0];
 #pragma GCC unroll 16
     for (int i = 1; i <= 16; ++i) p = p * v + kCoefficients[i];
@@ -111,7 +114,8 @@ MESHARD_INLINE void add_row_sums_body(T* sums, std::int64_t stride, const T* x, 
 
 /// Layer norm of four points at once, so that their sums are computed in parallel.
 template <class T>
-MESHARD_INLINE void layer_norm_of_four(T* y, T* mean, T* inverse, const T* x, const T* scale, const T* shift, std::int64_t num_channels, T epsilon)
+MESHARD_INLINE void layer_norm_of_four(T* y, T* mean, T* inverse, const T* x, const T* scale, const T* shift,
+                                       std::int64_t num_channels, T epsilon)
 {
     const T *x0 = x, *x1 = x + num_channels, *x2 = x + 2 * num_channels, *x3 = x + 3 * num_channels;
     T *y0 = y, *y1 = y + num_channels, *y2 = y + 2 * num_channels, *y3 = y + 3 * num_channels;
@@ -127,8 +131,8 @@ MESHARD_INLINE void layer_norm_of_four(T* y, T* mean, T* inverse, const T* x, co
         i2 += (x2[c] - m2) * (x2[c] - m2);
         i3 += (x3[c] - m3) * (x3[c] - m3);
     }
-    i0 = 1 / std::sqrt(i0 / count + epsilon), i1 = 1 / std::sqrt(i1 / count + epsilon), i2 = 1 / std::sqrt(i2 / count + epsilon),
-    i3 = 1 / std::sqrt(i3 / count + epsilon);
+    i0 = 1 / std::sqrt(i0 / count + epsilon), i1 = 1 / std::sqrt(i1 / count + epsilon),
+    i2 = 1 / std::sqrt(i2 / count + epsilon), i3 = 1 / std::sqrt(i3 / count + epsilon);
 #pragma omp simd
     for (std::int64_t c = 0; c < num_channels; ++c) {
         y0[c] = (x0[c] - m0) * i0 * scale[c] + shift[c];
@@ -141,10 +145,13 @@ MESHARD_INLINE void layer_norm_of_four(T* y, T* mean, T* inverse, const T* x, co
 }
 
 template <class T>
-MESHARD_INLINE void layer_norm_body(T* y, T* mean, T* inverse, const T* x, const T* scale, const T* shift, std::int64_t n, std::int64_t num_channels, T epsilon)
+MESHARD_INLINE void layer_norm_body(T* y, T* mean, T* inverse, const T* x, const T* scale, const T* shift,
+                                    std::int64_t n, std::int64_t num_channels, T epsilon)
 {
     std::int64_t t = 0;
-    for (; t + 4 <= n; t += 4) layer_norm_of_four(y + t * num_channels, mean + t, inverse + t, x + t * num_channels, scale, shift, num_channels, epsilon);
+    for (; t + 4 <= n; t += 4)
+        layer_norm_of_four(y + t * num_channels, mean + t, inverse + t, x + t * num_channels, scale, shift,
+                           num_channels, epsilon);
     for (; t < n; ++t) {
         const T* row = x + t * num_channels;
         T sum = 0, squares = 0;
@@ -155,15 +162,17 @@ MESHARD_INLINE void layer_norm_body(T* y, T* mean, T* inverse, const T* x, const
         for (std::int64_t c = 0; c < num_channels; ++c) squares += (row[c] - m) * (row[c] - m);
         const T i = 1 / std::sqrt(squares / static_cast<T>(num_channels) + epsilon);
 #pragma omp simd
-        for (std::int64_t c = 0; c < num_channels; ++c) y[t * num_channels + c] = (row[c] - m) * i * scale[c] + shift[c];
+        for (std::int64_t c = 0; c < num_channels; ++c)
+            y[t * num_channels + c] = (row[c] - m) * i * scale[c] + shift[c];
         mean[t] = m;
         inverse[t] = i;
     }
 }
 
 template <class T>
-MESHARD_INLINE void layer_norm_backward_body(T* x_gradient, T* scale_gradient, T* shift_gradient, const T* y_gradient, const T* x, const T* mean,
-                                             const T* inverse, const T* scale, std::int64_t n, std::int64_t num_channels)
+MESHARD_INLINE void layer_norm_backward_body(T* x_gradient, T* scale_gradient, T* shift_gradient, const T* y_gradient,
+                                             const T* x, const T* mean, const T* inverse, const T* scale,
+                                             std::int64_t n, std::int64_t num_channels)
 {
     for (std::int64_t t = 0; t < n; ++t) {
         const T *row = x + t * num_channels, *g = y_gradient + t * num_channels;
@@ -223,12 +232,14 @@ template <class T>
 MESHARD_INLINE void softmax_rows_body(T* logits, std::int64_t num_rows, std::int64_t n)
 {
     std::int64_t t = 0;
-    for (; t + kStrip <= n; t += kStrip) softmax_strip(logits + t, num_rows, n, kStrip);  // length known at compile time
+    for (; t + kStrip <= n; t += kStrip)
+        softmax_strip(logits + t, num_rows, n, kStrip);  // length known at compile time
     if (t < n) softmax_strip(logits + t, num_rows, n, n - t);
 }
 
 template <class T>
-MESHARD_INLINE void softmax_backward_strip(T* gradient, const T* weights, std::int64_t num_rows, std::int64_t stride, std::int64_t n)
+MESHARD_INLINE void softmax_backward_strip(T* gradient, const T* weights, std::int64_t num_rows, std::int64_t stride,
+                                           std::int64_t n)
 {
     T product[kStrip] = {};
     for (std::int64_t r = 0; r < num_rows; ++r) {
@@ -237,7 +248,8 @@ MESHARD_INLINE void softmax_backward_strip(T* gradient, const T* weights, std::i
     }
     for (std::int64_t r = 0; r < num_rows; ++r) {
 #pragma omp simd
-        for (std::int64_t t = 0; t < n; ++t) gradient[r * stride + t] = weights[r * stride + t] * (gradient[r * stride + t] - product[t]);
+        for (std::int64_t t = 0; t < n; ++t)
+            gradient[r * stride + t] = weights[r * stride + t] * (gradient[r * stride + t] - product[t]);
     }
 }
 
@@ -261,7 +273,8 @@ MESHARD_INLINE void gelu_backward_body(T* gradient, T* y, const T* x, std::int64
 {
     constexpr T kDensity = std::numbers::inv_sqrtpi_v<T> / std::numbers::sqrt2_v<T>;
 #pragma omp simd
-    for (std::int64_t i = 0; i < count; ++i) y[i] = T(0.5) + centred_normal(x[i]);  // two loops: the compiler does not vectorise a single one
+    for (std::int64_t i = 0; i < count; ++i)
+        y[i] = T(0.5) + centred_normal(x[i]);  // two loops: the compiler does not vectorise a single one
 #pragma omp simd
     for (std::int64_t i = 0; i < count; ++i) {
         gradient[i] *= y[i] + kDensity * x[i] * exponential(T(-0.5) * x[i] * x[i]);
@@ -322,7 +335,8 @@ void add_column_sums(double* sums, const double* x, std::int64_t n, std::int64_t
 }
 
 template <>
-MESHARD_FOR_EACH_PROCESSOR void add_row_sums(float* sums, std::int64_t stride, const float* x, std::int64_t num_rows, std::int64_t n)
+MESHARD_FOR_EACH_PROCESSOR void add_row_sums(float* sums, std::int64_t stride, const float* x, std::int64_t num_rows,
+                                             std::int64_t n)
 {
     add_row_sums_body(sums, stride, x, num_rows, n);
 }
@@ -334,31 +348,37 @@ void add_row_sums(double* sums, std::int64_t stride, const double* x, std::int64
 }
 
 template <>
-MESHARD_FOR_EACH_PROCESSOR void layer_norm(float* y, float* mean, float* inverse, const float* x, const float* scale, const float* shift, std::int64_t n,
-                                           std::int64_t num_channels, double epsilon)
+MESHARD_FOR_EACH_PROCESSOR void layer_norm(float* y, float* mean, float* inverse, const float* x, const float* scale,
+                                           const float* shift, std::int64_t n, std::int64_t num_channels,
+                                           double epsilon)
 {
     layer_norm_body(y, mean, inverse, x, scale, shift, n, num_channels, static_cast<float>(epsilon));
 }
 
 template <>
-void layer_norm(double* y, double* mean, double* inverse, const double* x, const double* scale, const double* shift, std::int64_t n, std::int64_t num_channels,
-                double epsilon)
+void layer_norm(double* y, double* mean, double* inverse, const double* x, const double* scale, const double* shift,
+                std::int64_t n, std::int64_t num_channels, double epsilon)
 {
     layer_norm_body(y, mean, inverse, x, scale, shift, n, num_channels, static_cast<double>(epsilon));
 }
 
 template <>
-MESHARD_FOR_EACH_PROCESSOR void layer_norm_backward(float* x_gradient, float* scale_gradient, float* shift_gradient, const float* y_gradient, const float* x,
-                                                    const float* mean, const float* inverse, const float* scale, std::int64_t n, std::int64_t num_channels)
+MESHARD_FOR_EACH_PROCESSOR void layer_norm_backward(float* x_gradient, float* scale_gradient, float* shift_gradient,
+                                                    const float* y_gradient, const float* x, const float* mean,
+                                                    const float* inverse, const float* scale, std::int64_t n,
+                                                    std::int64_t num_channels)
 {
-    layer_norm_backward_body(x_gradient, scale_gradient, shift_gradient, y_gradient, x, mean, inverse, scale, n, num_channels);
+    layer_norm_backward_body(x_gradient, scale_gradient, shift_gradient, y_gradient, x, mean, inverse, scale, n,
+                             num_channels);
 }
 
 template <>
-void layer_norm_backward(double* x_gradient, double* scale_gradient, double* shift_gradient, const double* y_gradient, const double* x, const double* mean,
-                         const double* inverse, const double* scale, std::int64_t n, std::int64_t num_channels)
+void layer_norm_backward(double* x_gradient, double* scale_gradient, double* shift_gradient, const double* y_gradient,
+                         const double* x, const double* mean, const double* inverse, const double* scale,
+                         std::int64_t n, std::int64_t num_channels)
 {
-    layer_norm_backward_body(x_gradient, scale_gradient, shift_gradient, y_gradient, x, mean, inverse, scale, n, num_channels);
+    layer_norm_backward_body(x_gradient, scale_gradient, shift_gradient, y_gradient, x, mean, inverse, scale, n,
+                             num_channels);
 }
 
 template <>
@@ -374,7 +394,8 @@ void softmax_rows(double* logits, std::int64_t num_rows, std::int64_t n)
 }
 
 template <>
-MESHARD_FOR_EACH_PROCESSOR void softmax_rows_backward(float* gradient, const float* weights, std::int64_t num_rows, std::int64_t n)
+MESHARD_FOR_EACH_PROCESSOR void softmax_rows_backward(float* gradient, const float* weights, std::int64_t num_rows,
+                                                      std::int64_t n)
 {
     softmax_rows_backward_body(gradient, weights, num_rows, n);
 }

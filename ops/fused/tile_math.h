@@ -30,14 +30,16 @@ void add_column_sums(T* sums, const T* x, std::int64_t n, std::int64_t num_chann
 template <class T>
 void add_row_sums(T* sums, std::int64_t stride, const T* x, std::int64_t num_rows, std::int64_t n);
 
-/// Layer norm by point: y = (x - mean) / sqrt(variance + epsilon) * scale + shift. Keeps 1 / sqrt(...) and the mean of each point.
+/// Layer norm by point: y = (x - mean) / sqrt(variance + epsilon) * scale + shift. Keeps 1 / sqrt(...) and the mean of
+/// each point.
 template <class T>
-void layer_norm(T* y, T* mean, T* inverse, const T* x, const T* scale, const T* shift, std::int64_t n, std::int64_t num_channels, double epsilon);
+void layer_norm(T* y, T* mean, T* inverse, const T* x, const T* scale, const T* shift, std::int64_t n,
+                std::int64_t num_channels, double epsilon);
 
 /// Backward of layer norm: adds to x_gradient, scale_gradient, shift_gradient.
 template <class T>
-void layer_norm_backward(T* x_gradient, T* scale_gradient, T* shift_gradient, const T* y_gradient, const T* x, const T* mean, const T* inverse, const T* scale,
-                         std::int64_t n, std::int64_t num_channels);
+void layer_norm_backward(T* x_gradient, T* scale_gradient, T* shift_gradient, const T* y_gradient, const T* x,
+                         const T* mean, const T* inverse, const T* scale, std::int64_t n, std::int64_t num_channels);
 
 /// Softmax over the rows, for each point, in place.
 template <class T>

@@ -5,8 +5,8 @@ namespace meshard {
 
 #if defined(__x86_64__)
 
-void avx512_tile_product(std::int64_t m, std::int64_t n, std::int64_t k, StridedMatrix a, StridedMatrix b, const Addends<float>& addends, float* c,
-                         std::int64_t row_c);
+void avx512_tile_product(std::int64_t m, std::int64_t n, std::int64_t k, StridedMatrix a, StridedMatrix b,
+                         const Addends<float>& addends, float* c, std::int64_t row_c);
 
 TileProduct tile_product()
 {

@@ -21,8 +21,8 @@ struct Addends {
 };
 
 /// c = a b + addends; c (m, n) with row stride `row_c`, inner extent k. Runs on the calling thread.
-using TileProduct = void (*)(std::int64_t m, std::int64_t n, std::int64_t k, StridedMatrix a, StridedMatrix b, const Addends<float>& addends, float* c,
-                             std::int64_t row_c);
+using TileProduct = void (*)(std::int64_t m, std::int64_t n, std::int64_t k, StridedMatrix a, StridedMatrix b,
+                             const Addends<float>& addends, float* c, std::int64_t row_c);
 
 /// Our own product for matrices of a tile's size, with AVX-512; null on processors without it, where the BLAS is used.
 /// MKL uses no such kernels on processors of other makers than Intel, and has a high cost per call for matrices as

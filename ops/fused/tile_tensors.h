@@ -38,13 +38,15 @@ bool needs_room(const at::Tensor& points)
 template <class T>
 void unpack(const at::Tensor& numbers, std::int64_t begin, std::int64_t count, T* room)
 {
-    if constexpr (std::is_same_v<T, float>) from_bfloat16(room, static_cast<const std::uint16_t*>(numbers.const_data_ptr()) + begin, count);
+    if constexpr (std::is_same_v<T, float>)
+        from_bfloat16(room, static_cast<const std::uint16_t*>(numbers.const_data_ptr()) + begin, count);
 }
 
 template <class T>
 void pack(const T* room, std::int64_t begin, std::int64_t count, at::Tensor& numbers)
 {
-    if constexpr (std::is_same_v<T, float>) to_bfloat16(static_cast<std::uint16_t*>(numbers.mutable_data_ptr()) + begin, room, count);
+    if constexpr (std::is_same_v<T, float>)
+        to_bfloat16(static_cast<std::uint16_t*>(numbers.mutable_data_ptr()) + begin, room, count);
 }
 
 /// A tile's rows for reading: in the tensor, or converted to `room`.
@@ -107,13 +109,15 @@ inline BlockWeights<at::Tensor> contiguous(const BlockWeights<at::Tensor>& weigh
 template <class T>
 typename BlockTile<T>::Weights pointers_to(const BlockWeights<at::Tensor>& weights)
 {
-    return weights.map([](const at::Tensor& weight) { return weight.defined() ? weight.const_data_ptr<T>() : nullptr; });
+    return weights.map(
+        [](const at::Tensor& weight) { return weight.defined() ? weight.const_data_ptr<T>() : nullptr; });
 }
 
 /// An MLP's weights in one list: its two layers' and the activation's parameter, which is empty if it has none.
 inline std::vector<at::Tensor> weights_of(const FusedMlp& mlp)
 {
-    return {mlp.hidden, mlp.hidden_bias, mlp.out, mlp.out_bias, mlp.parameter.defined() ? mlp.parameter : mlp.hidden.new_empty({0})};
+    return {mlp.hidden, mlp.hidden_bias, mlp.out, mlp.out_bias,
+            mlp.parameter.defined() ? mlp.parameter : mlp.hidden.new_empty({0})};
 }
 inline constexpr std::size_t kNumMlpWeights = 5;
 

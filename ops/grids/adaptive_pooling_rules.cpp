@@ -60,13 +60,15 @@ struct AdaptivePooling {
     }
 };
 
-std::optional<AdaptivePooling> plan(const RuleCall& call, const at::Tensor& input, std::vector<std::int64_t> out, std::int64_t n)
+std::optional<AdaptivePooling> plan(const RuleCall& call, const at::Tensor& input, std::vector<std::int64_t> out,
+                                    std::int64_t n)
 {
     if (out.size() == 1) out.assign(n, out[0]);
     AdaptivePooling pooling;
     pooling.n = n;
     pooling.first = input.dim() - n;
-    if (static_cast<std::int64_t>(out.size()) != n || pooling.first < 1 || pooling.first > 2 || input.numel() == 0 || !input.is_floating_point()) {
+    if (static_cast<std::int64_t>(out.size()) != n || pooling.first < 1 || pooling.first > 2 || input.numel() == 0 ||
+        !input.is_floating_point()) {
         return std::nullopt;
     }
     if (*std::min_element(out.begin(), out.end()) < 1) return std::nullopt;
@@ -81,7 +83,8 @@ std::optional<AdaptivePooling> plan(const RuleCall& call, const at::Tensor& inpu
         cut.dim = pooling.first + i;
         cut.axis = (*axes)[cut.dim];
         if (is_whole(call, cut.axis)) {
-            if (cut.axis >= 0) pooling.output_layouts[cut.axis] = cut_layout(pooling.input_layouts[cut.axis], cut.dim, {out[i]});
+            if (cut.axis >= 0)
+                pooling.output_layouts[cut.axis] = cut_layout(pooling.input_layouts[cut.axis], cut.dim, {out[i]});
             continue;
         }
         cut.in = pooling.in[i];
@@ -94,11 +97,13 @@ std::optional<AdaptivePooling> plan(const RuleCall& call, const at::Tensor& inpu
             cut.outputs = {0, cut.out};
             pooling.output_layouts[cut.axis] = {};
         } else {
-            const auto extents = extents_by_boundary(*layout.extents, cut.out, [&](std::int64_t a) { return (2 * a * cut.out + cut.in) / (2 * cut.in); });
+            const auto extents = extents_by_boundary(
+                *layout.extents, cut.out, [&](std::int64_t a) { return (2 * a * cut.out + cut.in) / (2 * cut.in); });
             const auto outputs = ranges_of(extents);
             std::vector<Range> needed;
             for (const auto& range : outputs) {
-                needed.push_back(range.size() > 0 ? Range{cut.covered(range.begin).begin, cut.covered(range.end - 1).end} : Range{});
+                needed.push_back(
+                    range.size() > 0 ? Range{cut.covered(range.begin).begin, cut.covered(range.end - 1).end} : Range{});
             }
             pooling.output_layouts[cut.axis] = cut_layout(layout, cut.dim, extents);
             cut.exchange.emplace(call.device_mesh()->group(cut.axis), layout, std::move(needed));
@@ -131,7 +136,8 @@ void for_each_block(const AdaptivePooling& pooling, Block block, F&& f, std::siz
         if (held.size() == 0) continue;
         Block inner = block;
         inner.output = block.output.narrow(cut.dim, o - cut.outputs.begin, 1);
-        if (block.second_output.defined()) inner.second_output = block.second_output.narrow(cut.dim, o - cut.outputs.begin, 1);
+        if (block.second_output.defined())
+            inner.second_output = block.second_output.narrow(cut.dim, o - cut.outputs.begin, 1);
         inner.input = block.input.narrow(cut.dim, held.begin - cut.inputs.begin, held.size());
         inner.box[cut.dim - pooling.first] = held;
         inner.share *= static_cast<double>(held.size()) / static_cast<double>(covered.size());
@@ -161,7 +167,8 @@ void average(RuleCall& call)
     const auto size = block_size(*pooling);
     if (result.numel() > 0) {
         for_each_block(*pooling, {result, piece, pooling->box()}, [&](const Block& block) {
-            const auto mean = N == 2 ? at::_adaptive_avg_pool2d(block.input, size) : at::_adaptive_avg_pool3d(block.input, size);
+            const auto mean =
+                N == 2 ? at::_adaptive_avg_pool2d(block.input, size) : at::_adaptive_avg_pool3d(block.input, size);
             block.output.copy_(block.share == 1 ? mean : mean * block.share);
         });
     }
@@ -190,7 +197,8 @@ void average_backward(RuleCall& call)
     if (local.numel() > 0 && of_piece.numel() > 0) {
         for_each_block(*pooling, {local, of_piece, pooling->box()}, [&](const Block& block) {
             const auto part = block.share == 1 ? block.output : block.output * block.share;
-            block.input.add_(N == 2 ? at::_adaptive_avg_pool2d_backward(part, block.input) : at::_adaptive_avg_pool3d_backward(part, block.input));
+            block.input.add_(N == 2 ? at::_adaptive_avg_pool2d_backward(part, block.input)
+                                    : at::_adaptive_avg_pool3d_backward(part, block.input));
         });
     }
     call.finish({wrap(pooling->give_back(of_piece), spec)});
@@ -212,7 +220,8 @@ void largest(RuleCall& call)
     const auto size = block_size(*pooling);
     if (values.numel() > 0) {
         for_each_block(*pooling, {values, piece, pooling->box(), indices}, [&](const Block& block) {
-            const auto [value, index] = N == 2 ? at::adaptive_max_pool2d(block.input, size) : at::adaptive_max_pool3d(block.input, size);
+            const auto [value, index] =
+                N == 2 ? at::adaptive_max_pool2d(block.input, size) : at::adaptive_max_pool3d(block.input, size);
             const auto box_shape = block.input.sizes().slice(pooling->first).vec();
             block.output.copy_(value);
             block.second_output.copy_(indices_in_whole(index, block.box, box_shape, pooling->in));
@@ -243,8 +252,10 @@ void largest_backward(RuleCall& call)
 
 const RuleRegistration r_adaptive_average2("pooling", {"aten::_adaptive_avg_pool2d"}, average<2>);
 const RuleRegistration r_adaptive_average3("pooling", {"aten::_adaptive_avg_pool3d"}, average<3>);
-const RuleRegistration r_adaptive_average2_backward("pooling", {"aten::_adaptive_avg_pool2d_backward"}, average_backward<2>);
-const RuleRegistration r_adaptive_average3_backward("pooling", {"aten::_adaptive_avg_pool3d_backward"}, average_backward<3>);
+const RuleRegistration r_adaptive_average2_backward("pooling", {"aten::_adaptive_avg_pool2d_backward"},
+                                                    average_backward<2>);
+const RuleRegistration r_adaptive_average3_backward("pooling", {"aten::_adaptive_avg_pool3d_backward"},
+                                                    average_backward<3>);
 const RuleRegistration r_largest2("pooling", {"aten::adaptive_max_pool2d"}, largest<2>);
 const RuleRegistration r_largest3("pooling", {"aten::adaptive_max_pool3d"}, largest<3>);
 const RuleRegistration r_largest2_backward("pooling", {"aten::adaptive_max_pool2d_backward"}, largest_backward<2>);

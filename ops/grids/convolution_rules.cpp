@@ -41,8 +41,8 @@ public:
     AxisLayouts sum_layouts() const;
 
     at::Tensor forward(const at::Tensor& local_input, const at::Tensor& weight, const at::Tensor& bias) const;
-    std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& gradient, const at::Tensor& local_input, const at::Tensor& weight, bool wants_input,
-                                                bool wants_weight) const;
+    std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& gradient, const at::Tensor& local_input,
+                                                const at::Tensor& weight, bool wants_input, bool wants_weight) const;
 
 private:
     void plan(const RuleCall& call, const std::vector<std::int64_t>& axis_of_dim);
@@ -80,7 +80,9 @@ Convolution::Convolution(const RuleCall& call, at::Tensor input, at::Tensor weig
     const auto at_least = [](const std::vector<std::int64_t>& list, std::int64_t least) {
         return std::all_of(list.begin(), list.end(), [&](std::int64_t value) { return value >= least; });
     };
-    if (!at_least(stride_, 1) || !at_least(padding_, 0) || !at_least(dilation_, 1) || !at_least(output_padding_, 0) || groups_ < 1) return;
+    if (!at_least(stride_, 1) || !at_least(padding_, 0) || !at_least(dilation_, 1) || !at_least(output_padding_, 0) ||
+        groups_ < 1)
+        return;
     out_channels_ = transposed_ ? weight.size(1) * groups_ : weight.size(0);
     const auto in_channels = transposed_ ? weight.size(0) : weight.size(1) * groups_;
     if (input.size(1) != in_channels || weight.size(0) % groups_ != 0) return;
@@ -134,17 +136,20 @@ void Convolution::plan(const RuleCall& call, const std::vector<std::int64_t>& ax
             const auto begin = ceil_div(outputs.begin + window.padding - window.reach(), window.stride);
             return {begin, std::max(begin, floor_div(outputs.end - 1 + window.padding, window.stride) + 1)};
         };
-        const auto extents =
-            transposed_
-                ? extents_by_boundary(*in.extents, out_size,
-                                      [&](std::int64_t a) { return a * window.stride - window.padding + ceil_div(window.reach() + 1 - window.stride, 2); })
-                : window.out_extents(*in.extents);
+        const auto extents = transposed_
+                                 ? extents_by_boundary(*in.extents, out_size,
+                                                       [&](std::int64_t a) {
+                                                           return a * window.stride - window.padding +
+                                                                  ceil_div(window.reach() + 1 - window.stride, 2);
+                                                       })
+                                 : window.out_extents(*in.extents);
         const auto outputs = ranges_of(extents);
         std::vector<Range> needed;
         for (const auto& range : outputs) needed.push_back(clip(read(range), in_size).inside);
 
         const auto me = call.coordinate(axis);
-        ConvolvedDim cut{dim, in, cut_layout(in, dim, extents), RangeExchange(call.device_mesh()->group(axis), in, std::move(needed)), outputs[me]};
+        ConvolvedDim cut{dim, in, cut_layout(in, dim, extents),
+                         RangeExchange(call.device_mesh()->group(axis), in, std::move(needed)), outputs[me]};
         if (transposed_) {
             cut.shift = cut.exchange.needed().begin * window.stride - window.padding;
         } else {
@@ -210,12 +215,14 @@ at::Tensor Convolution::forward(const at::Tensor& local_input, const at::Tensor&
     const auto shape = local_output_shape(local_input);
     if (c10::multiply_integers(shape) == 0) return at::empty(shape, local_input.options());
     if (!transposed_ || cuts_.empty()) {
-        return at::convolution(piece, weight, bias, stride_, local_padding_, dilation_, transposed_, local_output_padding_, groups_);
+        return at::convolution(piece, weight, bias, stride_, local_padding_, dilation_, transposed_,
+                               local_output_padding_, groups_);
     }
 
     auto result = piece.numel() == 0
                       ? at::zeros(shape, local_input.options())  // outputs between the inputs get only the bias
-                      : at::constant_pad_nd(at::convolution(piece, weight, {}, stride_, local_padding_, dilation_, true, local_output_padding_, groups_),
+                      : at::constant_pad_nd(at::convolution(piece, weight, {}, stride_, local_padding_, dilation_, true,
+                                                            local_output_padding_, groups_),
                                             computed_padding());
     if (bias.defined()) {
         std::vector<std::int64_t> channels(n_ + 1, 1);
@@ -225,12 +232,14 @@ at::Tensor Convolution::forward(const at::Tensor& local_input, const at::Tensor&
     return result;
 }
 
-std::tuple<at::Tensor, at::Tensor> Convolution::backward(const at::Tensor& gradient, const at::Tensor& local_input, const at::Tensor& weight, bool wants_input,
+std::tuple<at::Tensor, at::Tensor> Convolution::backward(const at::Tensor& gradient, const at::Tensor& local_input,
+                                                         const at::Tensor& weight, bool wants_input,
                                                          bool wants_weight) const
 {
     // The input's gradient does not depend on the input's values, so that no inputs of other ranks are needed.
     const auto piece_shape = borrowed_shape(local_input);
-    const auto piece = wants_weight || cuts_.empty() ? borrow(local_input) : at::empty(piece_shape, local_input.options());
+    const auto piece =
+        wants_weight || cuts_.empty() ? borrow(local_input) : at::empty(piece_shape, local_input.options());
     at::Tensor of_piece, of_weight;
     if (gradient.numel() == 0 || piece.numel() == 0) {
         if (wants_input) of_piece = at::zeros(piece_shape, local_input.options());
@@ -242,8 +251,9 @@ std::tuple<at::Tensor, at::Tensor> Convolution::backward(const at::Tensor& gradi
             for (auto& amount : pad) amount = -amount;
             of_computed = at::constant_pad_nd(gradient, pad);
         }
-        std::tie(of_piece, of_weight, std::ignore) = at::convolution_backward(of_computed, piece, weight, c10::nullopt, stride_, local_padding_, dilation_,
-                                                                              transposed_, local_output_padding_, groups_, {wants_input, wants_weight, false});
+        std::tie(of_piece, of_weight, std::ignore) =
+            at::convolution_backward(of_computed, piece, weight, c10::nullopt, stride_, local_padding_, dilation_,
+                                     transposed_, local_output_padding_, groups_, {wants_input, wants_weight, false});
     }
     if (wants_input) {
         for (auto cut = cuts_.rbegin(); cut != cuts_.rend(); ++cut) {
@@ -280,7 +290,9 @@ SpecPtr output_spec(const RuleCall& call, const SpecPtr& input, const at::Tensor
     AxisLayouts axes;
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         const auto& layout = input->axes[axis];
-        if (!layout.is_shard() || !is_whole(call, axis) || layout.extents->front() == local_output.size(layout.placement.dim)) continue;
+        if (!layout.is_shard() || !is_whole(call, axis) ||
+            layout.extents->front() == local_output.size(layout.placement.dim))
+            continue;
         if (axes.empty()) axes = input->axes;
         axes[axis] = cut_layout(layout, layout.placement.dim, {local_output.size(layout.placement.dim)});
     }
@@ -325,7 +337,8 @@ void convolution_backward(RuleCall& call)
     const auto local_input = local_of(with_layouts(call, input, rule.input_layouts()));
     const auto local_weight = local_of(with_layouts(call, weight, AxisLayouts(call.num_axes())));
     const auto local_gradient = local_of(with_layouts(call, gradient, rule.output_layouts()));
-    const auto [of_input, of_weight] = rule.backward(local_gradient, local_input, local_weight, wants_input, wants_weight);
+    const auto [of_input, of_weight] =
+        rule.backward(local_gradient, local_input, local_weight, wants_input, wants_weight);
 
     torch::jit::Stack results(3, at::Tensor());
     const auto sums = call.spec(rule.sum_layouts());

@@ -111,7 +111,8 @@ std::vector<at::Tensor> of_averages(const RuleCall& call)
     const auto stride = call.arg(3).toIntVector().empty() ? kernel : one_a_dim(call.arg(3), 3);
     const auto divisor = call.arg(7).toOptional<std::int64_t>();
     auto result = adjoint(call.tensor(0), last_sizes(call.tensor(1), 3), [&](const at::Tensor& inputs, std::int64_t i) {
-        return at::avg_pool3d(inputs, only(3, i, kernel[i], 1), only(3, i, stride[i], 1), only(3, i, padding[i], 0), call.arg(5).toBool(), call.arg(6).toBool(),
+        return at::avg_pool3d(inputs, only(3, i, kernel[i], 1), only(3, i, stride[i], 1), only(3, i, padding[i], 0),
+                              call.arg(5).toBool(), call.arg(6).toBool(),
                               divisor ? std::optional<std::int64_t>(1) : std::nullopt);
     });
     return {divisor ? result.div_(static_cast<double>(*divisor)) : result};
@@ -127,13 +128,17 @@ std::vector<at::Tensor> of_largest(const RuleCall& call)
     return {scatter_to_box(call.tensor(0), call.tensor(kIndices), plane, in)};
 }
 
-const FixedOrderRegistration f_interpolation({"aten::upsample_linear1d_backward", "aten::upsample_bilinear2d_backward", "aten::upsample_trilinear3d_backward",
-                                              "aten::upsample_bicubic2d_backward", "aten::_upsample_bilinear2d_aa_backward",
-                                              "aten::_upsample_bicubic2d_aa_backward"},
-                                             of_interpolation);
-const FixedOrderRegistration f_padding1({"aten::reflection_pad1d_backward", "aten::replication_pad1d_backward"}, of_padding<1>);
-const FixedOrderRegistration f_padding2({"aten::reflection_pad2d_backward", "aten::replication_pad2d_backward"}, of_padding<2>);
-const FixedOrderRegistration f_padding3({"aten::reflection_pad3d_backward", "aten::replication_pad3d_backward"}, of_padding<3>);
+const FixedOrderRegistration
+    f_interpolation({"aten::upsample_linear1d_backward", "aten::upsample_bilinear2d_backward",
+                     "aten::upsample_trilinear3d_backward", "aten::upsample_bicubic2d_backward",
+                     "aten::_upsample_bilinear2d_aa_backward", "aten::_upsample_bicubic2d_aa_backward"},
+                    of_interpolation);
+const FixedOrderRegistration f_padding1({"aten::reflection_pad1d_backward", "aten::replication_pad1d_backward"},
+                                        of_padding<1>);
+const FixedOrderRegistration f_padding2({"aten::reflection_pad2d_backward", "aten::replication_pad2d_backward"},
+                                        of_padding<2>);
+const FixedOrderRegistration f_padding3({"aten::reflection_pad3d_backward", "aten::replication_pad3d_backward"},
+                                        of_padding<3>);
 const FixedOrderRegistration f_to_size2({"aten::_adaptive_avg_pool2d_backward"}, of_averages_to_a_size<2>);
 const FixedOrderRegistration f_to_size3({"aten::_adaptive_avg_pool3d_backward"}, of_averages_to_a_size<3>);
 const FixedOrderRegistration f_averages({"aten::avg_pool3d_backward"}, of_averages);

@@ -8,7 +8,8 @@
 
 namespace meshard {
 
-std::optional<std::vector<std::int64_t>> cut_axes(const AxisLayouts& layouts, std::int64_t num_dims, std::int64_t first_spatial)
+std::optional<std::vector<std::int64_t>> cut_axes(const AxisLayouts& layouts, std::int64_t num_dims,
+                                                  std::int64_t first_spatial)
 {
     std::vector<std::int64_t> axes(num_dims, -1);
     for (std::size_t a = 0; a < layouts.size(); ++a) {
@@ -38,7 +39,8 @@ AxisLayout cut_layout(const AxisLayout& like, std::int64_t dim, Extents extents)
     return {Shard(dim), std::make_shared<Extents>(std::move(extents)), 1};
 }
 
-Extents extents_by_boundary(const Extents& in, std::int64_t out, const std::function<std::int64_t(std::int64_t)>& boundary)
+Extents extents_by_boundary(const Extents& in, std::int64_t out,
+                            const std::function<std::int64_t(std::int64_t)>& boundary)
 {
     const auto total = std::accumulate(in.begin(), in.end(), std::int64_t{0});
     Extents extents;
@@ -61,7 +63,8 @@ Range SlidingWindow::window(const Range& outputs) const
 
 Extents SlidingWindow::out_extents(const Extents& in_extents) const
 {
-    return extents_by_boundary(in_extents, out, [this](std::int64_t a) { return ceil_div(a + padding - reach() / 2, stride); });
+    return extents_by_boundary(in_extents, out,
+                               [this](std::int64_t a) { return ceil_div(a + padding - reach() / 2, stride); });
 }
 
 Clipped clip(const Range& range, std::int64_t size)

@@ -13,7 +13,8 @@ namespace meshard {
 
 /// The axis that cuts each dimension of a tensor with these layouts, -1 for none. Returns nothing if a dimension from
 /// `first_spatial` on is cut in blocks, or one is cut twice: grid neighbours are then not on neighbouring ranks.
-std::optional<std::vector<std::int64_t>> cut_axes(const AxisLayouts& layouts, std::int64_t num_dims, std::int64_t first_spatial);
+std::optional<std::vector<std::int64_t>> cut_axes(const AxisLayouts& layouts, std::int64_t num_dims,
+                                                  std::int64_t first_spatial);
 
 /// An argument with one number for each of `n` dimensions, or one number for all.
 std::vector<std::int64_t> one_a_dim(const c10::IValue& value, std::int64_t n);
@@ -27,7 +28,8 @@ AxisLayout cut_layout(const AxisLayout& like, std::int64_t dim, Extents extents)
 /// Extents of an output with `out` entries: a boundary between two ranks at entry a of the input becomes one at
 /// `boundary(a)`, which must not decrease with a; values outside the output are clamped. The first and the last rank
 /// that own entries extend to the ends.
-Extents extents_by_boundary(const Extents& in, std::int64_t out, const std::function<std::int64_t(std::int64_t)>& boundary);
+Extents extents_by_boundary(const Extents& in, std::int64_t out,
+                            const std::function<std::int64_t(std::int64_t)>& boundary);
 
 /// floor(a / b) and the smallest integer that is not less than a / b; b > 0, a of any sign.
 constexpr std::int64_t floor_div(std::int64_t a, std::int64_t b)
@@ -39,7 +41,8 @@ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b)
     return a / b + (a % b > 0);
 }
 
-/// The windows of a convolution or a pooling along one dimension: output o reads the inputs o * stride - padding + k * dilation, k < kernel.
+/// The windows of a convolution or a pooling along one dimension: output o reads the inputs o * stride - padding + k *
+/// dilation, k < kernel.
 struct SlidingWindow {
     std::int64_t in = 0, out = 0;
     std::int64_t kernel = 1, stride = 1, padding = 0, dilation = 1;

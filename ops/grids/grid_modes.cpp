@@ -47,9 +47,10 @@ void require_modes(const char* where, at::IntArrayRef sizes, at::IntArrayRef num
         fits = num_modes[a] >= 1 && num_modes[a] <= most;
     }
     if (fits) return;
-    throw InvalidInput(fmt::format("{}: modes {} cannot be kept of a grid of shape {}; it is (batch, channels, n_1, ..., n_d), with 1 "
-                                   "to n_a modes along each direction, along the last one 1 to n_d / 2 + 1.",
-                                   where, c10::str(num_modes), c10::str(sizes)));
+    throw InvalidInput(
+        fmt::format("{}: modes {} cannot be kept of a grid of shape {}; it is (batch, channels, n_1, ..., n_d), with 1 "
+                    "to n_a modes along each direction, along the last one 1 to n_d / 2 + 1.",
+                    where, c10::str(num_modes), c10::str(sizes)));
 }
 
 /// The layout in which a grid is transformed: its own, with pending sums reduced and directions gathered whose parts
@@ -77,7 +78,9 @@ Directions directions_of(at::IntArrayRef sizes, const SpecPtr& spec, at::IntArra
 {
     Directions directions;
     for (std::size_t a = 0; a < num_modes.size(); ++a) {
-        Direction direction{.dim = kFirst + static_cast<std::int64_t>(a), .num_modes = num_modes[a], .is_last = a + 1 == num_modes.size()};
+        Direction direction{.dim = kFirst + static_cast<std::int64_t>(a),
+                            .num_modes = num_modes[a],
+                            .is_last = a + 1 == num_modes.size()};
         direction.size = direction.count = sizes[direction.dim];
         const auto axis = spec ? spec->axis_of_dim(direction.dim) : -1;
         if (axis >= 0 && spec->device_mesh->size(axis) > 1) {
@@ -149,8 +152,9 @@ SpecPtr shared_modes_spec(const at::Tensor& grid, const SpecPtr& spec, at::IntAr
     const auto axis = axis_of_directions(grid);
     const auto num_ranks = axis < 0 ? 1 : spec->device_mesh->size(axis);
     if (axis < 0 || num_ranks != static_cast<std::int64_t>(shares.size())) {
-        throw InvalidInput(
-            fmt::format("grid_modes: the modes are cut among {} ranks, and the grid among {}. Cut both among the same ranks.", shares.size(), num_ranks));
+        throw InvalidInput(fmt::format(
+            "grid_modes: the modes are cut among {} ranks, and the grid among {}. Cut both among the same ranks.",
+            shares.size(), num_ranks));
     }
     auto axes = modes_spec(spec)->axes;
     axes[axis] = {Shard(grid.dim() - 1), std::make_shared<const Extents>(shares.vec()), 1};
@@ -167,7 +171,10 @@ at::Tensor transform_matrix(const Direction& direction, const at::TensorOptions&
     if (!direction.is_last) modes = at::cat({modes, modes + (direction.size - direction.num_modes)});
     const auto entries = at::arange(direction.begin, direction.begin + direction.count, whole);
     const auto phases = (modes.unsqueeze(1) * entries).remainder(direction.size).flatten();
-    return at::polar(at::ones_like(turn), turn).index_select(0, phases).view({direction.num_kept(), direction.count}).to(options.dtype());
+    return at::polar(at::ones_like(turn), turn)
+        .index_select(0, phases)
+        .view({direction.num_kept(), direction.count})
+        .to(options.dtype());
 }
 
 /// Multiplies the vectors of `x` along `dim` by the matrix.
@@ -194,21 +201,24 @@ std::vector<std::int64_t> shape_with(const at::Tensor& tensor, const Directions&
 at::Tensor transformed(const at::Tensor& local, const Directions& directions)
 {
     if (local.numel() == 0)  // FFTs do not accept empty tensors
-        return at::zeros(shape_with(local, directions, [](const Direction& direction) { return direction.num_kept(); }), complex_options(local));
+        return at::zeros(shape_with(local, directions, [](const Direction& direction) { return direction.num_kept(); }),
+                         complex_options(local));
     auto x = local.scalar_type() == at::kDouble ? local : local.to(at::kFloat);
     for (auto direction = directions.rbegin(); direction != directions.rend(); ++direction) {
         const auto m = direction->num_modes;
         if (direction->is_cut) {
             const auto matrix = transform_matrix(*direction, complex_options(local));
             if (direction->is_last)
-                x = at::complex(product_along(at::real(matrix), x, direction->dim), product_along(at::imag(matrix), x, direction->dim));
+                x = at::complex(product_along(at::real(matrix), x, direction->dim),
+                                product_along(at::imag(matrix), x, direction->dim));
             else
                 x = product_along(matrix, x, direction->dim);
         } else if (direction->is_last) {
             x = at::fft_rfft(x, std::nullopt, direction->dim).narrow(direction->dim, 0, m);
         } else {
             x = at::fft_fft(x, std::nullopt, direction->dim);
-            x = at::cat({x.narrow(direction->dim, 0, m), x.narrow(direction->dim, direction->size - m, m)}, direction->dim);
+            x = at::cat({x.narrow(direction->dim, 0, m), x.narrow(direction->dim, direction->size - m, m)},
+                        direction->dim);
         }
     }
     return x.contiguous();
@@ -218,14 +228,16 @@ at::Tensor transformed(const at::Tensor& local, const Directions& directions)
 at::Tensor transformed_back(const at::Tensor& modes, const Directions& directions)
 {
     const auto shape = shape_with(modes, directions, [](const Direction& direction) { return direction.count; });
-    if (c10::multiply_integers(shape) == 0) return at::zeros(shape, modes.options().dtype(c10::toRealValueType(modes.scalar_type())));
+    if (c10::multiply_integers(shape) == 0)
+        return at::zeros(shape, modes.options().dtype(c10::toRealValueType(modes.scalar_type())));
     auto y = modes;
     for (const auto& direction : directions) {
         const auto m = direction.num_modes, n = direction.size;
         if (direction.is_cut) {
             const auto back = transform_matrix(direction, y.options()).conj_physical().t();  // (entries, modes)
             if (direction.is_last)
-                y = product_along(at::real(back), at::real(y), direction.dim) - product_along(at::imag(back), at::imag(y), direction.dim);
+                y = product_along(at::real(back), at::real(y), direction.dim) -
+                    product_along(at::imag(back), at::imag(y), direction.dim);
             else
                 y = product_along(back, y, direction.dim);
         } else if (direction.is_last) {
@@ -253,14 +265,16 @@ at::Tensor inverse_factors(const Directions& directions, const at::Tensor& modes
     double cells = 1;
     for (const auto& direction : directions) cells *= static_cast<double>(direction.size);
     const auto& last = directions.back();
-    auto factors = at::full({last.num_modes}, 2 / cells, modes.options().dtype(c10::toRealValueType(modes.scalar_type())));
+    auto factors =
+        at::full({last.num_modes}, 2 / cells, modes.options().dtype(c10::toRealValueType(modes.scalar_type())));
     factors[0] = 1 / cells;
     if (2 * (last.num_modes - 1) == last.size) factors[last.num_modes - 1] = 1 / cells;
     return factors;
 }
 
 struct GridModes : torch::autograd::Function<GridModes> {
-    static at::Tensor forward(AutogradContext* context, const at::Tensor& grid, std::vector<std::int64_t> num_modes, const std::vector<std::int64_t>& shares)
+    static at::Tensor forward(AutogradContext* context, const at::Tensor& grid, std::vector<std::int64_t> num_modes,
+                              const std::vector<std::int64_t>& shares)
     {
         const auto spec = transformed_spec(grid);
         const auto of_modes = shared_modes_spec(grid, spec, shares);
@@ -277,12 +291,16 @@ struct GridModes : torch::autograd::Function<GridModes> {
         const auto spec = transformed_spec(grid);
         const auto directions = directions_of(grid.sizes(), spec, context->saved_data["num_modes"].toIntVector());
         reduce_partials(gradients);
-        return {wrapped(transformed_back(local_in(gradients[0], modes_spec(spec)), directions).to(grid.scalar_type()), spec), {}, {}};
+        return {wrapped(transformed_back(local_in(gradients[0], modes_spec(spec)), directions).to(grid.scalar_type()),
+                        spec),
+                {},
+                {}};
     }
 };
 
 struct GridFromModes : torch::autograd::Function<GridFromModes> {
-    static at::Tensor forward(AutogradContext* context, const at::Tensor& modes, const at::Tensor& like, std::vector<std::int64_t> num_modes)
+    static at::Tensor forward(AutogradContext* context, const at::Tensor& modes, const at::Tensor& like,
+                              std::vector<std::int64_t> num_modes)
     {
         const auto spec = transformed_spec(like);
         const auto directions = directions_of(like.sizes(), spec, num_modes);
@@ -292,7 +310,8 @@ struct GridFromModes : torch::autograd::Function<GridFromModes> {
         const auto axis = axis_of_directions(modes);
         context->saved_data["shares"] = axis < 0 ? Extents() : *spec_of(modes)->axes[axis].extents;
         context->saved_data["num_modes"] = std::move(num_modes);
-        return wrapped(transformed_back(local * inverse_factors(directions, local), directions).to(like.scalar_type()), spec);
+        return wrapped(transformed_back(local * inverse_factors(directions, local), directions).to(like.scalar_type()),
+                       spec);
     }
 
     static variable_list backward(AutogradContext* context, variable_list gradients)
@@ -308,7 +327,8 @@ struct GridFromModes : torch::autograd::Function<GridFromModes> {
         auto factors = inverse_factors(directions, modes);
         if (!shares.empty()) {
             const auto axis = of_modes->axis_of_dim(modes.dim() - 1);
-            factors = narrow_to_shard(factors, {Shard(0), of_modes->axes[axis].extents, 1}, of_modes->device_mesh->coordinate(axis));
+            factors = narrow_to_shard(factors, {Shard(0), of_modes->axes[axis].extents, 1},
+                                      of_modes->device_mesh->coordinate(axis));
         }
         return {wrapped(modes * factors, of_modes), {}, {}};
     }
@@ -337,8 +357,8 @@ at::Tensor grid_from_modes(const at::Tensor& modes, const at::Tensor& like, at::
     for (std::size_t a = 0; fits && a < num_modes.size(); ++a)
         fits = modes.size(kFirst + static_cast<std::int64_t>(a)) == (a + 1 == num_modes.size() ? 1 : 2) * num_modes[a];
     if (!fits)
-        throw InvalidInput(fmt::format("grid_from_modes: modes of shape {} are not modes {} of a grid of shape {}.", c10::str(modes.sizes()),
-                                       c10::str(num_modes), c10::str(like.sizes())));
+        throw InvalidInput(fmt::format("grid_from_modes: modes of shape {} are not modes {} of a grid of shape {}.",
+                                       c10::str(modes.sizes()), c10::str(num_modes), c10::str(like.sizes())));
     return GridFromModes::apply(modes, like, num_modes.vec());
 }
 

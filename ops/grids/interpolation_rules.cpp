@@ -31,8 +31,8 @@ Mode mode_of(std::string_view name)
 
 /// The input entry that each output of the operator takes along a dimension of `in` entries, with size one in the other
 /// dimensions. Found by calling the operator, since its rounding depends on type and device.
-std::vector<std::int64_t> nearest_sources(Mode mode, std::int64_t n, std::int64_t i, std::int64_t in, std::int64_t out, std::optional<double> scale,
-                                          const at::TensorOptions& options)
+std::vector<std::int64_t> nearest_sources(Mode mode, std::int64_t n, std::int64_t i, std::int64_t in, std::int64_t out,
+                                          std::optional<double> scale, const at::TensorOptions& options)
 {
     // Numbers below 128 are exact in every floating type: an index is interpolated digit by digit.
     constexpr std::int64_t kBase = 128;
@@ -42,21 +42,26 @@ std::vector<std::int64_t> nearest_sources(Mode mode, std::int64_t n, std::int64_
     size[i] = out;
     std::vector<at::Tensor> digits;
     const auto index = at::arange(in, at::kLong);
-    for (std::int64_t unit = 1; unit == 1 || unit < in; unit *= kBase) digits.push_back(index.floor_divide(unit).remainder(kBase).view(shape));
+    for (std::int64_t unit = 1; unit == 1 || unit < in; unit *= kBase)
+        digits.push_back(index.floor_divide(unit).remainder(kBase).view(shape));
     const auto probe = at::cat(digits, 1).to(options);
     std::vector<std::optional<double>> scales(n);
     scales[i] = scale;
     const bool exact = mode == Mode::NearestExact;
     at::Tensor taken;
-    if (n == 1) taken = exact ? at::_upsample_nearest_exact1d(probe, size, scales[0]) : at::upsample_nearest1d(probe, size, scales[0]);
+    if (n == 1)
+        taken = exact ? at::_upsample_nearest_exact1d(probe, size, scales[0])
+                      : at::upsample_nearest1d(probe, size, scales[0]);
     if (n == 2) {
-        taken = exact ? at::_upsample_nearest_exact2d(probe, size, scales[0], scales[1]) : at::upsample_nearest2d(probe, size, scales[0], scales[1]);
+        taken = exact ? at::_upsample_nearest_exact2d(probe, size, scales[0], scales[1])
+                      : at::upsample_nearest2d(probe, size, scales[0], scales[1]);
     }
     if (n == 3) {
         taken = exact ? at::_upsample_nearest_exact3d(probe, size, scales[0], scales[1], scales[2])
                       : at::upsample_nearest3d(probe, size, scales[0], scales[1], scales[2]);
     }
-    const auto numbers = taken.to(at::TensorOptions(at::kCPU).dtype(at::kLong)).reshape({static_cast<std::int64_t>(digits.size()), out});
+    const auto numbers =
+        taken.to(at::TensorOptions(at::kCPU).dtype(at::kLong)).reshape({static_cast<std::int64_t>(digits.size()), out});
     std::vector<std::int64_t> sources(out, 0);
     std::int64_t unit = 1;
     for (std::size_t d = 0; d < digits.size(); ++d, unit *= kBase) {
@@ -67,13 +72,15 @@ std::vector<std::int64_t> nearest_sources(Mode mode, std::int64_t n, std::int64_
 }
 
 /// `nearest_sources`, cached for each device: the host waits for the result.
-std::vector<std::int64_t> known_sources(Mode mode, std::int64_t n, std::int64_t i, std::int64_t in, std::int64_t out, std::optional<double> scale,
-                                        const at::TensorOptions& options)
+std::vector<std::int64_t> known_sources(Mode mode, std::int64_t n, std::int64_t i, std::int64_t in, std::int64_t out,
+                                        std::optional<double> scale, const at::TensorOptions& options)
 {
-    using Question = std::tuple<Mode, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::optional<double>, std::string>;
+    using Question =
+        std::tuple<Mode, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::optional<double>, std::string>;
     static std::mutex mutex;
     static std::map<Question, std::vector<std::int64_t>> known;
-    const Question question{mode, n, i, in, out, scale, options.device().str() + c10::toString(c10::typeMetaToScalarType(options.dtype()))};
+    const Question question{
+        mode, n, i, in, out, scale, options.device().str() + c10::toString(c10::typeMetaToScalarType(options.dtype()))};
     {
         const std::lock_guard lock(mutex);
         if (const auto found = known.find(question); found != known.end()) return found->second;
@@ -95,7 +102,8 @@ Taps weighted_taps(Mode mode, std::int64_t in, std::int64_t out, bool align_corn
     for (std::int64_t o = 0; o < out; ++o) {
         if (mode == Mode::Linear) {
             T first, second;
-            at::native::compute_source_index_and_lambda(taps.index[0][o], taps.index[1][o], first, second, ratio, o, in, out, align_corners);
+            at::native::compute_source_index_and_lambda(taps.index[0][o], taps.index[1][o], first, second, ratio, o, in,
+                                                        out, align_corners);
             taps.weight[0][o] = first;
             taps.weight[1][o] = second;
             continue;
@@ -120,8 +128,10 @@ struct Interpolation {
 };
 
 /// `layouts` are those of the input. Returns nothing if they, or the arguments, are left to the general rule.
-std::optional<Interpolation> plan(const RuleCall& call, c10::IntArrayRef in, c10::IntArrayRef out, const AxisLayouts& layouts, bool align_corners,
-                                  const std::vector<std::optional<double>>& scales, const at::TensorOptions& options, bool backward)
+std::optional<Interpolation> plan(const RuleCall& call, c10::IntArrayRef in, c10::IntArrayRef out,
+                                  const AxisLayouts& layouts, bool align_corners,
+                                  const std::vector<std::optional<double>>& scales, const at::TensorOptions& options,
+                                  bool backward)
 {
     const auto n = static_cast<std::int64_t>(out.size());
     if (static_cast<std::int64_t>(in.size()) != n + 2 || n < 1 || n > 3) return std::nullopt;
@@ -154,7 +164,8 @@ std::optional<Interpolation> plan(const RuleCall& call, c10::IntArrayRef in, c10
         } else {
             taps = {from, to, {known_sources(mode, n, i, from, to, scales[i], options)}, {}};
         }
-        plan.cut.emplace_back(call, axis, layouts[axis], std::move(taps), [=](std::int64_t a) { return (2 * a * to + from) / (2 * from); });
+        plan.cut.emplace_back(call, axis, layouts[axis], std::move(taps),
+                              [=](std::int64_t a) { return (2 * a * to + from) / (2 * from); });
         plan.output_layouts[axis] = plan.cut.back().output_layout();
     }
     return plan;
@@ -190,7 +201,8 @@ void interpolate(RuleCall& call)
     const auto n = static_cast<std::int64_t>(size.size());
     if (!input.is_floating_point() || call.num_args() < 2 + n) return gathered_rule(call);
     const auto options = options_of(call, 2, n);
-    const auto way = plan(call, input.sizes(), size, without_pending(layouts_of(call, input)), options.align_corners, options.scales, input.options(), false);
+    const auto way = plan(call, input.sizes(), size, without_pending(layouts_of(call, input)), options.align_corners,
+                          options.scales, input.options(), false);
     if (!way) return gathered_rule(call);
 
     call.reduce({input});
@@ -217,7 +229,9 @@ AxisLayouts input_layouts_of(const AxisLayouts& out, c10::IntArrayRef input_size
         if (!layout.is_shard() || layout.placement.dim < 2) continue;
         const auto dim = layout.placement.dim, from = output_size[dim - 2], to = input_size[dim];
         layout = {Shard(dim),
-                  std::make_shared<Extents>(extents_by_boundary(*layout.extents, to, [=](std::int64_t a) { return (2 * a * to + from) / (2 * from); })), 1};
+                  std::make_shared<Extents>(extents_by_boundary(
+                      *layout.extents, to, [=](std::int64_t a) { return (2 * a * to + from) / (2 * from); })),
+                  1};
     }
     return layouts;
 }
@@ -231,11 +245,13 @@ void interpolate_backward(RuleCall& call)
     const auto gradient = call.tensor(0);
     const auto out = call.arg(1).toIntVector(), in = call.arg(2).toIntVector();
     const auto n = static_cast<std::int64_t>(out.size());
-    if (!gradient.is_floating_point() || gradient.dim() != n + 2 || static_cast<std::int64_t>(in.size()) != n + 2) return gathered_rule(call);
+    if (!gradient.is_floating_point() || gradient.dim() != n + 2 || static_cast<std::int64_t>(in.size()) != n + 2)
+        return gathered_rule(call);
     const auto options = options_of(call, 3, n);
     const auto arriving = layouts_of(call, gradient);
     if (gradient.numel() == 0 || !cut_axes(arriving, n + 2, 2)) return gathered_rule(call);
-    const auto way = plan(call, in, out, input_layouts_of(arriving, in, out), options.align_corners, options.scales, gradient.options(), true);
+    const auto way = plan(call, in, out, input_layouts_of(arriving, in, out), options.align_corners, options.scales,
+                          gradient.options(), true);
     if (!way) return gathered_rule(call);
 
     call.reduce({gradient});
@@ -261,17 +277,19 @@ void interpolate_backward(RuleCall& call)
 }
 
 const RuleRegistration r_interpolate("interpolation",
-                                     {"aten::upsample_nearest1d", "aten::upsample_nearest2d", "aten::upsample_nearest3d", "aten::_upsample_nearest_exact1d",
-                                      "aten::_upsample_nearest_exact2d", "aten::_upsample_nearest_exact3d", "aten::upsample_linear1d",
-                                      "aten::upsample_bilinear2d", "aten::upsample_trilinear3d", "aten::upsample_bicubic2d"},
+                                     {"aten::upsample_nearest1d", "aten::upsample_nearest2d",
+                                      "aten::upsample_nearest3d", "aten::_upsample_nearest_exact1d",
+                                      "aten::_upsample_nearest_exact2d", "aten::_upsample_nearest_exact3d",
+                                      "aten::upsample_linear1d", "aten::upsample_bilinear2d",
+                                      "aten::upsample_trilinear3d", "aten::upsample_bicubic2d"},
                                      interpolate);
-const RuleRegistration r_interpolate_backward("interpolation",
-                                              {"aten::upsample_nearest1d_backward", "aten::upsample_nearest2d_backward", "aten::upsample_nearest3d_backward",
-                                               "aten::_upsample_nearest_exact1d_backward", "aten::_upsample_nearest_exact2d_backward",
-                                               "aten::_upsample_nearest_exact3d_backward", "aten::upsample_linear1d_backward",
-                                               "aten::upsample_bilinear2d_backward", "aten::upsample_trilinear3d_backward",
-                                               "aten::upsample_bicubic2d_backward"},
-                                              interpolate_backward);
+const RuleRegistration r_interpolate_backward(
+    "interpolation",
+    {"aten::upsample_nearest1d_backward", "aten::upsample_nearest2d_backward", "aten::upsample_nearest3d_backward",
+     "aten::_upsample_nearest_exact1d_backward", "aten::_upsample_nearest_exact2d_backward",
+     "aten::_upsample_nearest_exact3d_backward", "aten::upsample_linear1d_backward",
+     "aten::upsample_bilinear2d_backward", "aten::upsample_trilinear3d_backward", "aten::upsample_bicubic2d_backward"},
+    interpolate_backward);
 
 }  // namespace
 }  // namespace meshard

@@ -30,7 +30,8 @@ void constant_pad(RuleCall& call)
     for (std::size_t i = 0; i < pad.size(); i += 2) {
         const auto dim = num_dims - 1 - static_cast<std::int64_t>(i) / 2;
         // If more is cut off than exists, the operator throws its own error on every rank.
-        if (tensor.size(dim) + pad[i] + pad[i + 1] < 0 || -pad[i] > tensor.size(dim) || -pad[i + 1] > tensor.size(dim)) return gathered_rule(call);
+        if (tensor.size(dim) + pad[i] + pad[i + 1] < 0 || -pad[i] > tensor.size(dim) || -pad[i + 1] > tensor.size(dim))
+            return gathered_rule(call);
     }
     const auto axes = cut_axes(layouts, num_dims, 0);
     auto shape = local_of(tensor).sizes().vec();
@@ -51,7 +52,8 @@ void constant_pad(RuleCall& call)
             continue;
         }
         const auto in = layouts[axis];
-        const auto extents = extents_by_boundary(*in.extents, tensor.size(dim) + front + back, [&](std::int64_t a) { return a + front; });
+        const auto extents = extents_by_boundary(*in.extents, tensor.size(dim) + front + back,
+                                                 [&](std::int64_t a) { return a + front; });
         const auto me = call.coordinate(axis);
         const auto owned = ranges_of(*in.extents)[me], outputs = ranges_of(extents)[me];
         layouts[axis] = cut_layout(in, dim, extents);
@@ -61,7 +63,8 @@ void constant_pad(RuleCall& call)
     }
     call.reduce({tensor});
     const auto& local = local_of(tensor);
-    const auto result = c10::multiply_integers(shape) == 0 ? at::empty(shape, local.options()) : at::constant_pad_nd(local, pad, call.arg(2).toScalar());
+    const auto result = c10::multiply_integers(shape) == 0 ? at::empty(shape, local.options())
+                                                           : at::constant_pad_nd(local, pad, call.arg(2).toScalar());
     call.finish({wrap(result, call.spec(layouts))});
 }
 
@@ -86,7 +89,8 @@ struct EdgePadding {
     bool pads_uncut = false;
 };
 
-std::optional<EdgePadding> plan(const RuleCall& call, const at::Tensor& input, const std::vector<std::int64_t>& pad, Source source)
+std::optional<EdgePadding> plan(const RuleCall& call, const at::Tensor& input, const std::vector<std::int64_t>& pad,
+                                Source source)
 {
     const auto n = static_cast<std::int64_t>(pad.size()) / 2;
     const auto num_dims = input.dim();
@@ -104,12 +108,14 @@ std::optional<EdgePadding> plan(const RuleCall& call, const at::Tensor& input, c
         const auto axis = (*axes)[dim];
         if (is_whole(call, axis)) {
             padding.pads_uncut |= front > 0 || back > 0;
-            if (axis >= 0) padding.output_layouts[axis] = cut_layout(padding.input_layouts[axis], dim, {front + size + back});
+            if (axis >= 0)
+                padding.output_layouts[axis] = cut_layout(padding.input_layouts[axis], dim, {front + size + back});
             continue;
         }
         Taps taps{size, front + size + back, {{}}, {}};
         for (std::int64_t o = 0; o < taps.out; ++o) taps.index[0].push_back(source(o - front, size));
-        padding.cut.emplace_back(call, axis, padding.input_layouts[axis], std::move(taps), [=](std::int64_t a) { return a + front; });
+        padding.cut.emplace_back(call, axis, padding.input_layouts[axis], std::move(taps),
+                                 [=](std::int64_t a) { return a + front; });
         padding.output_layouts[axis] = padding.cut.back().output_layout();
         padding.uncut_pad[position] = padding.uncut_pad[position + 1] = 0;
     }
@@ -131,7 +137,8 @@ void edge_pad(RuleCall& call)
     if (!padding->pads_uncut) return call.finish({wrap(local, spec)});
     if (local.numel() == 0) {
         auto shape = local.sizes().vec();
-        for (std::size_t i = 0; i < padding->uncut_pad.size(); i += 2) shape[shape.size() - 1 - i / 2] += padding->uncut_pad[i] + padding->uncut_pad[i + 1];
+        for (std::size_t i = 0; i < padding->uncut_pad.size(); i += 2)
+            shape[shape.size() - 1 - i / 2] += padding->uncut_pad[i] + padding->uncut_pad[i + 1];
         return call.finish({wrap(at::empty(shape, local.options()), spec)});
     }
     call.arg(0) = local;
@@ -159,7 +166,8 @@ void edge_pad_backward(RuleCall& call)
             call.arg(1) = before;
             call.arg(2) = padding->uncut_pad;
             before = call.run_local()[0].toTensor();
-            for (auto map = padding->cut.rbegin(); map != padding->cut.rend(); ++map) before = map->apply_adjoint(before);
+            for (auto map = padding->cut.rbegin(); map != padding->cut.rend(); ++map)
+                before = map->apply_adjoint(before);
             return call.push({wrap(before, spec)});
         }
         local = before;
@@ -172,8 +180,10 @@ void edge_pad_backward(RuleCall& call)
 at::Tensor circular_pad(const at::Tensor& input, at::IntArrayRef pad)
 {
     const auto n = static_cast<std::int64_t>(pad.size()) / 2;
-    TORCH_CHECK(pad.size() % 2 == 0 && (input.dim() == n + 1 || input.dim() == n + 2), "Invalid padding size, expected an even number of amounts for ",
-                "the last dimensions of a tensor with one or two more; found ", pad.size(), " for ", input.dim(), " dimensions");
+    TORCH_CHECK(pad.size() % 2 == 0 && (input.dim() == n + 1 || input.dim() == n + 2),
+                "Invalid padding size, expected an even number of amounts for ",
+                "the last dimensions of a tensor with one or two more; found ", pad.size(), " for ", input.dim(),
+                " dimensions");
     auto result = input;
     for (auto dim = input.dim() - n; dim < input.dim(); ++dim) {
         const auto position = position_of(dim, input.dim());
@@ -181,7 +191,8 @@ at::Tensor circular_pad(const at::Tensor& input, at::IntArrayRef pad)
         // Negative amounts cut entries off.
         const auto begin = std::max<std::int64_t>(0, -front), end = size - std::max<std::int64_t>(0, -back);
         TORCH_CHECK(begin <= end, "Negative padding value is resulting in an empty dimension");
-        TORCH_CHECK(front <= end - begin && back <= end - begin, "Padding value causes wrapping around more than once.");
+        TORCH_CHECK(front <= end - begin && back <= end - begin,
+                    "Padding value causes wrapping around more than once.");
         std::vector<at::Tensor> pieces;
         if (front > 0) pieces.push_back(result.slice(dim, end - front, end));
         pieces.push_back(result.slice(dim, begin, end));
@@ -192,13 +203,19 @@ at::Tensor circular_pad(const at::Tensor& input, at::IntArrayRef pad)
 }
 
 const RuleRegistration r_constant("padding", {"aten::constant_pad_nd"}, constant_pad);
-const RuleRegistration r_reflection("padding", {"aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d"}, edge_pad<reflected>);
-const RuleRegistration r_replication("padding", {"aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d"}, edge_pad<repeated>);
+const RuleRegistration r_reflection("padding",
+                                    {"aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d"},
+                                    edge_pad<reflected>);
+const RuleRegistration r_replication("padding",
+                                     {"aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d"},
+                                     edge_pad<repeated>);
 const RuleRegistration r_reflection_backward("padding",
-                                             {"aten::reflection_pad1d_backward", "aten::reflection_pad2d_backward", "aten::reflection_pad3d_backward"},
+                                             {"aten::reflection_pad1d_backward", "aten::reflection_pad2d_backward",
+                                              "aten::reflection_pad3d_backward"},
                                              edge_pad_backward<reflected>);
 const RuleRegistration r_replication_backward("padding",
-                                              {"aten::replication_pad1d_backward", "aten::replication_pad2d_backward", "aten::replication_pad3d_backward"},
+                                              {"aten::replication_pad1d_backward", "aten::replication_pad2d_backward",
+                                               "aten::replication_pad3d_backward"},
                                               edge_pad_backward<repeated>);
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse2, library)

@@ -5,8 +5,8 @@
 
 namespace meshard {
 
-at::Tensor indices_in_whole(const at::Tensor& indices, const std::vector<Range>& box, const std::vector<std::int64_t>& padded,
-                            const std::vector<std::int64_t>& whole)
+at::Tensor indices_in_whole(const at::Tensor& indices, const std::vector<Range>& box,
+                            const std::vector<std::int64_t>& padded, const std::vector<std::int64_t>& whole)
 {
     auto rest = indices, result = at::zeros_like(indices);
     std::int64_t stride = 1;
@@ -19,7 +19,8 @@ at::Tensor indices_in_whole(const at::Tensor& indices, const std::vector<Range>&
     return result;
 }
 
-at::Tensor scatter_to_box(const at::Tensor& gradient, const at::Tensor& indices, const std::vector<Range>& box, const std::vector<std::int64_t>& whole)
+at::Tensor scatter_to_box(const at::Tensor& gradient, const at::Tensor& indices, const std::vector<Range>& box,
+                          const std::vector<std::int64_t>& whole)
 {
     const auto n = static_cast<std::int64_t>(box.size());
     auto rest = indices, position = at::zeros_like(indices);

@@ -73,13 +73,15 @@ bool has_empty_window(const SlidingWindow& window)
 }
 
 /// Returns nothing if the layout, or the arguments, are left to the general rule.
-std::optional<Pooling> plan(const RuleCall& call, const at::Tensor& input, std::int64_t n, const std::vector<std::int64_t>& kernel,
-                            std::vector<std::int64_t> stride, const std::vector<std::int64_t>& padding, const std::vector<std::int64_t>& dilation,
+std::optional<Pooling> plan(const RuleCall& call, const at::Tensor& input, std::int64_t n,
+                            const std::vector<std::int64_t>& kernel, std::vector<std::int64_t> stride,
+                            const std::vector<std::int64_t>& padding, const std::vector<std::int64_t>& dilation,
                             bool ceil_mode)
 {
     if (stride.empty()) stride = kernel;
     const auto num = static_cast<std::size_t>(n);
-    if (kernel.size() != num || stride.size() != num || padding.size() != num || dilation.size() != num) return std::nullopt;
+    if (kernel.size() != num || stride.size() != num || padding.size() != num || dilation.size() != num)
+        return std::nullopt;
     const auto first = input.dim() - n;
     if (first < 1 || first > 2 || input.numel() == 0) return std::nullopt;
 
@@ -93,10 +95,14 @@ std::optional<Pooling> plan(const RuleCall& call, const at::Tensor& input, std::
         dim.dim = first + i;
         auto& window = dim.window;
         window = {input.size(dim.dim), 0, kernel[i], stride[i], padding[i], dilation[i]};
-        if (window.kernel < 1 || window.stride < 1 || window.dilation < 1 || window.padding < 0 || window.padding > (window.reach() + 1) / 2) {
+        if (window.kernel < 1 || window.stride < 1 || window.dilation < 1 || window.padding < 0 ||
+            window.padding > (window.reach() + 1) / 2) {
             return std::nullopt;
         }
-        window.out = floor_div(window.in + 2 * window.padding - window.reach() - 1 + (ceil_mode ? window.stride - 1 : 0), window.stride) + 1;
+        window.out =
+            floor_div(window.in + 2 * window.padding - window.reach() - 1 + (ceil_mode ? window.stride - 1 : 0),
+                      window.stride) +
+            1;
         if (ceil_mode && (window.out - 1) * window.stride >= window.in + window.padding) --window.out;
         if (window.out < 1 || has_empty_window(window)) return std::nullopt;
 
@@ -104,7 +110,8 @@ std::optional<Pooling> plan(const RuleCall& call, const at::Tensor& input, std::
         if (is_whole(call, axis)) {
             dim.inputs = {0, window.in};
             dim.outputs = {0, window.out};
-            if (axis >= 0) pooling.output_layouts[axis] = cut_layout(pooling.input_layouts[axis], dim.dim, {window.out});
+            if (axis >= 0)
+                pooling.output_layouts[axis] = cut_layout(pooling.input_layouts[axis], dim.dim, {window.out});
         } else {
             const auto& in = pooling.input_layouts[axis];
             const auto extents = window.out_extents(*in.extents);
@@ -144,8 +151,9 @@ at::Tensor borrow(const Pooling& pooling, at::Tensor local, const at::Scalar& fi
 
 std::optional<Pooling> plan_max(const RuleCall& call, const at::Tensor& input, std::int64_t first_arg, std::int64_t n)
 {
-    return plan(call, input, n, one_a_dim(call.arg(first_arg), n), one_a_dim(call.arg(first_arg + 1), n), one_a_dim(call.arg(first_arg + 2), n),
-                one_a_dim(call.arg(first_arg + 3), n), call.arg(first_arg + 4).toBool());
+    return plan(call, input, n, one_a_dim(call.arg(first_arg), n), one_a_dim(call.arg(first_arg + 1), n),
+                one_a_dim(call.arg(first_arg + 2), n), one_a_dim(call.arg(first_arg + 3), n),
+                call.arg(first_arg + 4).toBool());
 }
 
 /// max_poolNd_with_indices(self, kernel_size, stride, padding, dilation, ceil_mode) -> output, indices into the whole's
@@ -192,7 +200,8 @@ void max_pool(RuleCall& call)
             values = values.narrow(dim.dim, begin, dim.outputs.size());
             indices = indices.narrow(dim.dim, begin, dim.outputs.size());
         }
-        const bool from_start = std::all_of(pooling->dims.begin(), pooling->dims.end(), [](const PoolDim& dim) { return dim.inputs.begin == 0; });
+        const bool from_start = std::all_of(pooling->dims.begin(), pooling->dims.end(),
+                                            [](const PoolDim& dim) { return dim.inputs.begin == 0; });
         if (!from_start || padded != whole) indices = indices_in_whole(indices, pooling->box(), padded, whole);
     }
     const auto spec = call.spec(pooling->output_layouts);
@@ -216,7 +225,8 @@ void max_pool_backward(RuleCall& call)
         call.arg(7) = local_indices;
         return call.run({call.spec(pooling->input_layouts)});
     }
-    const auto of_box = scatter_to_box(local_gradient, local_indices, pooling->box(), pooling->numbers(&SlidingWindow::in));
+    const auto of_box =
+        scatter_to_box(local_gradient, local_indices, pooling->box(), pooling->numbers(&SlidingWindow::in));
     call.finish({wrap(pooling->give_back(of_box), call.spec(pooling->input_layouts))});
 }
 
@@ -226,7 +236,8 @@ struct Divisor {
     at::Tensor tensor;
 };
 
-Divisor divisor_of(const Pooling& pooling, bool count_include_pad, const c10::IValue& override, const at::TensorOptions& options)
+Divisor divisor_of(const Pooling& pooling, bool count_include_pad, const c10::IValue& override,
+                   const at::TensorOptions& options)
 {
     if (!override.isNone()) return {override.toInt(), {}};
     Divisor divisor;
@@ -238,7 +249,8 @@ Divisor divisor_of(const Pooling& pooling, bool count_include_pad, const c10::IV
         for (auto o = dim.outputs.begin; o < dim.outputs.end; ++o) {
             const auto begin = o * window.stride - window.padding;
             const auto end = std::min(begin + window.kernel, window.in + window.padding);
-            const auto n = count_include_pad ? end - begin : std::min(end, window.in) - std::max<std::int64_t>(begin, 0);
+            const auto n =
+                count_include_pad ? end - begin : std::min(end, window.in) - std::max<std::int64_t>(begin, 0);
             count.push_back(std::max<std::int64_t>(n, 1));
             uniform = uniform && count.back() == count.front();
         }
@@ -249,16 +261,19 @@ Divisor divisor_of(const Pooling& pooling, bool count_include_pad, const c10::IV
     }
     divisor.tensor = at::ones({}, options);
     for (const auto& count : counts) {
-        divisor.tensor = divisor.tensor.unsqueeze(-1) * at::tensor(count, at::kLong).to(options.device(), options.dtype().toScalarType());
+        divisor.tensor = divisor.tensor.unsqueeze(-1) *
+                         at::tensor(count, at::kLong).to(options.device(), options.dtype().toScalarType());
     }
     return divisor;
 }
 
-std::optional<Pooling> plan_average(const RuleCall& call, const at::Tensor& input, std::int64_t first_arg, std::int64_t n)
+std::optional<Pooling> plan_average(const RuleCall& call, const at::Tensor& input, std::int64_t first_arg,
+                                    std::int64_t n)
 {
     if (!input.is_floating_point()) return std::nullopt;
-    return plan(call, input, n, one_a_dim(call.arg(first_arg), n), one_a_dim(call.arg(first_arg + 1), n), one_a_dim(call.arg(first_arg + 2), n),
-                std::vector<std::int64_t>(n, 1), call.arg(first_arg + 3).toBool());
+    return plan(call, input, n, one_a_dim(call.arg(first_arg), n), one_a_dim(call.arg(first_arg + 1), n),
+                one_a_dim(call.arg(first_arg + 2), n), std::vector<std::int64_t>(n, 1),
+                call.arg(first_arg + 3).toBool());
 }
 
 /// avg_poolNd(self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override): sums of windows over
@@ -337,8 +352,8 @@ const RuleRegistration r_average3_backward("pooling", {"aten::avg_pool3d_backwar
 
 /// max_pool1d without gradients reads storage on CPUs, which a sharded tensor does not have; the pooling with indices
 /// of two dimensions is used instead.
-at::Tensor max_pool1d(const at::Tensor& input, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
-                      bool ceil_mode)
+at::Tensor max_pool1d(const at::Tensor& input, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
+                      at::IntArrayRef dilation, bool ceil_mode)
 {
     return std::get<0>(at::max_pool1d_with_indices(input, kernel, stride, padding, dilation, ceil_mode));
 }

@@ -35,12 +35,15 @@ std::vector<Range> ranges_of(const Extents& extents)
 }
 
 RangeExchange::RangeExchange(const RankGroup& group, const AxisLayout& layout, std::vector<Range> needed)
-    : group_(&group), dim_(layout.placement.dim), me_(group.rank()), owned_(ranges_of(*layout.extents)), needed_(std::move(needed))
+    : group_(&group), dim_(layout.placement.dim), me_(group.rank()), owned_(ranges_of(*layout.extents)),
+      needed_(std::move(needed))
 {
-    for (std::size_t r = 0; r < needed_.size(); ++r) communicates_ |= overlap(needed_[r], owned_[r]).size() != needed_[r].size();
+    for (std::size_t r = 0; r < needed_.size(); ++r)
+        communicates_ |= overlap(needed_[r], owned_[r]).size() != needed_[r].size();
 }
 
-std::vector<at::Tensor> RangeExchange::swap(const at::Tensor& tensor, const Range& held, const std::vector<Range>& outgoing,
+std::vector<at::Tensor> RangeExchange::swap(const at::Tensor& tensor, const Range& held,
+                                            const std::vector<Range>& outgoing,
                                             const std::vector<Range>& incoming) const
 {
     const auto size = static_cast<std::int64_t>(owned_.size());
@@ -51,7 +54,8 @@ std::vector<at::Tensor> RangeExchange::swap(const at::Tensor& tensor, const Rang
     std::vector<std::int64_t> send(size), receive(size);
     for (std::int64_t r = 0; r < size; ++r) {
         if (r == me_) continue;
-        if (outgoing[r].size() > 0) pieces.push_back(tensor.narrow(dim_, outgoing[r].begin - held.begin, outgoing[r].size()).reshape({-1}));
+        if (outgoing[r].size() > 0)
+            pieces.push_back(tensor.narrow(dim_, outgoing[r].begin - held.begin, outgoing[r].size()).reshape({-1}));
         send[r] = outgoing[r].size() * row;
         receive[r] = incoming[r].size() * row;
     }
@@ -68,7 +72,8 @@ std::vector<at::Tensor> RangeExchange::swap(const at::Tensor& tensor, const Rang
     return result;
 }
 
-at::Tensor RangeExchange::borrow(const at::Tensor& local, std::int64_t before, std::int64_t after, const at::Scalar& fill) const
+at::Tensor RangeExchange::borrow(const at::Tensor& local, std::int64_t before, std::int64_t after,
+                                 const at::Scalar& fill) const
 {
     const auto own = overlap(needed(), owned());
     std::vector<at::Tensor> parts;
@@ -95,7 +100,9 @@ at::Tensor RangeExchange::borrow(const at::Tensor& local, std::int64_t before, s
 at::Tensor RangeExchange::give_back(const at::Tensor& gradient) const
 {
     const auto own = overlap(needed(), owned());
-    const auto own_part = [&] { return gradient.narrow(dim_, own.size() > 0 ? own.begin - needed().begin : 0, own.size()); };
+    const auto own_part = [&] {
+        return gradient.narrow(dim_, own.size() > 0 ? own.begin - needed().begin : 0, own.size());
+    };
     if (!communicates_ && own == owned()) return own_part();
 
     auto result = filled(gradient, dim_, owned().size(), 0);

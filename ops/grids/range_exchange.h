@@ -41,7 +41,8 @@ public:
     /// Receives this rank's needed range and adds `before` and `after` entries with the value `fill` around it.
     /// Collective unless every rank holds the range that it needs. `local` is the owned range; the result may be a view
     /// of it.
-    at::Tensor borrow(const at::Tensor& local, std::int64_t before = 0, std::int64_t after = 0, const at::Scalar& fill = 0) const;
+    at::Tensor borrow(const at::Tensor& local, std::int64_t before = 0, std::int64_t after = 0,
+                      const at::Scalar& fill = 0) const;
 
     /// The adjoint of `borrow` without fill: converts the gradient of the needed range to that of the owned range.
     /// Gradients of borrowed entries are sent to their owner and added there: first the owner's own part, then those of
@@ -54,7 +55,8 @@ public:
 private:
     /// Sends the range `outgoing[r]` of `tensor`, which holds the range `held`, to each other rank r; returns the
     /// ranges `incoming[r]` received from each, undefined if empty.
-    std::vector<at::Tensor> swap(const at::Tensor& tensor, const Range& held, const std::vector<Range>& outgoing, const std::vector<Range>& incoming) const;
+    std::vector<at::Tensor> swap(const at::Tensor& tensor, const Range& held, const std::vector<Range>& outgoing,
+                                 const std::vector<Range>& incoming) const;
 
     std::vector<Range> lent_to_others() const;        ///< for each rank, the entries of this rank that it needs
     std::vector<Range> borrowed_from_others() const;  ///< for each rank, its entries that this rank needs

@@ -27,7 +27,8 @@ void pixel_shuffle(RuleCall& call)
     const bool joins = call.name() == "aten::pixel_unshuffle";
     if (channels < 0 || r < 1 || tensor.numel() == 0) return gathered_rule(call);
     auto shape = tensor.sizes().vec();
-    if (joins ? shape[channels + 1] % r != 0 || shape[channels + 2] % r != 0 : shape[channels] % (r * r) != 0) return gathered_rule(call);
+    if (joins ? shape[channels + 1] % r != 0 || shape[channels + 2] % r != 0 : shape[channels] % (r * r) != 0)
+        return gathered_rule(call);
     for (std::int64_t d = channels; d < num_dims; ++d) {
         const auto factor = d == channels ? r * r : r;
         shape[d] = (d == channels) == joins ? shape[d] * factor : shape[d] / factor;
@@ -41,7 +42,8 @@ void pixel_shuffle(RuleCall& call)
         if (!in[a].is_shard() || dim < channels) continue;
         Extents extents = *in[a].extents, pixels;
         // Entries that are joined must be on one rank.
-        if (joins) extents = extents_by_boundary(extents, shape[dim], [&](std::int64_t end) { return (end + r / 2) / r; });
+        if (joins)
+            extents = extents_by_boundary(extents, shape[dim], [&](std::int64_t end) { return (end + r / 2) / r; });
         for (const auto extent : extents) pixels.push_back(extent * r);
         out[a] = cut_layout(in[a], dim, joins ? extents : pixels);
         if (joins) in[a] = cut_layout(in[a], dim, pixels);
@@ -69,7 +71,8 @@ void channel_shuffle(RuleCall& call)
 }
 
 const RuleRegistration r_pixels("rearrangement", {"aten::pixel_shuffle", "aten::pixel_unshuffle"}, pixel_shuffle);
-const RuleRegistration r_channels("rearrangement", {"aten::channel_shuffle", "aten::native_channel_shuffle"}, channel_shuffle);
+const RuleRegistration r_channels("rearrangement", {"aten::channel_shuffle", "aten::native_channel_shuffle"},
+                                  channel_shuffle);
 
 }  // namespace
 }  // namespace meshard

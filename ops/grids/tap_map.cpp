@@ -21,7 +21,8 @@ at::Tensor table_on(const at::Device& device, const at::Tensor& table)
     if (device.is_cpu()) return table;
     static std::mutex mutex;
     static auto* const tables = new std::map<std::string, at::Tensor>;  // never freed: a device may end before
-    const auto key = device.str() + c10::toString(table.scalar_type()) + std::string(static_cast<const char*>(table.const_data_ptr()), table.nbytes());
+    const auto key = device.str() + c10::toString(table.scalar_type()) +
+                     std::string(static_cast<const char*>(table.const_data_ptr()), table.nbytes());
     {
         const std::lock_guard lock(mutex);
         if (const auto found = tables->find(key); found != tables->end()) return found->second;
@@ -34,7 +35,8 @@ at::Tensor table_on(const at::Device& device, const at::Tensor& table)
 
 }  // namespace
 
-TapMap::TapMap(const RuleCall& call, std::int64_t axis, const AxisLayout& in, Taps taps, const std::function<std::int64_t(std::int64_t)>& boundary)
+TapMap::TapMap(const RuleCall& call, std::int64_t axis, const AxisLayout& in, Taps taps,
+               const std::function<std::int64_t(std::int64_t)>& boundary)
     : taps_(std::move(taps))
 {
     const auto extents = extents_by_boundary(*in.extents, taps_.out, boundary);

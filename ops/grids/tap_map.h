@@ -24,7 +24,8 @@ class TapMap {
 public:
     /// The input has the layout `in` on axis `axis`; a boundary between ranks at input a becomes one at output
     /// `boundary(a)`.
-    TapMap(const RuleCall& call, std::int64_t axis, const AxisLayout& in, Taps taps, const std::function<std::int64_t(std::int64_t)>& boundary);
+    TapMap(const RuleCall& call, std::int64_t axis, const AxisLayout& in, Taps taps,
+           const std::function<std::int64_t(std::int64_t)>& boundary);
 
     const AxisLayout& output_layout() const { return out_; }
     std::int64_t dim() const { return out_.placement.dim; }

@@ -15,7 +15,8 @@ struct Unfolding {
     std::vector<std::int64_t> kernel, dilation, stride;
 };
 
-std::optional<Unfolding> read_windows(const RuleCall& call, std::int64_t first_arg, std::int64_t height, std::int64_t width)
+std::optional<Unfolding> read_windows(const RuleCall& call, std::int64_t first_arg, std::int64_t height,
+                                      std::int64_t width)
 {
     std::vector<std::vector<std::int64_t>> lists;
     for (std::int64_t i = 0; i < 4; ++i) {
@@ -28,7 +29,8 @@ std::optional<Unfolding> read_windows(const RuleCall& call, std::int64_t first_a
     for (int d = 0; d < 2; ++d) {
         auto& window = d == 0 ? unfolding.rows : unfolding.columns;
         window = {d == 0 ? height : width, 0, lists[0][d], lists[3][d], lists[2][d], lists[1][d]};
-        if (window.kernel < 1 || window.stride < 1 || window.padding < 0 || window.dilation < 1 || window.in < 1) return std::nullopt;
+        if (window.kernel < 1 || window.stride < 1 || window.padding < 0 || window.dilation < 1 || window.in < 1)
+            return std::nullopt;
         window.out = window.count_outputs();
         if (window.out < 1) return std::nullopt;
     }
@@ -42,12 +44,15 @@ struct RowCut {
     std::int64_t axis = -1;
 };
 
-std::optional<RowCut> find_row_cut(const RuleCall& call, const at::Tensor& tensor, std::int64_t channels, std::int64_t dim)
+std::optional<RowCut> find_row_cut(const RuleCall& call, const at::Tensor& tensor, std::int64_t channels,
+                                   std::int64_t dim)
 {
     RowCut cut{layouts_of(call, tensor), -1};
     for (std::size_t a = 0; a < cut.layouts.size(); ++a) {
         auto& layout = cut.layouts[a];
-        if (layout.is_partial() || (layout.is_shard() && layout.placement.dim >= channels && layout.placement.dim != dim)) layout = {};
+        if (layout.is_partial() ||
+            (layout.is_shard() && layout.placement.dim >= channels && layout.placement.dim != dim))
+            layout = {};
         if (!layout.is_shard() || layout.placement.dim != dim) continue;
         if (cut.axis >= 0 || layout.blocks > 1) return std::nullopt;
         cut.axis = static_cast<std::int64_t>(a);
@@ -99,7 +104,8 @@ void unfold(RuleCall& call)
     shape.push_back(num_rows * unfolding->columns.out);
     const auto result = c10::multiply_integers(shape) == 0
                             ? at::empty(shape, local.options())
-                            : at::im2col(local, unfolding->kernel, unfolding->dilation, {padding, unfolding->columns.padding}, unfolding->stride);
+                            : at::im2col(local, unfolding->kernel, unfolding->dilation,
+                                         {padding, unfolding->columns.padding}, unfolding->stride);
     call.finish({wrap(result, call.spec(layouts))});
 }
 
@@ -125,8 +131,10 @@ void fold(RuleCall& call)
     auto num_rows = rows.in, padding = rows.padding;
     if (cut->axis >= 0) {
         // Each rank has whole rows of windows; its image rows are those around the centres of its windows.
-        const auto windows = extents_by_boundary(*cut->layouts[cut->axis].extents, rows.out, [&](std::int64_t end) { return (end + width / 2) / width; });
-        const auto image = extents_by_boundary(windows, rows.in, [&](std::int64_t o) { return o * rows.stride - rows.padding + rows.reach() / 2; });
+        const auto windows = extents_by_boundary(*cut->layouts[cut->axis].extents, rows.out,
+                                                 [&](std::int64_t end) { return (end + width / 2) / width; });
+        const auto image = extents_by_boundary(
+            windows, rows.in, [&](std::int64_t o) { return o * rows.stride - rows.padding + rows.reach() / 2; });
         const auto outputs = ranges_of(windows);
         const auto own = outputs[call.coordinate(cut->axis)];
         layouts[cut->axis] = cut_layout(cut->layouts[cut->axis], num_dims - 1, image);
@@ -141,9 +149,10 @@ void fold(RuleCall& call)
     shape.push_back(input.size(-2) / kernel_size);
     shape.push_back(num_rows);
     shape.push_back(size[1]);
-    auto result = local.numel() == 0 || num_rows == 0 ? at::zeros(shape, local.options())
-                                                      : at::col2im(local, {num_rows, size[1]}, unfolding->kernel, unfolding->dilation,
-                                                                   {padding, unfolding->columns.padding}, unfolding->stride);
+    auto result = local.numel() == 0 || num_rows == 0
+                      ? at::zeros(shape, local.options())
+                      : at::col2im(local, {num_rows, size[1]}, unfolding->kernel, unfolding->dilation,
+                                   {padding, unfolding->columns.padding}, unfolding->stride);
     if (exchange) result = exchange->give_back(result.narrow(-2, clipped.before, clipped.inside.size()));
     call.finish({wrap(result, call.spec(layouts))});
 }

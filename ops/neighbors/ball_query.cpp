@@ -35,8 +35,8 @@ at::Tensor filled_slots(const at::Tensor& offsets, std::int64_t num_entries, std
 /// Searches cloud by cloud: `fill(points of a cloud, neighbours within a radius, K)` returns the local results, which
 /// are stacked by radius.
 template <class Fill>
-std::vector<at::Tensor> search_balls(const at::Tensor& points, const at::Tensor& queries, const std::vector<RadiusLimit>& limits, NeighborOrder order,
-                                     const Fill& fill)
+std::vector<at::Tensor> search_balls(const at::Tensor& points, const at::Tensor& queries,
+                                     const std::vector<RadiusLimit>& limits, NeighborOrder order, const Fill& fill)
 {
     std::vector<at::Tensor> point_clouds, query_clouds;
     std::string error;
@@ -47,11 +47,13 @@ std::vector<at::Tensor> search_balls(const at::Tensor& points, const at::Tensor&
         error = wrong.what();
     }
     if (error.empty() && point_clouds.size() != query_clouds.size()) {
-        error = fmt::format("ball_query: {} clouds of points and {} of queries. Pass the same number of both.", point_clouds.size(), query_clouds.size());
+        error = fmt::format("ball_query: {} clouds of points and {} of queries. Pass the same number of both.",
+                            point_clouds.size(), query_clouds.size());
     }
     for (const auto& limit : limits) {
         if (limit.max_neighbors == kAllNeighbors)
-            error = "ball_query: a radius has no max_neighbors, which is the number of neighbours in a row of the result.";
+            error =
+                "ball_query: a radius has no max_neighbors, which is the number of neighbours in a row of the result.";
     }
     // Makes the other ranks throw at the start of their search.
     if (!error.empty()) throw_together(error, search_group(points, queries));
@@ -73,22 +75,28 @@ std::vector<at::Tensor> search_balls(const at::Tensor& points, const at::Tensor&
 
 }  // namespace
 
-std::vector<at::Tensor> ball_query(const at::Tensor& points, const at::Tensor& queries, const std::vector<RadiusLimit>& limits, NeighborOrder order)
+std::vector<at::Tensor> ball_query(const at::Tensor& points, const at::Tensor& queries,
+                                   const std::vector<RadiusLimit>& limits, NeighborOrder order)
 {
-    return search_balls(points, queries, limits, order, [](const at::Tensor& cloud, const Neighbors& list, std::int64_t slots) {
-        const auto rows = gather_neighbors(cloud, list);
-        const auto num_queries = list.offsets.size(0) - 1;
-        return scatter_distinct_rows(rows, filled_slots(list.offsets, rows.size(0), slots), num_queries * slots).view({num_queries, slots * rows.size(1)});
-    });
+    return search_balls(
+        points, queries, limits, order, [](const at::Tensor& cloud, const Neighbors& list, std::int64_t slots) {
+            const auto rows = gather_neighbors(cloud, list);
+            const auto num_queries = list.offsets.size(0) - 1;
+            return scatter_distinct_rows(rows, filled_slots(list.offsets, rows.size(0), slots), num_queries * slots)
+                .view({num_queries, slots * rows.size(1)});
+        });
 }
 
-std::vector<at::Tensor> ball_indices(const at::Tensor& points, const at::Tensor& queries, const std::vector<RadiusLimit>& limits, NeighborOrder order)
+std::vector<at::Tensor> ball_indices(const at::Tensor& points, const at::Tensor& queries,
+                                     const std::vector<RadiusLimit>& limits, NeighborOrder order)
 {
-    return search_balls(points, queries, limits, order, [](const at::Tensor&, const Neighbors& list, std::int64_t slots) {
-        const auto num_queries = list.offsets.size(0) - 1;
-        const auto ids = at::zeros({num_queries * slots}, list.ids.options());
-        return ids.index_copy(0, filled_slots(list.offsets, list.ids.size(0), slots), list.ids).view({num_queries, slots});
-    });
+    return search_balls(points, queries, limits, order,
+                        [](const at::Tensor&, const Neighbors& list, std::int64_t slots) {
+                            const auto num_queries = list.offsets.size(0) - 1;
+                            const auto ids = at::zeros({num_queries * slots}, list.ids.options());
+                            return ids.index_copy(0, filled_slots(list.offsets, list.ids.size(0), slots), list.ids)
+                                .view({num_queries, slots});
+                        });
 }
 
 }  // namespace meshard

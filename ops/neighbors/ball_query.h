@@ -20,10 +20,12 @@ namespace meshard {
 /// @param points    (B, N, D)
 /// @param queries   (B, M, D)
 /// @throws InvalidInput as `radius_search`, for other placements, and if a limit has no `max_neighbors`
-std::vector<at::Tensor> ball_query(const at::Tensor& points, const at::Tensor& queries, const std::vector<RadiusLimit>& limits, NeighborOrder order);
+std::vector<at::Tensor> ball_query(const at::Tensor& points, const at::Tensor& queries,
+                                   const std::vector<RadiusLimit>& limits, NeighborOrder order);
 
 /// The neighbours of `ball_query` as ids within their cloud: (B, M, K) int64, zero if a query has fewer than K.
 /// @throws InvalidInput as `ball_query`
-std::vector<at::Tensor> ball_indices(const at::Tensor& points, const at::Tensor& queries, const std::vector<RadiusLimit>& limits, NeighborOrder order);
+std::vector<at::Tensor> ball_indices(const at::Tensor& points, const at::Tensor& queries,
+                                     const std::vector<RadiusLimit>& limits, NeighborOrder order);
 
 }  // namespace meshard

@@ -32,22 +32,26 @@ void weigh(const double* distances, std::int64_t count, double power, double* we
 
 }  // namespace
 
-CloudInterpolation::CloudInterpolation(const at::Tensor& sources, const at::Tensor& targets, const InterpolationOptions& options)
+CloudInterpolation::CloudInterpolation(const at::Tensor& sources, const at::Tensor& targets,
+                                       const InterpolationOptions& options)
 {
     std::string error;
     if (!(options.power > 0)) error = fmt::format("{}: the power is {:f}; it must be positive.", kWhere, options.power);
-    if (sources.dim() > 0 && sources.size(0) == 0) error = std::string(kWhere) + ": there are no points to interpolate from.";
+    if (sources.dim() > 0 && sources.size(0) == 0)
+        error = std::string(kWhere) + ": there are no points to interpolate from.";
     // Makes the other ranks throw at the start of their search.
     if (!error.empty()) throw_together(error, search_group(sources, targets));
     const at::NoGradGuard no_grad;
     targets_ = cut_rows_of(kWhere, "targets", targets);
     targets_.own = at::Tensor();  // only the layout is needed
     neighbors_ = knn(sources, targets, options.num_neighbors);
-    const auto offsets = neighbors_.offsets.cpu(), distances = neighbors_.distances.to(at::kCPU, at::kDouble).contiguous();
+    const auto offsets = neighbors_.offsets.cpu(),
+               distances = neighbors_.distances.to(at::kCPU, at::kDouble).contiguous();
     const auto* offset = offsets.const_data_ptr<std::int64_t>();
     auto weights = at::empty_like(distances);
     for (std::int64_t i = 0; i + 1 < offsets.numel(); ++i) {
-        weigh(distances.const_data_ptr<double>() + offset[i], offset[i + 1] - offset[i], options.power, weights.mutable_data_ptr<double>() + offset[i]);
+        weigh(distances.const_data_ptr<double>() + offset[i], offset[i + 1] - offset[i], options.power,
+              weights.mutable_data_ptr<double>() + offset[i]);
     }
     weights_ = weights.to(neighbors_.distances.device());
 }
@@ -57,7 +61,9 @@ at::Tensor CloudInterpolation::operator()(const at::Tensor& values) const
     const auto rows = gather_neighbors(values, neighbors_);
     std::vector<std::int64_t> shape(rows.dim(), 1);
     shape[0] = rows.size(0);
-    return targets_.like(segment_reduce(rows * weights_.to(rows.scalar_type()).view(shape), neighbors_.offsets, SegmentReduction::Sum).values);
+    return targets_.like(
+        segment_reduce(rows * weights_.to(rows.scalar_type()).view(shape), neighbors_.offsets, SegmentReduction::Sum)
+            .values);
 }
 
 }  // namespace meshard

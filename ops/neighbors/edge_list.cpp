@@ -23,12 +23,13 @@ namespace {
 std::string list_error(const at::Tensor& list, std::int64_t num_nodes)
 {
     if (list.scalar_type() != at::kLong || list.dim() != 2 || list.size(0) != 2)
-        return fmt::format("edge_index: expected (2, E) of int64, sources and targets, found {} of {}.", c10::str(list.sizes()),
-                           c10::toString(list.scalar_type()));
+        return fmt::format("edge_index: expected (2, E) of int64, sources and targets, found {} of {}.",
+                           c10::str(list.sizes()), c10::toString(list.scalar_type()));
     if (list.size(1) > 0) {
         const auto least = list.min().item<std::int64_t>(), most = list.max().item<std::int64_t>();
         if (least < 0 || most >= num_nodes)
-            return fmt::format("edge_index: names the row {}, and there are {} nodes, from 0.", least < 0 ? least : most, num_nodes);
+            return fmt::format("edge_index: names the row {}, and there are {} nodes, from 0.",
+                               least < 0 ? least : most, num_nodes);
     }
     return {};
 }
@@ -37,7 +38,9 @@ std::string list_error(const at::Tensor& list, std::int64_t num_nodes)
 
 EdgeListGraph graph_of_edges(const at::Tensor& nodes, const at::Tensor& edge_index)
 {
-    if (is_sharded(edge_index)) throw InvalidInput("edge_index: expected a plain tensor with the edges of the whole graph on every rank, found a sharded one.");
+    if (is_sharded(edge_index))
+        throw InvalidInput("edge_index: expected a plain tensor with the edges of the whole graph on every rank, found "
+                           "a sharded one.");
     const auto cut = cut_rows_of("MeshGraphNet", "nodes", nodes);
     const auto group = cut.group();
     const auto list = edge_index.cpu().contiguous();
@@ -49,7 +52,8 @@ EdgeListGraph graph_of_edges(const at::Tensor& nodes, const at::Tensor& edge_ind
     std::vector<std::int64_t> owner(cut.num_global), local_row(cut.num_global, -1);
     if (cut.is_cut()) {
         std::vector<std::int64_t> counts;
-        for (const auto& of_rank : group.all_gather_integers(std::vector<std::int64_t>{static_cast<std::int64_t>(own_ids.size())}))
+        for (const auto& of_rank :
+             group.all_gather_integers(std::vector<std::int64_t>{static_cast<std::int64_t>(own_ids.size())}))
             counts.push_back(of_rank[0]);
         const auto ids = group.all_gather_rows(index_tensor(own_ids), counts);
         const auto* id = ids.const_data_ptr<std::int64_t>();
@@ -66,7 +70,8 @@ EdgeListGraph graph_of_edges(const at::Tensor& nodes, const at::Tensor& edge_ind
     for (std::int64_t e = 0; e < num_edges; ++e) {
         if (local_row[targets[e]] >= 0) held.push_back(e);
     }
-    std::stable_sort(held.begin(), held.end(), [&](auto a, auto b) { return local_row[targets[a]] < local_row[targets[b]]; });
+    std::stable_sort(held.begin(), held.end(),
+                     [&](auto a, auto b) { return local_row[targets[a]] < local_row[targets[b]]; });
 
     std::vector<std::int64_t> offsets(own_ids.size() + 1, 0), ghosts;
     for (const auto e : held) {
@@ -74,7 +79,8 @@ EdgeListGraph graph_of_edges(const at::Tensor& nodes, const at::Tensor& edge_ind
         if (local_row[sources[e]] < 0) ghosts.push_back(sources[e]);
     }
     std::partial_sum(offsets.begin(), offsets.end(), offsets.begin());
-    std::sort(ghosts.begin(), ghosts.end(), [&](auto a, auto b) { return std::pair(owner[a], a) < std::pair(owner[b], b); });
+    std::sort(ghosts.begin(), ghosts.end(),
+              [&](auto a, auto b) { return std::pair(owner[a], a) < std::pair(owner[b], b); });
     ghosts.erase(std::unique(ghosts.begin(), ghosts.end()), ghosts.end());
 
     Neighbors neighbors;

@@ -27,8 +27,10 @@ template <class T, class Executor>
 class GridSearch {
 public:
     /// @param points, queries   (n, D) and (m, D) of T, contiguous, checked by `require_searchable`
-    /// @param excluded          (m), int32: for each query a row to leave out, -1 for none; undefined if no query has any
-    GridSearch(const Executor& executor, const at::Tensor& points, const at::Tensor& queries, const at::Tensor& excluded)
+    /// @param excluded          (m), int32: for each query a row to leave out, -1 for none; undefined if no query has
+    /// any
+    GridSearch(const Executor& executor, const at::Tensor& points, const at::Tensor& queries,
+               const at::Tensor& excluded)
         : executor_(executor), points_(points), queries_(queries), excluded_(excluded)
     {
     }
@@ -59,17 +61,19 @@ private:
     at::Tensor in_box(const at::Tensor& rows, const std::array<double, 3>& period) const
     {
         auto placed = at::empty({rows.size(0), 3}, rows.options());
-        place_rows_in_box(executor_, rows.template const_data_ptr<T>(), rows.size(0), static_cast<int>(rows.size(1)), period.data(),
-                          placed.template mutable_data_ptr<T>());
+        place_rows_in_box(executor_, rows.template const_data_ptr<T>(), rows.size(0), static_cast<int>(rows.size(1)),
+                          period.data(), placed.template mutable_data_ptr<T>());
         return placed;
     }
 
-    GridShape shape_around(const at::Tensor& points, const NeighborRequest& request, const std::array<double, 3>& period) const
+    GridShape shape_around(const at::Tensor& points, const NeighborRequest& request,
+                           const std::array<double, 3>& period) const
     {
         auto box = at::zeros({2, 3}, at::kDouble);
         if (num_points() > 0) box = at::stack({points.amin(0), points.amax(0)}).to(at::kCPU, at::kDouble);
         const auto *low = box.const_data_ptr<double>(), *high = low + 3;
-        auto shape = request.is_knn ? grid_for_nearest(low, high, request.k, num_points()) : grid_for_radius(low, high, request.largest_radius(), num_points());
+        auto shape = request.is_knn ? grid_for_nearest(low, high, request.k, num_points())
+                                    : grid_for_radius(low, high, request.largest_radius(), num_points());
         std::copy(period.begin(), period.end(), shape.period);
         for (auto& length : shape.period) length = static_cast<double>(static_cast<T>(length));
         return shape;
@@ -93,18 +97,21 @@ private:
         if (excluded_.defined()) counts = counts.minimum(num_points() - excluded_.ge(0).to(at::kLong));
         offsets.zero_().narrow(0, 1, num_queries()).copy_(counts.cumsum(0));
         const auto entries = entries_for(offsets);
-        grid.nearest(asked, offsets.template const_data_ptr<std::int64_t>(), entries.ids.template mutable_data_ptr<std::int32_t>(),
+        grid.nearest(asked, offsets.template const_data_ptr<std::int64_t>(),
+                     entries.ids.template mutable_data_ptr<std::int32_t>(),
                      entries.distances.template mutable_data_ptr<T>());
         return {offsets, entries.ids.to(at::kLong), entries.distances};
     }
 
-    FoundNeighbors within(const CellGrid<T, Executor>& grid, const GridQueries<T>& asked, const RadiusLimit& limit) const
+    FoundNeighbors within(const CellGrid<T, Executor>& grid, const GridQueries<T>& asked,
+                          const RadiusLimit& limit) const
     {
         const auto offsets = new_offsets();
         const auto radius = static_cast<T>(limit.radius);
         grid.count(asked, radius, limit.max_neighbors, offsets.template mutable_data_ptr<std::int64_t>());
         const auto entries = entries_for(offsets);
-        grid.fill(asked, radius, offsets.template const_data_ptr<std::int64_t>(), entries.ids.template mutable_data_ptr<std::int32_t>(),
+        grid.fill(asked, radius, offsets.template const_data_ptr<std::int64_t>(),
+                  entries.ids.template mutable_data_ptr<std::int32_t>(),
                   entries.distances.template mutable_data_ptr<T>());
         return {offsets, entries.ids.to(at::kLong), entries.distances};
     }
@@ -114,19 +121,26 @@ private:
         const GridOrder order(limit.radius);
         for (const auto& rows : {points_, queries_}) require_in_grid(rows, order);
         auto cells = at::empty({num_points(), 3}, points_.options().dtype(at::kInt));
-        cells_in_grid_order(executor_, points_.template const_data_ptr<T>(), num_points(), order, cells.template mutable_data_ptr<std::int32_t>());
+        cells_in_grid_order(executor_, points_.template const_data_ptr<T>(), num_points(), order,
+                            cells.template mutable_data_ptr<std::int32_t>());
         auto ids = at::arange(num_points(), points_.options().dtype(at::kLong));
-        for (int d = 0; d < 3; ++d) ids = ids.index_select(0, at::argsort(cells.select(1, d).index_select(0, ids), /*stable=*/true, 0, /*descending=*/false));
+        for (int d = 0; d < 3; ++d)
+            ids = ids.index_select(
+                0, at::argsort(cells.select(1, d).index_select(0, ids), /*stable=*/true, 0, /*descending=*/false));
         const auto rows = points_.index_select(0, ids);
         cells = cells.index_select(0, ids);
-        const OrderedPoints<T> points{rows.template const_data_ptr<T>(), cells.template const_data_ptr<std::int32_t>(), num_points()};
+        const OrderedPoints<T> points{rows.template const_data_ptr<T>(), cells.template const_data_ptr<std::int32_t>(),
+                                      num_points()};
 
         auto offsets = new_offsets();
         const auto* queries = queries_.template const_data_ptr<T>();
-        count_in_grid_order(executor_, points, queries, num_queries(), order, limit.max_neighbors, offsets.template mutable_data_ptr<std::int64_t>());
+        count_in_grid_order(executor_, points, queries, num_queries(), order, limit.max_neighbors,
+                            offsets.template mutable_data_ptr<std::int64_t>());
         const auto entries = entries_for(offsets);
-        fill_in_grid_order(executor_, points, queries, num_queries(), order, limit.max_neighbors, offsets.template mutable_data_ptr<std::int64_t>(),
-                           entries.ids.template mutable_data_ptr<std::int32_t>(), entries.distances.template mutable_data_ptr<T>());
+        fill_in_grid_order(executor_, points, queries, num_queries(), order, limit.max_neighbors,
+                           offsets.template mutable_data_ptr<std::int64_t>(),
+                           entries.ids.template mutable_data_ptr<std::int32_t>(),
+                           entries.distances.template mutable_data_ptr<T>());
         return {offsets, ids.index_select(0, entries.ids), entries.distances};
     }
 

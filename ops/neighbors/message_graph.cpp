@@ -42,8 +42,12 @@ SpecPtr layout_of_rows(const ShardSpec& like, std::int64_t own, const std::strin
     for (const auto& rank : like.device_mesh->group(axis).all_gather_integers(mine)) extents->push_back(rank[0]);
     const auto wrong = std::find(extents->begin(), extents->end(), kWrong) - extents->begin();
     if (wrong < static_cast<std::int64_t>(extents->size())) {
-        throw InvalidInput(error.empty() ? fmt::format("MessageGraph: the search of rank {} does not fit its nodes. See the message of that rank.", wrong)
-                                         : error);
+        throw InvalidInput(
+            error.empty()
+                ? fmt::format(
+                      "MessageGraph: the search of rank {} does not fit its nodes. See the message of that rank.",
+                      wrong)
+                : error);
     }
     auto axes = like.axes;
     axes[axis] = {Shard(0), std::move(extents), 1};
@@ -79,7 +83,8 @@ Neighbors first_by_id(const Neighbors& neighbors, std::int64_t max_neighbors)
         std::vector<std::int64_t> entries(static_cast<std::size_t>(offsets[i + 1] - offsets[i]));
         std::iota(entries.begin(), entries.end(), offsets[i]);
         const auto count = std::min<std::int64_t>(max_neighbors, static_cast<std::int64_t>(entries.size()));
-        std::partial_sort(entries.begin(), entries.begin() + count, entries.end(), [&](auto a, auto b) { return ids[a] < ids[b]; });
+        std::partial_sort(entries.begin(), entries.begin() + count, entries.end(),
+                          [&](auto a, auto b) { return ids[a] < ids[b]; });
         kept.insert(kept.end(), entries.begin(), entries.begin() + count);
         kept_offsets.push_back(static_cast<std::int64_t>(kept.size()));
     }
@@ -95,8 +100,9 @@ MessageGraph::MessageGraph(Neighbors neighbors) : neighbors_(std::move(neighbors
     const auto num_targets = neighbors_.offsets.size(0) - 1;
     std::string error;
     if (neighbors_.is_batch || num_targets != neighbors_.num_points) {
-        error = fmt::format("MessageGraph: the search had {} queries and {} points{}. Search one cloud with its own points as queries.", num_targets,
-                            neighbors_.num_points, neighbors_.is_batch ? " in a batch" : "");
+        error = fmt::format(
+            "MessageGraph: the search had {} queries and {} points{}. Search one cloud with its own points as queries.",
+            num_targets, neighbors_.num_points, neighbors_.is_batch ? " in a batch" : "");
     }
     target_spec_ = neighbors_.points_layout;
     lay_out_edges(error);
@@ -108,15 +114,17 @@ MessageGraph::MessageGraph(Neighbors neighbors, const at::Tensor& targets) : nei
     const auto num_targets = (target_spec_ ? local_of(targets) : targets).size(0);
     std::string error;
     if (neighbors_.is_batch || num_targets != neighbors_.offsets.size(0) - 1) {
-        error = fmt::format("MessageGraph: the search had {} queries, and there are {} targets. Pass the rows that were the queries.",
-                            neighbors_.offsets.size(0) - 1, num_targets);
+        error = fmt::format(
+            "MessageGraph: the search had {} queries, and there are {} targets. Pass the rows that were the queries.",
+            neighbors_.offsets.size(0) - 1, num_targets);
     } else if (neighbors_.points_layout && !target_spec_) {
         error = "MessageGraph: the points are cut among ranks and the targets are not. Cut both.";
     }
     lay_out_edges(error);
 }
 
-MessageGraph::MessageGraph(const Csr& graph, const std::shared_ptr<const IndexMap>& index_map, const std::shared_ptr<const DeviceMesh>& device_mesh)
+MessageGraph::MessageGraph(const Csr& graph, const std::shared_ptr<const IndexMap>& index_map,
+                           const std::shared_ptr<const DeviceMesh>& device_mesh)
 {
     const auto num_owned = static_cast<std::int64_t>(index_map->num_owned);
     const auto& group = device_mesh->group(device_mesh->axis("domain"));
@@ -125,7 +133,8 @@ MessageGraph::MessageGraph(const Csr& graph, const std::shared_ptr<const IndexMa
         error = fmt::format("MessageGraph: the graph has {} rows, and {} are owned.", graph.num_rows(), num_owned);
     } else {
         const auto begin = graph.indices.begin(), end = begin + graph.offsets[num_owned];
-        const auto outside = std::find_if(begin, end, [&](auto row) { return row < 0 || row >= index_map->num_local(); });
+        const auto outside =
+            std::find_if(begin, end, [&](auto row) { return row < 0 || row >= index_map->num_local(); });
         if (outside != end) {
             error = fmt::format("MessageGraph: an owned row receives from local row {}; there are {}. Pass a graph "
                                 "over owned rows and ghosts.",
@@ -171,7 +180,8 @@ void MessageGraph::lay_out_edges(const std::string& error)
         Part part;
         part.nodes = chosen.nonzero().view({-1});
         part.edges = chosen.index_select(0, targets_).nonzero().view({-1});
-        part.offsets = at::cat({at::zeros({1}, offsets.options()), offsets.diff().index_select(0, part.nodes).cumsum(0)});
+        part.offsets =
+            at::cat({at::zeros({1}, offsets.options()), offsets.diff().index_select(0, part.nodes).cumsum(0)});
         part.sources = neighbors_.rows.index_select(0, part.edges);
         part.targets = targets_.index_select(0, part.edges);
         part.spec = layout_of_rows(*target_spec_, part.edges.size(0));
@@ -180,7 +190,8 @@ void MessageGraph::lay_out_edges(const std::string& error)
     inner_ = part_of(is_border.logical_not());
     border_ = part_of(is_border);
     // The border part copies only those owned rows that are sources of its edges.
-    const auto is_needed = at::zeros({num_owned + neighbors_.plan->num_ghosts()}, flags).index_fill_(0, border_.sources, true);
+    const auto is_needed =
+        at::zeros({num_owned + neighbors_.plan->num_ghosts()}, flags).index_fill_(0, border_.sources, true);
     is_needed.narrow(0, num_owned, neighbors_.plan->num_ghosts()).fill_(true);
     border_sources_ = is_needed.narrow(0, 0, num_owned).nonzero().view({-1});
     border_.sources = (is_needed.cumsum(0) - 1).index_select(0, border_.sources);
@@ -202,7 +213,8 @@ EdgeParts MessageGraph::parts_of(const at::Tensor& edges) const
 {
     if (!edge_order_.defined()) return {edges, {}};
     const auto own = own_rows(edges);
-    return {with_layout(take_rows(own, inner_.edges), inner_.spec), with_layout(take_rows(own, border_.edges), border_.spec)};
+    return {with_layout(take_rows(own, inner_.edges), inner_.spec),
+            with_layout(take_rows(own, border_.edges), border_.spec)};
 }
 
 at::Tensor MessageGraph::whole(const EdgeParts& edges) const
@@ -211,25 +223,31 @@ at::Tensor MessageGraph::whole(const EdgeParts& edges) const
     return with_layout(take_rows(at::cat({own_rows(edges.inner), own_rows(edges.border)}), edge_order_), edge_spec_);
 }
 
-EdgeParts MessageGraph::updated_edges(const at::Tensor& sources, const at::Tensor& targets, const EdgeParts& edges, const EdgeUpdate& update) const
+EdgeParts MessageGraph::updated_edges(const at::Tensor& sources, const at::Tensor& targets, const EdgeParts& edges,
+                                      const EdgeUpdate& update) const
 {
     if (!edge_order_.defined()) return {update(edges.inner, from_sources(sources), from_targets(targets)), {}};
     const auto own_sources = own_rows_of("MessageGraph", sources, neighbors_), own_targets = own_rows(targets);
     const auto updated = [&](const Part& part, const at::Tensor& own_edges, const at::Tensor& rows) {
-        return update(own_edges, with_layout(take_rows(rows, part.sources), part.spec), with_layout(take_rows(own_targets, part.targets), part.spec));
+        return update(own_edges, with_layout(take_rows(rows, part.sources), part.spec),
+                      with_layout(take_rows(own_targets, part.targets), part.spec));
     };
     auto pending = begin_ghost_exchange({own_sources}, neighbors_.plan);
     EdgeParts result;
     result.inner = updated(inner_, edges.inner, own_sources);
-    result.border = updated(border_, edges.border, at::cat({take_rows(own_sources, border_sources_), pending.end()[0]}));
+    result.border =
+        updated(border_, edges.border, at::cat({take_rows(own_sources, border_sources_), pending.end()[0]}));
     return result;
 }
 
 at::Tensor MessageGraph::to_targets(const EdgeParts& edges, SegmentReduction reduction) const
 {
     if (!edge_order_.defined()) return to_targets(edges.inner, reduction);
-    const auto reduced = [&](const Part& part, const at::Tensor& rows) { return segment_reduce(own_rows(rows), part.offsets, reduction).values; };
-    return with_layout(take_rows(at::cat({reduced(inner_, edges.inner), reduced(border_, edges.border)}), node_order_), target_spec_);
+    const auto reduced = [&](const Part& part, const at::Tensor& rows) {
+        return segment_reduce(own_rows(rows), part.offsets, reduction).values;
+    };
+    return with_layout(take_rows(at::cat({reduced(inner_, edges.inner), reduced(border_, edges.border)}), node_order_),
+                       target_spec_);
 }
 
 at::Tensor MessageGraph::to_targets(const at::Tensor& edges, SegmentReduction reduction) const
@@ -240,7 +258,9 @@ at::Tensor MessageGraph::to_targets(const at::Tensor& edges, SegmentReduction re
 DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
 {
     const auto& shallow = graph.neighbors();
-    if (!shallow.points_layout) throw InvalidInput("DeepGraph: the nodes are not cut among ranks, so there are no ghosts. Use the graph itself.");
+    if (!shallow.points_layout)
+        throw InvalidInput(
+            "DeepGraph: the nodes are not cut among ranks, so there are no ghosts. Use the graph itself.");
     shallow_spec_ = shallow.points_layout;
     num_owned_ = shallow.num_points;
     const auto offsets_here = shallow.offsets.cpu(), ids_here = shallow.ids.cpu();
@@ -255,17 +275,21 @@ DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
     for (const auto& rank : all) {
         // Each rank compares with rank 0, so that every rank throws.
         if (rank[1] != all[0][1]) {
-            throw InvalidInput(
-                fmt::format("DeepGraph: ranks pass different numbers of steps, {} and {}. Pass the same number on every rank.", all[0][1], rank[1]));
+            throw InvalidInput(fmt::format(
+                "DeepGraph: ranks pass different numbers of steps, {} and {}. Pass the same number on every rank.",
+                all[0][1], rank[1]));
         }
         max_degree_ = std::max(max_degree_, rank[0]);
     }
     owned_slots_ = table_slots(offsets_here, max_degree_);
-    const auto own_lists = at::full({num_owned_ * max_degree_}, -1, at::kLong).index_copy(0, owned_slots_, ids_here).view({num_owned_, max_degree_});
+    const auto own_lists = at::full({num_owned_ * max_degree_}, -1, at::kLong)
+                               .index_copy(0, owned_slots_, ids_here)
+                               .view({num_owned_, max_degree_});
     const auto lists = from_local(own_lists, shallow_spec_);
 
     std::unordered_map<std::int64_t, std::int64_t> row_of;
-    for (const auto id : own_row_ids(*shallow_spec_, cut_axis(*shallow_spec_), num_owned_)) row_of.emplace(id, static_cast<std::int64_t>(row_of.size()));
+    for (const auto id : own_row_ids(*shallow_spec_, cut_axis(*shallow_spec_), num_owned_))
+        row_of.emplace(id, static_cast<std::int64_t>(row_of.size()));
     std::vector<std::int64_t> deep_offsets(offsets.begin(), offsets.end()), rows, ghosts, frontier;
     const auto reach = [&](std::int64_t id) {
         const auto [found, is_new] = row_of.emplace(id, static_cast<std::int64_t>(row_of.size()));
@@ -286,12 +310,14 @@ DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
                 reach(id);
             }
             deep_offsets.push_back(static_cast<std::int64_t>(rows.size()));
-            inner_offsets.push_back(static_cast<std::int64_t>(rows.size()) - static_cast<std::int64_t>(own_sources.size()));
+            inner_offsets.push_back(static_cast<std::int64_t>(rows.size()) -
+                                    static_cast<std::int64_t>(own_sources.size()));
         }
         num_inner = ghosts.size();
     }
     ghosts.insert(ghosts.end(), frontier.begin(), frontier.end());
-    deep_offsets.resize(static_cast<std::size_t>(num_owned_) + ghosts.size() + 1, static_cast<std::int64_t>(rows.size()));
+    deep_offsets.resize(static_cast<std::size_t>(num_owned_) + ghosts.size() + 1,
+                        static_cast<std::int64_t>(rows.size()));
 
     ghost_ids_ = index_tensor(ghosts);
     inner_ghost_ids_ = ghost_ids_.narrow(0, 0, static_cast<std::int64_t>(num_inner));
@@ -315,7 +341,9 @@ at::Tensor DeepGraph::with_ghost_edges(const at::Tensor& edges) const
     const auto own = to_local(edges);
     auto shape = own.sizes().vec();
     shape[0] = num_owned_ * max_degree_;
-    const auto table = at::zeros(shape, own.options()).index_copy(0, owned_slots_.to(own.device()), own).unflatten(0, {num_owned_, max_degree_});
+    const auto table = at::zeros(shape, own.options())
+                           .index_copy(0, owned_slots_.to(own.device()), own)
+                           .unflatten(0, {num_owned_, max_degree_});
     const auto asked = gather_rows(from_local(table, shallow_spec_), inner_ghost_ids_).flatten(0, 1);
     return from_local(at::cat({own, asked.index_select(0, ghost_slots_.to(asked.device()))}), local_->edge_layout());
 }

@@ -43,7 +43,8 @@ public:
 
     /// Makes a graph over owned rows and their ghosts, e.g. the cells of a Subdomain: row i of `graph` lists the local
     /// rows that owned row i receives from; rows of ghosts are not read. Collective over the axis `domain`.
-    MessageGraph(const Csr& graph, const std::shared_ptr<const IndexMap>& index_map, const std::shared_ptr<const DeviceMesh>& device_mesh);
+    MessageGraph(const Csr& graph, const std::shared_ptr<const IndexMap>& index_map,
+                 const std::shared_ptr<const DeviceMesh>& device_mesh);
 
     /// (nodes, ...) to (edges, ...): the row of each edge's source. Collective if nodes are cut: owners send each ghost
     /// row once. Differentiable.
@@ -65,8 +66,10 @@ public:
     /// @param sources, targets  (nodes, ...), often the same  @param edges   may be undefined
     /// @param update   must compute each row independently of the others; called once for each part, in the same order
     /// on every rank
-    using EdgeUpdate = std::function<at::Tensor(const at::Tensor& edges, const at::Tensor& sources, const at::Tensor& targets)>;
-    EdgeParts updated_edges(const at::Tensor& sources, const at::Tensor& targets, const EdgeParts& edges, const EdgeUpdate& update) const;
+    using EdgeUpdate =
+        std::function<at::Tensor(const at::Tensor& edges, const at::Tensor& sources, const at::Tensor& targets)>;
+    EdgeParts updated_edges(const at::Tensor& sources, const at::Tensor& targets, const EdgeParts& edges,
+                            const EdgeUpdate& update) const;
 
     /// Equal to `to_targets(whole(edges), reduction)`, with sums in the same order.
     at::Tensor to_targets(const EdgeParts& edges, SegmentReduction reduction) const;
@@ -91,11 +94,12 @@ private:
     void lay_out_edges(const std::string& error = {});  // all ranks throw if one has an error
 
     Neighbors neighbors_;
-    at::Tensor targets_;                  // (edges): the owned row of each edge's target
-    SpecPtr target_spec_, edge_spec_;     // null for plain nodes
-    Part inner_, border_;                 // undefined without ghosts
-    at::Tensor border_sources_;           // owned nodes that are sources of border edges
-    at::Tensor edge_order_, node_order_;  // position of each edge, or node, in the concatenation of inner and border part
+    at::Tensor targets_;               // (edges): the owned row of each edge's target
+    SpecPtr target_spec_, edge_spec_;  // null for plain nodes
+    Part inner_, border_;              // undefined without ghosts
+    at::Tensor border_sources_;        // owned nodes that are sources of border edges
+    at::Tensor edge_order_,
+        node_order_;  // position of each edge, or node, in the concatenation of inner and border part
 };
 
 /// A rank's nodes with all nodes whose messages reach them within `num_steps` steps: enough layers of ghosts that no

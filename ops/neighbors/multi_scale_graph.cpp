@@ -79,8 +79,10 @@ struct Level {
     IndexMap index_map(Ids ghosts) const
     {
         std::stable_sort(ghosts.begin(), ghosts.end(), [&](auto a, auto b) { return owners[a] < owners[b]; });
-        IndexMap map{
-            .num_global = static_cast<std::int64_t>(ids.size()), .num_owned = static_cast<std::int32_t>(own.size()), .global_ids = own, .ghost_owners = {}};
+        IndexMap map{.num_global = static_cast<std::int64_t>(ids.size()),
+                     .num_owned = static_cast<std::int32_t>(own.size()),
+                     .global_ids = own,
+                     .ghost_owners = {}};
         for (const auto ghost : ghosts) {
             map.global_ids.push_back(ghost);
             map.ghost_owners.push_back(owners[ghost]);
@@ -97,13 +99,15 @@ void sort_and_unite(Ids& list)
 
 }  // namespace
 
-MultiScaleGraph multi_scale_graph(const at::Tensor& points, const std::vector<std::int64_t>& level_sizes, std::int64_t num_neighbors, std::uint64_t seed)
+MultiScaleGraph multi_scale_graph(const at::Tensor& points, const std::vector<std::int64_t>& level_sizes,
+                                  std::int64_t num_neighbors, std::uint64_t seed)
 {
     const auto cloud = cut_rows_of("multi_scale_graph", "points", points);
     const auto group = cloud.group();
     std::string error;
     if (level_sizes.empty() || level_sizes.front() < 1 || !std::is_sorted(level_sizes.begin(), level_sizes.end()))
-        error = "multi_scale_graph: the numbers of points of the levels must be positive, and none less than the one before.";
+        error = "multi_scale_graph: the numbers of points of the levels must be positive, and none less than the one "
+                "before.";
     throw_together(error, group);
 
     const Level nodes(points, cloud, group, level_sizes.back(), seed);

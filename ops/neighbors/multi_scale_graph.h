@@ -30,6 +30,7 @@ struct MultiScaleGraph {
 /// @param level_sizes   numbers of points, ascending; one of N and more takes all
 /// @throws InvalidInput on every rank as `random_sample` and `knn`, and without levels or for sizes that are not
 /// positive and ascending
-MultiScaleGraph multi_scale_graph(const at::Tensor& points, const std::vector<std::int64_t>& level_sizes, std::int64_t num_neighbors, std::uint64_t seed = 0);
+MultiScaleGraph multi_scale_graph(const at::Tensor& points, const std::vector<std::int64_t>& level_sizes,
+                                  std::int64_t num_neighbors, std::uint64_t seed = 0);
 
 }  // namespace meshard

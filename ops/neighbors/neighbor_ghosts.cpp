@@ -16,7 +16,8 @@ std::vector<std::int64_t> order_of(const std::vector<std::int64_t>& ids)
 {
     std::vector<std::int64_t> order(ids.size());
     std::iota(order.begin(), order.end(), 0);
-    if (!std::is_sorted(ids.begin(), ids.end())) std::sort(order.begin(), order.end(), [&](auto a, auto b) { return ids[a] < ids[b]; });
+    if (!std::is_sorted(ids.begin(), ids.end()))
+        std::sort(order.begin(), order.end(), [&](auto a, auto b) { return ids[a] < ids[b]; });
     return order;
 }
 
@@ -24,13 +25,15 @@ template <class T>
 std::vector<T> picked(std::span<const T> rows, const std::vector<std::int64_t>& order, std::size_t width)
 {
     std::vector<T> result(order.size() * width);
-    for (std::size_t i = 0; i < order.size(); ++i) std::copy_n(rows.begin() + order[i] * width, width, result.begin() + i * width);
+    for (std::size_t i = 0; i < order.size(); ++i)
+        std::copy_n(rows.begin() + order[i] * width, width, result.begin() + i * width);
     return result;
 }
 
 /// Returns for each own point whether one of `centers` is within `bound`.
 template <class T>
-std::vector<char> within_bound(std::span<const T> own, std::span<const T> centers, double bound, int dimensions, std::span<const double> period)
+std::vector<char> within_bound(std::span<const T> own, std::span<const T> centers, double bound, int dimensions,
+                               std::span<const double> period)
 {
     // Only the nearest center of each point matters.
     const auto num_points = own.size() / dimensions;
@@ -44,8 +47,8 @@ std::vector<char> within_bound(std::span<const T> own, std::span<const T> center
 
 /// Returns for each own point whether the rank that sent these questions needs it.
 template <class T>
-std::vector<char> answers_to(const NeighborRequest& request, std::span<const std::uint8_t> bytes, std::span<const T> own, const PointSearch<T>& search,
-                             int dimensions)
+std::vector<char> answers_to(const NeighborRequest& request, std::span<const std::uint8_t> bytes,
+                             std::span<const T> own, const PointSearch<T>& search, int dimensions)
 {
     if (!request.is_knn) {
         const auto cells = unpacked_cells(bytes);
@@ -65,8 +68,8 @@ std::vector<char> answers_to(const NeighborRequest& request, std::span<const std
 
 /// Sends ids to each rank and returns the received ones; they are sorted for each rank, and packed into one or two
 /// bytes each.
-std::vector<std::int64_t> exchanged_ids(std::span<const std::int64_t> ids, std::span<const std::int64_t> send, std::span<const std::int64_t> receive,
-                                        const RankGroup& group)
+std::vector<std::int64_t> exchanged_ids(std::span<const std::int64_t> ids, std::span<const std::int64_t> send,
+                                        std::span<const std::int64_t> receive, const RankGroup& group)
 {
     std::vector<std::uint8_t> bytes;
     std::vector<std::int64_t> sizes;
@@ -89,7 +92,8 @@ std::vector<std::int64_t> exchanged_ids(std::span<const std::int64_t> ids, std::
 
 /// A hash, equal on all ranks, of all data that determine the candidates: arguments, points and queries of all ranks.
 template <class T>
-std::uint64_t content_of(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries, const RankGroup& group)
+std::uint64_t content_of(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries,
+                         const RankGroup& group)
 {
     auto hash = static_cast<std::uint64_t>(fingerprint(request, points, queries));
     const auto add = [&](const void* data, std::size_t size) {
@@ -149,10 +153,12 @@ Ghosts<T> exchanged_points(const ByRank<std::int64_t>& rows, const NeighborInput
 {
     const auto width = points.values.size(1);
     const auto counts = exchanged(rows.counts, group);
-    const auto coordinates = group.all_to_all_rows(tensor_of(picked(points.span<T>(), rows.values, width), width), rows.counts, counts);
+    const auto coordinates =
+        group.all_to_all_rows(tensor_of(picked(points.span<T>(), rows.values, width), width), rows.counts, counts);
     const auto numbers = values_of<T>(coordinates);
-    Ghosts<T> ghosts{{{numbers.begin(), numbers.end()}, counts},
-                     {exchanged_ids(picked<std::int64_t>(points.ids, rows.values, 1), rows.counts, counts, group), counts}};
+    Ghosts<T> ghosts{
+        {{numbers.begin(), numbers.end()}, counts},
+        {exchanged_ids(picked<std::int64_t>(points.ids, rows.values, 1), rows.counts, counts, group), counts}};
     for (auto& count : ghosts.coordinates.counts) count *= width;
     return ghosts;
 }
@@ -166,7 +172,8 @@ bool is_among_themselves(const NeighborInput& points, const NeighborInput& queri
 }
 
 template <class T>
-NeighborCandidates<T> found_candidates(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries, const RankGroup& group)
+NeighborCandidates<T> found_candidates(const NeighborRequest& request, const NeighborInput& points,
+                                       const NeighborInput& queries, const RankGroup& group)
 {
     const auto dimensions = static_cast<int>(points.values.size(1));
     const auto order = order_of(points.ids);
@@ -177,7 +184,8 @@ NeighborCandidates<T> found_candidates(const NeighborRequest& request, const Nei
     // that it receives determine which of its own points the other rank needs.
     const bool is_mutual = !request.is_knn && is_among_themselves<T>(points, queries, group);
     std::vector<char> is_asked(group.size());
-    for (int r = 0; r < group.size(); ++r) is_asked[r] = r != group.rank() && (!is_mutual || (r < group.rank()) == ((r + group.rank()) % 2 == 0));
+    for (int r = 0; r < group.size(); ++r)
+        is_asked[r] = r != group.rank() && (!is_mutual || (r < group.rank()) == ((r + group.rank()) % 2 == 0));
     const auto asked = exchanged_questions<T>(request, own, search, queries.span<T>(), dimensions, is_asked, group);
 
     const auto add = [&](ByRank<std::int64_t>& rows, const std::vector<char>& is_needed) {
@@ -202,7 +210,8 @@ NeighborCandidates<T> found_candidates(const NeighborRequest& request, const Nei
         ByRank<std::int64_t> returned;
         std::span<const T> received = ghosts.coordinates.values;
         for (const auto count : ghosts.coordinates.counts) {
-            add(returned, within_bound<T>(own, received.first(count), request.largest_radius() * kBoundSlack<T>, dimensions, request.options.period));
+            add(returned, within_bound<T>(own, received.first(count), request.largest_radius() * kBoundSlack<T>,
+                                          dimensions, request.options.period));
             received = received.subspan(count);
         }
         const auto more = exchanged_points<T>(returned, points, group);
@@ -211,7 +220,8 @@ NeighborCandidates<T> found_candidates(const NeighborRequest& request, const Nei
     }
 
     NeighborCandidates<T> candidates;
-    candidates.plan = std::make_shared<const ExchangePlan>(group, points.size(), std::move(given.values), std::move(given.counts), ghosts.ids.counts);
+    candidates.plan = std::make_shared<const ExchangePlan>(group, points.size(), std::move(given.values),
+                                                           std::move(given.counts), ghosts.ids.counts);
     std::vector<std::int64_t> all_ids = points.ids;
     all_ids.insert(all_ids.end(), ghosts.ids.values.begin(), ghosts.ids.values.end());
     std::vector<T> all_points(points.span<T>().begin(), points.span<T>().end());
@@ -224,8 +234,9 @@ NeighborCandidates<T> found_candidates(const NeighborRequest& request, const Nei
 }  // namespace
 
 template <class T>
-std::shared_ptr<const NeighborCandidates<T>> neighbor_candidates(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries,
-                                                                 const RankGroup& group)
+std::shared_ptr<const NeighborCandidates<T>> neighbor_candidates(const NeighborRequest& request,
+                                                                 const NeighborInput& points,
+                                                                 const NeighborInput& queries, const RankGroup& group)
 {
     struct Cached {
         std::uint64_t content;
@@ -234,16 +245,18 @@ std::shared_ptr<const NeighborCandidates<T>> neighbor_candidates(const NeighborR
     static thread_local std::vector<Cached> cache;  // one for every rank, even if ranks are threads
     std::erase_if(cache, [](const Cached& entry) { return entry.candidates.expired(); });
     const auto content = content_of<T>(request, points, queries, group);
-    const auto found = std::find_if(cache.begin(), cache.end(), [&](const Cached& entry) { return entry.content == content; });
+    const auto found =
+        std::find_if(cache.begin(), cache.end(), [&](const Cached& entry) { return entry.content == content; });
     const auto known = found == cache.end() ? nullptr : found->candidates.lock();
     if (group.all_agree(known != nullptr)) return known;
-    auto candidates = std::make_shared<const NeighborCandidates<T>>(found_candidates<T>(request, points, queries, group));
+    auto candidates =
+        std::make_shared<const NeighborCandidates<T>>(found_candidates<T>(request, points, queries, group));
     cache.push_back({content, candidates});
     return candidates;
 }
-template std::shared_ptr<const NeighborCandidates<float>> neighbor_candidates(const NeighborRequest&, const NeighborInput&, const NeighborInput&,
-                                                                              const RankGroup&);
-template std::shared_ptr<const NeighborCandidates<double>> neighbor_candidates(const NeighborRequest&, const NeighborInput&, const NeighborInput&,
-                                                                               const RankGroup&);
+template std::shared_ptr<const NeighborCandidates<float>>
+neighbor_candidates(const NeighborRequest&, const NeighborInput&, const NeighborInput&, const RankGroup&);
+template std::shared_ptr<const NeighborCandidates<double>>
+neighbor_candidates(const NeighborRequest&, const NeighborInput&, const NeighborInput&, const RankGroup&);
 
 }  // namespace meshard

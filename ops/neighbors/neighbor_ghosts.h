@@ -28,7 +28,8 @@ struct NeighborCandidates {
 /// Candidates are cached as long as the caller holds them: the same search among the same rows on every rank reuses
 /// them and sends two numbers only.
 template <class T>
-std::shared_ptr<const NeighborCandidates<T>> neighbor_candidates(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries,
-                                                                 const RankGroup& group);
+std::shared_ptr<const NeighborCandidates<T>> neighbor_candidates(const NeighborRequest& request,
+                                                                 const NeighborInput& points,
+                                                                 const NeighborInput& queries, const RankGroup& group);
 
 }  // namespace meshard

@@ -57,8 +57,8 @@ Surroundings surroundings(std::span<const T> own, int dimensions, int max_boxes,
     }
     Surroundings all;
     std::vector<std::int64_t> counts;
-    for (const auto& rank :
-         group.all_gather_integers(std::vector<std::int64_t>{static_cast<std::int64_t>(mine.size()), static_cast<std::int64_t>(own.size()) / dimensions})) {
+    for (const auto& rank : group.all_gather_integers(std::vector<std::int64_t>{
+             static_cast<std::int64_t>(mine.size()), static_cast<std::int64_t>(own.size()) / dimensions})) {
         counts.push_back(rank[0]);
         all.held.push_back(rank[1]);
     }
@@ -80,7 +80,8 @@ Surroundings surroundings(std::span<const T> own, int dimensions, int max_boxes,
 
 /// A squared distance within which there are at least k points: boxes are sorted by their farthest distance, and their
 /// points counted.
-double certain_bound(const std::vector<std::vector<PointBox>>& boxes, const std::array<double, 3>& x, std::int64_t k, std::span<const double> period)
+double certain_bound(const std::vector<std::vector<PointBox>>& boxes, const std::array<double, 3>& x, std::int64_t k,
+                     std::span<const double> period)
 {
     std::vector<std::pair<double, std::int64_t>> ends;
     for (const auto& rank : boxes) {
@@ -96,7 +97,8 @@ double certain_bound(const std::vector<std::vector<PointBox>>& boxes, const std:
 
 /// Each query's squared bound: of the radius, or of the distance of the k-th own point.
 template <class T>
-std::vector<double> own_bounds(const NeighborRequest& request, std::span<const T> queries, std::int64_t num_queries, const PointSearch<T>& search)
+std::vector<double> own_bounds(const NeighborRequest& request, std::span<const T> queries, std::int64_t num_queries,
+                               const PointSearch<T>& search)
 {
     constexpr double slack = kBoundSlack<T>;
     std::vector<double> bounds(num_queries);
@@ -117,8 +119,9 @@ std::vector<double> own_bounds(const NeighborRequest& request, std::span<const T
 
 /// For each rank the queries that may have neighbours there; in a search for k nearest each with its bound.
 template <class T>
-std::vector<std::vector<T>> questions_for(const NeighborRequest& request, std::span<const T> queries, std::vector<double> bounds, const Surroundings& there,
-                                          int dimensions, const std::vector<char>& is_asked)
+std::vector<std::vector<T>> questions_for(const NeighborRequest& request, std::span<const T> queries,
+                                          std::vector<double> bounds, const Surroundings& there, int dimensions,
+                                          const std::vector<char>& is_asked)
 {
     constexpr double slack = kBoundSlack<T>;
     const auto& period = request.options.period;
@@ -129,8 +132,11 @@ std::vector<std::vector<T>> questions_for(const NeighborRequest& request, std::s
         std::array<double, 3> x{};
         std::copy(query.begin(), query.end(), x.begin());
         const auto reaches = [&](int r) {
-            const auto reached = [&](const PointBox& box) { return distance_range(box, x, period).least <= bounds[i] * slack; };
-            return is_asked[r] && there.hulls[r] && reached(*there.hulls[r]) && std::any_of(there.boxes[r].begin(), there.boxes[r].end(), reached);
+            const auto reached = [&](const PointBox& box) {
+                return distance_range(box, x, period).least <= bounds[i] * slack;
+            };
+            return is_asked[r] && there.hulls[r] && reached(*there.hulls[r]) &&
+                   std::any_of(there.boxes[r].begin(), there.boxes[r].end(), reached);
         };
         bool is_certain = !request.is_knn;
         for (int r = 0; r < num_ranks; ++r) {
@@ -148,7 +154,8 @@ std::vector<std::vector<T>> questions_for(const NeighborRequest& request, std::s
 }
 
 /// Sends `bytes[r]` to rank r; returns the bytes received from each rank.
-std::vector<std::vector<std::uint8_t>> exchanged_bytes(const std::vector<std::vector<std::uint8_t>>& bytes, const RankGroup& group)
+std::vector<std::vector<std::uint8_t>> exchanged_bytes(const std::vector<std::vector<std::uint8_t>>& bytes,
+                                                       const RankGroup& group)
 {
     std::vector<std::uint8_t> all;
     std::vector<std::int64_t> send;
@@ -170,8 +177,9 @@ std::vector<std::vector<std::uint8_t>> exchanged_bytes(const std::vector<std::ve
 /// Keeps the queries of a radius search that are near a point of the rank asked, which answers for coarse cells: boxes
 /// around irregular parts are mostly empty.
 template <class T>
-std::vector<std::vector<T>> worth_asking(const NeighborRequest& request, std::vector<std::vector<T>> questions, const PointSearch<T>& own, double width,
-                                         int dimensions, const RankGroup& group)
+std::vector<std::vector<T>> worth_asking(const NeighborRequest& request, std::vector<std::vector<T>> questions,
+                                         const PointSearch<T>& own, double width, int dimensions,
+                                         const RankGroup& group)
 {
     const auto radius = request.largest_radius();
     std::vector<PointCells> cells;
@@ -186,9 +194,11 @@ std::vector<std::vector<T>> worth_asking(const NeighborRequest& request, std::ve
         if (asked[r].empty()) continue;
         const auto theirs = unpacked_cells(asked[r]);
         const auto bound = static_cast<T>((radius + theirs.template reach<T>(dimensions)) * kBoundSlack<T>);
-        const auto near = own.knn(theirs.template centroids<T>(dimensions), 1, {}, std::vector<T>(theirs.codes.size(), bound * bound));
+        const auto near = own.knn(theirs.template centroids<T>(dimensions), 1, {},
+                                  std::vector<T>(theirs.codes.size(), bound * bound));
         answers[r].assign((theirs.codes.size() + 7) / 8, 0);
-        for (std::size_t c = 0; c < theirs.codes.size(); ++c) answers[r][c / 8] |= static_cast<std::uint8_t>((near.offsets[c + 1] > near.offsets[c]) << c % 8);
+        for (std::size_t c = 0; c < theirs.codes.size(); ++c)
+            answers[r][c / 8] |= static_cast<std::uint8_t>((near.offsets[c + 1] > near.offsets[c]) << c % 8);
     }
     const auto answered = exchanged_bytes(answers, group);
     for (std::size_t r = 0; r < questions.size(); ++r) {
@@ -206,10 +216,12 @@ std::vector<std::vector<T>> worth_asking(const NeighborRequest& request, std::ve
 /// A lower bound of the number of points that answer the questions: those of boxes that lie completely within the bound
 /// of one of a few questions.
 template <class T>
-std::int64_t certain_answers(const NeighborRequest& request, const std::vector<T>& questions, const std::vector<PointBox>& boxes, int dimensions)
+std::int64_t certain_answers(const NeighborRequest& request, const std::vector<T>& questions,
+                             const std::vector<PointBox>& boxes, int dimensions)
 {
     constexpr std::size_t kTried = 64;
-    const auto width = static_cast<std::size_t>(dimensions + (request.is_knn ? 1 : 0)), count = questions.size() / width;
+    const auto width = static_cast<std::size_t>(dimensions + (request.is_knn ? 1 : 0)),
+               count = questions.size() / width;
     std::vector<char> is_within(boxes.size(), 0);
     for (std::size_t i = 0; i < std::min(kTried, count); ++i) {
         const auto* question = questions.data() + i * count / std::min(kTried, count) * width;
@@ -217,7 +229,8 @@ std::int64_t certain_answers(const NeighborRequest& request, const std::vector<T
         std::copy_n(question, dimensions, x.begin());
         const auto radius = static_cast<double>(static_cast<T>(request.largest_radius()));
         const auto bound = request.is_knn ? static_cast<double>(question[dimensions]) : radius * radius;
-        for (std::size_t b = 0; b < boxes.size(); ++b) is_within[b] |= distance_range(boxes[b], x, request.options.period).most <= bound;
+        for (std::size_t b = 0; b < boxes.size(); ++b)
+            is_within[b] |= distance_range(boxes[b], x, request.options.period).most <= bound;
     }
     std::int64_t answers = 0;
     for (std::size_t b = 0; b < boxes.size(); ++b) answers += is_within[b] ? boxes[b].num_points : 0;
@@ -225,8 +238,8 @@ std::int64_t certain_answers(const NeighborRequest& request, const std::vector<T
 }
 
 template <class T>
-AskedOfRank sent_questions(const NeighborRequest& request, const std::vector<std::vector<T>>& questions, const Surroundings& there, int dimensions,
-                           const RankGroup& group)
+AskedOfRank sent_questions(const NeighborRequest& request, const std::vector<std::vector<T>>& questions,
+                           const Surroundings& there, int dimensions, const RankGroup& group)
 {
     std::vector<std::int64_t> send(questions.size(), 0);
     std::vector<std::uint8_t> bytes;
@@ -242,7 +255,9 @@ AskedOfRank sent_questions(const NeighborRequest& request, const std::vector<std
         }
         send[r] = static_cast<std::int64_t>(bytes.size() - before);
         const auto point_bytes = dimensions * static_cast<std::int64_t>(sizeof(T));
-        if (send[r] + point_bytes * certain_answers<T>(request, questions[r], there.boxes[r], dimensions) <= point_bytes * there.held[r]) continue;
+        if (send[r] + point_bytes * certain_answers<T>(request, questions[r], there.boxes[r], dimensions) <=
+            point_bytes * there.held[r])
+            continue;
         bytes.resize(before);
         send[r] = AskedOfRank::kEverything;
     }
@@ -254,9 +269,10 @@ AskedOfRank sent_questions(const NeighborRequest& request, const std::vector<std
         num_replicated += std::count(rank.begin(), rank.end(), AskedOfRank::kEverything);
     }
     if (num_replicated > 0 && group.rank() == 0) {
-        TORCH_WARN_ONCE(request.where, ": ", num_replicated, " of ", num_pairs,
-                        " pairs of ranks that have neighbours for each other send all their points: that is fewer bytes than "
-                        "asking for those within reach. A smaller radius, or cuts with less surface, need fewer ghosts.");
+        TORCH_WARN_ONCE(
+            request.where, ": ", num_replicated, " of ", num_pairs,
+            " pairs of ranks that have neighbours for each other send all their points: that is fewer bytes than "
+            "asking for those within reach. A smaller radius, or cuts with less surface, need fewer ghosts.");
     }
     asked.bytes = group.all_to_all_rows(tensor_of(bytes, 1), without_flags(send), without_flags(asked.counts));
     return asked;
@@ -271,20 +287,23 @@ std::vector<std::int64_t> exchanged(const std::vector<std::int64_t>& send, const
 }
 
 template <class T>
-AskedOfRank exchanged_questions(const NeighborRequest& request, std::span<const T> own, const PointSearch<T>& search, std::span<const T> queries,
-                                int dimensions, const std::vector<char>& is_asked, const RankGroup& group)
+AskedOfRank exchanged_questions(const NeighborRequest& request, std::span<const T> own, const PointSearch<T>& search,
+                                std::span<const T> queries, int dimensions, const std::vector<char>& is_asked,
+                                const RankGroup& group)
 {
     const auto there = surroundings<T>(own, dimensions, request.is_knn ? kBoxes : kBoxesOfRadius, group);
     auto bounds = own_bounds<T>(request, queries, static_cast<std::int64_t>(queries.size()) / dimensions, search);
     auto questions = questions_for<T>(request, queries, std::move(bounds), there, dimensions, is_asked);
     for (const auto width : kCoarseCells) {
-        if (!request.is_knn) questions = worth_asking<T>(request, std::move(questions), search, width * request.largest_radius(), dimensions, group);
+        if (!request.is_knn)
+            questions = worth_asking<T>(request, std::move(questions), search, width * request.largest_radius(),
+                                        dimensions, group);
     }
     return sent_questions(request, questions, there, dimensions, group);
 }
-template AskedOfRank exchanged_questions(const NeighborRequest&, std::span<const float>, const PointSearch<float>&, std::span<const float>, int,
-                                         const std::vector<char>&, const RankGroup&);
-template AskedOfRank exchanged_questions(const NeighborRequest&, std::span<const double>, const PointSearch<double>&, std::span<const double>, int,
-                                         const std::vector<char>&, const RankGroup&);
+template AskedOfRank exchanged_questions(const NeighborRequest&, std::span<const float>, const PointSearch<float>&,
+                                         std::span<const float>, int, const std::vector<char>&, const RankGroup&);
+template AskedOfRank exchanged_questions(const NeighborRequest&, std::span<const double>, const PointSearch<double>&,
+                                         std::span<const double>, int, const std::vector<char>&, const RankGroup&);
 
 }  // namespace meshard

@@ -21,7 +21,8 @@ inline constexpr double kBoundSlack = 1 + 16 * static_cast<double>(std::numeric_
 template <class T>
 at::Tensor tensor_of(const std::vector<T>& values, std::int64_t width)
 {
-    auto tensor = at::empty({static_cast<std::int64_t>(values.size()) / width, width}, c10::CppTypeToScalarType<T>::value);
+    auto tensor =
+        at::empty({static_cast<std::int64_t>(values.size()) / width, width}, c10::CppTypeToScalarType<T>::value);
     std::copy(values.begin(), values.end(), tensor.template mutable_data_ptr<T>());
     return tensor;
 }
@@ -52,7 +53,8 @@ struct AskedOfRank {
 /// @param search     search among the rank's own points `own`
 /// @param is_asked   for each rank whether this rank may send it questions
 template <class T>
-AskedOfRank exchanged_questions(const NeighborRequest& request, std::span<const T> own, const PointSearch<T>& search, std::span<const T> queries,
-                                int dimensions, const std::vector<char>& is_asked, const RankGroup& group);
+AskedOfRank exchanged_questions(const NeighborRequest& request, std::span<const T> own, const PointSearch<T>& search,
+                                std::span<const T> queries, int dimensions, const std::vector<char>& is_asked,
+                                const RankGroup& group);
 
 }  // namespace meshard

@@ -16,7 +16,8 @@
 
 namespace meshard {
 
-NeighborInput neighbor_input(const char* where, const char* what, const at::Tensor& tensor, std::optional<std::int64_t> batch)
+NeighborInput neighbor_input(const char* where, const char* what, const at::Tensor& tensor,
+                             std::optional<std::int64_t> batch)
 {
     NeighborInput rows;
     const std::int64_t row_dim = batch ? 1 : 0;
@@ -32,8 +33,9 @@ NeighborInput neighbor_input(const char* where, const char* what, const at::Tens
             // Divides the clouds of the batch, not their rows.
             if (batch && layout.placement.dim == 0 && layout.blocks == 1) continue;
             if (layout.placement.dim != row_dim || layout.blocks != 1 || rows.is_cut()) {
-                throw InvalidInput(std::string(where) + ": the " + what + " have layout " + to_string(*spec) +
-                                   ", expected a cut along their rows, or of a batch along its clouds. Redistribute them.");
+                throw InvalidInput(
+                    std::string(where) + ": the " + what + " have layout " + to_string(*spec) +
+                    ", expected a cut along their rows, or of a batch along its clouds. Redistribute them.");
             }
             rows.axis = static_cast<std::int64_t>(a);
         }
@@ -75,12 +77,15 @@ void require_searchable(const NeighborRequest& request, const NeighborInput& poi
     if (queries.values.size(1) != dimensions || points.plain.scalar_type() != queries.plain.scalar_type()) {
         fail(fmt::format("points of {} dimensions and type {}, queries of {} and {}. Give both the same number of "
                          "dimensions and the same type.",
-                         dimensions, c10::toString(points.plain.scalar_type()), queries.values.size(1), c10::toString(queries.plain.scalar_type())));
+                         dimensions, c10::toString(points.plain.scalar_type()), queries.values.size(1),
+                         c10::toString(queries.plain.scalar_type())));
     }
     if (points.plain.device() != queries.plain.device()) {
-        fail("the points are on " + points.plain.device().str() + ", the queries on " + queries.plain.device().str() + ". Move one to the other.");
+        fail("the points are on " + points.plain.device().str() + ", the queries on " + queries.plain.device().str() +
+             ". Move one to the other.");
     }
-    if (points.is_cut() && queries.is_cut() && (points.device_mesh != queries.device_mesh || points.axis != queries.axis)) {
+    if (points.is_cut() && queries.is_cut() &&
+        (points.device_mesh != queries.device_mesh || points.axis != queries.axis)) {
         fail("points and queries are cut among different ranks. Cut both along the same axis of one device mesh.");
     }
     if (request.is_knn && request.k < 1) fail(fmt::format("k is {}; it must be 1 or more.", request.k));
@@ -88,13 +93,17 @@ void require_searchable(const NeighborRequest& request, const NeighborInput& poi
     for (const auto& limit : request.limits) require_limit(request.where, limit);
     const auto& period = request.options.period;
     if (!period.empty() && static_cast<int>(period.size()) != dimensions) {
-        fail(fmt::format("{} periods for {} dimensions. Pass one for each axis, 0 for an axis that is not periodic.", period.size(), dimensions));
+        fail(fmt::format("{} periods for {} dimensions. Pass one for each axis, 0 for an axis that is not periodic.",
+                         period.size(), dimensions));
     }
     for (const auto length : period) {
-        if (!(length >= 0) || !std::isfinite(length)) fail("a period is negative or not finite. Pass a length, or 0 for an axis that is not periodic.");
+        if (!(length >= 0) || !std::isfinite(length))
+            fail("a period is negative or not finite. Pass a length, or 0 for an axis that is not periodic.");
     }
-    if (request.options.order == NeighborOrder::Grid && (request.is_knn || dimensions != 3 || !period.empty() || request.options.exclude_self)) {
-        fail("NeighborOrder::Grid is for radius searches in 3 dimensions without periods and without exclude_self. Use NeighborOrder::Nearest.");
+    if (request.options.order == NeighborOrder::Grid &&
+        (request.is_knn || dimensions != 3 || !period.empty() || request.options.exclude_self)) {
+        fail("NeighborOrder::Grid is for radius searches in 3 dimensions without periods and without exclude_self. Use "
+             "NeighborOrder::Nearest.");
     }
     const auto require_valid = [&]<class T>(const char* what, std::span<const T> coordinates) {
         require_coordinates(request.where, what, coordinates, dimensions);
@@ -125,7 +134,8 @@ std::int64_t fingerprint(const NeighborRequest& request, const NeighborInput& po
     }
     values.insert(values.end(), request.options.period.begin(), request.options.period.end());
     std::uint64_t hash = values.size();
-    for (const auto value : values) hash = (hash ^ std::bit_cast<std::uint64_t>(value + 0.0)) * 0x9e3779b97f4a7c15u + (hash >> 29);
+    for (const auto value : values)
+        hash = (hash ^ std::bit_cast<std::uint64_t>(value + 0.0)) * 0x9e3779b97f4a7c15u + (hash >> 29);
     return static_cast<std::int64_t>(hash);
 }
 

@@ -53,7 +53,8 @@ struct NeighborInput {
 /// This rank's rows of `tensor`, (N, D), or of cloud `batch` of a (B, N, D): plain, Replicate, cut along N, and by
 /// another axis along B.
 /// @throws InvalidInput for other layouts, shapes and types
-NeighborInput neighbor_input(const char* where, const char* what, const at::Tensor& tensor, std::optional<std::int64_t> batch);
+NeighborInput neighbor_input(const char* where, const char* what, const at::Tensor& tensor,
+                             std::optional<std::int64_t> batch);
 
 /// The ranks that search together: those over which rows of points or queries are cut; a group of one if neither is
 /// cut. A search starts with `throw_together` over this group; a rank that finds an error before its search calls it,

@@ -25,7 +25,8 @@ at::Tensor summed(const at::Tensor& share, const RankGroup& group);
 at::Tensor shared(const at::Tensor& whole, const RankGroup& group)
 {
     if (group.size() == 1) return whole;
-    return with_backward(whole.detach().alias(), whole, "SumOverQueriesBackward", [group](const at::Tensor& gradient) { return summed(gradient, group); });
+    return with_backward(whole.detach().alias(), whole, "SumOverQueriesBackward",
+                         [group](const at::Tensor& gradient) { return summed(gradient, group); });
 }
 
 /// The adjoint of `shared`: the sum over all ranks.
@@ -33,13 +34,16 @@ at::Tensor summed(const at::Tensor& share, const RankGroup& group)
 {
     auto sum = share.detach().clone(at::MemoryFormat::Contiguous);
     group.all_reduce(sum);
-    return with_backward(sum, share, "ShareOfSumBackward", [group](const at::Tensor& gradient) { return shared(gradient, group); });
+    return with_backward(sum, share, "ShareOfSumBackward",
+                         [group](const at::Tensor& gradient) { return shared(gradient, group); });
 }
 
-/// Gathers rows of owned points and ghosts, one for each entry, in two steps: those of owned points in the constructor, those of ghosts in `with`.
+/// Gathers rows of owned points and ghosts, one for each entry, in two steps: those of owned points in the constructor,
+/// those of ghosts in `with`.
 class EntryRows {
 public:
-    EntryRows(const at::Tensor& rows, const at::Tensor& entries) : entries_(entries.to(rows.device())), num_owned_(rows.size(0))
+    EntryRows(const at::Tensor& rows, const at::Tensor& entries)
+        : entries_(entries.to(rows.device())), num_owned_(rows.size(0))
     {
         const auto index = at::where(entries_ < num_owned_, entries_, at::full_like(entries_, -1));
         auto shape = rows.sizes().vec();
@@ -49,7 +53,9 @@ public:
         // Not a view of `found_`, to which `with` writes: LibTorch's operators on devices would look for a view's
         // history.
         own_ = with_backward(found_.detach(), rows, "OwnEntriesBackward",
-                             [index, num_owned = num_owned_](const at::Tensor& gradient) { return scatter_some_rows(gradient, index, num_owned); });
+                             [index, num_owned = num_owned_](const at::Tensor& gradient) {
+                                 return scatter_some_rows(gradient, index, num_owned);
+                             });
     }
 
     at::Tensor with(const at::Tensor& ghosts)
@@ -58,9 +64,11 @@ public:
         take_some_rows_into(found_, ghosts, index);
         // The whole gradient is also passed on to the own rows: their backward ignores entries of ghosts.
         std::vector<at::Tensor> all{found_.alias()};
-        set_backward(all, {own_, ghosts}, "EntriesBackward", [index, num_ghosts = ghosts.size(0)](std::vector<at::Tensor> gradients) {
-            return std::vector<at::Tensor>{gradients[0], scatter_some_rows(gradients[0], index, num_ghosts)};
-        });
+        set_backward(all, {own_, ghosts}, "EntriesBackward",
+                     [index, num_ghosts = ghosts.size(0)](std::vector<at::Tensor> gradients) {
+                         return std::vector<at::Tensor>{gradients[0],
+                                                        scatter_some_rows(gradients[0], index, num_ghosts)};
+                     });
         return all[0];
     }
 
@@ -79,7 +87,8 @@ bool have_other_ids(const ShardSpec& features, const ShardSpec& points)
 
 }  // namespace
 
-at::Tensor rows_with_ghosts(const at::Tensor& rows, const std::shared_ptr<const ExchangePlan>& plan, const RankGroup& queries_group)
+at::Tensor rows_with_ghosts(const at::Tensor& rows, const std::shared_ptr<const ExchangePlan>& plan,
+                            const RankGroup& queries_group)
 {
     if (!plan) return shared(rows, queries_group);
     if (queries_group.size() > 1 || plan->group().size() == 1) return with_ghosts(rows, plan);
@@ -96,21 +105,24 @@ at::Tensor own_rows_of(const char* where, const at::Tensor& features, const Neig
 {
     if (is_sharded(features)) reduce_partials(features);
     const bool is_cut = is_sharded(features) && spec_of(features)->has_shard();
-    if (is_cut != static_cast<bool>(neighbors.points_layout) || (is_cut && !(*spec_of(features) == *neighbors.points_layout))) {
-        throw InvalidInput(std::string(where) + ": the features have layout " + (is_cut ? to_string(*spec_of(features)) : std::string("whole")) +
-                           ", the points had " + (neighbors.points_layout ? to_string(*neighbors.points_layout) : std::string("whole")) +
+    if (is_cut != static_cast<bool>(neighbors.points_layout) ||
+        (is_cut && !(*spec_of(features) == *neighbors.points_layout))) {
+        throw InvalidInput(std::string(where) + ": the features have layout " +
+                           (is_cut ? to_string(*spec_of(features)) : std::string("whole")) + ", the points had " +
+                           (neighbors.points_layout ? to_string(*neighbors.points_layout) : std::string("whole")) +
                            ". Redistribute the features, or search again.");
     }
     if (is_cut && have_other_ids(*spec_of(features), *neighbors.points_layout)) {
-        throw InvalidInput(std::string(where) +
-                           ": the features' rows have other global ids than the points' had. Redistribute the features by id, or search again.");
+        throw InvalidInput(std::string(where) + ": the features' rows have other global ids than the points' had. "
+                                                "Redistribute the features by id, or search again.");
     }
     auto rows = is_sharded(features) ? to_local(features) : features;
     if (neighbors.is_batch) rows = rows.flatten(0, 1);
     const auto expected = (neighbors.is_batch ? neighbors.num_batches : 1) * neighbors.num_points;
     if (rows.dim() < 1 || rows.size(0) != expected) {
-        throw InvalidInput(fmt::format("{}: features of {} rows, the search was among {} points. Pass one row for each point.", where,
-                                       rows.dim() < 1 ? 0 : rows.size(0), expected));
+        throw InvalidInput(
+            fmt::format("{}: features of {} rows, the search was among {} points. Pass one row for each point.", where,
+                        rows.dim() < 1 ? 0 : rows.size(0), expected));
     }
     return rows;
 }
@@ -118,7 +130,8 @@ at::Tensor own_rows_of(const char* where, const at::Tensor& features, const Neig
 at::Tensor gather_neighbors(const at::Tensor& features, const Neighbors& neighbors)
 {
     const auto rows = own_rows_of("gather_neighbors", features, neighbors);
-    if (!exchanges_ghosts(neighbors)) return take_rows(rows_with_ghosts(rows, neighbors.plan, neighbors.queries_group), neighbors.rows);
+    if (!exchanges_ghosts(neighbors))
+        return take_rows(rows_with_ghosts(rows, neighbors.plan, neighbors.queries_group), neighbors.rows);
     auto pending = begin_ghost_exchange({rows}, neighbors.plan);
     EntryRows found(rows, neighbors.rows);  // copies own rows while ghosts are received
     return found.with(pending.end()[0]);

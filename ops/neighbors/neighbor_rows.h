@@ -9,8 +9,10 @@
 
 namespace meshard {
 
-/// Owned rows, followed by ghosts unless `plan` is null. If every rank holds the rows, backward sums their gradients over all ranks' queries.
-at::Tensor rows_with_ghosts(const at::Tensor& rows, const std::shared_ptr<const ExchangePlan>& plan, const RankGroup& queries_group);
+/// Owned rows, followed by ghosts unless `plan` is null. If every rank holds the rows, backward sums their gradients
+/// over all ranks' queries.
+at::Tensor rows_with_ghosts(const at::Tensor& rows, const std::shared_ptr<const ExchangePlan>& plan,
+                            const RankGroup& queries_group);
 
 /// Returns whether `gather_neighbors` exchanges ghosts while inner work can be done: points and queries are both cut.
 bool exchanges_ghosts(const Neighbors& neighbors);

@@ -44,8 +44,8 @@ SearchPieces on_threads()
 }
 
 template <class T>
-std::vector<FoundNeighbors> found_on_cpu(const NeighborRequest& request, std::span<const T> points, int dimensions, std::span<const T> queries,
-                                         const std::vector<std::int32_t>& excluded)
+std::vector<FoundNeighbors> found_on_cpu(const NeighborRequest& request, std::span<const T> points, int dimensions,
+                                         std::span<const T> queries, const std::vector<std::int32_t>& excluded)
 {
     std::vector<NeighborLists<T>> lists;
     if (request.options.order == NeighborOrder::Grid) {
@@ -61,7 +61,8 @@ std::vector<FoundNeighbors> found_on_cpu(const NeighborRequest& request, std::sp
     for (const auto& list : lists) {
         auto rows = at::empty({static_cast<std::int64_t>(list.ids.size())}, at::kLong);
         std::copy(list.ids.begin(), list.ids.end(), rows.template mutable_data_ptr<std::int64_t>());
-        found.push_back({at::tensor(list.offsets, at::kLong), rows, at::tensor(list.distances, c10::CppTypeToScalarType<T>::value)});
+        found.push_back({at::tensor(list.offsets, at::kLong), rows,
+                         at::tensor(list.distances, c10::CppTypeToScalarType<T>::value)});
     }
     return found;
 }
@@ -72,7 +73,8 @@ bool is_differentiable(const NeighborInput& points, const NeighborInput& queries
 }
 
 template <class T>
-std::vector<Neighbors> search_rows(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries, const RankGroup& group)
+std::vector<Neighbors> search_rows(const NeighborRequest& request, const NeighborInput& points,
+                                   const NeighborInput& queries, const RankGroup& group)
 {
     const auto width = static_cast<int>(points.values.size(1));
     const bool is_cut = points.is_cut() && group.size() > 1;
@@ -95,13 +97,19 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
     std::vector<FoundNeighbors> found;
     if (!device.is_cpu()) {
         const auto type = c10::CppTypeToScalarType<T>::value;
-        const auto rows = (is_cut ? tensor_on(device, candidates.points).view({-1, width}) : points.plain.detach().to(type)).contiguous();
-        const auto asked = queries.plain.detach().to(type).contiguous(), hidden = excluded.empty() ? at::Tensor() : tensor_on(device, excluded);
-        on_gpu(rows, [&](const auto& executor) { found = GridSearch<T, std::decay_t<decltype(executor)>>(executor, rows, asked, hidden).answer(request); });
+        const auto rows =
+            (is_cut ? tensor_on(device, candidates.points).view({-1, width}) : points.plain.detach().to(type))
+                .contiguous();
+        const auto asked = queries.plain.detach().to(type).contiguous(),
+                   hidden = excluded.empty() ? at::Tensor() : tensor_on(device, excluded);
+        on_gpu(rows, [&](const auto& executor) {
+            found = GridSearch<T, std::decay_t<decltype(executor)>>(executor, rows, asked, hidden).answer(request);
+        });
     } else {
         found = found_on_cpu<T>(request, table, width, queries.span<T>(), excluded);
     }
-    const auto ids = points.is_cut() ? tensor_on(device, candidates.ids) : at::Tensor(), rows = is_cut ? tensor_on(device, candidates.rows) : at::Tensor();
+    const auto ids = points.is_cut() ? tensor_on(device, candidates.ids) : at::Tensor(),
+               rows = is_cut ? tensor_on(device, candidates.rows) : at::Tensor();
 
     const bool differentiable = is_differentiable(points, queries);
     const auto queries_group = queries.is_cut() ? group : RankGroup();
@@ -122,12 +130,14 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
             const auto query_rows = at::arange(queries.size(), list.offsets.options()).repeat_interleave(counts);
             // Differences of narrow types are computed in a wide one, as in the search.
             const auto type = c10::CppTypeToScalarType<T>::value;
-            auto gaps = take_rows(rows_with_history, neighbors.rows).to(type) - take_rows(queries.plain, query_rows).to(type);
+            auto gaps =
+                take_rows(rows_with_history, neighbors.rows).to(type) - take_rows(queries.plain, query_rows).to(type);
             if (!request.options.period.empty()) {
                 auto images = at::zeros_like(gaps);
                 for (std::int64_t d = 0; d < width; ++d) {
                     const auto length = request.options.period[d];
-                    if (length > 0) images.select(1, d).copy_(gaps.detach().select(1, d).div(length).round_().mul_(length));
+                    if (length > 0)
+                        images.select(1, d).copy_(gaps.detach().select(1, d).div(length).round_().mul_(length));
                 }
                 gaps = gaps - images;
             }
@@ -141,8 +151,8 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
 }
 
 /// @param num_left  number of clouds of a batch that are searched after this one; -1 without a batch
-std::vector<Neighbors> search_cloud(const NeighborRequest& request, const at::Tensor& points, const at::Tensor& queries, std::optional<std::int64_t> batch,
-                                    std::int64_t num_left)
+std::vector<Neighbors> search_cloud(const NeighborRequest& request, const at::Tensor& points, const at::Tensor& queries,
+                                    std::optional<std::int64_t> batch, std::int64_t num_left)
 {
     const auto group = search_group(points, queries);
     NeighborInput point_rows, query_rows;
@@ -156,10 +166,13 @@ std::vector<Neighbors> search_cloud(const NeighborRequest& request, const at::Te
     }
     throw_together(error, group);
     // `num_left` and differentiability decide which messages follow, not which points are received.
-    const auto mine = fingerprint(request, point_rows, query_rows) ^ (2 * num_left + is_differentiable(point_rows, query_rows));
+    const auto mine =
+        fingerprint(request, point_rows, query_rows) ^ (2 * num_left + is_differentiable(point_rows, query_rows));
     for (const auto& rank : group.all_gather_integers(std::vector<std::int64_t>{mine})) {
         if (rank[0] == mine) continue;
-        error = std::string(request.where) + ": ranks pass different arguments. Call it with the same k, radii, options, types and batches on every rank, " +
+        error = std::string(request.where) +
+                ": ranks pass different arguments. Call it with the same k, radii, options, types and batches on every "
+                "rank, " +
                 "all or none of which need gradients.";
     }
     throw_together(error, group);
@@ -195,7 +208,8 @@ Neighbors joined(const std::vector<const Neighbors*>& clouds)
         auto own = cloud.rows + static_cast<std::int64_t>(b) * all.num_points;
         if (cloud.plan && cloud.plan->num_ghosts() > 0) {
             const auto ghost_rows = merged.ghost_places[b].to(own.device()) + all.num_batches * all.num_points;
-            own = at::where(cloud.rows < all.num_points, own, ghost_rows.index_select(0, (cloud.rows - all.num_points).clamp_min(0)));
+            own = at::where(cloud.rows < all.num_points, own,
+                            ghost_rows.index_select(0, (cloud.rows - all.num_points).clamp_min(0)));
         }
         rows.push_back(own);
         entries += cloud.ids.numel();
@@ -228,16 +242,20 @@ std::vector<RankGroup> groups_of_batch(const at::Tensor& points, const at::Tenso
         if (!is_sharded(tensor) || tensor.dim() != 3) continue;
         const auto& spec = spec_of(tensor);
         for (std::size_t a = 0; a < spec->axes.size(); ++a) {
-            if (spec->axes[a].is_shard() && spec->axes[a].placement.dim == 0) groups.push_back(spec->device_mesh->group(static_cast<std::int64_t>(a)));
+            if (spec->axes[a].is_shard() && spec->axes[a].placement.dim == 0)
+                groups.push_back(spec->device_mesh->group(static_cast<std::int64_t>(a)));
         }
     }
     return groups;
 }
 
 /// Searches this rank's clouds of a batch, one after the other.
-std::vector<std::vector<Neighbors>> search_batch(const NeighborRequest& request, const at::Tensor& points, const at::Tensor& queries)
+std::vector<std::vector<Neighbors>> search_batch(const NeighborRequest& request, const at::Tensor& points,
+                                                 const at::Tensor& queries)
 {
-    const auto clouds_here = [](const at::Tensor& tensor) { return is_sharded(tensor) ? local_of(tensor).size(0) : tensor.size(0); };
+    const auto clouds_here = [](const at::Tensor& tensor) {
+        return is_sharded(tensor) ? local_of(tensor).size(0) : tensor.size(0);
+    };
     const auto num_points = clouds_here(points), num_queries = queries.dim() == 3 ? clouds_here(queries) : -1;
     // The searches share errors only among ranks with rows of the same cloud; here ranks with different clouds share
     // theirs.
@@ -250,7 +268,8 @@ std::vector<std::vector<Neighbors>> search_batch(const NeighborRequest& request,
     const auto groups = groups_of_batch(points, queries);
     for (std::int64_t b = 0; b < num_points && error.empty() && !groups.empty(); ++b) {
         try {
-            require_searchable(request, neighbor_input(request.where, "points", points, b), neighbor_input(request.where, "queries", queries, b));
+            require_searchable(request, neighbor_input(request.where, "points", points, b),
+                               neighbor_input(request.where, "queries", queries, b));
         } catch (const InvalidInput& wrong) {
             error = wrong.what();
         }
@@ -265,7 +284,8 @@ std::vector<std::vector<Neighbors>> search_batch(const NeighborRequest& request,
     // Next, errors are shared among ranks that hold other rows of the same clouds.
     if (!error.empty() || !groups.empty()) throw_together(error, search_group(points, queries));
     std::vector<std::vector<Neighbors>> clouds;
-    for (std::int64_t b = 0; b < num_points; ++b) clouds.push_back(search_cloud(request, points, queries, b, num_points - 1 - b));
+    for (std::int64_t b = 0; b < num_points; ++b)
+        clouds.push_back(search_cloud(request, points, queries, b, num_points - 1 - b));
     return clouds;
 }
 
@@ -290,13 +310,14 @@ Neighbors knn(const at::Tensor& points, const at::Tensor& queries, std::int64_t 
     return std::move(search({"knn", true, k, {}, options}, points, queries).front());
 }
 
-Neighbors radius_search(const at::Tensor& points, const at::Tensor& queries, double radius, std::int64_t max_neighbors, const NeighborOptions& options)
+Neighbors radius_search(const at::Tensor& points, const at::Tensor& queries, double radius, std::int64_t max_neighbors,
+                        const NeighborOptions& options)
 {
     return std::move(radius_search(points, queries, {RadiusLimit{radius, max_neighbors}}, options).front());
 }
 
-std::vector<Neighbors> radius_search(const at::Tensor& points, const at::Tensor& queries, const std::vector<RadiusLimit>& limits,
-                                     const NeighborOptions& options)
+std::vector<Neighbors> radius_search(const at::Tensor& points, const at::Tensor& queries,
+                                     const std::vector<RadiusLimit>& limits, const NeighborOptions& options)
 {
     return search({"radius_search", false, 0, limits, options}, points, queries);
 }

@@ -28,7 +28,8 @@ struct NeighborOptions {
     NeighborOrder order = NeighborOrder::Nearest;
 };
 
-/// Neighbours of this rank's queries among the points of all ranks, as plain tensors. Local query i has the entries offsets[i], ..., offsets[i + 1] - 1.
+/// Neighbours of this rank's queries among the points of all ranks, as plain tensors. Local query i has the entries
+/// offsets[i], ..., offsets[i + 1] - 1.
 ///
 /// Keep the object as long as the points do not move: `gather_neighbors` then only exchanges features of ghosts.
 struct Neighbors {
@@ -41,8 +42,8 @@ struct Neighbors {
     RankGroup queries_group;                   ///< ranks among which queries are cut; a group of one if they are not
     SpecPtr points_layout;                     ///< of the points; null if they are not cut
     std::int64_t num_points = 0;               ///< owned points of one cloud
-    std::int64_t num_batches = 0;              ///< clouds of this rank; 0 for a rank without clouds in a batch that is cut
-    bool is_batch = false;                     ///< whether the points had a batch dimension
+    std::int64_t num_batches = 0;  ///< clouds of this rank; 0 for a rank without clouds in a batch that is cut
+    bool is_batch = false;         ///< whether the points had a batch dimension
 };
 
 /// The k nearest points of each query, or all if there are fewer.
@@ -60,12 +61,12 @@ struct Neighbors {
 Neighbors knn(const at::Tensor& points, const at::Tensor& queries, std::int64_t k, const NeighborOptions& options = {});
 
 /// The points at most `radius` away; if there are more than `max_neighbors`, the first in the chosen order.
-Neighbors radius_search(const at::Tensor& points, const at::Tensor& queries, double radius, std::int64_t max_neighbors = kAllNeighbors,
-                        const NeighborOptions& options = {});
+Neighbors radius_search(const at::Tensor& points, const at::Tensor& queries, double radius,
+                        std::int64_t max_neighbors = kAllNeighbors, const NeighborOptions& options = {});
 
 /// `radius_search` for several radii at once, with ghosts for the largest; one result for each radius.
-std::vector<Neighbors> radius_search(const at::Tensor& points, const at::Tensor& queries, const std::vector<RadiusLimit>& limits,
-                                     const NeighborOptions& options = {});
+std::vector<Neighbors> radius_search(const at::Tensor& points, const at::Tensor& queries,
+                                     const std::vector<RadiusLimit>& limits, const NeighborOptions& options = {});
 
 /// Gathers the rows of the neighbours, one for each entry: features (N, ...), in batches (B, N, ...), with the points'
 /// layout, to (entries, ...). Collective if the points are cut: owners send each ghost row once. Differentiable:

@@ -18,7 +18,10 @@ namespace {
 class IdNumbers {
 public:
     explicit IdNumbers(std::uint64_t seed) : start_(RandomNumbers(seed).next()) {}
-    std::uint64_t operator()(std::int64_t id) const { return RandomNumbers(start_ + 0x9e3779b97f4a7c15u * static_cast<std::uint64_t>(id)).next(); }
+    std::uint64_t operator()(std::int64_t id) const
+    {
+        return RandomNumbers(start_ + 0x9e3779b97f4a7c15u * static_cast<std::uint64_t>(id)).next();
+    }
 
 private:
     std::uint64_t start_;
@@ -55,11 +58,13 @@ PointSample random_sample(const at::Tensor& points, std::int64_t count, std::uin
     if (points.dim() == 0)
         error = "random_sample: the points are a single number; expected rows.";
     else if (count < 0 || count > num_rows)
-        error = "random_sample: " + std::to_string(count) + " rows are asked for, there are " + std::to_string(num_rows) + ".";
+        error = "random_sample: " + std::to_string(count) + " rows are asked for, there are " +
+                std::to_string(num_rows) + ".";
     throw_together(error, group);
     const auto all = group.all_gather_integers(std::vector{count, static_cast<std::int64_t>(seed)});
     if (std::any_of(all.begin(), all.end(), [&](const auto& of_rank) { return of_rank != all[0]; }))
-        throw InvalidInput("random_sample: ranks pass different arguments. Call it with the same numbers and seed on every rank.");
+        throw InvalidInput(
+            "random_sample: ranks pass different arguments. Call it with the same numbers and seed on every rank.");
 
     const IdNumbers number_of(seed);
     const auto own_ids = part.ids();

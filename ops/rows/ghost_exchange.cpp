@@ -22,13 +22,16 @@ using Plan = std::shared_ptr<const ExchangePlan>;
 std::string wrong_rows(const char* where, const at::Tensor& tensor, std::int64_t expected, const ExchangePlan& plan)
 {
     if (tensor.dim() >= 1 && tensor.size(0) == expected) return {};
-    return fmt::format("{}: a tensor of {} rows, expected {}; the plan has {} owned + {} ghost rows. Is it of another layout?", where,
-                       tensor.dim() < 1 ? 0 : tensor.size(0), expected, plan.num_owned(), plan.num_ghosts());
+    return fmt::format(
+        "{}: a tensor of {} rows, expected {}; the plan has {} owned + {} ghost rows. Is it of another layout?", where,
+        tensor.dim() < 1 ? 0 : tensor.size(0), expected, plan.num_owned(), plan.num_ghosts());
 }
 
 std::int64_t bytes_of_row(const at::Tensor& rows, at::ScalarType type)
 {
-    return rows.dim() < 1 ? 0 : c10::multiply_integers(rows.sizes().slice(1)) * static_cast<std::int64_t>(c10::elementSize(type));
+    return rows.dim() < 1
+               ? 0
+               : c10::multiply_integers(rows.sizes().slice(1)) * static_cast<std::int64_t>(c10::elementSize(type));
 }
 
 /// Called before rows of `row_bytes` bytes are sent: throws if this rank has an `error`. Before the first exchange of a
@@ -70,11 +73,13 @@ at::Tensor as_sent(const at::Tensor& rows, std::optional<at::ScalarType> wire_ty
 /// Concatenates the rows of several tensors along the columns: in their type if all have the same, otherwise as bytes.
 at::Tensor packed(const std::vector<at::Tensor>& parts, std::int64_t num_rows)
 {
-    const bool same = std::all_of(parts.begin(), parts.end(), [&](const at::Tensor& part) { return part.scalar_type() == parts[0].scalar_type(); });
+    const bool same = std::all_of(parts.begin(), parts.end(),
+                                  [&](const at::Tensor& part) { return part.scalar_type() == parts[0].scalar_type(); });
     std::vector<at::Tensor> columns;
     for (const auto& part : parts) {
         const auto width = part.numel() / std::max<std::int64_t>(1, num_rows);
-        const auto flat = part.contiguous().view({num_rows, num_rows == 0 ? c10::multiply_integers(part.sizes().slice(1)) : width});
+        const auto flat =
+            part.contiguous().view({num_rows, num_rows == 0 ? c10::multiply_integers(part.sizes().slice(1)) : width});
         // Copied: for one row or none, `contiguous` keeps strides that do not allow a view in another type.
         columns.push_back(same ? flat : at::empty(flat.sizes(), flat.options()).copy_(flat).view(at::kByte));
     }
@@ -95,7 +100,8 @@ std::vector<at::Tensor> unpacked(const at::Tensor& buffer, const std::vector<at:
         auto shape = like.sizes().vec();
         shape[0] = num_rows;
         const auto width =
-            c10::multiply_integers(like.sizes().slice(1)) * (buffer.scalar_type() == like.scalar_type() ? 1 : static_cast<std::int64_t>(like.element_size()));
+            c10::multiply_integers(like.sizes().slice(1)) *
+            (buffer.scalar_type() == like.scalar_type() ? 1 : static_cast<std::int64_t>(like.element_size()));
         const auto columns = buffer.narrow(1, column, width);
         auto part = at::empty(columns.sizes(), columns.options()).copy_(columns);
         column += width;
@@ -113,8 +119,8 @@ std::vector<std::int64_t> scaled(const std::vector<std::int64_t>& counts, std::i
 }
 
 /// Starts to send rows of `buffer` to each rank; `received` is complete after `wait` of the result.
-PendingCollective start(const at::Tensor& buffer, const std::vector<std::int64_t>& send, const std::vector<std::int64_t>& receive, const RankGroup& group,
-                        at::Tensor& received)
+PendingCollective start(const at::Tensor& buffer, const std::vector<std::int64_t>& send,
+                        const std::vector<std::int64_t>& receive, const RankGroup& group, at::Tensor& received)
 {
     const auto width = buffer.size(1);
     std::int64_t rows = 0;
@@ -127,7 +133,8 @@ PendingCollective start(const at::Tensor& buffer, const std::vector<std::int64_t
 /// A pending exchange that sends ghost rows to their owners, several tensors in one message.
 class ReturningGhosts {
 public:
-    ReturningGhosts(std::vector<at::Tensor> ghosts, Plan plan, std::optional<at::ScalarType> wire_type) : ghosts_(std::move(ghosts)), plan_(std::move(plan))
+    ReturningGhosts(std::vector<at::Tensor> ghosts, Plan plan, std::optional<at::ScalarType> wire_type)
+        : ghosts_(std::move(ghosts)), plan_(std::move(plan))
     {
         for (const auto& rows : ghosts_) sent_.push_back(as_sent(rows, wire_type));
         buffer_ = packed(sent_, plan_->num_ghosts());
@@ -141,7 +148,8 @@ public:
         pending_.wait();
         auto parts = unpacked(received_, sent_, plan_->num_sent());
         for (std::size_t i = 0; i < parts.size(); ++i)
-            parts[i] = scatter_rows(parts[i].to(sum_type(ghosts_[i].scalar_type())), plan_->sent_rows(parts[i].device()), plan_->num_owned());
+            parts[i] = scatter_rows(parts[i].to(sum_type(ghosts_[i].scalar_type())),
+                                    plan_->sent_rows(parts[i].device()), plan_->num_owned());
         return parts;
     }
 
@@ -153,7 +161,8 @@ private:
 };
 
 /// Adds ghost rows to their owners' rows: the backward of a ghost exchange. Its own backward is a ghost exchange.
-std::vector<at::Tensor> added_at_owners(const std::vector<at::Tensor>& ghosts, const Plan& plan, std::optional<at::ScalarType> wire_type)
+std::vector<at::Tensor> added_at_owners(const std::vector<at::Tensor>& ghosts, const Plan& plan,
+                                        std::optional<at::ScalarType> wire_type)
 {
     std::vector<at::Tensor> sums;
     {
@@ -163,8 +172,9 @@ std::vector<at::Tensor> added_at_owners(const std::vector<at::Tensor>& ghosts, c
         sums = ReturningGhosts(std::move(rows), plan, wire_type).end();
         for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = sums[i].to(ghosts[i].scalar_type());
     }
-    set_backward(sums, ghosts, "ScatterGhostsBackward",
-                 [plan, wire_type](const std::vector<at::Tensor>& gradients) { return begin_ghost_exchange(gradients, plan, wire_type).end(); });
+    set_backward(sums, ghosts, "ScatterGhostsBackward", [plan, wire_type](const std::vector<at::Tensor>& gradients) {
+        return begin_ghost_exchange(gradients, plan, wire_type).end();
+    });
     return sums;
 }
 
@@ -176,10 +186,12 @@ at::Tensor ghosts_added(const at::Tensor& local, const Plan& plan)
     {
         const at::NoGradGuard no_grad;
         const auto rows = local.detach();
-        const auto of_ghosts = ReturningGhosts({rows.narrow(0, plan->num_owned(), plan->num_ghosts())}, plan, std::nullopt).end()[0];
+        const auto of_ghosts =
+            ReturningGhosts({rows.narrow(0, plan->num_owned(), plan->num_ghosts())}, plan, std::nullopt).end()[0];
         sums = (rows.narrow(0, 0, plan->num_owned()) + of_ghosts).to(rows.scalar_type());
     }
-    return with_backward(sums, local, "ScatterGhostsBackward", [plan](const at::Tensor& gradient) { return with_ghosts(gradient, plan); });
+    return with_backward(sums, local, "ScatterGhostsBackward",
+                         [plan](const at::Tensor& gradient) { return with_ghosts(gradient, plan); });
 }
 
 }  // namespace
@@ -213,34 +225,41 @@ PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std:
         ghosts.backward_ = std::make_shared<PendingGhosts::Backward>();
         // On the fields' device, so that the engine runs its node in order with the other nodes of that device.
         std::vector<at::Tensor> token{at::empty({0}, differentiable[0].options().requires_grad(false))};
-        set_backward(token, differentiable, "GhostExchangeBackward", [backward = ghosts.backward_](const std::vector<at::Tensor>&) {
-            if (!backward->added.empty()) return std::exchange(backward->added, {});
-            auto added = backward->pending->end();
-            backward->pending.reset();
-            return added;
-        });
+        set_backward(token, differentiable, "GhostExchangeBackward",
+                     [backward = ghosts.backward_](const std::vector<at::Tensor>&) {
+                         if (!backward->added.empty()) return std::exchange(backward->added, {});
+                         auto added = backward->pending->end();
+                         backward->pending.reset();
+                         return added;
+                     });
         ghosts.token_ = token[0];
     }
     const at::NoGradGuard no_grad;
-    if (wire_type || std::any_of(fields.begin(), fields.end(), [](const at::Tensor& field) { return !field.is_cpu(); })) {
+    if (wire_type ||
+        std::any_of(fields.begin(), fields.end(), [](const at::Tensor& field) { return !field.is_cpu(); })) {
         std::vector<at::Tensor> sent;
-        for (const auto& field : fields) sent.push_back(as_sent(take_rows(field, plan->sent_rows(field.device())), wire_type));
+        for (const auto& field : fields)
+            sent.push_back(as_sent(take_rows(field, plan->sent_rows(field.device())), wire_type));
         ghosts.sent_ = packed(sent, plan->num_sent());
-        ghosts.pending_ = start(ghosts.sent_, plan->send_counts(), plan->receive_counts(), plan->group(), ghosts.received_);
+        ghosts.pending_ =
+            start(ghosts.sent_, plan->send_counts(), plan->receive_counts(), plan->group(), ghosts.received_);
         return ghosts;
     }
     // No packed copy is made: the transport reads the rows from the fields.
     const RowStream sent(fields.vec(), plan->sent_rows());
     const auto width = fields.size() == 1 ? c10::multiply_integers(fields[0].sizes().slice(1)) : sent.row_bytes();
-    ghosts.received_ =
-        plan->group().empty_received({plan->num_ghosts(), width}, fields.size() == 1 ? fields[0].options().requires_grad(false) : at::TensorOptions(at::kByte));
-    ghosts.pending_ = plan->group().start_row_exchange(sent, plan->send_counts(), ghosts.received_, plan->receive_counts());
+    ghosts.received_ = plan->group().empty_received({plan->num_ghosts(), width},
+                                                    fields.size() == 1 ? fields[0].options().requires_grad(false)
+                                                                       : at::TensorOptions(at::kByte));
+    ghosts.pending_ =
+        plan->group().start_row_exchange(sent, plan->send_counts(), ghosts.received_, plan->receive_counts());
     return ghosts;
 }
 
 std::vector<at::Tensor> PendingGhosts::end()
 {
-    if (!plan_) throw InvalidInput("PendingGhosts::end: no exchange is pending. Call it once after begin_ghost_exchange.");
+    if (!plan_)
+        throw InvalidInput("PendingGhosts::end: no exchange is pending. Call it once after begin_ghost_exchange.");
     pending_.wait();
     std::vector<at::Tensor> ghosts, likes;
     {
@@ -257,13 +276,14 @@ std::vector<at::Tensor> PendingGhosts::end()
         ghosts[i] = ghosts[i].detach();
         differentiable.push_back(ghosts[i]);
     }
-    set_backward(differentiable, {token_}, "GhostsBackward", [plan, wire_type = wire_type_, backward = backward_](std::vector<at::Tensor> gradients) {
-        if (at::GradMode::is_enabled())
-            backward->added = added_at_owners(gradients, plan, wire_type);
-        else
-            backward->pending.emplace(std::move(gradients), plan, wire_type);
-        return std::vector<at::Tensor>(1);
-    });
+    set_backward(differentiable, {token_}, "GhostsBackward",
+                 [plan, wire_type = wire_type_, backward = backward_](std::vector<at::Tensor> gradients) {
+                     if (at::GradMode::is_enabled())
+                         backward->added = added_at_owners(gradients, plan, wire_type);
+                     else
+                         backward->pending.emplace(std::move(gradients), plan, wire_type);
+                     return std::vector<at::Tensor>(1);
+                 });
     return ghosts;
 }
 
@@ -283,7 +303,9 @@ at::Tensor scatter_ghosts(const at::Tensor& local, const Plan& plan, GhostReduct
     agree_on_rows("scatter_ghosts", local, plan->num_local(), *plan);
     const auto index = plan->sent_rows(local.device());
     if (reduction == GhostReduction::Mean) {
-        const auto copies = scatter_rows(at::ones({plan->num_sent()}, local.options().requires_grad(false)), index, plan->num_owned()) + 1;
+        const auto copies =
+            scatter_rows(at::ones({plan->num_sent()}, local.options().requires_grad(false)), index, plan->num_owned()) +
+            1;
         auto shape = std::vector<std::int64_t>(local.dim(), 1);
         shape[0] = plan->num_owned();
         return ghosts_added(local, plan) / copies.view(shape);
@@ -294,10 +316,12 @@ at::Tensor scatter_ghosts(const at::Tensor& local, const Plan& plan, GhostReduct
         at::Tensor received;
         const auto rows = local.detach();
         const std::vector<at::Tensor> sent{rows.narrow(0, plan->num_owned(), plan->num_ghosts())};
-        start(packed(sent, plan->num_ghosts()), plan->receive_counts(), plan->send_counts(), plan->group(), received).wait();
+        start(packed(sent, plan->num_ghosts()), plan->receive_counts(), plan->send_counts(), plan->group(), received)
+            .wait();
         extreme = rows.narrow(0, 0, plan->num_owned())
                       .clone()
-                      .index_reduce_(0, index, unpacked(received, sent, plan->num_sent())[0], reduction == GhostReduction::Max ? "amax" : "amin");
+                      .index_reduce_(0, index, unpacked(received, sent, plan->num_sent())[0],
+                                     reduction == GhostReduction::Max ? "amax" : "amin");
     }
     if (!at::GradMode::is_enabled() || !local.requires_grad()) return extreme;
     // The mean of the rows that equal the extreme has the right gradient; its value is replaced by the extreme itself,

@@ -22,7 +22,8 @@ public:
     bool is_done() const { return pending_.is_done(); }
 
 private:
-    friend PendingGhosts begin_ghost_exchange(at::TensorList, const std::shared_ptr<const ExchangePlan>&, std::optional<at::ScalarType>);
+    friend PendingGhosts begin_ghost_exchange(at::TensorList, const std::shared_ptr<const ExchangePlan>&,
+                                              std::optional<at::ScalarType>);
     std::shared_ptr<const ExchangePlan> plan_;
     std::vector<at::Tensor> fields_;
     struct Backward;
@@ -62,6 +63,7 @@ enum class GhostReduction : std::uint8_t { Sum, Mean, Max, Min };
 /// is the adjoint of `with_ghosts`. The gradient of a maximum or minimum is shared evenly among equal rows. Collective;
 /// differentiable.
 /// @throws InvalidInput if the tensor has another number of rows than the plan's local rows
-at::Tensor scatter_ghosts(const at::Tensor& local, const std::shared_ptr<const ExchangePlan>& plan, GhostReduction reduction = GhostReduction::Sum);
+at::Tensor scatter_ghosts(const at::Tensor& local, const std::shared_ptr<const ExchangePlan>& plan,
+                          GhostReduction reduction = GhostReduction::Sum);
 
 }  // namespace meshard

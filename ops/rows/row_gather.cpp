@@ -27,7 +27,10 @@ struct Access {
     std::shared_ptr<const RowRoutes> routes;  ///< null if this rank holds all rows
 
     at::Tensor gather(const at::Tensor& from) const { return routes ? routes->gather(from) : take_rows(from, ids); }
-    at::Tensor scatter(const at::Tensor& values) const { return routes ? routes->scatter(values) : scatter_rows(values, ids, part.own.size(0)); }
+    at::Tensor scatter(const at::Tensor& values) const
+    {
+        return routes ? routes->scatter(values) : scatter_rows(values, ids, part.own.size(0));
+    }
 };
 
 /// Returns the text of an error in the arguments; empty if there is none.
@@ -35,14 +38,17 @@ std::string error_of(const char* where, const Access& access)
 {
     const auto& [part, wanted, ids, values, routes] = access;
     const bool fits = part.own.dim() >= 1 && ids.dim() == 1 && ids.scalar_type() == at::kLong;
-    const bool in_range = fits && (ids.numel() == 0 || (ids.min().item<std::int64_t>() >= 0 && ids.max().item<std::int64_t>() < part.num_global));
+    const bool in_range =
+        fits &&
+        (ids.numel() == 0 || (ids.min().item<std::int64_t>() >= 0 && ids.max().item<std::int64_t>() < part.num_global));
     if (!in_range) {
         return fmt::format("{}: ids of type {} and {} dimensions for a tensor of {} rows; expected one dimension of "
                            "int64 from 0 to one below the number of rows.",
                            where, c10::toString(ids.scalar_type()), ids.dim(), part.num_global);
     }
-    if (!values.defined() || (values.dim() == part.own.dim() && values.size(0) == ids.numel() && values.sizes().slice(1) == part.own.sizes().slice(1) &&
-                              values.scalar_type() == part.own.scalar_type())) {
+    if (!values.defined() ||
+        (values.dim() == part.own.dim() && values.size(0) == ids.numel() &&
+         values.sizes().slice(1) == part.own.sizes().slice(1) && values.scalar_type() == part.own.scalar_type())) {
         return {};
     }
     return fmt::format("{}: values of type {} and {} rows for {} ids; expected one row for each id, of the type and "
@@ -61,7 +67,8 @@ Access access_to(const char* where, const at::Tensor& tensor, const at::Tensor& 
     const auto group = access.part.is_cut() ? access.part.group() : access.wanted.group();
     throw_together(error_of(where, access), group);
     if (!access.part.is_cut()) return access;
-    const std::span<const std::int64_t> wanted(access.ids.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(access.ids.numel()));
+    const std::span<const std::int64_t> wanted(access.ids.const_data_ptr<std::int64_t>(),
+                                               static_cast<std::size_t>(access.ids.numel()));
     access.routes = RowRoutes::find(access.part.ids(), wanted, access.part.num_global, group);
     return access;
 }

@@ -37,7 +37,8 @@ void move_on_gpu(const at::Tensor& from, at::Tensor& to, const Move& move)
     const auto bytes = row_bytes(from), word = word_bytes(bytes, from.const_data_ptr(), to.const_data_ptr());
     const auto in_words = [&](const auto& executor, auto* null) {
         using Word = std::remove_pointer_t<decltype(null)>;
-        move(executor, static_cast<const Word*>(from.const_data_ptr()), static_cast<Word*>(to.mutable_data_ptr()), bytes / word);
+        move(executor, static_cast<const Word*>(from.const_data_ptr()), static_cast<Word*>(to.mutable_data_ptr()),
+             bytes / word);
     };
     on_gpu(from, [&](const auto& executor) {
         switch (word) {
@@ -85,7 +86,8 @@ at::Tensor summed_on_gpu(const at::Tensor& values, const at::Tensor& index, std:
     auto sums = zeros_for(values, num_rows);
     const auto channels = c10::multiply_integers(values.sizes().slice(1));
     const auto add = [&](const auto& executor, const auto* packed, auto* rows) {
-        add_packed_rows(executor, packed, offsets.const_data_ptr<std::int64_t>(), places.const_data_ptr<std::int64_t>(), num_rows, channels, rows);
+        add_packed_rows(executor, packed, offsets.const_data_ptr<std::int64_t>(), places.const_data_ptr<std::int64_t>(),
+                        num_rows, channels, rows);
     };
     on_gpu(values, [&](const auto& executor) {
         if (type == at::kDouble)
@@ -109,15 +111,17 @@ at::Tensor take_rows(const at::Tensor& rows, const at::Tensor& index)
 {
     const auto here = index.to(rows.device());
     if (rows.is_cpu()) return take_some_rows(rows, here);
-    return with_backward(packed_on_gpu(rows.detach().contiguous(), here.contiguous()), rows, "TakeRowsBackward",
-                         [here, num_rows = rows.size(0)](const at::Tensor& gradient) { return scatter_rows(gradient, here, num_rows); });
+    return with_backward(
+        packed_on_gpu(rows.detach().contiguous(), here.contiguous()), rows, "TakeRowsBackward",
+        [here, num_rows = rows.size(0)](const at::Tensor& gradient) { return scatter_rows(gradient, here, num_rows); });
 }
 
 at::Tensor scatter_distinct_rows(const at::Tensor& values, const at::Tensor& index, std::int64_t num_rows)
 {
     const auto here = index.to(values.device());
     if (values.is_cpu()) return zeros_for(values, num_rows).index_copy(0, here, values);
-    return with_backward(unpacked_on_gpu(values.detach().contiguous(), here.contiguous(), num_rows), values, "ScatterDistinctRowsBackward",
+    return with_backward(unpacked_on_gpu(values.detach().contiguous(), here.contiguous(), num_rows), values,
+                         "ScatterDistinctRowsBackward",
                          [here](const at::Tensor& gradient) { return take_rows(gradient, here); });
 }
 
@@ -125,7 +129,8 @@ at::Tensor scatter_rows(const at::Tensor& values, const at::Tensor& index, std::
 {
     const auto here = index.to(values.device());
     if (values.is_cpu()) return scatter_some_rows(values, here, num_rows);
-    return with_backward(summed_on_gpu(values.detach().contiguous(), here.contiguous(), num_rows), values, "ScatterRowsBackward",
+    return with_backward(summed_on_gpu(values.detach().contiguous(), here.contiguous(), num_rows), values,
+                         "ScatterRowsBackward",
                          [here](const at::Tensor& gradient) { return take_rows(gradient, here); });
 }
 

@@ -32,11 +32,13 @@ bool are_offsets(const std::int64_t* offsets, std::int64_t count, std::int64_t e
 at::Tensor checked_offsets(const char* where, const at::Tensor& values, const at::Tensor& offsets)
 {
     const auto entries = values.dim() < 1 ? 0 : values.size(0);
-    bool fits = values.dim() >= 1 && values.is_floating_point() && offsets.dim() == 1 && offsets.scalar_type() == at::kLong && offsets.size(0) >= 1;
+    bool fits = values.dim() >= 1 && values.is_floating_point() && offsets.dim() == 1 &&
+                offsets.scalar_type() == at::kLong && offsets.size(0) >= 1;
     if (fits && offsets.is_cpu()) {
         fits = are_offsets(offsets.contiguous().const_data_ptr<std::int64_t>(), offsets.size(0), entries);
     } else if (fits) {
-        const auto within = at::cat({offsets.narrow(0, 0, 1).eq(0), offsets.narrow(0, -1, 1).eq(entries), offsets.diff().ge(0)});
+        const auto within =
+            at::cat({offsets.narrow(0, 0, 1).eq(0), offsets.narrow(0, -1, 1).eq(entries), offsets.diff().ge(0)});
         at::_assert_async(within.all(), std::string(where) + ": the offsets do not fit the entries.");
     }
     if (fits) return offsets.to(values.device());
@@ -80,19 +82,21 @@ template <class T>
 void add_segments(const T* values, const std::int64_t* offsets, std::int64_t num_rows, std::int64_t width, T* sums)
 {
     const auto mean_entries = num_rows > 0 ? offsets[num_rows] / num_rows + 1 : 1;
-    at::parallel_for(0, num_rows, std::max<std::int64_t>(1, kNumbersAThread / (mean_entries * width)), [&](std::int64_t begin, std::int64_t end) {
-        for (auto row = begin; row < end; ++row) {
-            T* sum = sums + row * width;
-            for (auto e = offsets[row]; e < offsets[row + 1]; ++e) {
-                for (std::int64_t c = 0; c < width; ++c) sum[c] += values[e * width + c];
-            }
-        }
-    });
+    at::parallel_for(0, num_rows, std::max<std::int64_t>(1, kNumbersAThread / (mean_entries * width)),
+                     [&](std::int64_t begin, std::int64_t end) {
+                         for (auto row = begin; row < end; ++row) {
+                             T* sum = sums + row * width;
+                             for (auto e = offsets[row]; e < offsets[row + 1]; ++e) {
+                                 for (std::int64_t c = 0; c < width; ++c) sum[c] += values[e * width + c];
+                             }
+                         }
+                     });
 }
 
 at::Tensor summed(const at::Tensor& values, const at::Tensor& offsets)
 {
-    if (const auto wide = sum_type(values.scalar_type()); wide != values.scalar_type()) return summed(values.to(wide), offsets).to(values.scalar_type());
+    if (const auto wide = sum_type(values.scalar_type()); wide != values.scalar_type())
+        return summed(values.to(wide), offsets).to(values.scalar_type());
     auto shape = values.sizes().vec();
     shape[0] = offsets.size(0) - 1;
     auto result = at::zeros(shape, values.options().requires_grad(false));
@@ -114,8 +118,9 @@ at::Tensor spread(const at::Tensor& rows, const at::Tensor& offsets, std::int64_
 /// (entries, ...) to (rows, ...).
 at::Tensor sums(const at::Tensor& values, const at::Tensor& offsets)
 {
-    return with_backward(summed(values.detach(), offsets), values, "SegmentSumBackward",
-                         [offsets, entries = values.size(0)](const at::Tensor& gradient) { return spread(gradient, offsets, entries); });
+    return with_backward(
+        summed(values.detach(), offsets), values, "SegmentSumBackward",
+        [offsets, entries = values.size(0)](const at::Tensor& gradient) { return spread(gradient, offsets, entries); });
 }
 
 /// The adjoint of `sums`: copies each row to its entries, (rows, ...) to (entries, ...).
@@ -131,7 +136,8 @@ at::Tensor extremes(const at::Tensor& values, const at::Tensor& offsets, bool is
     shape[0] = offsets.size(0) - 1;
     if (values.numel() == 0 || shape[0] == 0) return at::zeros(shape, values.options().requires_grad(false));
     if (!values.is_cpu()) return swept_on_gpu(values, offsets, is_max ? SegmentSweep::Max : SegmentSweep::Min).values;
-    return at::segment_reduce(values.detach().contiguous(), is_max ? "max" : "min", std::nullopt, std::nullopt, offsets, 0, true);
+    return at::segment_reduce(values.detach().contiguous(), is_max ? "max" : "min", std::nullopt, std::nullopt, offsets,
+                              0, true);
 }
 
 /// Reshapes `per_row`, (rows), so that it broadcasts to (rows, ...).
@@ -146,7 +152,8 @@ at::Tensor beside(const at::Tensor& per_row, const at::Tensor& like)
 at::Tensor extreme_entries(const at::Tensor& values, const at::Tensor& offsets, bool is_max)
 {
     const at::NoGradGuard no_grad;
-    if (!values.is_cpu()) return swept_on_gpu(values, offsets, is_max ? SegmentSweep::Max : SegmentSweep::Min).arguments;
+    if (!values.is_cpu())
+        return swept_on_gpu(values, offsets, is_max ? SegmentSweep::Max : SegmentSweep::Min).arguments;
     const auto rows = rows_of_entries(offsets, values.size(0));
     const auto extreme = extremes(values, offsets, is_max);
     // A NaN, which equals nothing, is the extreme of its row.
@@ -154,7 +161,8 @@ at::Tensor extreme_entries(const at::Tensor& values, const at::Tensor& offsets, 
     const auto entries = values.size(0);
     const auto places = beside(at::arange(entries, offsets.options()), values).expand(values.sizes());
     const auto candidates = at::where(is_extreme, places, at::full_like(places, entries));
-    const auto first = at::full(extreme.sizes(), entries, offsets.options()).scatter_reduce(0, beside(rows, values).expand(values.sizes()), candidates, "amin");
+    const auto first = at::full(extreme.sizes(), entries, offsets.options())
+                           .scatter_reduce(0, beside(rows, values).expand(values.sizes()), candidates, "amin");
     return at::where(first.eq(entries), at::full_like(first, -1), first);
 }
 
@@ -166,7 +174,8 @@ SegmentResult segment_reduce(const at::Tensor& values, const at::Tensor& given_o
     if (reduction == SegmentReduction::Sum) return {sums(values, offsets), {}};
     if (reduction == SegmentReduction::Mean) {
         const auto total = sums(values.to(sum_type(values.scalar_type())), offsets);
-        return {(total / beside(offsets.diff().clamp_min(1).to(total.scalar_type()), total)).to(values.scalar_type()), {}};
+        return {(total / beside(offsets.diff().clamp_min(1).to(total.scalar_type()), total)).to(values.scalar_type()),
+                {}};
     }
     if (values.numel() == 0) return {sums(values, offsets), at::full_like(sums(values, offsets), -1, at::kLong)};
     const auto arguments = extreme_entries(values, offsets, reduction == SegmentReduction::Max);

@@ -35,7 +35,8 @@ int max_threads()
     return at::get_num_threads();
 }
 
-void run_on_torch_threads(std::int64_t count, const std::function<void(std::int64_t begin, std::int64_t end, int thread)>& work)
+void run_on_torch_threads(std::int64_t count,
+                          const std::function<void(std::int64_t begin, std::int64_t end, int thread)>& work)
 {
     std::exception_ptr failure;
     std::mutex mutex;

@@ -60,7 +60,8 @@ void nll_loss(RuleCall& call)
     if (call.tensor(2).defined()) call.arg(2) = call.tensor(2).to(options);
     call.arg(3) = static_cast<std::int64_t>(at::Reduction::Sum);
     auto results = call.run_local();
-    auto sums = rows.target.numel() > 0 ? at::stack({results[0].toTensor(), results[1].toTensor()}) : at::zeros({2}, options);
+    auto sums =
+        rows.target.numel() > 0 ? at::stack({results[0].toTensor(), results[1].toTensor()}) : at::zeros({2}, options);
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         if (rows.axes[axis].is_shard()) sum_over_axes(call, {axis}, sums);
     }
@@ -77,7 +78,8 @@ void nll_loss_backward(RuleCall& call)
     const auto before = layouts_of(call, input);
     const auto rows = rows_of(call, input, call.tensor(2));
     const bool each = call.arg(4).toInt() == at::Reduction::None;
-    call.arg(0) = each ? local_of(with_layouts(call, call.tensor(0), rows.target_axes)) : whole_of(call, call.tensor(0));
+    call.arg(0) =
+        each ? local_of(with_layouts(call, call.tensor(0), rows.target_axes)) : whole_of(call, call.tensor(0));
     call.arg(1) = local_of(rows.input).contiguous();
     call.arg(2) = rows.target;
     if (call.tensor(3).defined()) call.arg(3) = whole_of(call, call.tensor(3));
@@ -87,7 +89,8 @@ void nll_loss_backward(RuleCall& call)
 }
 
 const RuleRegistration r_nll("losses", {"aten::nll_loss_forward", "aten::nll_loss2d_forward"}, nll_loss);
-const RuleRegistration r_nll_backward("losses", {"aten::nll_loss_backward", "aten::nll_loss2d_backward"}, nll_loss_backward);
+const RuleRegistration r_nll_backward("losses", {"aten::nll_loss_backward", "aten::nll_loss2d_backward"},
+                                      nll_loss_backward);
 
 }  // namespace
 }  // namespace meshard

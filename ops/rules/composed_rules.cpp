@@ -47,15 +47,19 @@ void cross(RuleCall& call)
     const auto a = call.tensor(0), b = call.tensor(1);
     const auto dim = call.arg(2).toInt();
     if (a.dim() != b.dim() || a.dim() == 0 || a.size(dim) != 3 || b.size(dim) != 3) return gathered_rule(call);
-    const auto component = [&](std::int64_t i, std::int64_t j) { return a.select(dim, i) * b.select(dim, j) - a.select(dim, j) * b.select(dim, i); };
+    const auto component = [&](std::int64_t i, std::int64_t j) {
+        return a.select(dim, i) * b.select(dim, j) - a.select(dim, j) * b.select(dim, i);
+    };
     call.finish({at::stack({component(1, 2), component(2, 0), component(0, 1)}, dim)});
 }
 
 /// beta * self + alpha * product; a term with factor zero is not computed (as in the plain operator).
-at::Tensor weighted_sum(const at::Tensor& self, const at::Tensor& product, const at::Scalar& beta, const at::Scalar& alpha)
+at::Tensor weighted_sum(const at::Tensor& self, const at::Tensor& product, const at::Scalar& beta,
+                        const at::Scalar& alpha)
 {
     const auto scaled = product * alpha;
-    return beta.toComplexDouble() == 0.0 ? scaled.expand(at::infer_size(self.sizes(), scaled.sizes())) : self * beta + scaled;
+    return beta.toComplexDouble() == 0.0 ? scaled.expand(at::infer_size(self.sizes(), scaled.sizes()))
+                                         : self * beta + scaled;
 }
 
 /// _pack_padded_sequence(input, lengths, batch_first): the packed rows of the input. The number of sequences in each
@@ -76,13 +80,15 @@ void pack_padded_sequence(RuleCall& call)
 void addr(RuleCall& call)
 {
     if (call.tensor(1).dim() != 1 || call.tensor(2).dim() != 1) return gathered_rule(call);
-    call.finish({weighted_sum(call.tensor(0), call.tensor(1).unsqueeze(1) * call.tensor(2).unsqueeze(0), call.arg(3).toScalar(), call.arg(4).toScalar())});
+    call.finish({weighted_sum(call.tensor(0), call.tensor(1).unsqueeze(1) * call.tensor(2).unsqueeze(0),
+                              call.arg(3).toScalar(), call.arg(4).toScalar())});
 }
 
 /// addbmm(self, batch1, batch2, beta, alpha)
 void addbmm(RuleCall& call)
 {
-    call.finish({weighted_sum(call.tensor(0), at::bmm(call.tensor(1), call.tensor(2)).sum(0), call.arg(3).toScalar(), call.arg(4).toScalar())});
+    call.finish({weighted_sum(call.tensor(0), at::bmm(call.tensor(1), call.tensor(2)).sum(0), call.arg(3).toScalar(),
+                              call.arg(4).toScalar())});
 }
 
 /// dist(self, other, p)
@@ -166,7 +172,8 @@ void picked_backward(RuleCall& call)
     }
     auto axes = replaced(layouts_of(call, gradient), {dim}, {});
     for (const auto& axis : axes) {
-        if (axis.is_shard() && gradient.size(axis.placement.dim) != sizes[axis.placement.dim]) axes = AxisLayouts(call.num_axes());
+        if (axis.is_shard() && gradient.size(axis.placement.dim) != sizes[axis.placement.dim])
+            axes = AxisLayouts(call.num_axes());
     }
     const auto spec = call.spec(axes);
     const auto zeros = wrap(at::zeros(spec->local_shape(sizes), local_of(gradient).options()), spec);
@@ -185,13 +192,15 @@ void cummaxmin_backward(RuleCall& call)
 void write_over(RuleCall& call)
 {
     const auto& overload = call.schema().overload_name();
-    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(call.name().substr(0, call.name().size() - 1).c_str(), overload.c_str());
+    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
+        call.name().substr(0, call.name().size() - 1).c_str(), overload.c_str());
     torch::jit::Stack stack;
     for (std::int64_t i = 0; i < call.num_args(); ++i) stack.push_back(call.arg(i));
     op.callBoxed(&stack);
     const auto self = call.tensor(0);
     if (stack[0].toTensor().sizes() != self.sizes()) {
-        call.refuse("its result has another shape than the tensor that is written to", "Use the form that returns a new tensor");
+        call.refuse("its result has another shape than the tensor that is written to",
+                    "Use the form that returns a new tensor");
     }
     self.copy_(stack[0].toTensor());
     call.finish({self});
@@ -227,13 +236,16 @@ void gru_cell(RuleCall& call)
 {
     call.reduce(call.tensors());
     const auto state = call.tensor(2), hx = wide_rows(call, 2);
-    const auto in = gates_of(wide_rows(call, 0), wide_rows(call, 3), 3), hidden = gates_of(wide_rows(call, 1), wide_rows(call, 4), 3);
-    const auto reset = (in[0] + hidden[0]).sigmoid(), update = (in[1] + hidden[1]).sigmoid(), candidate = (in[2] + reset * hidden[2]).tanh();
-    call.finish(
-        {(candidate + update * (hx - candidate)).to(state.scalar_type()), at::cat({reset, update, candidate, hx, hidden[2]}, 1).to(state.scalar_type())});
+    const auto in = gates_of(wide_rows(call, 0), wide_rows(call, 3), 3),
+               hidden = gates_of(wide_rows(call, 1), wide_rows(call, 4), 3);
+    const auto reset = (in[0] + hidden[0]).sigmoid(), update = (in[1] + hidden[1]).sigmoid(),
+               candidate = (in[2] + reset * hidden[2]).tanh();
+    call.finish({(candidate + update * (hx - candidate)).to(state.scalar_type()),
+                 at::cat({reset, update, candidate, hx, hidden[2]}, 1).to(state.scalar_type())});
 }
 
-/// _thnn_fused_gru_cell_backward(grad_hy, workspace, has_bias) -> gradients of input_gates, hidden_gates, hx, input_bias, hidden_bias
+/// _thnn_fused_gru_cell_backward(grad_hy, workspace, has_bias) -> gradients of input_gates, hidden_gates, hx,
+/// input_bias, hidden_bias
 void gru_cell_backward(RuleCall& call)
 {
     call.reduce(call.tensors());
@@ -241,11 +253,14 @@ void gru_cell_backward(RuleCall& call)
     const auto gradient = wide_rows(call, 0);
     const auto kept = parts_of_rows(wide_rows(call, 1), 5);
     const auto &reset = kept[0], &update = kept[1], &candidate = kept[2], &hx = kept[3], &hidden = kept[4];
-    const auto of_update = gradient * (hx - candidate) * (1 - update) * update, of_candidate = gradient * (1 - update) * (1 - candidate * candidate),
+    const auto of_update = gradient * (hx - candidate) * (1 - update) * update,
+               of_candidate = gradient * (1 - update) * (1 - candidate * candidate),
                of_reset = of_candidate * hidden * (1 - reset) * reset;
-    const auto in = at::cat({of_reset, of_update, of_candidate}, 1).to(type), of_hidden = at::cat({of_reset, of_update, of_candidate * reset}, 1).to(type);
+    const auto in = at::cat({of_reset, of_update, of_candidate}, 1).to(type),
+               of_hidden = at::cat({of_reset, of_update, of_candidate * reset}, 1).to(type);
     const bool has_bias = call.arg(2).toBool();
-    call.finish({in, of_hidden, (gradient * update).to(type), has_bias ? in.sum(0) : at::Tensor(), has_bias ? of_hidden.sum(0) : at::Tensor()});
+    call.finish({in, of_hidden, (gradient * update).to(type), has_bias ? in.sum(0) : at::Tensor(),
+                 has_bias ? of_hidden.sum(0) : at::Tensor()});
 }
 
 /// _thnn_fused_lstm_cell(input_gates, hidden_gates, cx, input_bias?, hidden_bias?) -> hy, cy, workspace
@@ -253,9 +268,10 @@ void lstm_cell(RuleCall& call)
 {
     call.reduce(call.tensors());
     const auto type = call.tensor(2).scalar_type();
-    const auto in = gates_of(wide_rows(call, 0), wide_rows(call, 3), 4), hidden = gates_of(wide_rows(call, 1), wide_rows(call, 4), 4);
-    const auto input = (in[0] + hidden[0]).sigmoid(), forget = (in[1] + hidden[1]).sigmoid(), cell = (in[2] + hidden[2]).tanh(),
-               output = (in[3] + hidden[3]).sigmoid();
+    const auto in = gates_of(wide_rows(call, 0), wide_rows(call, 3), 4),
+               hidden = gates_of(wide_rows(call, 1), wide_rows(call, 4), 4);
+    const auto input = (in[0] + hidden[0]).sigmoid(), forget = (in[1] + hidden[1]).sigmoid(),
+               cell = (in[2] + hidden[2]).tanh(), output = (in[3] + hidden[3]).sigmoid();
     const auto cy = forget * wide_rows(call, 2) + input * cell;
     call.finish({(output * cy.tanh()).to(type), cy.to(type), at::cat({input, forget, cell, output}, 1).to(type)});
 }
@@ -264,16 +280,18 @@ void lstm_cell(RuleCall& call)
 /// and both biases
 void lstm_cell_backward(RuleCall& call)
 {
-    if (!call.tensor(0).defined() && !call.tensor(1).defined()) return call.finish({at::Tensor(), at::Tensor(), at::Tensor()});
+    if (!call.tensor(0).defined() && !call.tensor(1).defined())
+        return call.finish({at::Tensor(), at::Tensor(), at::Tensor()});
     call.reduce(call.tensors());
     const auto type = call.tensor(4).scalar_type();
     const auto cx = wide_rows(call, 2), shown = wide_rows(call, 3).tanh();
     const auto kept = parts_of_rows(wide_rows(call, 4), 4);
     const auto &input = kept[0], &forget = kept[1], &cell = kept[2], &output = kept[3];
-    const auto of_hy = call.tensor(0).defined() ? wide_rows(call, 0) : at::zeros_like(cx), of_shown = of_hy * output * (1 - shown * shown);
+    const auto of_hy = call.tensor(0).defined() ? wide_rows(call, 0) : at::zeros_like(cx),
+               of_shown = of_hy * output * (1 - shown * shown);
     const auto of_cy = call.tensor(1).defined() ? of_shown + wide_rows(call, 1) : of_shown;
-    const auto gates = at::cat({of_cy * cell * (1 - input) * input, of_cy * cx * (1 - forget) * forget, of_cy * input * (1 - cell * cell),
-                                of_hy * shown * (1 - output) * output},
+    const auto gates = at::cat({of_cy * cell * (1 - input) * input, of_cy * cx * (1 - forget) * forget,
+                                of_cy * input * (1 - cell * cell), of_hy * shown * (1 - output) * output},
                                1)
                            .to(type);
     call.finish({gates, (of_cy * forget).to(type), call.arg(5).toBool() ? gates.sum(0) : at::Tensor()});
@@ -297,10 +315,13 @@ const RuleRegistration r_lstm_backward("composed", {"aten::_thnn_fused_lstm_cell
 const RuleRegistration r_one_hot("shortcuts", {"aten::one_hot"}, one_hot);
 const RuleRegistration r_picked_backward("shortcuts", {"aten::value_selecting_reduction_backward"}, picked_backward);
 const RuleRegistration r_cummaxmin_backward("shortcuts", {"aten::cummaxmin_backward"}, cummaxmin_backward);
-const RuleRegistration r_rank("shortcuts", {"aten::linalg_matrix_rank.atol_rtol_tensor_out", "aten::linalg_matrix_rank.out_tol_tensor"},
-                              out_rule);  // the local operator would give `out` another shape
 const RuleRegistration
-    r_write_over("composed", {"aten::addmm_", "aten::addmv_", "aten::addbmm_", "aten::baddbmm_", "aten::addr_", "aten::cumsum_", "aten::cumprod_"}, write_over);
+    r_rank("shortcuts", {"aten::linalg_matrix_rank.atol_rtol_tensor_out", "aten::linalg_matrix_rank.out_tol_tensor"},
+           out_rule);  // the local operator would give `out` another shape
+const RuleRegistration r_write_over("composed",
+                                    {"aten::addmm_", "aten::addmv_", "aten::addbmm_", "aten::baddbmm_", "aten::addr_",
+                                     "aten::cumsum_", "aten::cumprod_"},
+                                    write_over);
 
 }  // namespace
 }  // namespace meshard

@@ -23,7 +23,8 @@ bool has_label(std::string_view labels, char label)
 
 bool has_repeats(std::string_view labels)
 {
-    return std::any_of(labels.begin(), labels.end(), [&](char label) { return std::count(labels.begin(), labels.end(), label) > 1; });
+    return std::any_of(labels.begin(), labels.end(),
+                       [&](char label) { return std::count(labels.begin(), labels.end(), label) > 1; });
 }
 
 /// A contraction of two tensors over `summed`, with `batch` in both and in the result. Each label is one dimension.
@@ -39,9 +40,11 @@ std::optional<Contraction> contraction_of(std::string_view equation)
     std::erase(text, ' ');
     const auto comma = text.find(','), arrow = text.find("->");
     if (comma == std::string::npos || arrow == std::string::npos || comma > arrow) return std::nullopt;
-    Contraction c{text.substr(0, comma), text.substr(comma + 1, arrow - comma - 1), text.substr(arrow + 2), {}, {}, {}, {}};
+    Contraction c{
+        text.substr(0, comma), text.substr(comma + 1, arrow - comma - 1), text.substr(arrow + 2), {}, {}, {}, {}};
     for (const auto* labels : {&c.left, &c.right, &c.out}) {
-        const bool letters = std::all_of(labels->begin(), labels->end(), [](unsigned char label) { return std::isalpha(label); });
+        const bool letters =
+            std::all_of(labels->begin(), labels->end(), [](unsigned char label) { return std::isalpha(label); });
         if (!letters || has_repeats(*labels)) return std::nullopt;
     }
     for (const auto label : c.out) {
@@ -54,7 +57,9 @@ std::optional<Contraction> contraction_of(std::string_view equation)
         if (!has_label(c.right, label)) return std::nullopt;
         c.summed += label;
     }
-    const bool all_right = std::all_of(c.right.begin(), c.right.end(), [&](char label) { return has_label(c.out, label) || has_label(c.summed, label); });
+    const bool all_right = std::all_of(c.right.begin(), c.right.end(), [&](char label) {
+        return has_label(c.out, label) || has_label(c.summed, label);
+    });
     if (!all_right || c.summed.empty()) return std::nullopt;
     std::sort(c.summed.begin(), c.summed.end());
     return c;
@@ -71,8 +76,12 @@ at::Tensor in_order(const at::Tensor& tensor, std::string_view labels, std::stri
 
 std::optional<at::Tensor> contracted(const Contraction& c, const at::Tensor& left, const at::Tensor& right)
 {
-    if (left.dim() != static_cast<std::int64_t>(c.left.size()) || right.dim() != static_cast<std::int64_t>(c.right.size())) return std::nullopt;
-    const auto size = [&](char label) { return has_label(c.left, label) ? left.size(c.left.find(label)) : right.size(c.right.find(label)); };
+    if (left.dim() != static_cast<std::int64_t>(c.left.size()) ||
+        right.dim() != static_cast<std::int64_t>(c.right.size()))
+        return std::nullopt;
+    const auto size = [&](char label) {
+        return has_label(c.left, label) ? left.size(c.left.find(label)) : right.size(c.right.find(label));
+    };
     for (std::size_t d = 0; d < c.right.size(); ++d) {
         if (right.size(d) != size(c.right[d])) return std::nullopt;  // a size of one is broadcast, or is an error
     }
@@ -111,12 +120,15 @@ at::Tensor einsum(std::string_view equation, at::TensorList operands, at::Option
 at::Tensor matmul(const at::Tensor& left, const at::Tensor& right)
 {
     const auto num_dims = left.dim();
-    if (num_dims < 3 || right.dim() != num_dims || left.sizes().slice(0, num_dims - 2) != right.sizes().slice(0, num_dims - 2)) {
+    if (num_dims < 3 || right.dim() != num_dims ||
+        left.sizes().slice(0, num_dims - 2) != right.sizes().slice(0, num_dims - 2)) {
         return at::native::matmul(left, right);
     }
     if (num_dims == 3) return at::bmm(left, right);
     const auto batch = left.sizes().slice(0, num_dims - 2);
-    const auto in_three = [&, b = c10::multiply_integers(batch)](const at::Tensor& x) { return x.reshape({b, x.size(-2), x.size(-1)}); };
+    const auto in_three = [&, b = c10::multiply_integers(batch)](const at::Tensor& x) {
+        return x.reshape({b, x.size(-2), x.size(-1)});
+    };
     at::DimVector shape(batch);
     shape.append({left.size(-2), right.size(-1)});
     return at::_unsafe_view(at::bmm(in_three(left), in_three(right)), shape);

@@ -25,7 +25,8 @@ void new_tensor(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
     const auto size = call.arg(1).toIntVector();
-    const auto spec = tensor.sizes() == c10::IntArrayRef(size) ? call.spec(without_pending(layouts_of(call, tensor))) : call.replicated();
+    const auto spec = tensor.sizes() == c10::IntArrayRef(size) ? call.spec(without_pending(layouts_of(call, tensor)))
+                                                               : call.replicated();
     call.make_local();
     call.arg(1) = spec->local_shape(size);
     call.run({spec});
@@ -55,8 +56,10 @@ void new_empty_strided(RuleCall& call)
     call.push({wrap(std::move(local), spec, stride)});
 }
 
-const RuleRegistration r_like("creation", {"aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like"}, like);
-const RuleRegistration r_new("creation", {"aten::new_zeros", "aten::new_ones", "aten::new_full", "aten::new_empty"}, new_tensor);
+const RuleRegistration r_like("creation",
+                              {"aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like"}, like);
+const RuleRegistration r_new("creation", {"aten::new_zeros", "aten::new_ones", "aten::new_full", "aten::new_empty"},
+                             new_tensor);
 const RuleRegistration r_new_strided("creation", {"aten::new_empty_strided"}, new_empty_strided);
 
 }  // namespace

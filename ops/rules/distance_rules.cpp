@@ -14,21 +14,24 @@ struct Distances {
 };
 
 /// @param result   the layouts that the distances must have, for the gradient; may be null
-std::optional<Distances> plan(const RuleCall& call, const at::Tensor& left, const at::Tensor& right, const at::Tensor* distances)
+std::optional<Distances> plan(const RuleCall& call, const at::Tensor& left, const at::Tensor& right,
+                              const at::Tensor* distances)
 {
     const auto n = left.dim();
     if (n < 2 || right.dim() != n || left.numel() == 0 || right.numel() == 0) return std::nullopt;
     for (std::int64_t dim = 0; dim < n - 2; ++dim) {
         if (left.size(dim) != right.size(dim)) return std::nullopt;  // broadcast
     }
-    Distances d{AxisLayouts(call.num_axes()), AxisLayouts(call.num_axes()), AxisLayouts(call.num_axes()), AxisLayouts(call.num_axes())};
+    Distances d{AxisLayouts(call.num_axes()), AxisLayouts(call.num_axes()), AxisLayouts(call.num_axes()),
+                AxisLayouts(call.num_axes())};
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         const auto &l = call.layout(left, axis), &r = call.layout(right, axis);
         auto cut = AxisLayout{};  // the same cut for the distances
         if (distances) {
             cut = call.layout(*distances, axis);
         } else if (l.is_shard() && l.placement.dim < n - 1) {
-            const bool smaller = r.is_shard() && r.placement.dim == n - 2 && l.placement.dim == n - 2 && left.size(n - 2) < right.size(n - 2);
+            const bool smaller = r.is_shard() && r.placement.dim == n - 2 && l.placement.dim == n - 2 &&
+                                 left.size(n - 2) < right.size(n - 2);
             cut = smaller ? r : l;
             if (smaller) cut.placement.dim = n - 1;
         } else if (r.is_shard() && r.placement.dim < n - 1) {

@@ -28,8 +28,9 @@ at::Tensor whole_as_shown(const at::Tensor& tensor, const SpecPtr& replicated)
 {
     if (!is_sharded(tensor) || !spec_of(tensor)->has_shard()) return tensor;
     const auto whole = local_of(convert(tensor, replicated));
-    const auto copy =
-        tensor.is_non_overlapping_and_dense() ? at::empty_strided(whole.sizes(), tensor.strides(), whole.options()) : at::empty(whole.sizes(), whole.options());
+    const auto copy = tensor.is_non_overlapping_and_dense()
+                          ? at::empty_strided(whole.sizes(), tensor.strides(), whole.options())
+                          : at::empty(whole.sizes(), whole.options());
     return wrap(copy.copy_(whole), replicated);
 }
 
@@ -50,7 +51,8 @@ bool gather_whole(RuleCall& call)
         gathered_rule(call);
         return true;
     }
-    for (std::int64_t i = 0; i < call.num_args(); ++i) map_tensors(call.arg(i), [](const at::Tensor& tensor) { return local_of(tensor); });
+    for (std::int64_t i = 0; i < call.num_args(); ++i)
+        map_tensors(call.arg(i), [](const at::Tensor& tensor) { return local_of(tensor); });
     torch::jit::Stack results;
     for (const auto& result : form(call)) results.push_back(wrap(result, call.replicated()));
     call.finish(std::move(results));
@@ -97,12 +99,14 @@ bool gather_along_second(RuleCall& call)
 }
 
 /// Groups of the axes that cut `tensor` along one of `dims` (all if empty), and the layouts after the sum over them.
-std::vector<const RankGroup*> summed_groups(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims)
+std::vector<const RankGroup*> summed_groups(const RuleCall& call, const at::Tensor& tensor,
+                                            c10::ArrayRef<std::int64_t> dims)
 {
     std::vector<const RankGroup*> groups;
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         const auto& layout = call.layout(tensor, axis);
-        const bool summed = layout.is_shard() && (dims.empty() || std::find(dims.begin(), dims.end(), layout.placement.dim) != dims.end());
+        const bool summed = layout.is_shard() &&
+                            (dims.empty() || std::find(dims.begin(), dims.end(), layout.placement.dim) != dims.end());
         if (summed) groups.push_back(&call.device_mesh()->group(axis));
     }
     return groups;
@@ -127,7 +131,8 @@ bool sum_or_mean(RuleCall& call, bool is_mean)
         if (dims.empty() || std::find(dims.begin(), dims.end(), dim) != dims.end()) count *= tensor.size(dim);
     }
     const auto axes = without_pending(reduced_layouts(layouts_of(call, tensor), dims, keepdim, Reduction::Sum));
-    auto total = exact_sum(local_of(tensor).to(type), dims, keepdim, std::max<std::int64_t>(1, count), summed_groups(call, tensor, dims));
+    auto total = exact_sum(local_of(tensor).to(type), dims, keepdim, std::max<std::int64_t>(1, count),
+                           summed_groups(call, tensor, dims));
     if (is_mean) total = total.div(static_cast<double>(count));
     call.finish({wrap(total, call.spec(axes))});
     return true;
@@ -148,10 +153,12 @@ bool loss_exactly(RuleCall& call)
     const auto input = call.tensor(0), target = call.tensor(1);
     const auto reduction = call.arg(2).toInt();
     if (reduction == at::Reduction::None || !any_cut(call)) return false;
-    if (input.sizes() != target.sizes() || !is_sharded(input) || !spec_of(input)->has_shard()) return gather_whole(call);
+    if (input.sizes() != target.sizes() || !is_sharded(input) || !spec_of(input)->has_shard())
+        return gather_whole(call);
     call.reduce({input, target});
     auto there = target;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) there = call.with_layout(there, axis, call.layout(input, axis));
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis)
+        there = call.with_layout(there, axis, call.layout(input, axis));
     const auto groups = summed_groups(call, input, {});
     const auto count = input.numel();
     call.set_local(0, at::Tensor(local_of(input)));
@@ -165,8 +172,8 @@ bool loss_exactly(RuleCall& call)
 }
 
 /// Labels as in the ordinary products: batch b, rows m, columns n, contracted k.
-bool product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std::string_view left_labels, std::string_view right_labels,
-             std::string_view out_labels, std::int64_t bias_arg = -1)
+bool product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std::string_view left_labels,
+             std::string_view right_labels, std::string_view out_labels, std::int64_t bias_arg = -1)
 {
     auto left = call.tensor(left_arg), right = call.tensor(right_arg);
     if (!left.is_floating_point() || !any_cut(call)) return false;
@@ -198,17 +205,20 @@ bool product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
         result[axis] = cut;
         result[axis].placement.dim = static_cast<std::int64_t>(in_out);
         for (std::int64_t other = 0; other < axis; ++other) {
-            if (result[other].is_shard() && result[other].placement.dim == result[axis].placement.dim) return gather_whole(call);
+            if (result[other].is_shard() && result[other].placement.dim == result[axis].placement.dim)
+                return gather_whole(call);
         }
     }
-    auto out = exact_product(local_of(left), local_of(right), left.size(static_cast<std::int64_t>(left_labels.find('k'))), groups);
+    auto out = exact_product(local_of(left), local_of(right),
+                             left.size(static_cast<std::int64_t>(left_labels.find('k'))), groups);
     if (bias_arg >= 0) {
         auto bias = call.tensor(bias_arg);
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) bias = call.with_layout(bias, axis, {});
         auto local = local_of(bias);
         const auto missing = static_cast<std::int64_t>(out_labels.size()) - local.dim();
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
-            if (result[axis].is_shard()) local = narrow_operand(call, local, result[axis], axis, result[axis].placement.dim - missing);
+            if (result[axis].is_shard())
+                local = narrow_operand(call, local, result[axis], axis, result[axis].placement.dim - missing);
         }
         const auto beta = call.arg(3).toScalar(), alpha = call.arg(4).toScalar();
         if (alpha.toDouble() != 1) out = out.mul(alpha);
@@ -242,20 +252,25 @@ const ExactRuleRegistration exact_mm({"aten::mm"}, mm_exactly);
 const ExactRuleRegistration exact_bmm({"aten::bmm"}, bmm_exactly);
 const ExactRuleRegistration exact_addmm({"aten::addmm"}, addmm_exactly);
 const ExactRuleRegistration exact_baddbmm({"aten::baddbmm"}, baddbmm_exactly);
-const ExactRuleRegistration exact_along({"aten::_softmax", "aten::_log_softmax", "aten::_safe_softmax", "aten::logsumexp", "aten::prod.dim_int",
-                                         "aten::var.correction", "aten::std.correction", "aten::var_mean.correction", "aten::std_mean.correction",
-                                         "aten::nansum"},
+const ExactRuleRegistration exact_along({"aten::_softmax", "aten::_log_softmax", "aten::_safe_softmax",
+                                         "aten::logsumexp", "aten::prod.dim_int", "aten::var.correction",
+                                         "aten::std.correction", "aten::var_mean.correction",
+                                         "aten::std_mean.correction", "aten::nansum"},
                                         gather_along_first);
-const ExactRuleRegistration exact_along_second({"aten::_softmax_backward_data", "aten::_log_softmax_backward_data", "aten::linalg_vector_norm"},
+const ExactRuleRegistration exact_along_second({"aten::_softmax_backward_data", "aten::_log_softmax_backward_data",
+                                                "aten::linalg_vector_norm"},
                                                gather_along_second);
 const ExactRuleRegistration exact_lines({"aten::native_layer_norm"}, gather_lines);
-const ExactRuleRegistration exact_gather({"aten::norm", "aten::prod", "aten::unfold_backward", "aten::embedding_dense_backward", "aten::index_add",
-                                          "aten::index_add_", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::scatter_add",
-                                          "aten::scatter_add_", "aten::scatter_reduce", "aten::scatter_reduce_"},
+const ExactRuleRegistration exact_gather({"aten::norm", "aten::prod", "aten::unfold_backward",
+                                          "aten::embedding_dense_backward", "aten::index_add", "aten::index_add_",
+                                          "aten::index_put", "aten::index_put_", "aten::_index_put_impl_",
+                                          "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce",
+                                          "aten::scatter_reduce_"},
                                          gather_whole);
 // All operators of these families add over neighbours, samples or lines, in an order that may depend on the sharding.
-const ExactFamilyRegistration r_families({"convolution", "distances", "Fourier transforms", "gathered", "interpolation", "losses", "matrix products",
-                                          "normalisation", "padding", "pooling", "rearrangement", "running sums"},
+const ExactFamilyRegistration r_families({"convolution", "distances", "Fourier transforms", "gathered", "interpolation",
+                                          "losses", "matrix products", "normalisation", "padding", "pooling",
+                                          "rearrangement", "running sums"},
                                          gather_whole);
 
 }  // namespace

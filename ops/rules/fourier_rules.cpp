@@ -14,13 +14,15 @@ AxisLayouts back_to(const RuleCall& call, const AxisLayouts& before, c10::IntArr
     auto axes = before;
     for (std::size_t a = 0; a < axes.size(); ++a) {
         if (!axes[a].is_shard() || axes[a].blocks * axes[a].total() == sizes[axes[a].placement.dim]) continue;
-        const auto extents = even_extents(sizes[axes[a].placement.dim], call.device_mesh()->size(static_cast<std::int64_t>(a)));
+        const auto extents =
+            even_extents(sizes[axes[a].placement.dim], call.device_mesh()->size(static_cast<std::int64_t>(a)));
         axes[a] = {axes[a].placement, std::make_shared<Extents>(extents), 1};
     }
     return axes;
 }
 
-/// _fft_r2c(self, dim, normalization, onesided), _fft_c2c(self, dim, normalization, forward), _fft_c2r(self, dim, normalization, last_dim_size)
+/// _fft_r2c(self, dim, normalization, onesided), _fft_c2c(self, dim, normalization, forward), _fft_c2r(self, dim,
+/// normalization, last_dim_size)
 void transform(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -36,7 +38,9 @@ void transform(RuleCall& call)
         if (call.name() == "aten::_fft_c2r") shape[dims.back()] = call.arg(3).toInt();
         if (call.name() == "aten::_fft_r2c" && call.arg(3).toBool()) shape[dims.back()] = shape[dims.back()] / 2 + 1;
         const bool to_complex = call.name() == "aten::_fft_r2c", to_real = call.name() == "aten::_fft_c2r";
-        const auto type = to_complex ? c10::toComplexType(local.scalar_type()) : to_real ? c10::toRealValueType(local.scalar_type()) : local.scalar_type();
+        const auto type = to_complex ? c10::toComplexType(local.scalar_type())
+                          : to_real  ? c10::toRealValueType(local.scalar_type())
+                                     : local.scalar_type();
         const auto none = wrap(at::empty(spec->local_shape(shape), local.options().dtype(type)), spec);
         return call.finish({with_layouts(call, none, back_to(call, before, none.sizes()))});
     }
@@ -48,7 +52,8 @@ void transform(RuleCall& call)
 // LibTorch 2.11 composes these such that a transform along one dimension is never written to the given tensor: the two
 // arguments of the last operator are swapped.
 const RuleRegistration r_given("shortcuts", {"aten::fft_ihfft2.out", "aten::fft_ihfftn.out"}, out_rule);
-const RuleRegistration r_fourier("Fourier transforms", {"aten::_fft_r2c", "aten::_fft_c2c", "aten::_fft_c2r"}, transform);
+const RuleRegistration r_fourier("Fourier transforms", {"aten::_fft_r2c", "aten::_fft_c2c", "aten::_fft_c2r"},
+                                 transform);
 
 }  // namespace
 }  // namespace meshard

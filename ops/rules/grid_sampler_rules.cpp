@@ -42,7 +42,8 @@ Sampling plan(const RuleCall& call, const at::Tensor& image, const at::Tensor& p
 
 bool possible(const Sampling& s, const at::Tensor& image, const at::Tensor& places)
 {
-    return image.numel() > 0 && places.numel() > 0 && !cut_one_dim_twice(s.image) && !cut_one_dim_twice(s.places) && !cut_one_dim_twice(s.samples);
+    return image.numel() > 0 && places.numel() > 0 && !cut_one_dim_twice(s.image) && !cut_one_dim_twice(s.places) &&
+           !cut_one_dim_twice(s.samples);
 }
 
 /// grid_sampler_2d, grid_sampler_3d (input, grid, interpolation, padding, align_corners)
@@ -52,7 +53,8 @@ void sample(RuleCall& call)
     const auto s = plan(call, image, places);
     if (!possible(s, image, places)) return gathered_rule(call);
     call.reduce({image, places});
-    const auto part = local_of(with_layouts(call, image, s.image)), own = local_of(with_layouts(call, places, s.places));
+    const auto part = local_of(with_layouts(call, image, s.image)),
+               own = local_of(with_layouts(call, places, s.places));
     const auto spec = call.spec(s.samples);
     if (part.numel() == 0 || own.numel() == 0) {
         auto shape = own.sizes().vec();
@@ -65,14 +67,16 @@ void sample(RuleCall& call)
     call.run({spec});
 }
 
-/// grid_sampler_Nd_backward(grad_output, input, grid, interpolation, padding, align_corners, output_mask) -> grad_input, grad_grid
+/// grid_sampler_Nd_backward(grad_output, input, grid, interpolation, padding, align_corners, output_mask) ->
+/// grad_input, grad_grid
 void sample_backward(RuleCall& call)
 {
     const auto image = call.tensor(1), places = call.tensor(2);
     const auto s = plan(call, image, places);
     if (!possible(s, image, places)) return gathered_rule(call);
     call.reduce(call.tensors());
-    const auto part = local_of(with_layouts(call, image, s.image)), own = local_of(with_layouts(call, places, s.places));
+    const auto part = local_of(with_layouts(call, image, s.image)),
+               own = local_of(with_layouts(call, places, s.places));
     const std::vector<SpecPtr> specs{call.spec(s.image_gradient), call.spec(s.places_gradient)};
     const auto gradient = local_of(with_layouts(call, call.tensor(0), s.samples));
     if (part.numel() == 0 || own.numel() == 0) {
@@ -89,7 +93,9 @@ void sample_backward(RuleCall& call)
 }
 
 const RuleRegistration r_sample("interpolation", {"aten::grid_sampler_2d", "aten::grid_sampler_3d"}, sample);
-const RuleRegistration r_sample_backward("interpolation", {"aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward"}, sample_backward);
+const RuleRegistration r_sample_backward("interpolation",
+                                         {"aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward"},
+                                         sample_backward);
 
 }  // namespace
 }  // namespace meshard

@@ -39,9 +39,11 @@ at::Tensor of_all_channels(const RuleCall& call, const Groups& g, const at::Tens
 }
 
 /// (local N, C) to (local N, local C, 1, ...)
-at::Tensor broadcast_to_input(const RuleCall& call, const Groups& g, const at::Tensor& by_channel, std::int64_t num_dims)
+at::Tensor broadcast_to_input(const RuleCall& call, const Groups& g, const at::Tensor& by_channel,
+                              std::int64_t num_dims)
 {
-    const auto local = local_of(with_layouts(call, wrap(by_channel, call.spec(g.sample_axes)), replaced(g.axes, g.positions, {})));
+    const auto local =
+        local_of(with_layouts(call, wrap(by_channel, call.spec(g.sample_axes)), replaced(g.axes, g.positions, {})));
     auto shape = local.sizes().vec();
     shape.resize(num_dims, 1);
     return local.reshape(shape);
@@ -58,7 +60,9 @@ void group_norm(RuleCall& call)
     const auto input = call.tensor(0), weight = call.tensor(1), bias = call.tensor(2);
     const auto num_groups = call.arg(6).toInt();
     const auto eps = call.arg(7).toDouble();
-    if (input.numel() == 0 || input.dim() < 2 || input.size(0) != call.arg(3).toInt() || input.size(1) != call.arg(4).toInt()) return gathered_rule(call);
+    if (input.numel() == 0 || input.dim() < 2 || input.size(0) != call.arg(3).toInt() ||
+        input.size(1) != call.arg(4).toInt())
+        return gathered_rule(call);
     call.reduce(call.tensors());
     const auto g = groups_of(call, input, num_groups);
     const auto x = local_of(input);
@@ -84,9 +88,11 @@ void group_norm(RuleCall& call)
     if (weight.defined()) scale = scale * whole_vector(call, weight, at::kDouble);
     auto y = x.to(type) - broadcast_to_input(call, g, by_channel(mean), x.dim()).to(type);
     y.mul_(broadcast_to_input(call, g, scale, x.dim()).to(type));
-    if (bias.defined()) y.add_(broadcast_to_input(call, g, whole_vector(call, bias, type).expand({g.samples, g.channels}), x.dim()));
+    if (bias.defined())
+        y.add_(broadcast_to_input(call, g, whole_vector(call, bias, type).expand({g.samples, g.channels}), x.dim()));
     const auto spec = call.spec(g.sample_axes);
-    call.finish({wrap(y.to(input.scalar_type()), call.spec(g.axes)), wrap(mean.squeeze(2).to(type), spec), wrap(inverse.squeeze(2).to(type), spec)});
+    call.finish({wrap(y.to(input.scalar_type()), call.spec(g.axes)), wrap(mean.squeeze(2).to(type), spec),
+                 wrap(inverse.squeeze(2).to(type), spec)});
 }
 
 /// native_group_norm_backward(grad_out, input, mean, rstd, weight?, N, C, HxW, group, output_mask)
@@ -97,7 +103,9 @@ void group_norm(RuleCall& call)
 void group_norm_backward(RuleCall& call)
 {
     const auto input = call.tensor(1), weight = call.tensor(4);
-    if (input.numel() == 0 || input.dim() < 2 || input.size(0) != call.arg(5).toInt() || input.size(1) != call.arg(6).toInt()) return gathered_rule(call);
+    if (input.numel() == 0 || input.dim() < 2 || input.size(0) != call.arg(5).toInt() ||
+        input.size(1) != call.arg(6).toInt())
+        return gathered_rule(call);
     call.reduce(call.tensors());
     const auto g = groups_of(call, input, call.arg(8).toInt());
     const auto mask = call.arg(9).toBoolList();
@@ -105,11 +113,14 @@ void group_norm_backward(RuleCall& call)
     const auto x = local_of(input).to(type), gradient = local_of(with_layouts(call, call.tensor(0), g.axes)).to(type);
     const auto num_dims = x.dim();
     const auto by_channel = [&](const at::Tensor& by_group) {
-        return by_group.unsqueeze(2).expand({g.samples, g.groups, g.channels / g.groups}).reshape({g.samples, g.channels});
+        return by_group.unsqueeze(2)
+            .expand({g.samples, g.groups, g.channels / g.groups})
+            .reshape({g.samples, g.channels});
     };
     const auto mean = local_of(with_layouts(call, call.tensor(2), g.sample_axes)).to(type),
                inverse = local_of(with_layouts(call, call.tensor(3), g.sample_axes)).to(type);
-    const auto h = (x - broadcast_to_input(call, g, by_channel(mean), num_dims)) * broadcast_to_input(call, g, by_channel(inverse), num_dims);
+    const auto h = (x - broadcast_to_input(call, g, by_channel(mean), num_dims)) *
+                   broadcast_to_input(call, g, by_channel(inverse), num_dims);
 
     auto pair = at::stack({gradient, gradient * h});
     if (!g.positions.empty()) {
@@ -126,8 +137,8 @@ void group_norm_backward(RuleCall& call)
         // (2, local N, groups).
         const auto means = (pair * w).reshape({2, g.samples, g.groups, g.channels / g.groups}).sum(3) / g.count;
         const auto own_w = broadcast_to_input(call, g, w.expand({g.samples, g.channels}), num_dims);
-        auto local =
-            gradient * own_w - broadcast_to_input(call, g, by_channel(means[0]), num_dims) - h * broadcast_to_input(call, g, by_channel(means[1]), num_dims);
+        auto local = gradient * own_w - broadcast_to_input(call, g, by_channel(means[0]), num_dims) -
+                     h * broadcast_to_input(call, g, by_channel(means[1]), num_dims);
         local = local * broadcast_to_input(call, g, by_channel(inverse), num_dims);
         grad_input = wrap(local.to(input.scalar_type()), call.spec(g.axes));
     }
@@ -143,7 +154,8 @@ void group_norm_backward(RuleCall& call)
 }
 
 const RuleRegistration r_group_norm("normalisation", {"aten::native_group_norm"}, group_norm);
-const RuleRegistration r_group_norm_backward("normalisation", {"aten::native_group_norm_backward"}, group_norm_backward);
+const RuleRegistration r_group_norm_backward("normalisation", {"aten::native_group_norm_backward"},
+                                             group_norm_backward);
 
 }  // namespace
 }  // namespace meshard

@@ -14,8 +14,8 @@ namespace {
 
 /// Gathers the rows `index` (whole on every rank of `axis`) along `dim` of a tensor that `axis` cuts along it: rows
 /// that this rank holds, zeros for the others.
-at::Tensor gather_local_rows(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis, std::int64_t dim,
-                             const at::Tensor& index)
+at::Tensor gather_local_rows(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis,
+                             std::int64_t dim, const at::Tensor& index)
 {
     auto shape = local.sizes().vec();
     shape[dim] = index.numel();
@@ -64,7 +64,9 @@ void index_select(RuleCall& call)
     call.reduce({tensor, index});
     const auto rows = local_of(with_layouts(call, index, p.index));
     const auto& local = local_of(tensor);
-    auto result = p.row_axis >= 0 ? gather_local_rows(call, local, call.layout(tensor, p.row_axis), p.row_axis, dim, rows) : local.index_select(dim, rows);
+    auto result = p.row_axis >= 0
+                      ? gather_local_rows(call, local, call.layout(tensor, p.row_axis), p.row_axis, dim, rows)
+                      : local.index_select(dim, rows);
     if (p.row_axis < 0 || can_sum(tensor)) return call.finish({wrap(result, call.spec(p.result))});
 
     // A pending sum of integers is reduced at once; only one rank has a value other than zero for each row.
@@ -79,7 +81,8 @@ void index_select(RuleCall& call)
     call.finish({cut_one_dim_twice(p.result) ? picked : with_layouts(call, picked, p.result)});
 }
 
-/// The only integer tensor among the indices of `x[:, index, :]`, and the dimension that it indexes; none for other kinds of indexing.
+/// The only integer tensor among the indices of `x[:, index, :]`, and the dimension that it indexes; none for other
+/// kinds of indexing.
 struct SingleIndex {
     at::Tensor index;
     std::int64_t dim = -1;
@@ -104,7 +107,8 @@ SingleIndex single_index(const c10::IValue& indices)
 void move_indices(RuleCall& call)
 {
     const auto device = call.tensor(0).device();
-    map_tensors(call.arg(1), [&](const at::Tensor& index) { return index.is_cpu() && !device.is_cpu() ? index.to(device) : index; });
+    map_tensors(call.arg(1),
+                [&](const at::Tensor& index) { return index.is_cpu() && !device.is_cpu() ? index.to(device) : index; });
 }
 
 /// Converts negative indices, which count from the end in `index` and `index_put`.
@@ -127,13 +131,14 @@ std::optional<FlatIndex> flat_index(const at::Tensor& tensor, const c10::IValue&
     for (const auto& element : indices.toListRef()) {
         const auto index = element.isTensor() ? element.toTensor() : at::Tensor();
         if (index.defined()) {
-            if (dim >= tensor.dim() || (index.scalar_type() != at::kLong && index.scalar_type() != at::kInt) || (last >= 0 && last != dim - 1))
+            if (dim >= tensor.dim() || (index.scalar_type() != at::kLong && index.scalar_type() != at::kInt) ||
+                (last >= 0 && last != dim - 1))
                 return std::nullopt;
             const auto size = tensor.size(dim);
             if (const auto& own = local_of(index); own.numel() > 0) {
                 const auto least = own.min().item<std::int64_t>(), most = own.max().item<std::int64_t>();
-                TORCH_CHECK_INDEX(least >= -size && most < size, "index ", least < -size ? least : most, " is out of bounds for dimension ", dim, " with size ",
-                                  size);
+                TORCH_CHECK_INDEX(least >= -size && most < size, "index ", least < -size ? least : most,
+                                  " is out of bounds for dimension ", dim, " with size ", size);
             }
             const auto place = from_the_front(index, size).to(at::kLong);
             one = one.defined() ? one * size + place : place;
@@ -159,7 +164,8 @@ void index(RuleCall& call)
     const auto single = single_index(call.arg(1));
     if (single.dim < 0) {
         if (index_by_mask(call)) return;
-        if (const auto flat = flat_index(tensor, call.arg(1))) return call.finish({at::index(tensor.reshape(flat->shape), flat->indices)});
+        if (const auto flat = flat_index(tensor, call.arg(1)))
+            return call.finish({at::index(tensor.reshape(flat->shape), flat->indices)});
     }
     if (single.dim < 0 || tensor.numel() == 0) return gathered_rule(call);
     const auto dim = single.dim;
@@ -173,8 +179,9 @@ void index(RuleCall& call)
     shape.insert(shape.end(), rows.sizes().begin(), rows.sizes().end());
     shape.insert(shape.end(), local.sizes().begin() + dim + 1, local.sizes().end());
     const auto flat = rows.reshape({-1});
-    const auto picked =
-        p.row_axis >= 0 ? gather_local_rows(call, local, call.layout(tensor, p.row_axis), p.row_axis, dim, flat) : local.index_select(dim, flat);
+    const auto picked = p.row_axis >= 0
+                            ? gather_local_rows(call, local, call.layout(tensor, p.row_axis), p.row_axis, dim, flat)
+                            : local.index_select(dim, flat);
     call.finish({wrap(picked.view(shape), call.spec(p.result))});
 }
 
@@ -190,7 +197,9 @@ void index_put(RuleCall& call)
         if (index_put_by_mask(call)) return;
         if (const auto flat = tensor.is_contiguous() ? flat_index(tensor, call.arg(1)) : std::nullopt) {
             const auto view = tensor.view(flat->shape);
-            if (!in_place) return call.finish({at::index_put(view, flat->indices, values, call.arg(3).toBool()).view(tensor.sizes())});
+            if (!in_place)
+                return call.finish(
+                    {at::index_put(view, flat->indices, values, call.arg(3).toBool()).view(tensor.sizes())});
             view.index_put_(flat->indices, values, call.arg(3).toBool());
             return call.finish({tensor});
         }
@@ -216,7 +225,8 @@ void index_put(RuleCall& call)
         value_axes[axis].placement.dim = place;
     }
     call.reduce({tensor, values, single.index});
-    auto rows = from_the_front(local_of(with_layouts(call, single.index, AxisLayouts(call.num_axes()))), tensor.size(dim));
+    auto rows =
+        from_the_front(local_of(with_layouts(call, single.index, AxisLayouts(call.num_axes()))), tensor.size(dim));
     const auto part = local_of(with_layouts(call, values, value_axes));
     const auto& local = local_of(tensor);
     auto target = local;
@@ -246,7 +256,9 @@ void embedding(RuleCall& call)
     const auto& local = local_of(weight);
     shape.push_back(local.size(1));
     const auto flat = rows.reshape({-1});
-    const auto picked = p.row_axis >= 0 ? gather_local_rows(call, local, call.layout(weight, p.row_axis), p.row_axis, 0, flat) : local.index_select(0, flat);
+    const auto picked = p.row_axis >= 0
+                            ? gather_local_rows(call, local, call.layout(weight, p.row_axis), p.row_axis, 0, flat)
+                            : local.index_select(0, flat);
     call.finish({wrap(picked.view(shape), call.spec(p.result))});
 }
 
@@ -275,9 +287,11 @@ void embedding_backward(RuleCall& call)
             result[axis] = {Partial(), nullptr, 1};
         }
     }
-    const auto gradient = local_of(with_layouts(call, call.tensor(0), axes)), index = local_of(with_layouts(call, indices, index_axes));
+    const auto gradient = local_of(with_layouts(call, call.tensor(0), axes)),
+               index = local_of(with_layouts(call, indices, index_axes));
     if (gradient.numel() == 0)  // LibTorch's GPU kernel reads an index even if there is none
-        return call.finish({wrap(at::zeros({call.arg(2).toInt(), gradient.size(-1)}, gradient.options()), call.spec(result))});
+        return call.finish(
+            {wrap(at::zeros({call.arg(2).toInt(), gradient.size(-1)}, gradient.options()), call.spec(result))});
     call.arg(0) = gradient;
     call.arg(1) = index;
     call.run({call.spec(result)});
@@ -285,7 +299,8 @@ void embedding_backward(RuleCall& call)
 
 const RuleRegistration r_index_select("indexing", {"aten::index_select"}, index_select);
 const RuleRegistration r_index("indexing", {"aten::index.Tensor"}, index);
-const RuleRegistration r_index_put("indexing", {"aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}, index_put);
+const RuleRegistration r_index_put("indexing", {"aten::index_put", "aten::index_put_", "aten::_index_put_impl_"},
+                                   index_put);
 const RuleRegistration r_embedding("indexing", {"aten::embedding"}, embedding);
 const RuleRegistration r_embedding_backward("indexing", {"aten::embedding_dense_backward"}, embedding_backward);
 

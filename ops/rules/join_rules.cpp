@@ -13,7 +13,8 @@ namespace {
 /// Concatenates tensors along the dimension that `axis` cuts. Each rank gets as many rows of the result as it holds of
 /// the operands together: every operand is redistributed along these boundaries, and a rank's parts of all operands are
 /// then concatenated.
-void join_cut(RuleCall& call, const std::vector<at::Tensor>& tensors, std::int64_t dim, AxisLayouts axes, std::int64_t axis)
+void join_cut(RuleCall& call, const std::vector<at::Tensor>& tensors, std::int64_t dim, AxisLayouts axes,
+              std::int64_t axis)
 {
     const auto ranks = call.device_mesh()->size(axis);
     auto extents = std::make_shared<Extents>(ranks, 0);
@@ -47,7 +48,9 @@ void join(RuleCall& call)
 {
     auto tensors = call.tensor_list(0);
     const bool stacks = call.name() == "aten::stack";
-    const auto is_empty_legacy = [&](const at::Tensor& tensor) { return !stacks && tensor.dim() == 1 && tensor.size(0) == 0; };
+    const auto is_empty_legacy = [&](const at::Tensor& tensor) {
+        return !stacks && tensor.dim() == 1 && tensor.size(0) == 0;
+    };
     std::erase_if(tensors, [&](const at::Tensor& tensor) { return is_empty_legacy(tensor) && tensors.size() > 1; });
     const auto num_dims = tensors[0].dim() + (stacks ? 1 : 0);
     const auto dim = from_front(call.arg(1).toInt(), num_dims);
@@ -58,7 +61,8 @@ void join(RuleCall& call)
         for (const auto& tensor : tensors) pending += call.layout(tensor, axis).is_partial();
         mixed |= pending > 0 && pending < tensors.size();
         for (const auto& tensor : tensors) {
-            mixed |= pending > 0 && call.layout(tensor, axis).placement.reduction != call.layout(tensors[0], axis).placement.reduction;
+            mixed |= pending > 0 &&
+                     call.layout(tensor, axis).placement.reduction != call.layout(tensors[0], axis).placement.reduction;
         }
     }
     if (mixed) call.reduce(tensors);
@@ -69,12 +73,14 @@ void join(RuleCall& call)
             if (!call.layout(tensor, axis).is_replicate()) axes[axis] = call.layout(tensor, axis);
         }
         for (std::int64_t before = 0; before < axis; ++before) {
-            const bool twice = axes[before].is_shard() && axes[axis].is_shard() && axes[before].placement.dim == axes[axis].placement.dim;
+            const bool twice = axes[before].is_shard() && axes[axis].is_shard() &&
+                               axes[before].placement.dim == axes[axis].placement.dim;
             if (twice) axes[axis] = {};
         }
     }
     if (!stacks) {
-        const auto cut = std::find_if(axes.begin(), axes.end(), [&](const auto& axis) { return axis.is_shard() && axis.placement.dim == dim; });
+        const auto cut = std::find_if(axes.begin(), axes.end(),
+                                      [&](const auto& axis) { return axis.is_shard() && axis.placement.dim == dim; });
         if (cut != axes.end()) return join_cut(call, tensors, dim, axes, cut - axes.begin());
     }
     c10::List<at::Tensor> locals;
@@ -117,7 +123,8 @@ AlikeParts alike_parts(const Tensors& tensors)
     AlikeParts parts;
     parts.locals.reserve(tensors.size());
     for (const at::Tensor& tensor : tensors) {
-        const bool alike = is_ready(tensor) && (!parts.spec || (tensor.dim() == parts.num_dims && *spec_of(tensor) == *parts.spec));
+        const bool alike =
+            is_ready(tensor) && (!parts.spec || (tensor.dim() == parts.num_dims && *spec_of(tensor) == *parts.spec));
         if (!alike) return {};
         if (!parts.spec) parts.spec = spec_of(tensor);
         parts.num_dims = tensor.dim();
@@ -140,7 +147,8 @@ std::optional<at::Tensor> direct_stack(at::TensorList tensors, std::int64_t dim)
     const auto parts = alike_parts(tensors);
     const auto d = existing_dim(dim, parts.num_dims + 1);
     if (!parts.spec || !d) return std::nullopt;
-    return fresh(at::stack(parts.locals, *d), with_dims(parts.spec, [&](std::int64_t cut) { return cut + (cut >= *d); }));
+    return fresh(at::stack(parts.locals, *d),
+                 with_dims(parts.spec, [&](std::int64_t cut) { return cut + (cut >= *d); }));
 }
 
 const DirectRegistration d_cat = direct_kernel<at::_ops::cat, &direct_cat>(join);

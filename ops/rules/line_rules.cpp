@@ -15,7 +15,8 @@ torch::jit::Stack sorted_medians(const RuleCall& call, const at::Tensor& lines)
     const auto dim = call.arg(1).toInt(), n = lines.size(dim);
     const auto [sorted, order] = at::sort(lines, /*stable=*/true, dim, /*descending=*/false);  // NaN last
     const auto num_valid = at::isnan(lines).logical_not().sum(dim, /*keepdim=*/true);
-    const auto place = call.name() == "aten::median" ? at::where(num_valid.lt(n), num_valid, (n - 1) / 2) : (num_valid - 1).clamp_min(0).floor_divide(2);
+    const auto place = call.name() == "aten::median" ? at::where(num_valid.lt(n), num_valid, (n - 1) / 2)
+                                                     : (num_valid - 1).clamp_min(0).floor_divide(2);
     const auto picked = [&](const at::Tensor& from) {
         const auto entries = from.gather(dim, place);
         return call.arg(2).toBool() ? entries : entries.squeeze(dim);
@@ -98,9 +99,11 @@ void cumulative(RuleCall& call)
         auto shape = result.sizes().vec();
         shape[dim] = 1;
         const auto rows = result.size(dim);
-        const auto total = rows > 0 ? result.narrow(dim, rows - 1, 1) : at::full(shape, kProduct ? 1 : 0, result.options());
+        const auto total =
+            rows > 0 ? result.narrow(dim, rows - 1, 1) : at::full(shape, kProduct ? 1 : 0, result.options());
         const auto parts = parts_of_all(call, axis, total);
-        for (std::int64_t r = 0; r < call.coordinate(axis); ++r) result = kProduct ? result.mul_(parts[r]) : result.add_(parts[r]);
+        for (std::int64_t r = 0; r < call.coordinate(axis); ++r)
+            result = kProduct ? result.mul_(parts[r]) : result.add_(parts[r]);
     }
     call.push({wrap(result, spec)});
 }
@@ -108,8 +111,9 @@ void cumulative(RuleCall& call)
 const RuleRegistration r_cumsum("running sums", {"aten::cumsum"}, cumulative<false>);
 const RuleRegistration r_cumprod("running sums", {"aten::cumprod"}, cumulative<true>);
 const RuleRegistration r_along("lines",
-                               {"aten::sort", "aten::sort.stable", "aten::argsort", "aten::argsort.stable", "aten::topk", "aten::cummax", "aten::cummin",
-                                "aten::logcumsumexp", "aten::median.dim", "aten::nanmedian.dim", "aten::mode", "aten::kthvalue"},
+                               {"aten::sort", "aten::sort.stable", "aten::argsort", "aten::argsort.stable",
+                                "aten::topk", "aten::cummax", "aten::cummin", "aten::logcumsumexp", "aten::median.dim",
+                                "aten::nanmedian.dim", "aten::mode", "aten::kthvalue"},
                                along_dim);
 const RuleRegistration r_along_dims("lines", {"aten::flip", "aten::roll"}, along_dims);
 

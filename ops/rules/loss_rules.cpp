@@ -77,7 +77,8 @@ void align(RuleCall& call, c10::ArrayRef<std::int64_t> arguments)
     for (const auto i : arguments) {
         if (call.tensor(i).sizes() != call.tensor(arguments.back()).sizes()) return;  // the operator itself throws
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
-            if (const auto& layout = call.layout(call.tensor(i), axis); layout.is_shard() && !axes[axis].is_shard()) axes[axis] = layout;
+            if (const auto& layout = call.layout(call.tensor(i), axis); layout.is_shard() && !axes[axis].is_shard())
+                axes[axis] = layout;
         }
     }
     if (cut_one_dim_twice(axes)) return;
@@ -100,7 +101,8 @@ void loss_by_entries(RuleCall& call)
     const auto entries = [&] {
         const auto input = call.tensor(0), target = call.tensor(1);
         if (call.name() == "aten::soft_margin_loss") return at::soft_margin_loss(input, target, at::Reduction::None);
-        if (call.name() == "aten::binary_cross_entropy") return at::binary_cross_entropy(input, target, call.tensor(2), at::Reduction::None);
+        if (call.name() == "aten::binary_cross_entropy")
+            return at::binary_cross_entropy(input, target, call.tensor(2), at::Reduction::None);
         return at::binary_cross_entropy_with_logits(input, target, call.tensor(2), call.tensor(3), at::Reduction::None);
     }();
     call.finish({reduction == at::Reduction::Mean ? entries.mean() : entries.sum()});
@@ -119,11 +121,17 @@ void loss_by_entries_backward(RuleCall& call)
     pointwise_rule(call);
 }
 
-const RuleRegistration r_by_entries("losses", {"aten::binary_cross_entropy", "aten::binary_cross_entropy_with_logits", "aten::soft_margin_loss"},
+const RuleRegistration r_by_entries("losses",
+                                    {"aten::binary_cross_entropy", "aten::binary_cross_entropy_with_logits",
+                                     "aten::soft_margin_loss"},
                                     loss_by_entries);
-const RuleRegistration r_by_entries_backward("losses", {"aten::binary_cross_entropy_backward", "aten::soft_margin_loss_backward"}, loss_by_entries_backward);
+const RuleRegistration r_by_entries_backward("losses",
+                                             {"aten::binary_cross_entropy_backward", "aten::soft_margin_loss_backward"},
+                                             loss_by_entries_backward);
 const RuleRegistration r_loss("losses", {"aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"}, loss);
-const RuleRegistration r_loss_backward("losses", {"aten::mse_loss_backward", "aten::smooth_l1_loss_backward", "aten::huber_loss_backward"}, loss_backward);
+const RuleRegistration
+    r_loss_backward("losses", {"aten::mse_loss_backward", "aten::smooth_l1_loss_backward", "aten::huber_loss_backward"},
+                    loss_backward);
 
 }  // namespace
 }  // namespace meshard

@@ -32,7 +32,9 @@ std::optional<Masking> masking(const RuleCall& call, const at::Tensor& tensor, c
         }
         ++dim;
     }
-    if (!m.mask.defined() || (m.mask.scalar_type() != at::kBool && m.mask.scalar_type() != at::kByte) || m.mask.dim() == 0) return std::nullopt;
+    if (!m.mask.defined() || (m.mask.scalar_type() != at::kBool && m.mask.scalar_type() != at::kByte) ||
+        m.mask.dim() == 0)
+        return std::nullopt;
     const auto covered = m.mask.dim();
     if (m.dim + covered > tensor.dim() || tensor.sizes().slice(m.dim, covered) != m.mask.sizes()) return std::nullopt;
 
@@ -46,7 +48,9 @@ std::optional<Masking> masking(const RuleCall& call, const at::Tensor& tensor, c
         if (d >= m.dim + covered) {
             m.result[axis].placement.dim = d - covered + 1;
         } else if (d >= m.dim) {
-            if (m.row_axis >= 0 || cut.blocks > 1 || c10::multiply_integers(tensor.sizes().slice(m.dim, d - m.dim)) != 1) return std::nullopt;
+            if (m.row_axis >= 0 || cut.blocks > 1 ||
+                c10::multiply_integers(tensor.sizes().slice(m.dim, d - m.dim)) != 1)
+                return std::nullopt;
             m.row_axis = static_cast<std::int64_t>(axis);
             m.mask_axes[axis] = cut;
             m.mask_axes[axis].placement.dim -= m.dim;
@@ -58,7 +62,9 @@ std::optional<Masking> masking(const RuleCall& call, const at::Tensor& tensor, c
 AxisLayout found_layout(const RuleCall& call, const Masking& m, std::int64_t count)
 {
     auto extents = std::make_shared<Extents>();
-    for (const auto& counts : call.device_mesh()->group(m.row_axis).all_gather_integers(std::vector<std::int64_t>{count})) extents->push_back(counts[0]);
+    for (const auto& counts :
+         call.device_mesh()->group(m.row_axis).all_gather_integers(std::vector<std::int64_t>{count}))
+        extents->push_back(counts[0]);
     return {Shard(m.dim), std::move(extents), 1};
 }
 

@@ -35,7 +35,8 @@ void matrix_by_matrix(RuleCall& call)
         if (call.schema().arguments()[i].name() == "check_errors" && call.arg(i).toBool()) return gathered_rule(call);
         const auto tensor = call.tensor(i);
         if (!tensor.defined()) continue;
-        const bool is_alike = num_outer > 0 && tensor.dim() > num_outer && tensor.sizes().slice(0, num_outer) == first.sizes().slice(0, num_outer);
+        const bool is_alike = num_outer > 0 && tensor.dim() > num_outer &&
+                              tensor.sizes().slice(0, num_outer) == first.sizes().slice(0, num_outer);
         if (!is_alike) return gathered_rule(call);
     }
     AxisLayouts axes(call.num_axes());
@@ -50,7 +51,8 @@ void matrix_by_matrix(RuleCall& call)
     if (!is_cut || cut_one_dim_twice(axes)) return gathered_rule(call);
     call.reduce(call.tensors());
     std::vector<SpecPtr> specs;
-    for (std::size_t k = 0; k < call.schema().returns().size(); ++k) specs.push_back(is_left_out(call, k) ? call.replicated() : call.spec(axes));
+    for (std::size_t k = 0; k < call.schema().returns().size(); ++k)
+        specs.push_back(is_left_out(call, k) ? call.replicated() : call.spec(axes));
     for (std::int64_t i = 0; i < call.num_args(); ++i) {
         const auto tensor = call.tensor(i);
         if (!tensor.defined()) continue;
@@ -85,10 +87,11 @@ void check_errors(RuleCall& call)
 }
 
 const RuleRegistration r_matrices("matrices",
-                                  {"aten::_linalg_det", "aten::_linalg_slogdet", "aten::linalg_inv_ex", "aten::linalg_cholesky_ex", "aten::linalg_lu_factor_ex",
-                                   "aten::linalg_lu", "aten::linalg_qr", "aten::_linalg_svd", "aten::_linalg_eigh", "aten::linalg_eig",
-                                   "aten::linalg_matrix_exp", "aten::_linalg_solve_ex", "aten::linalg_solve_triangular", "aten::linalg_lu_solve",
-                                   "aten::lu_unpack"},
+                                  {"aten::_linalg_det", "aten::_linalg_slogdet", "aten::linalg_inv_ex",
+                                   "aten::linalg_cholesky_ex", "aten::linalg_lu_factor_ex", "aten::linalg_lu",
+                                   "aten::linalg_qr", "aten::_linalg_svd", "aten::_linalg_eigh", "aten::linalg_eig",
+                                   "aten::linalg_matrix_exp", "aten::_linalg_solve_ex", "aten::linalg_solve_triangular",
+                                   "aten::linalg_lu_solve", "aten::lu_unpack"},
                                   matrix_by_matrix);
 const RuleRegistration r_diagonals("matrices", {"aten::diag_embed"}, diagonals);
 const RuleRegistration r_check_errors("matrices", {"aten::_linalg_check_errors"}, check_errors);

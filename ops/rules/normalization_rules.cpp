@@ -31,7 +31,8 @@ Lines lines_of(const RuleCall& call, const at::Tensor& input, std::int64_t num_n
     }
     lines.axes = layouts_of(call, input);
     lines.line_axes = replaced(lines.axes, lines.dims, {});
-    lines.weight_axes = map_dims(replaced(lines.axes, outer_dims, {}), [&](std::int64_t dim) { return dim - lines.outer; });
+    lines.weight_axes =
+        map_dims(replaced(lines.axes, outer_dims, {}), [&](std::int64_t dim) { return dim - lines.outer; });
     return lines;
 }
 
@@ -47,9 +48,11 @@ bool has_whole_lines(const RuleCall& call, const at::Tensor& input, std::int64_t
 
 /// Returns whether at most rows are cut, and `weights` are whole on every rank: the usual case, without messages. It
 /// allocates no lists, since the operator itself may take only a microsecond.
-bool is_cut_by_rows_only(const RuleCall& call, const at::Tensor& input, std::int64_t num_normalized, std::initializer_list<std::int64_t> weights)
+bool is_cut_by_rows_only(const RuleCall& call, const at::Tensor& input, std::int64_t num_normalized,
+                         std::initializer_list<std::int64_t> weights)
 {
-    if (!is_sharded(input) || spec_of(input)->has_partial() || !has_whole_lines(call, input, num_normalized)) return false;
+    if (!is_sharded(input) || spec_of(input)->has_partial() || !has_whole_lines(call, input, num_normalized))
+        return false;
     for (const auto i : weights) {
         if (!call.arg(i).isTensor()) continue;
         const auto& weight = call.arg(i).toTensor();
@@ -61,7 +64,8 @@ bool is_cut_by_rows_only(const RuleCall& call, const at::Tensor& input, std::int
 void make_whole(RuleCall& call, std::initializer_list<std::int64_t> args)
 {
     for (const auto i : args) {
-        if (call.tensor(i).defined()) call.set_local(i, at::Tensor(local_of(with_layouts(call, call.tensor(i), AxisLayouts(call.num_axes())))));
+        if (call.tensor(i).defined())
+            call.set_local(i, at::Tensor(local_of(with_layouts(call, call.tensor(i), AxisLayouts(call.num_axes())))));
     }
 }
 
@@ -98,7 +102,8 @@ void layer_norm(RuleCall& call)
     if (weight.defined()) y.mul_(part_in(call, weight, lines.weight_axes, type));
     if (bias.defined()) y.add_(part_in(call, bias, lines.weight_axes, type));
     const auto line_spec = call.spec(lines.line_axes);
-    call.finish({wrap(y.to(input.scalar_type()), call.spec(lines.axes)), wrap(mean, line_spec), wrap(inverse, line_spec)});
+    call.finish(
+        {wrap(y.to(input.scalar_type()), call.spec(lines.axes)), wrap(mean, line_spec), wrap(inverse, line_spec)});
 }
 
 /// native_layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, weight?, bias?, output_mask)
@@ -120,7 +125,8 @@ void layer_norm_backward(RuleCall& call)
     const auto weight_spec = call.spec(sums);
     if (has_whole_lines(call, input, num_normalized)) {
         call.set_local(0, at::Tensor(local_of(with_layouts(call, call.tensor(0), lines.axes))));
-        for (const auto i : {3, 4}) call.set_local(i, at::Tensor(local_of(with_layouts(call, call.tensor(i), lines.line_axes))));
+        for (const auto i : {3, 4})
+            call.set_local(i, at::Tensor(local_of(with_layouts(call, call.tensor(i), lines.line_axes))));
         make_whole(call, {5, 6});
         call.make_local();
         return call.run({call.spec(lines.axes), weight_spec, weight_spec});
@@ -147,9 +153,11 @@ void layer_norm_backward(RuleCall& call)
 
 // --- direct kernels: lines whole on every rank, weights plain --------------------------------------------------------
 
-bool lies_directly_by_rows(const at::Tensor& input, std::int64_t num_normalized, const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias)
+bool lies_directly_by_rows(const at::Tensor& input, std::int64_t num_normalized,
+                           const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias)
 {
-    if (!is_ready(input) || input.numel() == 0 || (weight && is_sharded(*weight)) || (bias && is_sharded(*bias))) return false;
+    if (!is_ready(input) || input.numel() == 0 || (weight && is_sharded(*weight)) || (bias && is_sharded(*bias)))
+        return false;
     for (const auto& axis : spec_of(input)->axes) {
         if (axis.is_partial() || (axis.is_shard() && axis.placement.dim >= input.dim() - num_normalized)) return false;
     }
@@ -158,36 +166,43 @@ bool lies_directly_by_rows(const at::Tensor& input, std::int64_t num_normalized,
 
 using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-std::optional<ThreeTensors> direct_layer_norm(const at::Tensor& input, c10::SymIntArrayRef normalized_shape, const std::optional<at::Tensor>& weight,
+std::optional<ThreeTensors> direct_layer_norm(const at::Tensor& input, c10::SymIntArrayRef normalized_shape,
+                                              const std::optional<at::Tensor>& weight,
                                               const std::optional<at::Tensor>& bias, double eps)
 {
-    if (!lies_directly_by_rows(input, static_cast<std::int64_t>(normalized_shape.size()), weight, bias)) return std::nullopt;
+    if (!lies_directly_by_rows(input, static_cast<std::int64_t>(normalized_shape.size()), weight, bias))
+        return std::nullopt;
     const auto& spec = spec_of(input);
     auto [y, mean, inverse] = at::native_layer_norm_symint(local_of(input), normalized_shape, weight, bias, eps);
     return ThreeTensors{fresh(std::move(y), spec), fresh(std::move(mean), spec), fresh(std::move(inverse), spec)};
 }
 
-std::optional<ThreeTensors> direct_layer_norm_backward(const at::Tensor& gradient, const at::Tensor& input, c10::SymIntArrayRef normalized_shape,
-                                                       const at::Tensor& mean, const at::Tensor& inverse, const std::optional<at::Tensor>& weight,
+std::optional<ThreeTensors> direct_layer_norm_backward(const at::Tensor& gradient, const at::Tensor& input,
+                                                       c10::SymIntArrayRef normalized_shape, const at::Tensor& mean,
+                                                       const at::Tensor& inverse,
+                                                       const std::optional<at::Tensor>& weight,
                                                        const std::optional<at::Tensor>& bias, std::array<bool, 3> mask)
 {
-    if (!lies_directly_by_rows(input, static_cast<std::int64_t>(normalized_shape.size()), weight, bias)) return std::nullopt;
+    if (!lies_directly_by_rows(input, static_cast<std::int64_t>(normalized_shape.size()), weight, bias))
+        return std::nullopt;
     const auto& spec = spec_of(input);
     for (const auto* tensor : {&gradient, &mean, &inverse}) {
         if (!is_ready(*tensor) || !(*spec_of(*tensor) == *spec)) return std::nullopt;
     }
-    auto [x, w, b] =
-        at::native_layer_norm_backward_symint(local_of(gradient), local_of(input), normalized_shape, local_of(mean), local_of(inverse), weight, bias, mask);
+    auto [x, w, b] = at::native_layer_norm_backward_symint(local_of(gradient), local_of(input), normalized_shape,
+                                                           local_of(mean), local_of(inverse), weight, bias, mask);
     const auto pending = w.defined() || b.defined() ? pending_sum(spec) : nullptr;
     return ThreeTensors{x.defined() ? fresh(std::move(x), spec) : x, w.defined() ? fresh(std::move(w), pending) : w,
                         b.defined() ? fresh(std::move(b), pending) : b};
 }
 
 const DirectRegistration d_layer_norm = direct_kernel<at::_ops::native_layer_norm, &direct_layer_norm>(layer_norm);
-const DirectRegistration d_layer_norm_backward = direct_kernel<at::_ops::native_layer_norm_backward, &direct_layer_norm_backward>(layer_norm_backward);
+const DirectRegistration d_layer_norm_backward =
+    direct_kernel<at::_ops::native_layer_norm_backward, &direct_layer_norm_backward>(layer_norm_backward);
 
 const RuleRegistration r_layer_norm("normalisation", {"aten::native_layer_norm"}, layer_norm);
-const RuleRegistration r_layer_norm_backward("normalisation", {"aten::native_layer_norm_backward"}, layer_norm_backward);
+const RuleRegistration r_layer_norm_backward("normalisation", {"aten::native_layer_norm_backward"},
+                                             layer_norm_backward);
 
 }  // namespace
 }  // namespace meshard

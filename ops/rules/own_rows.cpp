@@ -11,8 +11,8 @@ OwnRows own_rows(const AxisLayout& layout, std::int64_t coordinate, const at::Te
     if (positions.numel() > 0) {
         const auto [low, high] = at::aminmax(positions);
         const auto least = low.item<std::int64_t>(), most = high.item<std::int64_t>();
-        TORCH_CHECK_INDEX(least >= 0 && most < layout.blocks * total, "index ", least < 0 ? least : most, " is out of bounds for a dimension of size ",
-                          layout.blocks * total);
+        TORCH_CHECK_INDEX(least >= 0 && most < layout.blocks * total, "index ", least < 0 ? least : most,
+                          " is out of bounds for a dimension of size ", layout.blocks * total);
     }
     const auto rows = positions.remainder(total) - layout.offset(coordinate);
     const auto held = rows.ge(0).logical_and_(rows.lt(extent));
@@ -20,7 +20,8 @@ OwnRows own_rows(const AxisLayout& layout, std::int64_t coordinate, const at::Te
     return {here.masked_fill(held.logical_not(), 0), held};
 }
 
-at::Tensor with_spare_row(const at::Tensor& local, std::int64_t dim, const AxisLayout& layout, std::int64_t coordinate, at::Tensor& positions)
+at::Tensor with_spare_row(const at::Tensor& local, std::int64_t dim, const AxisLayout& layout, std::int64_t coordinate,
+                          at::Tensor& positions)
 {
     const auto own = own_rows(layout, coordinate, positions);
     positions = own.here.masked_fill(own.held.logical_not(), local.size(dim));

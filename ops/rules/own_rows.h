@@ -20,6 +20,7 @@ OwnRows own_rows(const AxisLayout& layout, std::int64_t coordinate, const at::Te
 
 /// Copies this rank's rows of a cut dimension and appends a spare row, which takes writes to other ranks' rows;
 /// converts `positions` to indices into the copy.
-at::Tensor with_spare_row(const at::Tensor& local, std::int64_t dim, const AxisLayout& layout, std::int64_t coordinate, at::Tensor& positions);
+at::Tensor with_spare_row(const at::Tensor& local, std::int64_t dim, const AxisLayout& layout, std::int64_t coordinate,
+                          at::Tensor& positions);
 
 }  // namespace meshard

@@ -13,7 +13,8 @@ AxisLayouts layouts_of(const RuleCall& call, const at::Tensor& tensor)
     return AxisLayouts(call.num_axes());
 }
 
-at::Tensor narrow_operand(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis, std::int64_t dim)
+at::Tensor narrow_operand(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis,
+                          std::int64_t dim)
 {
     if (dim < 0 || dim >= local.dim()) return local;
     if (local.size(dim) == 1 && layout.blocks * layout.total() != 1) return local;  // to be broadcast

@@ -58,7 +58,8 @@ SpecPtr with_dims(const SpecPtr& spec, F&& f)
 /// The part of an operand that is combined with one of layout `layout` on axis `axis`: a replicated tensor is narrowed
 /// along `dim` to this rank's rows; one with a single entry there is left to broadcasting, unless the other operand has
 /// one entry too.
-at::Tensor narrow_operand(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis, std::int64_t dim);
+at::Tensor narrow_operand(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis,
+                          std::int64_t dim);
 
 /// Returns whether `tensor` is cut along any of the given dimensions on any axis.
 bool cuts_any(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims);

@@ -68,7 +68,11 @@ Linearity linearity(const std::string& name)
     static constexpr std::array kMap{"aten::neg", "aten::neg_", "aten::clone", "aten::positive"};
     if (name == "aten::where") return Linearity::Choice;
     const auto in = [&](const auto& names) { return std::find(names.begin(), names.end(), name) != names.end(); };
-    return in(kSum) ? Linearity::Sum : in(kScale) ? Linearity::Scale : in(kProduct) ? Linearity::Product : in(kMap) ? Linearity::Map : Linearity::None;
+    return in(kSum)       ? Linearity::Sum
+           : in(kScale)   ? Linearity::Scale
+           : in(kProduct) ? Linearity::Product
+           : in(kMap)     ? Linearity::Map
+                          : Linearity::None;
 }
 
 bool is_pending_sum(const AxisLayout& layout)
@@ -78,7 +82,8 @@ bool is_pending_sum(const AxisLayout& layout)
 
 bool has_rounding(const RuleCall& call)  // div with a rounding mode
 {
-    return call.name().starts_with("aten::div") && call.schema().overload_name().ends_with("_mode") && !call.arg(2).isNone();
+    return call.name().starts_with("aten::div") && call.schema().overload_name().ends_with("_mode") &&
+           !call.arg(2).isNone();
 }
 
 /// Returns whether the pending sums among the operands can stay pending on `axis`: the operator is linear in them and
@@ -86,7 +91,8 @@ bool has_rounding(const RuleCall& call)  // div with a rounding mode
 bool stays_pending(const RuleCall& call, Linearity kind, const std::vector<at::Tensor>& tensors, std::int64_t axis)
 {
     if (kind == Linearity::Choice) {
-        return tensors.size() == 3 && call.layout(tensors[0], axis).is_replicate() && stays_pending(call, Linearity::Sum, {tensors[1], tensors[2]}, axis);
+        return tensors.size() == 3 && call.layout(tensors[0], axis).is_replicate() &&
+               stays_pending(call, Linearity::Sum, {tensors[1], tensors[2]}, axis);
     }
     if (tensors.size() > 2) return false;
     const auto& first = tensors[0];
@@ -118,8 +124,9 @@ bool stays_pending(const RuleCall& call, Linearity kind, const std::vector<at::T
 /// messages match and the result is plain in both cases.
 bool adds_to_plain_gradient(const RuleCall& call, const std::vector<at::Tensor>& tensors)
 {
-    return (call.name() == "aten::add" || call.name() == "aten::add_") && tensors.size() == 2 && !is_sharded(tensors[0]) &&
-           tensors[0].sizes() == tensors[1].sizes() && torch::autograd::get_current_graph_task_id() >= 0 && !at::GradMode::is_enabled();
+    return (call.name() == "aten::add" || call.name() == "aten::add_") && tensors.size() == 2 &&
+           !is_sharded(tensors[0]) && tensors[0].sizes() == tensors[1].sizes() &&
+           torch::autograd::get_current_graph_task_id() >= 0 && !at::GradMode::is_enabled();
 }
 
 void add_to_plain_gradient(RuleCall& call)
@@ -181,7 +188,8 @@ void pointwise_rule(RuleCall& call)
     if (written >= 0 && is_sharded(first) && any_pending && pending) {
         // In place, the operand written to must already be pending where the result is.
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
-            if (call.layout(tensors.back(), axis).is_partial() && !call.layout(first, axis).is_partial()) pending = false;
+            if (call.layout(tensors.back(), axis).is_partial() && !call.layout(first, axis).is_partial())
+                pending = false;
         }
     }
     if (any_pending && !pending) call.reduce(tensors);
@@ -196,7 +204,8 @@ void pointwise_rule(RuleCall& call)
                 bool broadcast = false;
                 for (const auto& other : tensors) {
                     const auto there = dim - (num_dims - other.dim());
-                    broadcast |= there >= 0 && other.size(there) != tensor.size(layout.placement.dim) && tensor.size(layout.placement.dim) == 1;
+                    broadcast |= there >= 0 && other.size(there) != tensor.size(layout.placement.dim) &&
+                                 tensor.size(layout.placement.dim) == 1;
                 }
                 if (broadcast) continue;
                 result[axis] = layout;
@@ -211,7 +220,9 @@ void pointwise_rule(RuleCall& call)
     // A dimension may be sharded on one axis only: the first one.
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         for (std::int64_t other = 0; other < axis; ++other) {
-            if (result[axis].is_shard() && result[other].is_shard() && result[axis].placement.dim == result[other].placement.dim) result[axis] = {};
+            if (result[axis].is_shard() && result[other].is_shard() &&
+                result[axis].placement.dim == result[other].placement.dim)
+                result[axis] = {};
         }
     }
 
@@ -237,7 +248,8 @@ void pointwise_rule(RuleCall& call)
             }
             // A summand that is not pending is added to a pending sum on the first rank only.
             const bool summand = kind == Linearity::Sum || (kind == Linearity::Choice && i > 0);
-            if (target.is_partial() && call.layout(tensor, axis).is_replicate() && summand && call.coordinate(axis) != 0) {
+            if (target.is_partial() && call.layout(tensor, axis).is_replicate() && summand &&
+                call.coordinate(axis) != 0) {
                 local = at::zeros_like(local);
             }
         }
@@ -254,7 +266,8 @@ void to_copy(RuleCall& call)
     const auto tensor = call.tensor(0);
     if (spec_of(tensor)->has_partial()) {
         const auto type = call.arg(1).isNone() ? tensor.scalar_type() : call.arg(1).toScalarType();
-        if (static_cast<std::int64_t>(c10::elementSize(type)) < static_cast<std::int64_t>(tensor.element_size()) || !at::isFloatingType(type))
+        if (static_cast<std::int64_t>(c10::elementSize(type)) < static_cast<std::int64_t>(tensor.element_size()) ||
+            !at::isFloatingType(type))
             call.reduce({tensor});
     }
     call.keep_strides();
@@ -269,7 +282,8 @@ void log_sigmoid(RuleCall& call)
     const auto x = call.tensor(0);
     if (x.is_cpu()) return pointwise_rule(call);
     constexpr double kLinear = 40;  // beyond it exp(-x) is below the last bit of x, even in double precision
-    call.finish({at::softplus(x.neg(), 1, kLinear).neg(), wrap(at::empty({0}, local_of(x).options()), call.replicated())});
+    call.finish(
+        {at::softplus(x.neg(), 1, kLinear).neg(), wrap(at::empty({0}, local_of(x).options()), call.replicated())});
 }
 
 /// log_sigmoid_backward(grad_output, self, buffer)
@@ -294,7 +308,8 @@ void copy(RuleCall& call)
 {
     const auto self = call.tensor(0), source = call.tensor(1);
     if (!is_sharded(self)) return gathered_rule(call);  // a plain tensor is equal on every rank: it gets the whole
-    if (is_sharded(source) && *spec_of(self) == *spec_of(source) && self.sizes() == source.sizes() && self.scalar_type() == source.scalar_type()) {
+    if (is_sharded(source) && *spec_of(self) == *spec_of(source) && self.sizes() == source.sizes() &&
+        self.scalar_type() == source.scalar_type()) {
         // Copied part by part, pending sums too. Autograd keeps a gradient itself, or a copy if the caller on a rank
         // holds it too; both must have the same layout on all ranks.
         local_of(self).copy_(local_of(source));
@@ -335,15 +350,19 @@ public:
     }
 
     /// Null if an operand must be converted.
-    const SpecPtr* spec() const { return ready_ && (num_plain_ == 0 || (num_plain_ == 1 && is_repeated(*plain_))) ? layout_.spec() : nullptr; }
+    const SpecPtr* spec() const
+    {
+        return ready_ && (num_plain_ == 0 || (num_plain_ == 1 && is_repeated(*plain_))) ? layout_.spec() : nullptr;
+    }
 
     /// Strides of the result as LibTorch gives them; nothing if they are not obvious.
     std::optional<c10::IntArrayRef> strides() const
     {
         if (contiguous_) return c10::IntArrayRef();
         // The order of dimensions of size one is not defined, and may change in combination with a number.
-        const bool keeps_order = alike_ && num_plain_ == 0 && first_->is_non_overlapping_and_dense() &&
-                                 (!number_ || std::find(first_->sizes().begin(), first_->sizes().end(), 1) == first_->sizes().end());
+        const bool keeps_order =
+            alike_ && num_plain_ == 0 && first_->is_non_overlapping_and_dense() &&
+            (!number_ || std::find(first_->sizes().begin(), first_->sizes().end(), 1) == first_->sizes().end());
         return keeps_order ? std::make_optional(first_->strides()) : std::nullopt;
     }
 
@@ -427,8 +446,10 @@ std::optional<at::Tensor> direct_clone(const at::Tensor& self, std::optional<at:
 {
     if (!is_ready(self) || spec_of(self)->has_partial()) return std::nullopt;
     if (format == at::MemoryFormat::Contiguous) return fresh(local_of(self).clone(format), spec_of(self));
-    const bool keeps_order = format.value_or(at::MemoryFormat::Preserve) == at::MemoryFormat::Preserve && self.is_non_overlapping_and_dense();
-    return keeps_order ? std::make_optional(fresh(local_of(self).clone(format), spec_of(self), self.strides())) : std::nullopt;
+    const bool keeps_order = format.value_or(at::MemoryFormat::Preserve) == at::MemoryFormat::Preserve &&
+                             self.is_non_overlapping_and_dense();
+    return keeps_order ? std::make_optional(fresh(local_of(self).clone(format), spec_of(self), self.strides()))
+                       : std::nullopt;
 }
 
 namespace op = at::_ops;

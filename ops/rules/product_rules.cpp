@@ -19,8 +19,8 @@ char label_of(std::string_view labels, const AxisLayout& layout)
 /// The product left x right; `out_labels` lists the labels of the result. Converts the operands to matching layouts,
 /// sets their local parts, and returns the result's layouts. `bias` (an operand added once, broadcast to the result)
 /// may be absent.
-void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std::string_view left_labels, std::string_view right_labels,
-             std::string_view out_labels, std::int64_t bias_arg = -1)
+void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std::string_view left_labels,
+             std::string_view right_labels, std::string_view out_labels, std::int64_t bias_arg = -1)
 {
     auto left = call.tensor(left_arg), right = call.tensor(right_arg);
     auto bias = bias_arg >= 0 ? call.tensor(bias_arg) : at::Tensor();
@@ -30,7 +30,8 @@ void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         const auto& l = call.layout(left, axis);
         const auto& r = call.layout(right, axis);
-        const bool sums = (!l.is_partial() || l.placement.reduction == Reduction::Sum) && (!r.is_partial() || r.placement.reduction == Reduction::Sum);
+        const bool sums = (!l.is_partial() || l.placement.reduction == Reduction::Sum) &&
+                          (!r.is_partial() || r.placement.reduction == Reduction::Sum);
         const bool one = sums && ((l.is_partial() && r.is_replicate()) || (l.is_replicate() && r.is_partial()));
         if (l.is_partial() && !one) to_reduce.push_back(left);
         if (r.is_partial() && !one) to_reduce.push_back(right);
@@ -110,7 +111,8 @@ void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
         auto local = local_of(bias);
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
             if (result[axis].is_shard() && call.layout(bias, axis).is_replicate()) {
-                local = narrow_operand(call, local, result[axis], axis, result[axis].placement.dim - (num_dims - bias.dim()));
+                local = narrow_operand(call, local, result[axis], axis,
+                                       result[axis].placement.dim - (num_dims - bias.dim()));
             }
         }
         // In a pending sum the bias is added on one rank only.
@@ -152,14 +154,15 @@ void dot(RuleCall& call)
 // --------------------------------------------------------------------
 
 /// The product's layout; null if an operand must be converted or is pending.
-SpecPtr spec_of_product(const at::Tensor& left, const at::Tensor& right, std::string_view left_labels, std::string_view right_labels,
-                        std::string_view out_labels)
+SpecPtr spec_of_product(const at::Tensor& left, const at::Tensor& right, std::string_view left_labels,
+                        std::string_view right_labels, std::string_view out_labels)
 {
     for (const auto* tensor : {&left, &right}) {
         if (is_sharded(*tensor) && !is_ready(*tensor)) return nullptr;
     }
     const auto& spec = spec_of(is_sharded(left) ? left : right);
-    if (is_sharded(left) && is_sharded(right) && spec_of(left)->device_mesh != spec_of(right)->device_mesh) return nullptr;
+    if (is_sharded(left) && is_sharded(right) && spec_of(left)->device_mesh != spec_of(right)->device_mesh)
+        return nullptr;
     const AxisLayout whole;
     AxisLayouts result(spec->axes.size());
     for (std::size_t axis = 0; axis < result.size(); ++axis) {
@@ -169,9 +172,12 @@ SpecPtr spec_of_product(const at::Tensor& left, const at::Tensor& right, std::st
         if (!l.is_shard() && !r.is_shard()) continue;
         const auto label = l.is_shard() ? label_of(left_labels, l) : label_of(right_labels, r);
         const auto fits = [&](const AxisLayout& layout, std::string_view labels) {  // sharded if it has that dimension
-            return labels.find(label) == std::string_view::npos ? !layout.is_shard() : layout.is_shard() && label_of(labels, layout) == label;
+            return labels.find(label) == std::string_view::npos
+                       ? !layout.is_shard()
+                       : layout.is_shard() && label_of(labels, layout) == label;
         };
-        if (!fits(l, left_labels) || !fits(r, right_labels) || (l.is_shard() && r.is_shard() && !same_rows(l, r))) return nullptr;
+        if (!fits(l, left_labels) || !fits(r, right_labels) || (l.is_shard() && r.is_shard() && !same_rows(l, r)))
+            return nullptr;
         const auto place = out_labels.find(label);
         if (place == std::string_view::npos) {
             result[axis].placement = Partial();
@@ -192,7 +198,8 @@ std::optional<at::Tensor> direct_mm(const at::Tensor& left, const at::Tensor& ri
 }
 
 /// addmm with a bias that is the same for all rows.
-std::optional<at::Tensor> direct_addmm(const at::Tensor& bias, const at::Tensor& left, const at::Tensor& right, const at::Scalar& beta, const at::Scalar& alpha)
+std::optional<at::Tensor> direct_addmm(const at::Tensor& bias, const at::Tensor& left, const at::Tensor& right,
+                                       const at::Scalar& beta, const at::Scalar& alpha)
 {
     if (is_sharded(bias) || bias.dim() > 1) return std::nullopt;
     const auto spec = spec_of_product(left, right, "mk", "kn", "mn");

@@ -35,17 +35,19 @@ public:
             }
         }
         op.callBoxed(stack);
-        const auto found = from_local(torch::jit::pop(*stack).toTensor(), mesh, std::vector<Placement>(mesh->num_axes(), Replicate()));
+        const auto found =
+            from_local(torch::jit::pop(*stack).toTensor(), mesh, std::vector<Placement>(mesh->num_axes(), Replicate()));
         if (!out.defined()) return torch::jit::push(*stack, found);
-        TORCH_CHECK(out.sizes() == found.sizes(), "quantile: `out` has the shape ", out.sizes(), ", the result ", found.sizes());
+        TORCH_CHECK(out.sizes() == found.sizes(), "quantile: `out` has the shape ", out.sizes(), ", the result ",
+                    found.sizes());
         torch::jit::push(*stack, out.copy_(found));
     }
 };
 
 void install(torch::Library& library)
 {
-    for (const auto* name : {"quantile", "quantile.scalar", "quantile.out", "quantile.scalar_out", "nanquantile", "nanquantile.scalar", "nanquantile.out",
-                             "nanquantile.scalar_out"}) {
+    for (const auto* name : {"quantile", "quantile.scalar", "quantile.out", "quantile.scalar_out", "nanquantile",
+                             "nanquantile.scalar", "nanquantile.out", "nanquantile.scalar_out"}) {
         library.impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<QuantileKernel>()));
     }
 }

@@ -20,7 +20,8 @@ bool contains(c10::ArrayRef<std::int64_t> dims, std::int64_t dim)
 
 at::Tensor with_layouts(const RuleCall& call, const at::Tensor& tensor, const AxisLayouts& axes)
 {
-    const bool replicates = std::all_of(axes.begin(), axes.end(), [](const AxisLayout& axis) { return axis.is_replicate(); });
+    const bool replicates =
+        std::all_of(axes.begin(), axes.end(), [](const AxisLayout& axis) { return axis.is_replicate(); });
     if (!is_sharded(tensor) && replicates) return tensor;
     const auto source = is_sharded(tensor) ? tensor : wrap(tensor, call.replicated());
     if (spec_of(source)->axes == axes) return source;
@@ -40,13 +41,15 @@ AxisLayouts layouts_off_dims(const RuleCall& call, const at::Tensor& tensor, c10
         if (!axes[a].is_shard() || !contains(dims, axes[a].placement.dim)) continue;
         std::int64_t longest = -1;
         for (std::int64_t d = 0; d < tensor.dim(); ++d) {
-            const bool taken =
-                contains(dims, d) || std::any_of(axes.begin(), axes.end(), [&](const auto& axis) { return axis.is_shard() && axis.placement.dim == d; });
+            const bool taken = contains(dims, d) || std::any_of(axes.begin(), axes.end(), [&](const auto& axis) {
+                                   return axis.is_shard() && axis.placement.dim == d;
+                               });
             if (!taken && tensor.size(d) > 1 && (longest < 0 || tensor.size(d) > tensor.size(longest))) longest = d;
         }
         axes[a] = {};
         if (longest >= 0) {
-            axes[a] = {Shard(longest), std::make_shared<Extents>(even_extents(tensor.size(longest), call.device_mesh()->size(a))), 1};
+            axes[a] = {Shard(longest),
+                       std::make_shared<Extents>(even_extents(tensor.size(longest), call.device_mesh()->size(a))), 1};
         }
     }
     return axes;
@@ -135,18 +138,22 @@ Moments moments_over(const RuleCall& call, const at::Tensor& local, const AxisLa
         moments.mean = at::zeros(shape, local.options().dtype(at::kDouble));
         moments.variance = at::zeros_like(moments.mean);
     } else {
-        const auto [variance, mean] = at::var_mean(local.to(sum_type(local.scalar_type())), at::OptionalIntArrayRef(dims), /*correction=*/0, /*keepdim=*/true);
+        const auto [variance, mean] = at::var_mean(local.to(sum_type(local.scalar_type())),
+                                                   at::OptionalIntArrayRef(dims), /*correction=*/0, /*keepdim=*/true);
         moments = {mean.to(at::kDouble), variance.to(at::kDouble)};
     }
     for (std::size_t a = 0; a < axes.size(); ++a) {
         if (!axes[a].is_shard() || !contains(dims, axes[a].placement.dim)) continue;
         // (ranks, 2, ...).
-        const auto parts = parts_of_all(call, static_cast<std::int64_t>(a), at::stack({moments.mean, moments.variance}));
+        const auto parts =
+            parts_of_all(call, static_cast<std::int64_t>(a), at::stack({moments.mean, moments.variance}));
         const auto total = static_cast<double>(axes[a].total());
         at::Tensor mean = at::zeros_like(moments.mean), variance = at::zeros_like(mean);
-        for (std::int64_t r = 0; r < parts.size(0); ++r) mean.add_(parts[r][0], static_cast<double>((*axes[a].extents)[r]) / total);
+        for (std::int64_t r = 0; r < parts.size(0); ++r)
+            mean.add_(parts[r][0], static_cast<double>((*axes[a].extents)[r]) / total);
         for (std::int64_t r = 0; r < parts.size(0); ++r) {
-            variance.add_(parts[r][1] + (parts[r][0] - mean).square(), static_cast<double>((*axes[a].extents)[r]) / total);
+            variance.add_(parts[r][1] + (parts[r][0] - mean).square(),
+                          static_cast<double>((*axes[a].extents)[r]) / total);
         }
         moments = {mean, variance};
     }

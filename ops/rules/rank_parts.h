@@ -24,11 +24,13 @@ at::Tensor with_whole_dims(const RuleCall& call, const at::Tensor& tensor, c10::
 /// so that no rank holds more than its share; Replicate if there is none.
 AxisLayouts layouts_off_dims(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims);
 
-/// The tensor with dimension `dim` whole on every rank, sharded along another dimension (`layouts_off_dims`). One message.
+/// The tensor with dimension `dim` whole on every rank, sharded along another dimension (`layouts_off_dims`). One
+/// message.
 at::Tensor with_whole_lines(const RuleCall& call, const at::Tensor& tensor, std::int64_t dim);
 
 /// Axes on which `tensor` is sharded along one of `dims`.
-std::vector<std::int64_t> axes_cutting(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims);
+std::vector<std::int64_t> axes_cutting(const RuleCall& call, const at::Tensor& tensor,
+                                       c10::ArrayRef<std::int64_t> dims);
 
 /// The same layouts with every Shard along one of `dims`, and every Partial, replaced by `other`.
 AxisLayouts replaced(AxisLayouts axes, c10::ArrayRef<std::int64_t> dims, const AxisLayout& other);

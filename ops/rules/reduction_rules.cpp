@@ -29,7 +29,8 @@ void sum(RuleCall& call)
     }
     const bool has_dims = call.schema().overload_name() == "dim_IntList";
     const auto dims = has_dims ? reduced_dims(call, tensor, 1) : std::vector<std::int64_t>{};
-    const auto spec = call.spec(reduced_layouts(layouts_of(call, tensor), dims, has_dims && call.arg(2).toBool(), Reduction::Sum));
+    const auto spec =
+        call.spec(reduced_layouts(layouts_of(call, tensor), dims, has_dims && call.arg(2).toBool(), Reduction::Sum));
     call.make_local();
     call.run({spec});
 }
@@ -40,7 +41,8 @@ at::Tensor sum_over_count(const at::Tensor& x, c10::IntArrayRef dims, bool keepd
     std::int64_t count = dims.empty() ? x.numel() : 1;
     for (const auto dim : dims) count *= x.size(dim);
     const auto& local = local_of(x);
-    const auto total = dims.empty() ? at::sum(local, dtype) : at::sum(local, at::OptionalIntArrayRef(dims), keepdim, dtype);
+    const auto total =
+        dims.empty() ? at::sum(local, dtype) : at::sum(local, at::OptionalIntArrayRef(dims), keepdim, dtype);
     return total.div_(static_cast<double>(count));
 }
 
@@ -82,14 +84,16 @@ SpecPtr spec_of_sum(const at::Tensor& x, at::OptionalIntArrayRef dims, bool keep
     return with_axes(spec_of(x), reduced_layouts(spec_of(x)->axes, summed, keepdim, Reduction::Sum));
 }
 
-std::optional<at::Tensor> direct_sum(const at::Tensor& x, at::OptionalIntArrayRef dims, bool keepdim, std::optional<at::ScalarType> dtype)
+std::optional<at::Tensor> direct_sum(const at::Tensor& x, at::OptionalIntArrayRef dims, bool keepdim,
+                                     std::optional<at::ScalarType> dtype)
 {
     const auto spec = spec_of_sum(x, dims, keepdim);
     if (!spec) return std::nullopt;
     return fresh(at::sum(local_of(x), dims, keepdim, dtype), spec);
 }
 
-std::optional<at::Tensor> direct_mean(const at::Tensor& x, at::OptionalIntArrayRef dims, bool keepdim, std::optional<at::ScalarType> dtype)
+std::optional<at::Tensor> direct_mean(const at::Tensor& x, at::OptionalIntArrayRef dims, bool keepdim,
+                                      std::optional<at::ScalarType> dtype)
 {
     const auto spec = spec_of_sum(x, dims, keepdim);
     if (!spec) return std::nullopt;

@@ -15,7 +15,8 @@ namespace {
 void gather(RuleCall& call)
 {
     const auto tensor = call.tensor(0), index = call.tensor(2);
-    if (tensor.dim() == 0 || index.dim() != tensor.dim() || tensor.numel() == 0 || index.numel() == 0) return gathered_rule(call);
+    if (tensor.dim() == 0 || index.dim() != tensor.dim() || tensor.numel() == 0 || index.numel() == 0)
+        return gathered_rule(call);
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
     auto source = without_pending(layouts_of(call, tensor)), picks = without_pending(layouts_of(call, index));
     AxisLayouts result(call.num_axes());
@@ -47,7 +48,8 @@ void gather(RuleCall& call)
         picked = at::gather(local, dim, rows);
     } else {
         const auto own = own_rows(source[row_axis], call.coordinate(row_axis), rows);
-        picked = local.size(dim) == 0 ? at::zeros(rows.sizes(), local.options()) : at::gather(local, dim, own.here).masked_fill_(own.held.logical_not(), 0);
+        picked = local.size(dim) == 0 ? at::zeros(rows.sizes(), local.options())
+                                      : at::gather(local, dim, own.here).masked_fill_(own.held.logical_not(), 0);
     }
     call.finish({wrap(picked, call.spec(result))});
 }
@@ -70,11 +72,13 @@ void scatter(RuleCall& call)
 {
     const auto tensor = call.tensor(0), index = call.tensor(2), values = call.tensor(3);
     const bool in_place = call.mutated_arg() == 0;
-    if (tensor.dim() == 0 || index.dim() != tensor.dim() || tensor.numel() == 0 || index.numel() == 0) return gathered_rule(call);
+    if (tensor.dim() == 0 || index.dim() != tensor.dim() || tensor.numel() == 0 || index.numel() == 0)
+        return gathered_rule(call);
     if (in_place && !is_sharded(tensor) && call.name() == "aten::scatter_add_" && can_sum(tensor)) {
         return add_to_plain(call, at::scatter_add(zeros_of(call, tensor), call.arg(1).toInt(), index, values));
     }
-    if ((in_place && !is_sharded(tensor)) || (values.defined() && values.sizes() != index.sizes())) return gathered_rule(call);
+    if ((in_place && !is_sharded(tensor)) || (values.defined() && values.sizes() != index.sizes()))
+        return gathered_rule(call);
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
     const bool adds = call.name().starts_with("aten::scatter_add") && can_sum(tensor) && !in_place;
     auto target = without_pending(layouts_of(call, tensor)), entries = without_pending(layouts_of(call, index));
@@ -122,9 +126,11 @@ void index_add(RuleCall& call)
 {
     const auto tensor = call.tensor(0), index = call.tensor(2), source = call.tensor(3);
     const bool in_place = call.mutated_arg() == 0, adds = call.name() == "aten::index_add" && can_sum(tensor);
-    if (tensor.dim() == 0 || source.dim() != tensor.dim() || index.dim() != 1 || tensor.numel() == 0) return gathered_rule(call);
+    if (tensor.dim() == 0 || source.dim() != tensor.dim() || index.dim() != 1 || tensor.numel() == 0)
+        return gathered_rule(call);
     if (in_place && !is_sharded(tensor) && call.name() == "aten::index_add_" && can_sum(tensor)) {
-        return add_to_plain(call, at::index_add(zeros_of(call, tensor), call.arg(1).toInt(), index, source, call.arg(4).toScalar()));
+        return add_to_plain(
+            call, at::index_add(zeros_of(call, tensor), call.arg(1).toInt(), index, source, call.arg(4).toScalar()));
     }
     if (in_place && !is_sharded(tensor)) return gathered_rule(call);
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
@@ -198,12 +204,14 @@ void index_fill(RuleCall& call)
 const RuleRegistration r_index_fill("indexing", {"aten::index_fill", "aten::index_fill_"}, index_fill);
 const RuleRegistration r_gather("indexing", {"aten::gather"}, gather);
 const RuleRegistration r_scatter("indexing",
-                                 {"aten::scatter.src", "aten::scatter.value", "aten::scatter_.src", "aten::scatter_.value", "aten::scatter_add",
-                                  "aten::scatter_add_", "aten::scatter_reduce.two", "aten::scatter_reduce_.two"},
+                                 {"aten::scatter.src", "aten::scatter.value", "aten::scatter_.src",
+                                  "aten::scatter_.value", "aten::scatter_add", "aten::scatter_add_",
+                                  "aten::scatter_reduce.two", "aten::scatter_reduce_.two"},
                                  scatter);
-const RuleRegistration
-    r_index_add("indexing", {"aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_copy_", "aten::index_reduce", "aten::index_reduce_"},
-                index_add);
+const RuleRegistration r_index_add("indexing",
+                                   {"aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_copy_",
+                                    "aten::index_reduce", "aten::index_reduce_"},
+                                   index_add);
 
 }  // namespace
 }  // namespace meshard

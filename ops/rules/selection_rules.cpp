@@ -29,7 +29,8 @@ std::int64_t leading_axis(const RuleCall& call, const at::Tensor& tensor)
 AxisLayouts found_layouts(const RuleCall& call, std::int64_t axis, std::int64_t count)
 {
     auto extents = std::make_shared<Extents>();
-    for (const auto& counts : call.device_mesh()->group(axis).all_gather_integers(std::vector<std::int64_t>{count})) extents->push_back(counts[0]);
+    for (const auto& counts : call.device_mesh()->group(axis).all_gather_integers(std::vector<std::int64_t>{count}))
+        extents->push_back(counts[0]);
     AxisLayouts axes(call.num_axes());
     axes[axis] = {Shard(0), std::move(extents), 1};
     return axes;
@@ -44,7 +45,8 @@ void masked_select(RuleCall& call)
     if (axis < 0 || tensor.sizes() != mask.sizes()) return gathered_rule(call);
     call.reduce({tensor, mask});
     const auto axes = layouts_of(call, leader);
-    const auto found = at::masked_select(local_of(with_layouts(call, tensor, axes)), local_of(with_layouts(call, mask, axes)));
+    const auto found =
+        at::masked_select(local_of(with_layouts(call, tensor, axes)), local_of(with_layouts(call, mask, axes)));
     call.finish({wrap(found, call.spec(found_layouts(call, axis, found.size(0))))});
 }
 

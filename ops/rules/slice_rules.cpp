@@ -17,7 +17,8 @@ struct Range {
     std::int64_t dim = 0, start = 0, end = 0, step = 1;
 };
 
-Range clamped(std::int64_t dim, std::optional<std::int64_t> start, std::optional<std::int64_t> end, std::int64_t step, std::int64_t size)
+Range clamped(std::int64_t dim, std::optional<std::int64_t> start, std::optional<std::int64_t> end, std::int64_t step,
+              std::int64_t size)
 {
     Range range{dim, start.value_or(0), end.value_or(size), step};
     if (range.start < 0) range.start += size;
@@ -49,7 +50,8 @@ std::int64_t count(const Range& range)
 AxisLayout sliced_layout(const AxisLayout& layout, const Range& range)
 {
     auto extents = std::make_shared<Extents>();
-    for (std::size_t r = 0; r < layout.extents->size(); ++r) extents->push_back(count(own_range(range, *layout.extents, static_cast<std::int64_t>(r))));
+    for (std::size_t r = 0; r < layout.extents->size(); ++r)
+        extents->push_back(count(own_range(range, *layout.extents, static_cast<std::int64_t>(r))));
     return {layout.placement, std::move(extents), 1};
 }
 
@@ -64,14 +66,17 @@ AxisLayouts sliced_layouts(AxisLayouts axes, const Range& range)
 Range local_range(const RuleCall& call, const AxisLayouts& axes, const Range& range)
 {
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
-        if (axes[axis].is_shard() && axes[axis].placement.dim == range.dim) return own_range(range, *axes[axis].extents, call.coordinate(axis));
+        if (axes[axis].is_shard() && axes[axis].placement.dim == range.dim)
+            return own_range(range, *axes[axis].extents, call.coordinate(axis));
     }
     return range;
 }
 
 bool has_blocks(const AxisLayouts& axes, std::int64_t dim)
 {
-    return std::any_of(axes.begin(), axes.end(), [&](const auto& axis) { return axis.is_shard() && axis.placement.dim == dim && axis.blocks > 1; });
+    return std::any_of(axes.begin(), axes.end(), [&](const auto& axis) {
+        return axis.is_shard() && axis.placement.dim == dim && axis.blocks > 1;
+    });
 }
 
 at::Tensor slice_of(const at::Tensor& local, const Range& range)
@@ -84,7 +89,8 @@ at::Tensor sliced(const RuleCall& call, const at::Tensor& tensor, const Range& r
     const auto axes = layouts_of(call, tensor);
     auto strides = tensor.strides().vec();
     strides[range.dim] *= range.step;
-    return wrap(slice_of(local_of(tensor), local_range(call, axes, range)), call.spec(sliced_layouts(axes, range)), strides);
+    return wrap(slice_of(local_of(tensor), local_range(call, axes, range)), call.spec(sliced_layouts(axes, range)),
+                strides);
 }
 
 std::optional<std::int64_t> optional_int(const c10::IValue& value)
@@ -99,7 +105,9 @@ void slice(RuleCall& call)
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
     if (has_blocks(layouts_of(call, tensor), dim) || call.arg(4).toInt() < 1) return gathered_rule(call);
     store_layout(tensor);
-    call.finish({sliced(call, tensor, clamped(dim, optional_int(call.arg(2)), optional_int(call.arg(3)), call.arg(4).toInt(), tensor.size(dim)))});
+    call.finish({sliced(
+        call, tensor,
+        clamped(dim, optional_int(call.arg(2)), optional_int(call.arg(3)), call.arg(4).toInt(), tensor.size(dim)))});
 }
 
 /// split(self, size, dim), split_with_sizes(self, sizes, dim)
@@ -241,8 +249,8 @@ void slice_backward(RuleCall& call)
     const auto known = find_layout(call, sizes);
     for (std::int64_t a = 0; a < call.num_axes(); ++a) {
         if (!axes[a].is_shard() || axes[a].placement.dim != dim) continue;
-        const bool as_known =
-            known && (*known)[a].is_shard() && (*known)[a].placement.dim == dim && (*known)[a].blocks == 1 && sliced_layout((*known)[a], range) == axes[a];
+        const bool as_known = known && (*known)[a].is_shard() && (*known)[a].placement.dim == dim &&
+                              (*known)[a].blocks == 1 && sliced_layout((*known)[a], range) == axes[a];
         axes[a] = as_known ? (*known)[a] : unsliced_layout(axes[a], range, sizes[dim]);
     }
     const auto completed = completed_by_memory(call, axes, sizes);
@@ -276,7 +284,8 @@ void select_backward(RuleCall& call)
     call.finish({wrap(result, spec)});
 }
 
-/// slice_scatter(self, src, dim, start?, end?, step), select_scatter(self, src, dim, index): a copy of self with one part replaced.
+/// slice_scatter(self, src, dim, start?, end?, step), select_scatter(self, src, dim, index): a copy of self with one
+/// part replaced.
 template <bool kSelect>
 void scatter_part(RuleCall& call)
 {
@@ -289,8 +298,10 @@ void scatter_part(RuleCall& call)
     call.reduce({tensor, call.tensor(1)});
     const auto complete = layouts_of(call, tensor);
     const auto range =
-        kSelect ? Range{dim, index, index + 1, 1} : clamped(dim, optional_int(call.arg(3)), optional_int(call.arg(4)), call.arg(5).toInt(), size);
-    const auto source_axes = kSelect ? without_dim(replaced(complete, {dim}, {}), dim) : sliced_layouts(complete, range);
+        kSelect ? Range{dim, index, index + 1, 1}
+                : clamped(dim, optional_int(call.arg(3)), optional_int(call.arg(4)), call.arg(5).toInt(), size);
+    const auto source_axes =
+        kSelect ? without_dim(replaced(complete, {dim}, {}), dim) : sliced_layouts(complete, range);
     const auto source = local_of(with_layouts(call, call.tensor(1), source_axes));
     const auto result = local_of(tensor).clone(at::MemoryFormat::Contiguous);
     const auto own = local_range(call, complete, range);
@@ -316,18 +327,21 @@ void diagonal(RuleCall& call)
     strides.erase(strides.begin() + std::max(a, b));
     strides.erase(strides.begin() + std::min(a, b));
     for (auto& axis : axes) {
-        if (axis.is_shard() && axis.placement.dim != a && axis.placement.dim != b) axis.placement.dim -= (axis.placement.dim > a) + (axis.placement.dim > b);
+        if (axis.is_shard() && axis.placement.dim != a && axis.placement.dim != b)
+            axis.placement.dim -= (axis.placement.dim > a) + (axis.placement.dim > b);
     }
     if (!cutting.empty()) {
         auto& layout = axes[cutting[0]];
         const bool cuts_rows = call.layout(tensor, cutting[0]).placement.dim == a;
         const auto first = std::max<std::int64_t>(0, cuts_rows ? -offset : offset);
-        const auto end = first + std::max<std::int64_t>(
-                                     0, std::min(tensor.size(a) - std::max<std::int64_t>(0, -offset), tensor.size(b) - std::max<std::int64_t>(0, offset)));
+        const auto end =
+            first + std::max<std::int64_t>(0, std::min(tensor.size(a) - std::max<std::int64_t>(0, -offset),
+                                                       tensor.size(b) - std::max<std::int64_t>(0, offset)));
         auto extents = std::make_shared<Extents>();
         for (std::size_t r = 0; r < layout.extents->size(); ++r) {
             const auto begin = layout.offset(static_cast<std::int64_t>(r));
-            extents->push_back(std::max<std::int64_t>(0, std::min(begin + (*layout.extents)[r], end) - std::max(begin, first)));
+            extents->push_back(
+                std::max<std::int64_t>(0, std::min(begin + (*layout.extents)[r], end) - std::max(begin, first)));
         }
         const auto before = layout.offset(call.coordinate(cutting[0]));
         offset += cuts_rows ? before : -before;
@@ -363,7 +377,8 @@ void unfold(RuleCall& call)
     auto strides = tensor.strides().vec();
     strides.push_back(strides[dim]);
     strides[dim] *= call.arg(3).toInt();
-    call.finish({wrap(local_of(tensor).unfold(dim, call.arg(2).toInt(), call.arg(3).toInt()), spec_of(tensor), strides)});
+    call.finish(
+        {wrap(local_of(tensor).unfold(dim, call.arg(2).toInt(), call.arg(3).toInt()), spec_of(tensor), strides)});
 }
 
 /// unfold_backward(grad, input_sizes, dim, size, step)
@@ -390,10 +405,12 @@ void as_strided(RuleCall& call)
     for (std::size_t dim = 0; dim < size.size(); ++dim) reach += (size[dim] - 1) * stride[dim];
     const bool own_memory = tensor.is_contiguous() && call.arg(3).isNone() && reach < tensor.numel();
     if (!own_memory && (tensor.is_view() || !tensor.is_contiguous())) {
-        call.refuse("strides of a view refer to memory of the whole, which no rank has", "Use narrow, select or permute, or clone the tensor before");
+        call.refuse("strides of a view refer to memory of the whole, which no rank has",
+                    "Use narrow, select or permute, or clone the tensor before");
     }
     const auto last = tensor.dim() - 1;
-    const bool one_more = own_memory && last >= 0 && static_cast<std::int64_t>(size.size()) == tensor.dim() + 1 && stride.back() == 1 && stride[last] > 0;
+    const bool one_more = own_memory && last >= 0 && static_cast<std::int64_t>(size.size()) == tensor.dim() + 1 &&
+                          stride.back() == 1 && stride[last] > 0;
     if (!one_more || !std::equal(size.begin(), size.begin() + last, tensor.sizes().begin()) ||
         !std::equal(stride.begin(), stride.begin() + last, tensor.strides().begin()) || size[last] == 0 ||
         (size[last] - 1) * stride[last] + size.back() > tensor.size(last)) {
@@ -405,8 +422,8 @@ void as_strided(RuleCall& call)
 // --- direct kernels for parts of a dimension that every rank holds whole
 // -------------------------------------------------
 
-std::optional<at::Tensor> direct_slice(const at::Tensor& x, std::int64_t dim, std::optional<c10::SymInt> start, std::optional<c10::SymInt> end,
-                                       c10::SymInt step)
+std::optional<at::Tensor> direct_slice(const at::Tensor& x, std::int64_t dim, std::optional<c10::SymInt> start,
+                                       std::optional<c10::SymInt> end, c10::SymInt step)
 {
     const auto d = existing_dim(dim, x.dim());
     const auto every = step.maybe_as_int();
@@ -425,12 +442,13 @@ std::optional<at::Tensor> direct_select(const at::Tensor& x, std::int64_t dim, c
     store_layout(x);
     at::DimVector strides(x.strides());
     strides.erase(strides.begin() + *d);
-    return view_of(x, local_of(x).select(*d, *at), with_dims(spec_of(x), [&](std::int64_t cut) { return cut - (cut > *d); }), strides);
+    return view_of(x, local_of(x).select(*d, *at),
+                   with_dims(spec_of(x), [&](std::int64_t cut) { return cut - (cut > *d); }), strides);
 }
 
 /// For a gradient that is cut on every axis, whose cuts are then those of the whole.
-std::optional<at::Tensor> direct_slice_backward(const at::Tensor& gradient, c10::SymIntArrayRef input_sizes, std::int64_t dim, c10::SymInt start,
-                                                c10::SymInt end, c10::SymInt step)
+std::optional<at::Tensor> direct_slice_backward(const at::Tensor& gradient, c10::SymIntArrayRef input_sizes,
+                                                std::int64_t dim, c10::SymInt start, c10::SymInt end, c10::SymInt step)
 {
     const auto sizes = c10::asIntArrayRefSlowOpt(input_sizes);
     const auto d = existing_dim(dim, gradient.dim());
@@ -441,15 +459,20 @@ std::optional<at::Tensor> direct_slice_backward(const at::Tensor& gradient, c10:
         if (!axis.is_shard()) return std::nullopt;
         own[axis.placement.dim] = local_of(gradient).size(axis.placement.dim);
     }
-    return fresh(at::slice_backward_symint(local_of(gradient), c10::fromIntArrayRefSlow(own), *d, std::move(start), std::move(end), std::move(step)), spec);
+    return fresh(at::slice_backward_symint(local_of(gradient), c10::fromIntArrayRefSlow(own), *d, std::move(start),
+                                           std::move(end), std::move(step)),
+                 spec);
 }
 
 const DirectRegistration d_slice = direct_kernel<at::_ops::slice_Tensor, &direct_slice>(slice);
 const DirectRegistration d_select = direct_kernel<at::_ops::select_int, &direct_select>(select);
-const DirectRegistration d_slice_backward = direct_kernel<at::_ops::slice_backward, &direct_slice_backward>(slice_backward);
+const DirectRegistration d_slice_backward =
+    direct_kernel<at::_ops::slice_backward, &direct_slice_backward>(slice_backward);
 
 const RuleRegistration r_slice("views", {"aten::slice"}, slice);
-const RuleRegistration r_split("views", {"aten::split", "aten::split_with_sizes", "aten::unsafe_split", "aten::unsafe_split_with_sizes"}, split);
+const RuleRegistration
+    r_split("views", {"aten::split", "aten::split_with_sizes", "aten::unsafe_split", "aten::unsafe_split_with_sizes"},
+            split);
 const RuleRegistration r_select("views", {"aten::select"}, select);
 const RuleRegistration r_unbind("views", {"aten::unbind"}, unbind);
 const RuleRegistration r_slice_backward("views", {"aten::slice_backward"}, slice_backward);

@@ -103,25 +103,33 @@ std::optional<at::Tensor> direct_softmax(const at::Tensor& x, std::int64_t dim, 
 }
 
 template <class Op>
-std::optional<at::Tensor> direct_softmax_backward(const at::Tensor& gradient, const at::Tensor& output, std::int64_t dim, at::ScalarType type)
+std::optional<at::Tensor> direct_softmax_backward(const at::Tensor& gradient, const at::Tensor& output,
+                                                  std::int64_t dim, at::ScalarType type)
 {
-    if (!has_whole_lines(output, dim) || !is_ready(gradient) || !(*spec_of(gradient) == *spec_of(output))) return std::nullopt;
+    if (!has_whole_lines(output, dim) || !is_ready(gradient) || !(*spec_of(gradient) == *spec_of(output)))
+        return std::nullopt;
     return fresh(Op::call(local_of(gradient), local_of(output), dim, type), spec_of(output));
 }
 
 namespace op = at::_ops;
-const DirectRegistration d_softmax = direct_kernel<op::_softmax, &direct_softmax<op::_softmax>>(softmax<Softmax::Plain>);
-const DirectRegistration d_log_softmax = direct_kernel<op::_log_softmax, &direct_softmax<op::_log_softmax>>(softmax<Softmax::Log>);
+const DirectRegistration d_softmax =
+    direct_kernel<op::_softmax, &direct_softmax<op::_softmax>>(softmax<Softmax::Plain>);
+const DirectRegistration d_log_softmax =
+    direct_kernel<op::_log_softmax, &direct_softmax<op::_log_softmax>>(softmax<Softmax::Log>);
 const DirectRegistration d_softmax_backward =
-    direct_kernel<op::_softmax_backward_data, &direct_softmax_backward<op::_softmax_backward_data>>(softmax_backward<Softmax::Plain>);
+    direct_kernel<op::_softmax_backward_data, &direct_softmax_backward<op::_softmax_backward_data>>(
+        softmax_backward<Softmax::Plain>);
 const DirectRegistration d_log_softmax_backward =
-    direct_kernel<op::_log_softmax_backward_data, &direct_softmax_backward<op::_log_softmax_backward_data>>(softmax_backward<Softmax::Log>);
+    direct_kernel<op::_log_softmax_backward_data, &direct_softmax_backward<op::_log_softmax_backward_data>>(
+        softmax_backward<Softmax::Log>);
 
 const RuleRegistration r_softmax("softmax", {"aten::_softmax"}, softmax<Softmax::Plain>);
 const RuleRegistration r_log_softmax("softmax", {"aten::_log_softmax"}, softmax<Softmax::Log>);
 const RuleRegistration r_safe_softmax("softmax", {"aten::_safe_softmax"}, softmax<Softmax::Safe>);
-const RuleRegistration r_softmax_backward("softmax", {"aten::_softmax_backward_data"}, softmax_backward<Softmax::Plain>);
-const RuleRegistration r_log_softmax_backward("softmax", {"aten::_log_softmax_backward_data"}, softmax_backward<Softmax::Log>);
+const RuleRegistration r_softmax_backward("softmax", {"aten::_softmax_backward_data"},
+                                          softmax_backward<Softmax::Plain>);
+const RuleRegistration r_log_softmax_backward("softmax", {"aten::_log_softmax_backward_data"},
+                                              softmax_backward<Softmax::Log>);
 
 }  // namespace
 }  // namespace meshard

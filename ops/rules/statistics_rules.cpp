@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reductions in two steps, over a rank's own rows and then over the ranks: extremes, products, norms, variances and others.
+// Reductions in two steps, over a rank's own rows and then over the ranks: extremes, products, norms, variances and
+// others.
 #include "ops/rules/rank_parts.h"
 #include "sharding/ranks/type_limits.h"
 
@@ -48,7 +49,8 @@ at::Tensor with_a_row(const at::Tensor& local, c10::IntArrayRef dims, const at::
 }
 
 /// The layouts after reducing `dims`, complete on the axes that cut them.
-AxisLayouts remaining_layouts(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims, bool keepdim)
+AxisLayouts remaining_layouts(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims,
+                              bool keepdim)
 {
     return without_pending(reduced_layouts(layouts_of(call, tensor), dims, keepdim, Reduction::Sum));
 }
@@ -82,7 +84,8 @@ void extreme(RuleCall& call)
 /// Values and positions in the whole of the extreme along one dimension; among equal values the first position, as in
 /// the operator.
 template <bool kMax>
-std::pair<at::Tensor, at::Tensor> extreme_with_position(const RuleCall& call, const at::Tensor& tensor, std::int64_t dim)
+std::pair<at::Tensor, at::Tensor> extreme_with_position(const RuleCall& call, const at::Tensor& tensor,
+                                                        std::int64_t dim)
 {
     const auto type = tensor.scalar_type();
     const auto& own = local_of(tensor);
@@ -93,7 +96,9 @@ std::pair<at::Tensor, at::Tensor> extreme_with_position(const RuleCall& call, co
         if (own.size(dim) == 0)
             index = at::full_like(index, kNoIndex);
         else
-            index = positions_in_whole(layout, call.coordinate(axis), local.device()).index_select(0, index.reshape({-1})).view(index.sizes());
+            index = positions_in_whole(layout, call.coordinate(axis), local.device())
+                        .index_select(0, index.reshape({-1}))
+                        .view(index.sizes());
         merge_extremes(call, axis, kMax, value, index);
     }
     return {value, index};
@@ -165,23 +170,27 @@ void both_extremes(RuleCall& call)
 
 void prod(RuleCall& call)
 {
-    in_two_steps(call, dims_of(call, arg_named(call, "dim")), 1, [](const at::Tensor& parts) { return at::prod(parts, 0, false, parts.scalar_type()); });
+    in_two_steps(call, dims_of(call, arg_named(call, "dim")), 1,
+                 [](const at::Tensor& parts) { return at::prod(parts, 0, false, parts.scalar_type()); });
 }
 
 void any(RuleCall& call)
 {
-    in_two_steps(call, dims_of(call, arg_named(call, "dim")), false, [](const at::Tensor& parts) { return at::any(parts, 0); });
+    in_two_steps(call, dims_of(call, arg_named(call, "dim")), false,
+                 [](const at::Tensor& parts) { return at::any(parts, 0); });
 }
 
 void all(RuleCall& call)
 {
-    in_two_steps(call, dims_of(call, arg_named(call, "dim")), true, [](const at::Tensor& parts) { return at::all(parts, 0); });
+    in_two_steps(call, dims_of(call, arg_named(call, "dim")), true,
+                 [](const at::Tensor& parts) { return at::all(parts, 0); });
 }
 
 void logsumexp(RuleCall& call)
 {
     if (!at::isFloatingType(call.tensor(0).scalar_type())) return gathered_rule(call);
-    in_two_steps(call, dims_of(call, 1), -std::numeric_limits<double>::infinity(), [](const at::Tensor& parts) { return at::logsumexp(parts, {0}); });
+    in_two_steps(call, dims_of(call, 1), -std::numeric_limits<double>::infinity(),
+                 [](const at::Tensor& parts) { return at::logsumexp(parts, {0}); });
 }
 
 /// linalg_vector_norm(self, ord, dim?, ...), norm(self, p?, dim?, ...): the p-norm of the ranks' p-norms; for p = 0 the
@@ -212,7 +221,8 @@ void variance(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
     const auto dim_arg = arg_named(call, "dim"), correction_arg = arg_named(call, "correction");
-    if (correction_arg < 0 || !at::isFloatingType(tensor.scalar_type()) || tensor.numel() == 0) return gathered_rule(call);
+    if (correction_arg < 0 || !at::isFloatingType(tensor.scalar_type()) || tensor.numel() == 0)
+        return gathered_rule(call);
     const auto dims = dims_of(call, dim_arg);
     const bool keepdim = keeps_dims(call);
     call.reduce({tensor});
@@ -250,7 +260,8 @@ void histc(RuleCall& call)
         const auto type = tensor.scalar_type();
         auto range = at::stack({with_a_row(local_of(tensor), all_dims, lowest_value(type)).amax(all_dims),
                                 -with_a_row(local_of(tensor), all_dims, highest_value(type)).amin(all_dims)});
-        for (const auto axis : axes_cutting(call, tensor, all_dims)) range = at::amax(parts_of_all(call, axis, range), {0});
+        for (const auto axis : axes_cutting(call, tensor, all_dims))
+            range = at::amax(parts_of_all(call, axis, range), {0});
         call.arg(2) = at::Scalar(-range[1].item<double>());
         call.arg(3) = at::Scalar(range[0].item<double>());
     }
@@ -270,11 +281,14 @@ const RuleRegistration r_any("reductions", {"aten::any", "aten::any.dim", "aten:
 const RuleRegistration r_all("reductions", {"aten::all", "aten::all.dim", "aten::all.dims", "aten::_is_all_true"}, all);
 const RuleRegistration r_logsumexp("reductions", {"aten::logsumexp"}, logsumexp);
 const RuleRegistration r_norm("reductions",
-                              {"aten::linalg_vector_norm", "aten::norm.Scalar", "aten::norm.ScalarOpt_dim", "aten::norm.ScalarOpt_dtype",
-                               "aten::norm.ScalarOpt_dim_dtype"},
+                              {"aten::linalg_vector_norm", "aten::norm.Scalar", "aten::norm.ScalarOpt_dim",
+                               "aten::norm.ScalarOpt_dtype", "aten::norm.ScalarOpt_dim_dtype"},
                               vector_norm);
-const RuleRegistration r_count("reductions", {"aten::nansum", "aten::count_nonzero", "aten::count_nonzero.dim_IntList"}, pending_count);
-const RuleRegistration r_var("reductions", {"aten::var.correction", "aten::std.correction", "aten::var_mean.correction", "aten::std_mean.correction"},
+const RuleRegistration r_count("reductions", {"aten::nansum", "aten::count_nonzero", "aten::count_nonzero.dim_IntList"},
+                               pending_count);
+const RuleRegistration r_var("reductions",
+                             {"aten::var.correction", "aten::std.correction", "aten::var_mean.correction",
+                              "aten::std_mean.correction"},
                              variance);
 const RuleRegistration r_histc("reductions", {"aten::histc"}, histc);
 

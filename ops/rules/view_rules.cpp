@@ -61,7 +61,10 @@ std::optional<AxisLayout> layout_in_shape(const AxisLayout& layout, c10::IntArra
         // dimension that keeps the extents is chosen, so that (B, 1, C) stays cut along its rows on the way to (B, C)
         // and back; otherwise the one with the fewest blocks, which operators on grids need, and of those the longest.
         const bool same_rows = extents == layout.extents || *extents == *layout.extents;
-        const auto is_worse = [&] { return outer / before > best->blocks || (outer / before == best->blocks && to[j] <= to[best->placement.dim]); };
+        const auto is_worse = [&] {
+            return outer / before > best->blocks ||
+                   (outer / before == best->blocks && to[j] <= to[best->placement.dim]);
+        };
         if (best && !same_rows && (keeps_rows || is_worse())) continue;
         keeps_rows |= same_rows;
         best = layout;
@@ -162,7 +165,8 @@ void reshape_to(RuleCall& call, std::vector<std::int64_t> shape, bool alias)
     }
     // Strides of the whole's view; contiguous if the whole allows none.
     const auto strides = at::detail::computeStride(tensor.sizes(), tensor.strides(), c10::IntArrayRef(shape));
-    finish_view(call, wrap(local.view(local_shape), spec, strides.value_or(std::vector<std::int64_t>{})), changed && alias, local, spec_of(moved));
+    finish_view(call, wrap(local.view(local_shape), spec, strides.value_or(std::vector<std::int64_t>{})),
+                changed && alias, local, spec_of(moved));
 }
 
 /// view(self, dtype): the same bytes as numbers of another type; if its size differs, so does the length of the last
@@ -186,7 +190,9 @@ void view(RuleCall& call)
 void permute_to(RuleCall& call, const at::DimVector& order)
 {
     const auto tensor = call.tensor(0);
-    const auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) { return std::find(order.begin(), order.end(), dim) - order.begin(); });
+    const auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) {
+        return std::find(order.begin(), order.end(), dim) - order.begin();
+    });
     std::vector<std::int64_t> strides;
     for (const auto dim : order) strides.push_back(tensor.stride(dim));
     call.finish({wrap(local_of(tensor).permute(order), call.spec(axes), strides)});
@@ -203,7 +209,8 @@ at::DimVector swapped(std::int64_t num_dims, std::int64_t a, std::int64_t b)
 void transpose(RuleCall& call)
 {
     const auto num_dims = call.tensor(0).dim();
-    permute_to(call, swapped(num_dims, from_front(call.arg(1).toInt(), num_dims), from_front(call.arg(2).toInt(), num_dims)));
+    permute_to(call,
+               swapped(num_dims, from_front(call.arg(1).toInt(), num_dims), from_front(call.arg(2).toInt(), num_dims)));
 }
 
 void t(RuleCall& call)
@@ -238,7 +245,8 @@ void expand(RuleCall& call)
     const auto whole = with_whole_dims(call, tensor, repeated);  // a single row: one small message
     const auto spec = call.spec(map_dims(layouts_of(call, whole), [&](std::int64_t dim) { return dim + added; }));
     const auto& local = local_of(whole);
-    finish_view(call, wrap(local.expand(spec->local_shape(shape)), spec, strides), !whole.is_same(tensor), local, spec_of(whole));
+    finish_view(call, wrap(local.expand(spec->local_shape(shape)), spec, strides), !whole.is_same(tensor), local,
+                spec_of(whole));
 }
 
 void unsqueeze(RuleCall& call)
@@ -274,10 +282,12 @@ void squeeze(RuleCall& call)
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
         if (std::find(removed.begin(), removed.end(), dim) == removed.end()) strides.push_back(tensor.stride(dim));
     }
-    const auto axes = map_dims(layouts_of(call, whole),
-                               [&](std::int64_t dim) { return dim - std::count_if(removed.begin(), removed.end(), [&](std::int64_t d) { return d < dim; }); });
+    const auto axes = map_dims(layouts_of(call, whole), [&](std::int64_t dim) {
+        return dim - std::count_if(removed.begin(), removed.end(), [&](std::int64_t d) { return d < dim; });
+    });
     const auto& local = local_of(whole);
-    finish_view(call, wrap(local.squeeze(removed), call.spec(axes), strides), !whole.is_same(tensor), local, spec_of(whole));
+    finish_view(call, wrap(local.squeeze(removed), call.spec(axes), strides), !whole.is_same(tensor), local,
+                spec_of(whole));
 }
 
 /// The real and imaginary parts as a last dimension.
@@ -302,7 +312,8 @@ void view_as_complex(RuleCall& call)
     for (std::int64_t dim = 0; dim + 1 < local.dim(); ++dim) pairs &= local.stride(dim) % 2 == 0;
     // The strides of the whole allow a view, but those of this rank's part may not.
     if (!pairs) local = local.clone(at::MemoryFormat::Contiguous);
-    finish_view(call, wrap(at::view_as_complex(local), spec_of(whole), strides), !pairs || !whole.is_same(tensor), local, spec_of(whole));
+    finish_view(call, wrap(at::view_as_complex(local), spec_of(whole), strides), !pairs || !whole.is_same(tensor),
+                local, spec_of(whole));
 }
 
 /// Computes the conjugate instead of setting a flag on the tensor: messages send numbers without the flag.
@@ -323,7 +334,8 @@ void reshape_in_place(RuleCall& call)
         if (name == "aten::transpose_") return at::transpose(self, call.arg(1).toInt(), call.arg(2).toInt());
         if (name == "aten::t_") return at::t(self);
         if (call.num_args() == 1) return at::squeeze(self);
-        return call.arg(1).isInt() ? at::squeeze(self, call.arg(1).toInt()) : at::squeeze(self, call.arg(1).toIntVector());
+        return call.arg(1).isInt() ? at::squeeze(self, call.arg(1).toInt())
+                                   : at::squeeze(self, call.arg(1).toIntVector());
     };
     become(self, view());
     call.finish({self});
@@ -331,7 +343,8 @@ void reshape_in_place(RuleCall& call)
 
 void refuse_in_place(RuleCall& call)
 {
-    call.refuse("it gives a tensor another shape or memory in place", "Use the form that returns a new tensor, or redistribute(x, Replicate())");
+    call.refuse("it gives a tensor another shape or memory in place",
+                "Use the form that returns a new tensor, or redistribute(x, Replicate())");
 }
 
 /// Aten sets the strides of a pooling's result for channels-last tensors: with the present shape and strides nothing
@@ -341,7 +354,8 @@ void as_strided_in_place(RuleCall& call)
     const auto tensor = call.tensor(0);
     const auto size = call.arg(1).toIntVector(), stride = call.arg(2).toIntVector();
     bool stays = tensor.sizes() == c10::IntArrayRef(size) && (call.arg(3).isNone() || call.arg(3).toInt() == 0);
-    for (std::size_t dim = 0; stays && dim < size.size(); ++dim) stays = size[dim] == 1 || stride[dim] == tensor.stride(static_cast<std::int64_t>(dim));
+    for (std::size_t dim = 0; stays && dim < size.size(); ++dim)
+        stays = size[dim] == 1 || stride[dim] == tensor.stride(static_cast<std::int64_t>(dim));
     if (!stays) refuse_in_place(call);
     call.finish({tensor});
 }
@@ -379,7 +393,8 @@ std::optional<at::Tensor> direct_view(const at::Tensor& tensor, c10::SymIntArray
         if (!axes[a].is_shard()) continue;
         auto after = layout_in_shape_soon(axes[a], tensor.sizes(), shape);
         if (!after) return std::nullopt;
-        own[after->placement.dim] = after->blocks * (*after->extents)[before->device_mesh->coordinate(static_cast<std::int64_t>(a))];
+        own[after->placement.dim] =
+            after->blocks * (*after->extents)[before->device_mesh->coordinate(static_cast<std::int64_t>(a))];
         axes[a] = *std::move(after);
     }
     if (cut_one_dim_twice(axes) || product_of(own) != local.numel()) return std::nullopt;
@@ -393,7 +408,8 @@ std::optional<at::Tensor> direct_view(const at::Tensor& tensor, c10::SymIntArray
     return kAlias ? view_of(tensor, local.view(own), spec, strides) : wrap(local.view(own), spec, strides);
 }
 
-std::optional<at::Tensor> direct_reshape_alias(const at::Tensor& tensor, c10::SymIntArrayRef size, c10::SymIntArrayRef /* those of the view */)
+std::optional<at::Tensor> direct_reshape_alias(const at::Tensor& tensor, c10::SymIntArrayRef size,
+                                               c10::SymIntArrayRef /* those of the view */)
 {
     return direct_view<true>(tensor, size);
 }
@@ -443,7 +459,8 @@ std::optional<at::Tensor> direct_t(const at::Tensor& tensor)
 }
 
 /// Expands dimensions that are whole on every rank; not for pending sums.
-std::optional<at::Tensor> direct_expand(const at::Tensor& tensor, c10::SymIntArrayRef size, bool /* implicit: says who called */)
+std::optional<at::Tensor> direct_expand(const at::Tensor& tensor, c10::SymIntArrayRef size,
+                                        bool /* implicit: says who called */)
 {
     const auto given = c10::asIntArrayRefSlowOpt(size);
     if (!given || !is_ready(tensor)) return std::nullopt;
@@ -468,7 +485,8 @@ std::optional<at::Tensor> direct_expand(const at::Tensor& tensor, c10::SymIntArr
         }
     }
     if (repeats && spec->has_partial()) return std::nullopt;
-    return view_of(tensor, with_strides(local, own, own_strides), with_dims(spec, [&](std::int64_t cut) { return cut + added; }), strides);
+    return view_of(tensor, with_strides(local, own, own_strides),
+                   with_dims(spec, [&](std::int64_t cut) { return cut + added; }), strides);
 }
 
 std::optional<at::Tensor> direct_unsqueeze(const at::Tensor& tensor, std::int64_t dim)
@@ -477,7 +495,8 @@ std::optional<at::Tensor> direct_unsqueeze(const at::Tensor& tensor, std::int64_
     if (!at || !is_ready(tensor)) return std::nullopt;
     at::DimVector strides(tensor.strides());
     strides.insert(strides.begin() + *at, *at < tensor.dim() ? tensor.size(*at) * tensor.stride(*at) : 1);
-    return view_of(tensor, local_of(tensor).unsqueeze(*at), with_dims(spec_of(tensor), [&](std::int64_t cut) { return cut + (cut >= *at); }), strides);
+    return view_of(tensor, local_of(tensor).unsqueeze(*at),
+                   with_dims(spec_of(tensor), [&](std::int64_t cut) { return cut + (cut >= *at); }), strides);
 }
 
 std::optional<at::Tensor> direct_squeeze(const at::Tensor& tensor, std::int64_t dim)
@@ -486,7 +505,8 @@ std::optional<at::Tensor> direct_squeeze(const at::Tensor& tensor, std::int64_t 
     if (!at || !is_ready(tensor) || tensor.size(*at) != 1 || !is_whole(tensor, *at)) return std::nullopt;
     at::DimVector strides(tensor.strides());
     strides.erase(strides.begin() + *at);
-    return view_of(tensor, local_of(tensor).squeeze(*at), with_dims(spec_of(tensor), [&](std::int64_t cut) { return cut - (cut > *at); }), strides);
+    return view_of(tensor, local_of(tensor).squeeze(*at),
+                   with_dims(spec_of(tensor), [&](std::int64_t cut) { return cut - (cut > *at); }), strides);
 }
 
 namespace op = at::_ops;
@@ -503,11 +523,13 @@ const DirectRegistration d_squeeze = direct_kernel<op::squeeze_dim, &direct_sque
 const RuleRegistration r_refused("refused", {"aten::resize_", "aten::resize_as_", "aten::set_"}, refuse_in_place);
 // Except for calls that change nothing.
 const RuleRegistration r_as_strided_in_place("refused", {"aten::as_strided_"}, as_strided_in_place);
-const RuleRegistration r_in_place("views", {"aten::unsqueeze_", "aten::squeeze_", "aten::transpose_", "aten::t_"}, reshape_in_place);
+const RuleRegistration r_in_place("views", {"aten::unsqueeze_", "aten::squeeze_", "aten::transpose_", "aten::t_"},
+                                  reshape_in_place);
 const RuleRegistration r_as_real("views", {"aten::view_as_real"}, view_as_real);
 const RuleRegistration r_as_complex("views", {"aten::view_as_complex"}, view_as_complex);
 const RuleRegistration r_conjugate("views", {"aten::_conj"}, conjugate);
-const RuleRegistration r_view("views", {"aten::view", "aten::_unsafe_view", "aten::_reshape_alias", "aten::_reshape_copy"}, view);
+const RuleRegistration
+    r_view("views", {"aten::view", "aten::_unsafe_view", "aten::_reshape_alias", "aten::_reshape_copy"}, view);
 const RuleRegistration r_transpose("views", {"aten::transpose"}, transpose);
 const RuleRegistration r_t("views", {"aten::t"}, t);
 const RuleRegistration r_permute("views", {"aten::permute"}, permute);

@@ -49,7 +49,8 @@ std::vector<at::Tensor> results_from_lines(RuleCall& call)
     std::vector<at::Tensor> flat(call.num_args());
     for (std::int64_t i = 0; i < call.num_args(); ++i) {
         arguments.push_back(call.arg(i));
-        if (const auto tensor = call.tensor(i); tensor.defined() && tensor.dim() > 0) flat[i] = tensor.expand(shape).reshape({-1});
+        if (const auto tensor = call.tensor(i); tensor.defined() && tensor.dim() > 0)
+            flat[i] = tensor.expand(shape).reshape({-1});
     }
     std::vector<std::vector<at::Tensor>> lines;
     for (std::int64_t begin = 0; begin < n; begin += kLine) {

@@ -19,7 +19,8 @@ public:
     /// Allocates `count` distances followed by `count` ids.
     T* take(std::int64_t count)
     {
-        const auto size = static_cast<std::int64_t>((count * (sizeof(T) + sizeof(std::int32_t)) + sizeof(T) - 1) / sizeof(T));
+        const auto size =
+            static_cast<std::int64_t>((count * (sizeof(T) + sizeof(std::int32_t)) + sizeof(T) - 1) / sizeof(T));
         if (size > left_) {
             left_ = std::max(size, next_size_);
             next_size_ = std::min(2 * next_size_, kLargest);
@@ -47,14 +48,15 @@ template <class T>
 class FoundNeighbors {
 public:
     FoundNeighbors(std::int64_t num_queries, std::int64_t num_lists, std::int64_t stride)
-        : ids_(num_queries * stride), distances_(num_queries * stride), counts_(num_queries * num_lists), records_(stride > 0 ? 0 : num_queries),
-          num_queries_(num_queries), num_lists_(num_lists), stride_(stride)
+        : ids_(num_queries * stride), distances_(num_queries * stride), counts_(num_queries * num_lists),
+          records_(stride > 0 ? 0 : num_queries), num_queries_(num_queries), num_lists_(num_lists), stride_(stride)
     {
     }
 
     /// Stores the neighbours of one query. @param counts   how many of them are in each list. Several threads may call
     /// it, each with its own records.
-    void put(std::int64_t query, const T* squares, const std::int32_t* ids, std::span<const std::int64_t> counts, Records<T>& records)
+    void put(std::int64_t query, const T* squares, const std::int32_t* ids, std::span<const std::int64_t> counts,
+             Records<T>& records)
     {
         std::int64_t most = 0;
         for (std::int64_t l = 0; l < num_lists_; ++l) {
@@ -62,7 +64,8 @@ public:
             most = std::max(most, counts[l]);
         }
         T* distances = stride_ > 0 ? distances_.data() + query * stride_ : records_[query] = records.take(most);
-        std::int32_t* const to_ids = stride_ > 0 ? ids_.data() + query * stride_ : reinterpret_cast<std::int32_t*>(distances + most);
+        std::int32_t* const to_ids =
+            stride_ > 0 ? ids_.data() + query * stride_ : reinterpret_cast<std::int32_t*>(distances + most);
         kernels_.roots(squares, most, distances);
         std::copy_n(ids, most, to_ids);
     }
@@ -86,12 +89,14 @@ public:
             // Records are in the order of the walk: without prefetching, each access would be a cache miss.
             constexpr std::int64_t ahead = 12;
             if (stride_ == 0 && i + ahead < num_queries_) {
-                for (int line = 0; line < 4; ++line) __builtin_prefetch(reinterpret_cast<const char*>(records_[i + ahead]) + 64 * line);
+                for (int line = 0; line < 4; ++line)
+                    __builtin_prefetch(reinterpret_cast<const char*>(records_[i + ahead]) + 64 * line);
             }
             const auto* counts = counts_.data() + i * num_lists_;
             const auto most = *std::max_element(counts, counts + num_lists_);
             const T* distances = stride_ > 0 ? distances_.data() + i * stride_ : records_[i];
-            const auto* ids = stride_ > 0 ? ids_.data() + i * stride_ : reinterpret_cast<const std::int32_t*>(distances + most);
+            const auto* ids =
+                stride_ > 0 ? ids_.data() + i * stride_ : reinterpret_cast<const std::int32_t*>(distances + most);
             for (std::int64_t l = 0; l < num_lists_; ++l) {
                 const auto to = result[l].offsets[i];
                 kernels_.copy(ids, distances, counts[l], result[l].ids.data() + to, result[l].distances.data() + to);

@@ -35,15 +35,17 @@ template <class T>
 void require_grid_cells(std::span<const T> coordinates, const RadiusLimit& limit)
 {
     const auto radius = static_cast<float>(limit.radius), per_width = 1.0f / (0.5f * radius);
-    const auto bad =
-        std::find_if(coordinates.begin(), coordinates.end(), [&](T x) { return !((std::abs(static_cast<float>(x)) + radius) * per_width <= kMostCells); });
+    const auto bad = std::find_if(coordinates.begin(), coordinates.end(), [&](T x) {
+        return !((std::abs(static_cast<float>(x)) + radius) * per_width <= kMostCells);
+    });
     if (bad != coordinates.end()) refuse_grid_order(*bad, radius);
 }
 template void require_grid_cells(std::span<const float>, const RadiusLimit&);
 template void require_grid_cells(std::span<const double>, const RadiusLimit&);
 
 template <class T>
-NeighborLists<T> neighbors_in_grid_order(std::span<const T> points, std::span<const T> queries, const RadiusLimit& limit)
+NeighborLists<T> neighbors_in_grid_order(std::span<const T> points, std::span<const T> queries,
+                                         const RadiusLimit& limit)
 {
     require_limit("radius_search", limit);
     require_coordinates("radius_search", "points", points, 3);
@@ -72,8 +74,10 @@ NeighborLists<T> neighbors_in_grid_order(std::span<const T> points, std::span<co
         auto at = placed.begin();
         for (auto z = first[2]; z <= last[2] && left > 0; ++z) {
             for (auto y = first[1]; y <= last[1] && left > 0; ++y) {
-                at = std::lower_bound(at, placed.end(), Placed{{z, y, first[0]}, 0});  // cells of one row are contiguous
-                for (; at != placed.end() && at->cell[0] == z && at->cell[1] == y && at->cell[2] <= last[0] && left > 0; ++at) {
+                at =
+                    std::lower_bound(at, placed.end(), Placed{{z, y, first[0]}, 0});  // cells of one row are contiguous
+                for (; at != placed.end() && at->cell[0] == z && at->cell[1] == y && at->cell[2] <= last[0] && left > 0;
+                     ++at) {
                     float squared = 0;
                     for (int d = 0; d < 3; ++d) {
                         const float gap = static_cast<float>(points[3 * static_cast<std::size_t>(at->id) + d]) - q[d];
@@ -90,7 +94,9 @@ NeighborLists<T> neighbors_in_grid_order(std::span<const T> points, std::span<co
     }
     return lists;
 }
-template NeighborLists<float> neighbors_in_grid_order(std::span<const float>, std::span<const float>, const RadiusLimit&);
-template NeighborLists<double> neighbors_in_grid_order(std::span<const double>, std::span<const double>, const RadiusLimit&);
+template NeighborLists<float> neighbors_in_grid_order(std::span<const float>, std::span<const float>,
+                                                      const RadiusLimit&);
+template NeighborLists<double> neighbors_in_grid_order(std::span<const double>, std::span<const double>,
+                                                       const RadiusLimit&);
 
 }  // namespace meshard

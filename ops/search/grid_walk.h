@@ -25,6 +25,7 @@ void require_grid_cells(std::span<const T> coordinates, const RadiusLimit& limit
 /// @param points, queries  (n, 3), (m, 3)
 /// @throws InvalidInput as PointSearch, and as `require_grid_cells`
 template <class T>
-NeighborLists<T> neighbors_in_grid_order(std::span<const T> points, std::span<const T> queries, const RadiusLimit& limit);
+NeighborLists<T> neighbors_in_grid_order(std::span<const T> points, std::span<const T> queries,
+                                         const RadiusLimit& limit);
 
 }  // namespace meshard

@@ -10,7 +10,8 @@ namespace meshard {
 namespace {
 
 template <class T>
-void split(std::span<const T> points, int dimensions, std::span<std::int64_t> rows, int max_boxes, std::vector<PointBox>& boxes)
+void split(std::span<const T> points, int dimensions, std::span<std::int64_t> rows, int max_boxes,
+           std::vector<PointBox>& boxes)
 {
     if (rows.empty()) return;
     PointBox box;
@@ -31,8 +32,9 @@ void split(std::span<const T> points, int dimensions, std::span<std::int64_t> ro
         return;
     }
     const auto half = rows.size() / 2;
-    std::nth_element(rows.begin(), rows.begin() + half, rows.end(),
-                     [&](std::int64_t a, std::int64_t b) { return points[a * dimensions + axis] < points[b * dimensions + axis]; });
+    std::nth_element(rows.begin(), rows.begin() + half, rows.end(), [&](std::int64_t a, std::int64_t b) {
+        return points[a * dimensions + axis] < points[b * dimensions + axis];
+    });
     split(points, dimensions, rows.first(half), max_boxes / 2, boxes);
     split(points, dimensions, rows.subspan(half), max_boxes - max_boxes / 2, boxes);
 }
@@ -59,10 +61,12 @@ DistanceRange distance_range(const PointBox& box, const std::array<double, 3>& p
         double most = std::max(box.high[d] - point[d], point[d] - box.low[d]);
         if (d < period.size() && period[d] > 0) {
             // Chooses the periodic image of the box whose center is nearest to the point, and its two neighbours.
-            const double length = period[d], center = (box.low[d] + box.high[d]) / 2 - point[d], half = (box.high[d] - box.low[d]) / 2;
+            const double length = period[d], center = (box.low[d] + box.high[d]) / 2 - point[d],
+                         half = (box.high[d] - box.low[d]) / 2;
             const double offset = std::abs(center - length * std::round(center / length));
             // The differences of sums may have rounding errors much larger than the last bit of a small distance.
-            const double lost = 8 * std::numeric_limits<double>::epsilon() * (std::abs(box.low[d]) + std::abs(box.high[d]) + std::abs(point[d]) + length);
+            const double lost = 8 * std::numeric_limits<double>::epsilon() *
+                                (std::abs(box.low[d]) + std::abs(box.high[d]) + std::abs(point[d]) + length);
             least = std::max(0.0, std::min(offset, length - offset) - half - lost);
             most = std::min(length / 2, offset + half) + lost;
         }

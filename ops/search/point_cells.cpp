@@ -30,7 +30,8 @@ int best_low_bits(std::span<const std::int64_t> numbers)
 {
     std::array<double, 65> counts{};  // counts[b]: number of differences with b bits
     std::int64_t last = 0;
-    for (const auto number : numbers) counts[std::bit_width(static_cast<std::uint64_t>(number - std::exchange(last, number)))] += 1;
+    for (const auto number : numbers)
+        counts[std::bit_width(static_cast<std::uint64_t>(number - std::exchange(last, number)))] += 1;
     int best = 0;
     double fewest = std::numeric_limits<double>::infinity();
     for (int low = 0; low < 63; ++low) {
@@ -87,8 +88,9 @@ std::int64_t code_of(const PointCells& cells, const T* point, int dimensions)
 {
     std::array<std::int64_t, 3> coordinates{};
     for (int d = 0; d < dimensions && cells.width > 0; ++d) {
-        coordinates[d] =
-            std::clamp<std::int64_t>(static_cast<std::int64_t>((static_cast<double>(point[d]) - cells.low[d]) / cells.width), 0, kCellsPerAxis - 1);
+        coordinates[d] = std::clamp<std::int64_t>(
+            static_cast<std::int64_t>((static_cast<double>(point[d]) - cells.low[d]) / cells.width), 0,
+            kCellsPerAxis - 1);
     }
     return interleaved(coordinates, dimensions);
 }
@@ -142,7 +144,8 @@ PointCells point_cells(std::span<const T> points, int dimensions, double least_w
         longest = std::max(longest, high - low);
     }
     cells.width = longest > 0 ? std::max(least_width, longest / static_cast<double>(kCellsPerAxis)) : 0;
-    for (std::size_t i = 0; i < points.size(); i += dimensions) cells.codes.push_back(code_of(cells, &points[i], dimensions));
+    for (std::size_t i = 0; i < points.size(); i += dimensions)
+        cells.codes.push_back(code_of(cells, &points[i], dimensions));
     std::sort(cells.codes.begin(), cells.codes.end());
     cells.codes.erase(std::unique(cells.codes.begin(), cells.codes.end()), cells.codes.end());
     return cells;
@@ -155,7 +158,9 @@ std::vector<std::int64_t> cell_of_each(const PointCells& cells, std::span<const 
 {
     std::vector<std::int64_t> indices;
     for (std::size_t i = 0; i < points.size(); i += dimensions) {
-        indices.push_back(std::lower_bound(cells.codes.begin(), cells.codes.end(), code_of(cells, &points[i], dimensions)) - cells.codes.begin());
+        indices.push_back(
+            std::lower_bound(cells.codes.begin(), cells.codes.end(), code_of(cells, &points[i], dimensions)) -
+            cells.codes.begin());
     }
     return indices;
 }
@@ -167,8 +172,10 @@ double PointCells::reach(int dimensions) const
 {
     // Half a diagonal, plus the rounding error of centroids in T.
     double largest = 0;
-    for (int d = 0; d < dimensions; ++d) largest = std::max(largest, std::abs(low[d]) + width * static_cast<double>(kCellsPerAxis));
-    return std::sqrt(static_cast<double>(dimensions)) * (0.5 * width * (1 + 1e-9) + 4 * largest * static_cast<double>(std::numeric_limits<T>::epsilon()));
+    for (int d = 0; d < dimensions; ++d)
+        largest = std::max(largest, std::abs(low[d]) + width * static_cast<double>(kCellsPerAxis));
+    return std::sqrt(static_cast<double>(dimensions)) *
+           (0.5 * width * (1 + 1e-9) + 4 * largest * static_cast<double>(std::numeric_limits<T>::epsilon()));
 }
 template double PointCells::reach<float>(int) const;
 template double PointCells::reach<double>(int) const;
@@ -184,7 +191,8 @@ std::vector<T> PointCells::centroids(int dimensions) const
             auto& coordinate = coordinates[dimensions - 1 - bit % dimensions];
             coordinate = coordinate << 1 | (code >> bit & 1);
         }
-        for (int d = 0; d < dimensions; ++d) result.push_back(static_cast<T>(low[d] + (static_cast<double>(coordinates[d]) + 0.5) * width));
+        for (int d = 0; d < dimensions; ++d)
+            result.push_back(static_cast<T>(low[d] + (static_cast<double>(coordinates[d]) + 0.5) * width));
     }
     return result;
 }

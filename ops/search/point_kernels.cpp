@@ -19,8 +19,8 @@ const std::vector<PointKernels<T>>& usable_point_kernels()
         std::vector<PointKernels<T>> kernels{kernels_here<T>()};
 #if defined(__x86_64__)
         if (__builtin_cpu_supports("avx2")) kernels.push_back(avx2_point_kernels<T>());
-        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-            __builtin_cpu_supports("avx512bw")) {
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw")) {
             kernels.push_back(avx512_point_kernels<T>());
         }
 #endif

@@ -70,7 +70,9 @@ struct Lanes<float, 8> {
     static void store(Mask mask, Vector a, float* to) { _mm256_storeu_ps(to, _mm256_maskz_compress_ps(mask, a)); }
     static void store_ids(Mask mask, const std::int32_t* ids, std::int32_t* to)
     {
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_maskz_compress_epi32(mask, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(ids))));
+        _mm256_storeu_si256(
+            reinterpret_cast<__m256i*>(to),
+            _mm256_maskz_compress_epi32(mask, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(ids))));
     }
 };
 
@@ -82,7 +84,10 @@ struct Lanes<double, 8> {
     static Mask up_to(Vector a, double bound) { return _mm512_cmp_pd_mask(a, _mm512_set1_pd(bound), _CMP_LE_OQ); }
     static int count(Mask mask) { return __builtin_popcount(mask); }
     static void store(Mask mask, Vector a, double* to) { _mm512_storeu_pd(to, _mm512_maskz_compress_pd(mask, a)); }
-    static void store_ids(Mask mask, const std::int32_t* ids, std::int32_t* to) { Lanes<float, 8>::store_ids(mask, ids, to); }
+    static void store_ids(Mask mask, const std::int32_t* ids, std::int32_t* to)
+    {
+        Lanes<float, 8>::store_ids(mask, ids, to);
+    }
 };
 
 template <class T>
@@ -114,10 +119,19 @@ struct Lanes<float, 8> {
     using Mask = unsigned;
     static constexpr LanePositions<8, 1> kPositions{};
     static Vector load(const float* from) { return _mm256_loadu_ps(from); }
-    static Mask up_to(Vector a, float bound) { return static_cast<Mask>(_mm256_movemask_ps(_mm256_cmp_ps(a, _mm256_set1_ps(bound), _CMP_LE_OQ))); }
+    static Mask up_to(Vector a, float bound)
+    {
+        return static_cast<Mask>(_mm256_movemask_ps(_mm256_cmp_ps(a, _mm256_set1_ps(bound), _CMP_LE_OQ)));
+    }
     static int count(Mask mask) { return __builtin_popcount(mask); }
-    static __m256i positions(Mask mask) { return _mm256_load_si256(reinterpret_cast<const __m256i*>(kPositions.of[mask])); }
-    static void store(Mask mask, Vector a, float* to) { _mm256_storeu_ps(to, _mm256_permutevar8x32_ps(a, positions(mask))); }
+    static __m256i positions(Mask mask)
+    {
+        return _mm256_load_si256(reinterpret_cast<const __m256i*>(kPositions.of[mask]));
+    }
+    static void store(Mask mask, Vector a, float* to)
+    {
+        _mm256_storeu_ps(to, _mm256_permutevar8x32_ps(a, positions(mask)));
+    }
     static void store_ids(Mask mask, const std::int32_t* ids, std::int32_t* to)
     {
         const auto all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(ids));
@@ -132,7 +146,10 @@ struct Lanes<double, 4> {
     static constexpr LanePositions<4, 2> kPositions{};
     static constexpr LanePositions<4, 1> kIdPositions{};
     static Vector load(const double* from) { return _mm256_loadu_pd(from); }
-    static Mask up_to(Vector a, double bound) { return static_cast<Mask>(_mm256_movemask_pd(_mm256_cmp_pd(a, _mm256_set1_pd(bound), _CMP_LE_OQ))); }
+    static Mask up_to(Vector a, double bound)
+    {
+        return static_cast<Mask>(_mm256_movemask_pd(_mm256_cmp_pd(a, _mm256_set1_pd(bound), _CMP_LE_OQ)));
+    }
     static int count(Mask mask) { return __builtin_popcount(mask); }
     static void store(Mask mask, Vector a, double* to)
     {
@@ -142,7 +159,8 @@ struct Lanes<double, 4> {
     static void store_ids(Mask mask, const std::int32_t* ids, std::int32_t* to)
     {
         const auto positions = _mm_load_si128(reinterpret_cast<const __m128i*>(kIdPositions.of[mask]));
-        _mm_storeu_ps(reinterpret_cast<float*>(to), _mm_permutevar_ps(_mm_loadu_ps(reinterpret_cast<const float*>(ids)), positions));
+        _mm_storeu_ps(reinterpret_cast<float*>(to),
+                      _mm_permutevar_ps(_mm_loadu_ps(reinterpret_cast<const float*>(ids)), positions));
     }
 };
 
@@ -163,7 +181,8 @@ inline V larger(V a, V b)
 }
 
 template <class T, int D, bool Periodic>
-std::int64_t gather(const T* leaf, const std::int32_t* ids, const T* low, const T* high, const T* period, T bound, const PointArrays<T>& to)
+std::int64_t gather(const T* leaf, const std::int32_t* ids, const T* low, const T* high, const T* period, T bound,
+                    const PointArrays<T>& to)
 {
     constexpr int width = kWidest<T> < kLeafPoints ? kWidest<T> : kLeafPoints;
     using L = Lanes<T, width>;
@@ -189,7 +208,8 @@ std::int64_t gather(const T* leaf, const std::int32_t* ids, const T* low, const 
 }
 
 template <class T, int D, bool Periodic>
-std::int64_t filter(const PointArrays<T>& points, std::int64_t count, const T* x, const T* period, T bound, T* squares, std::int32_t* ids)
+std::int64_t filter(const PointArrays<T>& points, std::int64_t count, const T* x, const T* period, T bound, T* squares,
+                    std::int32_t* ids)
 {
     constexpr int width = kWidest<T>;
     using L = Lanes<T, width>;
@@ -285,7 +305,8 @@ inline void copy_numbers(const V* from, std::int64_t count, V* to)
         return;
     }
     // Copies whole blocks; the last one ends where the numbers do and overlaps the block before.
-    for (std::int64_t i = 0; i + width < count; i += width) *reinterpret_cast<Vector*>(to + i) = *reinterpret_cast<const Vector*>(from + i);
+    for (std::int64_t i = 0; i + width < count; i += width)
+        *reinterpret_cast<Vector*>(to + i) = *reinterpret_cast<const Vector*>(from + i);
     *reinterpret_cast<Vector*>(to + count - width) = *reinterpret_cast<const Vector*>(from + count - width);
 }
 
@@ -299,8 +320,12 @@ void copy(const std::int32_t* ids, const T* distances, std::int64_t count, std::
 template <class T>
 constexpr PointKernels<T> kernels_here()
 {
-    return {{{gather<T, 1, false>, gather<T, 1, true>}, {gather<T, 2, false>, gather<T, 2, true>}, {gather<T, 3, false>, gather<T, 3, true>}},
-            {{filter<T, 1, false>, filter<T, 1, true>}, {filter<T, 2, false>, filter<T, 2, true>}, {filter<T, 3, false>, filter<T, 3, true>}},
+    return {{{gather<T, 1, false>, gather<T, 1, true>},
+             {gather<T, 2, false>, gather<T, 2, true>},
+             {gather<T, 3, false>, gather<T, 3, true>}},
+            {{filter<T, 1, false>, filter<T, 1, true>},
+             {filter<T, 2, false>, filter<T, 2, true>},
+             {filter<T, 3, false>, filter<T, 3, true>}},
             sort<T>,
             roots<T>,
             count_up_to<T>,

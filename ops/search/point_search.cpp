@@ -42,7 +42,8 @@ T squared(double radius)
 void require_limit(const char* where, const RadiusLimit& limit)
 {
     if (!(limit.radius > 0) || !std::isfinite(limit.radius) || limit.radius > 1e18) {
-        throw InvalidInput(fmt::format("{}: the radius is {:g}; it must be positive and finite (at most 1e18).", where, limit.radius));
+        throw InvalidInput(
+            fmt::format("{}: the radius is {:g}; it must be positive and finite (at most 1e18).", where, limit.radius));
     }
     if (limit.max_neighbors < 1) {
         throw InvalidInput(fmt::format("{}: max_neighbors is {}; it must be 1 or more.", where, limit.max_neighbors));
@@ -56,12 +57,14 @@ void require_coordinates(const char* where, const char* what, std::span<const T>
         throw InvalidInput(fmt::format("{}: {} have {} dimensions, expected 1 to 3.", where, what, dimensions));
     }
     if (coordinates.size() % dimensions != 0) {
-        throw InvalidInput(fmt::format("{}: {} are {} numbers, no multiple of the {} dimensions.", where, what, coordinates.size(), dimensions));
+        throw InvalidInput(fmt::format("{}: {} are {} numbers, no multiple of the {} dimensions.", where, what,
+                                       coordinates.size(), dimensions));
     }
     if (coordinates.size() / dimensions > static_cast<std::size_t>(kLastId)) {
         throw InvalidInput(std::string(where) + ": more than 2^31 - 1 " + what + " on one rank. Use more ranks.");
     }
-    const auto bad = std::find_if(coordinates.begin(), coordinates.end(), [](T x) { return !(std::abs(x) <= kLargestCoordinate<T>); });
+    const auto bad = std::find_if(coordinates.begin(), coordinates.end(),
+                                  [](T x) { return !(std::abs(x) <= kLargestCoordinate<T>); });
     if (bad == coordinates.end()) return;
     const auto row = (bad - coordinates.begin()) / dimensions;
     throw InvalidInput(fmt::format("{}: row {} of the {} has the coordinate {:g}; all must be finite and at most {:g} "
@@ -91,7 +94,8 @@ struct PointSearch<T>::Impl : PointSearch<T>::Base {
     Period<T, D> period;
     SearchPieces pieces;
 
-    Impl(std::span<const T> points, std::span<const double> lengths, SearchPieces pieces) : original(points.begin(), points.end()), pieces(std::move(pieces))
+    Impl(std::span<const T> points, std::span<const double> lengths, SearchPieces pieces)
+        : original(points.begin(), points.end()), pieces(std::move(pieces))
     {
         period.length.fill(std::numeric_limits<T>::infinity());
         for (std::size_t d = 0; d < lengths.size(); ++d) {
@@ -124,7 +128,8 @@ struct PointSearch<T>::Impl : PointSearch<T>::Base {
         const auto num_queries = static_cast<std::int64_t>(request.queries.size());
         FoundNeighbors<T> found(num_queries, static_cast<std::int64_t>(request.max_neighbors.size()), request.stride);
         const auto num_groups = (num_queries + kGroup - 1) / kGroup;
-        const auto num_pieces = std::clamp<std::int64_t>(num_groups / kMinPiece, 1, std::max<std::int64_t>(1, pieces.most));
+        const auto num_pieces =
+            std::clamp<std::int64_t>(num_groups / kMinPiece, 1, std::max<std::int64_t>(1, pieces.most));
         std::vector<Records<T>> records(num_pieces);
         const auto work = [&](std::int64_t piece) {
             Walk<T, D> walk(tree, num_points(), period, request, found, records[piece]);
@@ -139,7 +144,8 @@ struct PointSearch<T>::Impl : PointSearch<T>::Base {
         return std::move(found).lists();
     }
 
-    NeighborLists<T> knn(std::span<const T> queries, std::int64_t k, std::span<const std::int32_t> excluded, std::span<const T> bounds_squared) const override
+    NeighborLists<T> knn(std::span<const T> queries, std::int64_t k, std::span<const std::int32_t> excluded,
+                         std::span<const T> bounds_squared) const override
     {
         SearchRequest<T, D> request;
         request.excluded = excluded;
@@ -150,7 +156,8 @@ struct PointSearch<T>::Impl : PointSearch<T>::Base {
         return std::move(answer(queries, std::move(request)).front());
     }
 
-    std::vector<NeighborLists<T>> within(std::span<const T> queries, std::span<const RadiusLimit> limits, std::span<const std::int32_t> excluded) const override
+    std::vector<NeighborLists<T>> within(std::span<const T> queries, std::span<const RadiusLimit> limits,
+                                         std::span<const std::int32_t> excluded) const override
     {
         // Lists with a limit and without are searched separately: a search for few points within a large radius must
         // not visit all points there.
@@ -179,15 +186,19 @@ struct PointSearch<T>::Impl : PointSearch<T>::Base {
 };
 
 template <class T>
-PointSearch<T>::PointSearch(std::span<const T> points, int dimensions, std::span<const double> period, SearchPieces pieces)
+PointSearch<T>::PointSearch(std::span<const T> points, int dimensions, std::span<const double> period,
+                            SearchPieces pieces)
 {
     require_coordinates("PointSearch", "points", points, dimensions);
     if (!period.empty() && static_cast<int>(period.size()) != dimensions) {
-        throw InvalidInput(fmt::format("PointSearch: {} periods for points of {} dimensions. Pass one an axis, 0 for an open one.", period.size(), dimensions));
+        throw InvalidInput(
+            fmt::format("PointSearch: {} periods for points of {} dimensions. Pass one an axis, 0 for an open one.",
+                        period.size(), dimensions));
     }
     for (const auto length : period) {
         if (!(length >= 0) || length > kLargestCoordinate<T>) {
-            throw InvalidInput(fmt::format("PointSearch: the period {:g}; it must be positive, or 0 for an open axis.", length));
+            throw InvalidInput(
+                fmt::format("PointSearch: the period {:g}; it must be positive, or 0 for an open axis.", length));
         }
     }
     if (dimensions == 1) impl_ = std::make_unique<const Impl<1>>(points, period, std::move(pieces));
@@ -214,7 +225,8 @@ template <class Rows>
 void require_one_a_query(const char* where, const char* what, const Rows& rows, std::size_t num_queries)
 {
     if (rows.empty() || rows.size() == num_queries) return;
-    throw InvalidInput(fmt::format("{}: {} {} for {} queries. Pass one a query or none.", where, rows.size(), what, num_queries));
+    throw InvalidInput(
+        fmt::format("{}: {} {} for {} queries. Pass one a query or none.", where, rows.size(), what, num_queries));
 }
 
 }  // namespace

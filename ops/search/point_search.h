@@ -55,7 +55,8 @@ public:
     /// @param period  empty, or one length for each axis
     /// @throws InvalidInput for dimensions outside 1 to 3, coordinates that are not finite or larger than 1e18 (1e150
     ///         in double precision), and periods that are negative or not finite
-    PointSearch(std::span<const T> points, int dimensions, std::span<const double> period = {}, SearchPieces pieces = {});
+    PointSearch(std::span<const T> points, int dimensions, std::span<const double> period = {},
+                SearchPieces pieces = {});
     ~PointSearch();
     PointSearch(PointSearch&&) noexcept;
     PointSearch& operator=(PointSearch&&) noexcept;
@@ -68,12 +69,14 @@ public:
     /// @param excluded        empty, or for each query the id of one point that is not a result (its own); -1 for none
     /// @param bounds_squared  empty, or for each query an upper bound of the squared distance
     /// @throws InvalidInput if k < 1, for wrong coordinates, and if sizes do not fit
-    NeighborLists<T> knn(std::span<const T> queries, std::int64_t k, std::span<const std::int32_t> excluded = {}, std::span<const T> bounds_squared = {}) const;
+    NeighborLists<T> knn(std::span<const T> queries, std::int64_t k, std::span<const std::int32_t> excluded = {},
+                         std::span<const T> bounds_squared = {}) const;
 
     /// The points within each of the radii, found in one pass; one list for each radius.
     /// @throws InvalidInput for radii that are not positive and finite, max_neighbors < 1, wrong coordinates, and if
     /// sizes do not fit
-    std::vector<NeighborLists<T>> within(std::span<const T> queries, std::span<const RadiusLimit> limits, std::span<const std::int32_t> excluded = {}) const;
+    std::vector<NeighborLists<T>> within(std::span<const T> queries, std::span<const RadiusLimit> limits,
+                                         std::span<const std::int32_t> excluded = {}) const;
 
 private:
     struct Base;

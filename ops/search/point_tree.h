@@ -40,7 +40,8 @@ struct Wide {
             else
                 bits |= static_cast<unsigned>(_mm_movemask_pd((__m128d)(parts[p] <= bound))) << (p * kLanes);
 #else
-            for (int lane = 0; lane < kLanes; ++lane) bits |= static_cast<unsigned>(parts[p][lane] <= bound) << (p * kLanes + lane);
+            for (int lane = 0; lane < kLanes; ++lane)
+                bits |= static_cast<unsigned>(parts[p][lane] <= bound) << (p * kLanes + lane);
 #endif
         }
         return bits;
@@ -146,7 +147,8 @@ void select_items(std::span<Item<T, D>> items, std::size_t left, int axis)
         const std::size_t num_samples = items.size() > 1000 ? 63 : items.size() > 100 ? 15 : 5;
         for (std::size_t i = 0; i < num_samples; ++i) sample[i] = items[(2 * i + 1) * items.size() / (2 * num_samples)];
         const auto middle = left * num_samples / items.size(), miss = num_samples / 12;
-        const auto position = 2 * left > items.size() ? middle - std::min(middle, miss) : std::min(middle + miss, num_samples - 1);
+        const auto position =
+            2 * left > items.size() ? middle - std::min(middle, miss) : std::min(middle + miss, num_samples - 1);
         std::nth_element(sample.begin(), sample.begin() + position, sample.begin() + num_samples, less);
         const auto pivot = sample[position];
         std::size_t count = 0;
@@ -202,7 +204,8 @@ struct Period {
 /// Squared distances between a box and eight others. Rounding is monotonic, so that they stay lower bounds of the
 /// distances between points in the boxes.
 template <class T, int D>
-inline Wide<T> box_distances(const Box<T, D>& box, const std::array<Wide<T>, D>& low, const std::array<Wide<T>, D>& high, const Period<T, D>& period)
+inline Wide<T> box_distances(const Box<T, D>& box, const std::array<Wide<T>, D>& low,
+                             const std::array<Wide<T>, D>& high, const Period<T, D>& period)
 {
     using Part = typename Wide<T>::Part;
     Wide<T> result;
@@ -223,7 +226,8 @@ inline Wide<T> box_distances(const Box<T, D>& box, const std::array<Wide<T>, D>&
 
 /// Squared distances between a point and eight others; NaN for lanes with NaN coordinates.
 template <class T, int D>
-inline Wide<T> point_distances(const std::array<T, D>& x, const std::array<Wide<T>, D>& points, const Period<T, D>& period)
+inline Wide<T> point_distances(const std::array<T, D>& x, const std::array<Wide<T>, D>& points,
+                               const Period<T, D>& period)
 {
     using Part = typename Wide<T>::Part;
     Wide<T> result;
@@ -270,7 +274,8 @@ struct Tree {
             least[l] = std::numeric_limits<std::int32_t>::max();
             for (int lane = 0; lane < kWidth; ++lane) {
                 const auto i = l * kWidth + lane;
-                for (int d = 0; d < D; ++d) leaves[l].x[d].set(lane, i < n ? ordered[i].x[d] : std::numeric_limits<T>::quiet_NaN());
+                for (int d = 0; d < D; ++d)
+                    leaves[l].x[d].set(lane, i < n ? ordered[i].x[d] : std::numeric_limits<T>::quiet_NaN());
                 leaves[l].ids[lane] = i < n ? ordered[i].id : -1;
                 if (i >= n) continue;
                 boxes[l].add(ordered[i].x);
@@ -291,7 +296,8 @@ struct Tree {
                         nodes[i].low[d].set(lane, box.low[d]);
                         nodes[i].high[d].set(lane, box.high[d]);
                     }
-                    nodes[i].least_id[lane] = child < num_boxes ? least[child] : std::numeric_limits<std::int32_t>::max();
+                    nodes[i].least_id[lane] =
+                        child < num_boxes ? least[child] : std::numeric_limits<std::int32_t>::max();
                     if (child >= num_boxes) continue;
                     above[i].add(box);
                     least_above[i] = std::min(least_above[i], least[child]);

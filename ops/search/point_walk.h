@@ -40,10 +40,11 @@ struct SearchRequest {
 template <class T, int D>
 class Walk {
 public:
-    Walk(const Tree<T, D>& tree, std::int64_t num_points, const Period<T, D>& period, const SearchRequest<T, D>& request, FoundNeighbors<T>& found,
-         Records<T>& records)
-        : tree_(tree), period_(period), request_(request), found_(found), records_(records), wanted_(std::min(request.wanted, num_points)),
-          limited_(request.wanted < num_points), gather_(kernels_.gather[D - 1][period.any]), filter_(kernels_.filter[D - 1][period.any])
+    Walk(const Tree<T, D>& tree, std::int64_t num_points, const Period<T, D>& period,
+         const SearchRequest<T, D>& request, FoundNeighbors<T>& found, Records<T>& records)
+        : tree_(tree), period_(period), request_(request), found_(found), records_(records),
+          wanted_(std::min(request.wanted, num_points)), limited_(request.wanted < num_points),
+          gather_(kernels_.gather[D - 1][period.any]), filter_(kernels_.filter[D - 1][period.any])
     {
         estimated_reach_ = std::pow(static_cast<double>(wanted_ + 1) / kEstimatePoints, 2.0 / D);
     }
@@ -68,7 +69,8 @@ private:
 
     T limit_of(std::int64_t query) const
     {
-        return request_.bounds_squared.empty() ? request_.bound_squared : std::min(request_.bounds_squared[query], request_.bound_squared);
+        return request_.bounds_squared.empty() ? request_.bound_squared
+                                               : std::min(request_.bounds_squared[query], request_.bound_squared);
     }
 
     Box<T, D> box_of_rows(std::span<const std::int64_t> rows) const
@@ -78,15 +80,16 @@ private:
         return box;
     }
 
-    /// Finds the nearest `wanted_` points within an estimate of their distance, which is adapted from group to group. Queries for which the estimate was too
-    /// small are searched again within an upper bound.
+    /// Finds the nearest `wanted_` points within an estimate of their distance, which is adapted from group to group.
+    /// Queries for which the estimate was too small are searched again within an upper bound.
     void search_by_estimate()
     {
         const auto box = box_of_rows(rows_);
         const auto leaf = nearest_leaf(box);
         const auto estimate = static_cast<T>(std::min<double>(estimated_reach_ * scale_of(leaf), kNoBound<T>));
         T farthest = 0;
-        for (const auto row : rows_) farthest = std::max(farthest, std::min(estimate, limit_of(request_.queries[row].id)));
+        for (const auto row : rows_)
+            farthest = std::max(farthest, std::min(estimate, limit_of(request_.queries[row].id)));
         failed_.clear();
         if (estimate > 0 && collect(box, make_key<T>(farthest, kLastId), kMaxLeaves)) {
             gather(box, farthest);
@@ -99,7 +102,9 @@ private:
                     failed_.push_back(row);
                 else
                     answer(query, count);
-                if (is_short || count >= wanted_) estimated_reach_ *= is_short ? 1 + kEstimateStep * (1 - kFailureShare) : 1 - kEstimateStep * kFailureShare;
+                if (is_short || count >= wanted_)
+                    estimated_reach_ *=
+                        is_short ? 1 + kEstimateStep * (1 - kFailureShare) : 1 - kEstimateStep * kFailureShare;
             }
         } else {
             failed_ = rows_;
@@ -108,13 +113,15 @@ private:
         if (!failed_.empty()) search_within_upper_bound(failed_);
     }
 
-    /// Finds the nearest `wanted_` points within an upper bound of their distance: that of the `wanted_`-th nearest point of the nearest leaves.
+    /// Finds the nearest `wanted_` points within an upper bound of their distance: that of the `wanted_`-th nearest
+    /// point of the nearest leaves.
     void search_within_upper_bound(std::span<const std::int64_t> rows)
     {
         const auto box = box_of_rows(rows);
         const auto num_leaves = static_cast<std::int64_t>(tree_.leaves.size());
         const auto num_seed_leaves = std::min(num_leaves, wanted_ / kWidth + 1);
-        const auto first = std::clamp<std::int64_t>(nearest_leaf(box) - num_seed_leaves / 2, 0, num_leaves - num_seed_leaves);
+        const auto first =
+            std::clamp<std::int64_t>(nearest_leaf(box) - num_seed_leaves / 2, 0, num_leaves - num_seed_leaves);
         bounds_.clear();
         Key<T> farthest = 0;
         for (const auto row : rows) {
@@ -156,7 +163,8 @@ private:
         T longest = 0;
         for (int d = 0; d < D; ++d) longest = std::max(longest, box.high[d] - box.low[d]);
         const bool may_split = rows.size() > 1 && longest * longest > request_.bound_squared;
-        if (!collect(box, make_key<T>(request_.bound_squared, kLastId), may_split ? kMaxLeaves : std::numeric_limits<std::int64_t>::max())) {
+        if (!collect(box, make_key<T>(request_.bound_squared, kLastId),
+                     may_split ? kMaxLeaves : std::numeric_limits<std::int64_t>::max())) {
             search_within_bound(rows.first(rows.size() / 2));
             search_within_bound(rows.subspan(rows.size() / 2));
             return;
@@ -251,7 +259,8 @@ private:
             const auto& leaf = tree_.leaves[l];
             for (int d = 0; d < D; ++d) to.x[d] = coordinates_[d].data() + num_points_;
             to.ids = ids_.data() + num_points_;
-            num_points_ += gather_(reinterpret_cast<const T*>(&leaf.x), leaf.ids.data(), box.low.data(), box.high.data(), period_.length.data(), bound, to);
+            num_points_ += gather_(reinterpret_cast<const T*>(&leaf.x), leaf.ids.data(), box.low.data(),
+                                   box.high.data(), period_.length.data(), bound, to);
         }
         for (int i = 0; i < kPointBlock; ++i) coordinates_[0][num_points_ + i] = std::numeric_limits<T>::quiet_NaN();
     }
@@ -261,7 +270,8 @@ private:
         PointArrays<T> from{};
         for (int d = 0; d < D; ++d) from.x[d] = coordinates_[d].data();
         from.ids = ids_.data();
-        return filter_(from, num_points_, query.x.data(), period_.length.data(), bound, squares_.data(), near_ids_.data());
+        return filter_(from, num_points_, query.x.data(), period_.length.data(), bound, squares_.data(),
+                       near_ids_.data());
     }
 
     /// Sorts the points that `filter` has found for a query, and stores the nearest.
@@ -295,7 +305,8 @@ private:
         }
         counts_.assign(request_.max_neighbors.size(), count);
         for (std::size_t list = 0; list < counts_.size(); ++list) {
-            if (!request_.radii_squared.empty()) counts_[list] = kernels_.count_up_to(squares, count, request_.radii_squared[list]);
+            if (!request_.radii_squared.empty())
+                counts_[list] = kernels_.count_up_to(squares, count, request_.radii_squared[list]);
             counts_[list] = std::min(counts_[list], request_.max_neighbors[list]);
         }
         found_.put(query.id, squares, ids, counts_, records_);

@@ -20,7 +20,8 @@ struct ActivationFunction {
 
     std::string_view name;  ///< name, as in `act` of checkpoints
     at::Tensor (*value)(const at::Tensor& x, const at::Tensor& parameter);
-    at::Tensor (*gradient)(const at::Tensor& value_gradient, const at::Tensor& x, const at::Tensor& parameter);  ///< value_gradient * f'(x)
+    at::Tensor (*gradient)(const at::Tensor& value_gradient, const at::Tensor& x,
+                           const at::Tensor& parameter);  ///< value_gradient * f'(x)
     Parameter parameter = Parameter::None;
 };
 

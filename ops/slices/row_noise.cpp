@@ -28,7 +28,9 @@ struct RowDraw::DeviceIds {
             if (copy.map.lock() == map && copy.ids.device() == device) return copy.ids;
         }
         const auto owned = map->owned();
-        return copies.emplace_back(map, at::tensor(at::ArrayRef<std::int64_t>(owned.data(), owned.size()), at::kLong).to(device)).ids;
+        return copies
+            .emplace_back(map, at::tensor(at::ArrayRef<std::int64_t>(owned.data(), owned.size()), at::kLong).to(device))
+            .ids;
     }
 
     struct Copy {
@@ -44,12 +46,14 @@ RowNumbers RowDraw::numbers_of(const std::int64_t* ids) const
 }
 
 template <class T>
-void RowDraw::fill(std::int64_t sample, std::int64_t first, std::int64_t count, std::int64_t width, Strides strides, T* out) const
+void RowDraw::fill(std::int64_t sample, std::int64_t first, std::int64_t count, std::int64_t width, Strides strides,
+                   T* out) const
 {
     const auto rows = numbers_of(ids_.empty() ? nullptr : ids_.data());
     for (std::int64_t t = 0; t < count; ++t) {
         const auto key = rows.key_of(sample, first + t);
-        for (std::int64_t i = 0; i < width; ++i) out[t * strides.row + i * strides.number] = RowNumbers::number<T>(key, i);
+        for (std::int64_t i = 0; i < width; ++i)
+            out[t * strides.row + i * strides.number] = RowNumbers::number<T>(key, i);
     }
 }
 
@@ -76,11 +80,14 @@ RowDraw RowNoise::next_draw(const at::Tensor& rows)
     draw.device_ids_ = device_ids_;
     if (!is_sharded(rows)) return draw;
     const auto& spec = *spec_of(rows);
-    const auto offset = [&](std::int64_t axis) { return axis < 0 ? 0 : spec.axes[axis].offset(spec.device_mesh->coordinate(axis)); };
+    const auto offset = [&](std::int64_t axis) {
+        return axis < 0 ? 0 : spec.axes[axis].offset(spec.device_mesh->coordinate(axis));
+    };
     const auto axis = spec.axis_of_dim(kRowDim);
     draw.first_sample_ = offset(spec.axis_of_dim(kBatchDim));
     draw.first_id_ = offset(axis);
-    if (axis >= 0 && rows_ && rows_->index_map && rows_->axes[axis] == spec.axes[axis] && rows_->index_map->num_owned == local_of(rows).size(kRowDim)) {
+    if (axis >= 0 && rows_ && rows_->index_map && rows_->axes[axis] == spec.axes[axis] &&
+        rows_->index_map->num_owned == local_of(rows).size(kRowDim)) {
         draw.rows_ = rows_;
         draw.ids_ = rows_->index_map->owned();
     }
@@ -90,15 +97,18 @@ RowDraw RowNoise::next_draw(const at::Tensor& rows)
 at::Tensor RowDraw::numbers(at::IntArrayRef sizes, const at::TensorOptions& options) const
 {
     auto values = at::empty(sizes, options.requires_grad(false));
-    const auto batch = sizes[kBatchDim], num_rows = sizes[kRowDim], width = values.numel() / std::max<std::int64_t>(1, batch * num_rows);
+    const auto batch = sizes[kBatchDim], num_rows = sizes[kRowDim],
+               width = values.numel() / std::max<std::int64_t>(1, batch * num_rows);
     const auto fill_all = [&](auto* out) {
         if (values.is_cpu()) {
-            for (std::int64_t b = 0; b < batch; ++b) fill(b, 0, num_rows, width, {.row = width, .number = 1}, out + b * num_rows * width);
+            for (std::int64_t b = 0; b < batch; ++b)
+                fill(b, 0, num_rows, width, {.row = width, .number = 1}, out + b * num_rows * width);
             return;
         }
         const auto ids = ids_.empty() ? at::Tensor() : device_ids_->of(rows_->index_map, values.device());
         on_gpu(values, [&](const auto& executor) {
-            draw_numbers(executor, numbers_of(ids.defined() ? ids.const_data_ptr<std::int64_t>() : nullptr), batch, num_rows, width, out);
+            draw_numbers(executor, numbers_of(ids.defined() ? ids.const_data_ptr<std::int64_t>() : nullptr), batch,
+                         num_rows, width, out);
         });
     };
     if (values.scalar_type() == at::kDouble)
@@ -113,8 +123,12 @@ at::Tensor RowNoise::draw(const at::Tensor& like)
     const auto draw = next_draw(like);
     const auto& local = is_sharded(like) ? local_of(like) : like;
     const auto values =
-        draw.numbers(local.sizes(), local.options().dtype(local.scalar_type() == at::kDouble ? at::kDouble : at::kFloat)).to(local.scalar_type());
-    return is_sharded(like) ? from_local(values, make_spec(spec_of(like)->device_mesh, without_pending(spec_of(like)->axes))) : values;
+        draw.numbers(local.sizes(),
+                     local.options().dtype(local.scalar_type() == at::kDouble ? at::kDouble : at::kFloat))
+            .to(local.scalar_type());
+    return is_sharded(like)
+               ? from_local(values, make_spec(spec_of(like)->device_mesh, without_pending(spec_of(like)->axes)))
+               : values;
 }
 
 }  // namespace meshard

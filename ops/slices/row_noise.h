@@ -26,7 +26,8 @@ public:
     /// Writes `width` numbers in [0, 1) for each of the local rows `first` ... `first + count - 1` of a sample. T:
     /// float or double.
     template <class T>
-    void fill(std::int64_t sample, std::int64_t first, std::int64_t count, std::int64_t width, Strides strides, T* out) const;
+    void fill(std::int64_t sample, std::int64_t first, std::int64_t count, std::int64_t width, Strides strides,
+              T* out) const;
 
     /// All numbers of this rank's rows (B, N, ...), on any device, in float or double.
     at::Tensor numbers(at::IntArrayRef sizes, const at::TensorOptions& options) const;

@@ -13,7 +13,8 @@ bool is_double(const at::Tensor& x)
     return x.scalar_type() == at::kDouble;
 }
 
-SlicedPoints<double> pointers(const at::Tensor& x, const at::Tensor& slices, const at::Tensor& bias, const at::Tensor& log_sums)
+SlicedPoints<double> pointers(const at::Tensor& x, const at::Tensor& slices, const at::Tensor& bias,
+                              const at::Tensor& log_sums)
 {
     return {x.const_data_ptr<double>(),
             slices.const_data_ptr<double>(),
@@ -39,14 +40,14 @@ TileMath tile_math(at::ScalarType type)
     return at::globalContext().allowTF32CuBLAS() ? TileMath::Tf32 : TileMath::Float32;
 }
 
-SlicePoints::SlicePoints(const at::Tensor& x, const at::Tensor& slices, const at::Tensor& bias, const at::Tensor& inverse_temperature, const at::Tensor& noise,
-                         const at::Tensor& log_sums)
-    : x_(is_double(x) ? x.contiguous() : x), slices_(slices.contiguous()), bias_(bias.contiguous()), warmth_(inverse_temperature), noise_(noise),
-      log_sums_(log_sums), has_log_sums_(log_sums.defined())
+SlicePoints::SlicePoints(const at::Tensor& x, const at::Tensor& slices, const at::Tensor& bias,
+                         const at::Tensor& inverse_temperature, const at::Tensor& noise, const at::Tensor& log_sums)
+    : x_(is_double(x) ? x.contiguous() : x), slices_(slices.contiguous()), bias_(bias.contiguous()),
+      warmth_(inverse_temperature), noise_(noise), log_sums_(log_sums), has_log_sums_(log_sums.defined())
 {
     if (has_log_sums_) return;
-    log_sums_ =
-        is_double(x) ? at::empty({x.size(0), slices.size(0)}, slices_.options()) : at::empty({slices.size(0), padded_points(x.size(0))}, slices_.options());
+    log_sums_ = is_double(x) ? at::empty({x.size(0), slices.size(0)}, slices_.options())
+                             : at::empty({slices.size(0), padded_points(x.size(0))}, slices_.options());
 }
 
 TilePoints SlicePoints::tiles() const
@@ -85,12 +86,15 @@ at::Tensor SlicePoints::sums(const at::Tensor& values)
         const auto given = values.contiguous();
         auto chunks = at::empty({num_slice_chunks(x_.size(0)), shape[0], shape[1], shape[2] + 1}, slices_.options());
         by_kernels(x_, [&](const auto& executor) {
-            add_to_slices(executor, pointers(x_, slices_, bias_, log_sums_), given.const_data_ptr<double>(), chunks.mutable_data_ptr<double>());
+            add_to_slices(executor, pointers(x_, slices_, bias_, log_sums_), given.const_data_ptr<double>(),
+                          chunks.mutable_data_ptr<double>());
         });
         return chunks.sum(0);
     }
     auto found = at::empty({shape[0], shape[1], shape[2] + 1}, slices_.options());
-    by_kernels(x_, [&](const auto& executor) { sum_in_slices(executor, tiles(), tile_rows(values), !has_log_sums_, found.mutable_data_ptr<float>()); });
+    by_kernels(x_, [&](const auto& executor) {
+        sum_in_slices(executor, tiles(), tile_rows(values), !has_log_sums_, found.mutable_data_ptr<float>());
+    });
     has_log_sums_ = true;
     return found;
 }
@@ -101,14 +105,16 @@ void SlicePoints::deslice(const at::Tensor& states, at::Tensor& result)
     const auto given = states.contiguous();
     by_kernels(x_, [&](const auto& executor) {
         if (is_double(x_))
-            bring_back_from_slices(executor, pointers(x_, slices_, bias_, log_sums_), given.const_data_ptr<double>(), result.mutable_data_ptr<double>());
+            bring_back_from_slices(executor, pointers(x_, slices_, bias_, log_sums_), given.const_data_ptr<double>(),
+                                   result.mutable_data_ptr<double>());
         else
             deslice_rows(executor, tiles(), given.const_data_ptr<float>(), tile_rows(result));
     });
 }
 
-SlicePoints::Gradients SlicePoints::backward(const at::Tensor& features, const at::Tensor& states, const at::Tensor& sums_gradient,
-                                             const at::Tensor& mixed_gradient, at::Tensor& x_gradient, at::Tensor& features_gradient)
+SlicePoints::Gradients SlicePoints::backward(const at::Tensor& features, const at::Tensor& states,
+                                             const at::Tensor& sums_gradient, const at::Tensor& mixed_gradient,
+                                             at::Tensor& x_gradient, at::Tensor& features_gradient)
 {
     log_sums();
     const auto s = states.contiguous(), g = sums_gradient.contiguous();
@@ -120,8 +126,9 @@ SlicePoints::Gradients SlicePoints::backward(const at::Tensor& features, const a
         auto of_x = at::empty_like(x_), of_features = at::empty_like(x_), means = at::empty_like(log_sums_),
              chunks = at::empty({num_slice_chunks(x_.size(0)), slices_.size(0), slices_.size(1), D + 1}, x_.options());
         by_kernels(x_, [&](const auto& executor) {
-            const SliceGradients<double> of{s.const_data_ptr<double>(),      g.const_data_ptr<double>(),      f.const_data_ptr<double>(),
-                                            m.const_data_ptr<double>(),      of_x.mutable_data_ptr<double>(), of_features.mutable_data_ptr<double>(),
+            const SliceGradients<double> of{s.const_data_ptr<double>(),      g.const_data_ptr<double>(),
+                                            f.const_data_ptr<double>(),      m.const_data_ptr<double>(),
+                                            of_x.mutable_data_ptr<double>(), of_features.mutable_data_ptr<double>(),
                                             means.mutable_data_ptr<double>()};
             slice_gradients(executor, pointers(x_, slices_, bias_, log_sums_), of, chunks.mutable_data_ptr<double>());
         });
@@ -138,7 +145,8 @@ SlicePoints::Gradients SlicePoints::backward(const at::Tensor& features, const a
                                    tile_rows(mixed_gradient),
                                    tile_rows(x_gradient),
                                    tile_rows(features_gradient),
-                                   warmth_.defined() ? gradients.inverse_temperature.mutable_data_ptr<float>() : nullptr};
+                                   warmth_.defined() ? gradients.inverse_temperature.mutable_data_ptr<float>()
+                                                     : nullptr};
             find_slice_gradients(executor, tiles(), of, sum.mutable_data_ptr<float>());
         });
     }
@@ -147,13 +155,15 @@ SlicePoints::Gradients SlicePoints::backward(const at::Tensor& features, const a
     return gradients;
 }
 
-void round_totals(at::ScalarType type, const at::Tensor& states, const at::Tensor& sums, const at::Tensor& state_gradients, at::Tensor& sums_gradient)
+void round_totals(at::ScalarType type, const at::Tensor& states, const at::Tensor& sums,
+                  const at::Tensor& state_gradients, at::Tensor& sums_gradient)
 {
     if (type == at::kDouble || tile_math(type) == TileMath::Float32) return;
     const auto s = states.contiguous(), all = sums.contiguous(), of_states = state_gradients.contiguous();
     by_kernels(s, [&](const auto& executor) {
-        round_totals(executor, tile_math(type), s.const_data_ptr<float>(), all.const_data_ptr<float>(), of_states.const_data_ptr<float>(),
-                     sums_gradient.mutable_data_ptr<float>(), s.numel() / s.size(-1), static_cast<int>(s.size(-1)));
+        round_totals(executor, tile_math(type), s.const_data_ptr<float>(), all.const_data_ptr<float>(),
+                     of_states.const_data_ptr<float>(), sums_gradient.mutable_data_ptr<float>(), s.numel() / s.size(-1),
+                     static_cast<int>(s.size(-1)));
     });
 }
 

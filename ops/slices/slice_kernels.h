@@ -18,11 +18,13 @@ class SlicePoints {
 public:
     /// @param x        (n, H D), projected points; rows may be strided
     /// @param slices   (H, S, D), temperature included, of float or double  @param bias  (H, S)
-    /// @param inverse_temperature   (H, padded_points(n)) of float: inverse temperatures of the points, factors of their logits;
+    /// @param inverse_temperature   (H, padded_points(n)) of float: inverse temperatures of the points, factors of
+    /// their logits;
     ///                 undefined: 1. Not for double
     /// @param noise    (n, H, S) of float, added to the logits before that; may be undefined, too
     /// @param log_sums   those of another object with the same points; undefined: computed when they are needed
-    SlicePoints(const at::Tensor& x, const at::Tensor& slices, const at::Tensor& bias, const at::Tensor& inverse_temperature = {}, const at::Tensor& noise = {},
+    SlicePoints(const at::Tensor& x, const at::Tensor& slices, const at::Tensor& bias,
+                const at::Tensor& inverse_temperature = {}, const at::Tensor& noise = {},
                 const at::Tensor& log_sums = {});
 
     /// Sums of weighted values, then of weights: (n, H D) to (H, S, D + 1), of the type of `slices`.
@@ -43,8 +45,8 @@ public:
     /// @param sums_gradient    (H, S, D + 1), gradient of the result of `sums`
     /// @param mixed_gradient   (n, H D), gradient of the result of `deslice`
     /// @param x_gradient, features_gradient   (n, H D), results; rows may be strided
-    Gradients backward(const at::Tensor& features, const at::Tensor& states, const at::Tensor& sums_gradient, const at::Tensor& mixed_gradient,
-                       at::Tensor& x_gradient, at::Tensor& features_gradient);
+    Gradients backward(const at::Tensor& features, const at::Tensor& states, const at::Tensor& sums_gradient,
+                       const at::Tensor& mixed_gradient, at::Tensor& x_gradient, at::Tensor& features_gradient);
 
     /// Logarithms of the sums of exponentials, for another object with the same points.
     const at::Tensor& log_sums();
@@ -62,6 +64,7 @@ TileMath tile_math(at::ScalarType type);
 /// Corrects the last column of `sums_gradient` (H, S, D + 1), in place, for the rounding of states and sums' gradients
 /// in products (tile_kernels.h).
 /// @param sums, state_gradients   (H, S, D + 1) and (H, S, D), over all points
-void round_totals(at::ScalarType type, const at::Tensor& states, const at::Tensor& sums, const at::Tensor& state_gradients, at::Tensor& sums_gradient);
+void round_totals(at::ScalarType type, const at::Tensor& states, const at::Tensor& sums,
+                  const at::Tensor& state_gradients, at::Tensor& sums_gradient);
 
 }  // namespace meshard

@@ -59,7 +59,8 @@ void sum_over_rows(at::Tensor& buffer, const SpecPtr& rows)
 {
     if (!rows) return;
     for (std::size_t a = 0; a < rows->axes.size(); ++a) {
-        if (rows->axes[a].is_shard() && rows->axes[a].placement.dim == 1) rows->device_mesh->group(a).all_reduce(buffer);
+        if (rows->axes[a].is_shard() && rows->axes[a].placement.dim == 1)
+            rows->device_mesh->group(a).all_reduce(buffer);
     }
 }
 
@@ -67,14 +68,16 @@ std::vector<const RankGroup*> row_groups(const SpecPtr& rows)
 {
     std::vector<const RankGroup*> groups;
     for (std::size_t a = 0; rows && a < rows->axes.size(); ++a) {
-        if (rows->axes[a].is_shard() && rows->axes[a].placement.dim == 1) groups.push_back(&rows->device_mesh->group(static_cast<std::int64_t>(a)));
+        if (rows->axes[a].is_shard() && rows->axes[a].placement.dim == 1)
+            groups.push_back(&rows->device_mesh->group(static_cast<std::int64_t>(a)));
     }
     return groups;
 }
 
 void refuse_second_derivative(const char* where)
 {
-    if (at::GradMode::is_enabled()) throw InvalidInput(std::string(where) + ": has no second derivative. Call backward without create_graph.");
+    if (at::GradMode::is_enabled())
+        throw InvalidInput(std::string(where) + ": has no second derivative. Call backward without create_graph.");
 }
 
 }  // namespace meshard

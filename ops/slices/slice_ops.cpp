@@ -53,8 +53,10 @@ SpecPtr with_rows_cut(const char* where, const SpecPtr& spec, std::int64_t num_r
     for (auto& axis : axes) {
         if (!axis.is_shard() || axis.placement.dim != 3) continue;
         auto extents = *axis.extents;
-        if (rows_are_cut || std::count(extents.begin(), extents.end(), 0) + 1 != static_cast<std::ptrdiff_t>(extents.size())) {
-            throw InvalidInput(std::string(where) + ": the slices are cut (" + to_string(*spec) + "). Cut rows, batches or heads.");
+        if (rows_are_cut ||
+            std::count(extents.begin(), extents.end(), 0) + 1 != static_cast<std::ptrdiff_t>(extents.size())) {
+            throw InvalidInput(std::string(where) + ": the slices are cut (" + to_string(*spec) +
+                               "). Cut rows, batches or heads.");
         }
         for (auto& extent : extents) extent = extent > 0 ? num_rows : 0;
         axis = {Shard(1), std::make_shared<const Extents>(std::move(extents)), 1};
@@ -92,23 +94,28 @@ SpecPtr row_spec(const char* where, const at::Tensor& first, const at::Tensor& s
 }
 
 struct SliceTokens : torch::autograd::Function<SliceTokens> {
-    static at::Tensor forward(AutogradContext* context, const at::Tensor& weights, const at::Tensor& features, double epsilon)
+    static at::Tensor forward(AutogradContext* context, const at::Tensor& weights, const at::Tensor& features,
+                              double epsilon)
     {
         const NoAutocast no_autocast;
         const auto rows = row_spec("slice_tokens", weights, features);
         const auto type = common_sum_type(weights, features);
-        const auto w = local_in(weights, rows).to(type), f = local_in(features, rows).to(type);  // (B, N, H, S), (B, N, H, D)
+        const auto w = local_in(weights, rows).to(type),
+                   f = local_in(features, rows).to(type);  // (B, N, H, S), (B, N, H, D)
         const auto num_features = f.size(3);
 
         // Sums of weighted features and of weights share one buffer, for one all-reduce.
         auto buffer = at::empty({w.size(0), w.size(2), w.size(3), num_features + 1}, f.options().dtype(type));
         if (exactly(f)) {
             const auto groups = row_groups(rows);
-            buffer.narrow(3, 0, num_features).copy_(exact_product(heads_first(w).transpose(2, 3), heads_first(f), weights.size(1), groups));
-            buffer.select(3, num_features).copy_(exact_sum(w.to(type), {1}, false, std::max<std::int64_t>(1, weights.size(1)), groups));
+            buffer.narrow(3, 0, num_features)
+                .copy_(exact_product(heads_first(w).transpose(2, 3), heads_first(f), weights.size(1), groups));
+            buffer.select(3, num_features)
+                .copy_(exact_sum(w.to(type), {1}, false, std::max<std::int64_t>(1, weights.size(1)), groups));
         } else {
-            buffer.narrow(3, 0, num_features).copy_(at::matmul(heads_first(w).transpose(2, 3), heads_first(f)));  // (B, H, S, D)
-            buffer.select(3, num_features).copy_(at::sum(w, {1}, false, type));                                   // (B, H, S)
+            buffer.narrow(3, 0, num_features)
+                .copy_(at::matmul(heads_first(w).transpose(2, 3), heads_first(f)));  // (B, H, S, D)
+            buffer.select(3, num_features).copy_(at::sum(w, {1}, false, type));      // (B, H, S)
             sum_over_rows(buffer, rows);
         }
 
@@ -126,7 +133,8 @@ struct SliceTokens : torch::autograd::Function<SliceTokens> {
         const auto &weights = saved[0], &features = saved[1], &tokens = saved[2], &norm = saved[3];
         const NoAutocast no_autocast;
         const auto rows = row_spec("slice_tokens", weights, features);
-        const auto w = local_in(weights, rows).to(tokens.scalar_type()), f = local_in(features, rows).to(tokens.scalar_type());
+        const auto w = local_in(weights, rows).to(tokens.scalar_type()),
+                   f = local_in(features, rows).to(tokens.scalar_type());
         const auto spec = rows ? token_spec(*rows) : nullptr;
         reduce_partials(gradients);
         const auto gradient = local_in(gradients[0], spec).to(tokens.scalar_type());
@@ -140,7 +148,9 @@ struct SliceTokens : torch::autograd::Function<SliceTokens> {
             weights_gradient = wrapped(heads_first(weights_gradient).to(weights.scalar_type()), rows);  // (B, N, H, S)
         }
         if (context->needs_input_grad(1))
-            features_gradient = wrapped(heads_first(product_by_row(heads_first(w), sums_gradient)).to(features.scalar_type()), rows);  // (B, N, H, D)
+            features_gradient =
+                wrapped(heads_first(product_by_row(heads_first(w), sums_gradient)).to(features.scalar_type()),
+                        rows);  // (B, N, H, D)
         return {weights_gradient, features_gradient, at::Tensor()};
     }
 };
@@ -172,11 +182,13 @@ struct DesliceTokens : torch::autograd::Function<DesliceTokens> {
 
         at::Tensor weights_gradient, tokens_gradient;
         if (context->needs_input_grad(0)) {
-            weights_gradient = wrapped(heads_first(product_by_row(heads_first(gradient), t.transpose(2, 3))).to(saved[0].scalar_type()), rows);
+            weights_gradient = wrapped(
+                heads_first(product_by_row(heads_first(gradient), t.transpose(2, 3))).to(saved[0].scalar_type()), rows);
         }
         if (context->needs_input_grad(1)) {
             const auto by_slice = heads_first(w).transpose(2, 3), by_row = heads_first(gradient);
-            auto sums = exactly(w) ? exact_product(by_slice, by_row, saved[0].size(1), row_groups(rows)) : at::matmul(by_slice, by_row).contiguous();
+            auto sums = exactly(w) ? exact_product(by_slice, by_row, saved[0].size(1), row_groups(rows))
+                                   : at::matmul(by_slice, by_row).contiguous();
             if (!exactly(w)) sum_over_rows(sums, rows);  // (B, H, S, D)
             tokens_gradient = wrapped(sums.to(saved[1].scalar_type()), spec);
         }
@@ -188,7 +200,8 @@ struct DesliceTokens : torch::autograd::Function<DesliceTokens> {
 
 at::Tensor slice_tokens(const at::Tensor& weights, const at::Tensor& features, double epsilon)
 {
-    const bool fit = weights.dim() == 4 && features.dim() == 4 && weights.sizes().slice(0, 3) == features.sizes().slice(0, 3);
+    const bool fit =
+        weights.dim() == 4 && features.dim() == 4 && weights.sizes().slice(0, 3) == features.sizes().slice(0, 3);
     if (!fit) {
         throw InvalidInput("slice_tokens: weights " + shape_text(weights) + " and features " + shape_text(features) +
                            ", expected (B, N, H, S) and (B, N, H, D) with the same B, N and H.");
@@ -198,8 +211,8 @@ at::Tensor slice_tokens(const at::Tensor& weights, const at::Tensor& features, d
 
 at::Tensor deslice_tokens(const at::Tensor& weights, const at::Tensor& tokens)
 {
-    const bool fit =
-        weights.dim() == 4 && tokens.dim() == 4 && weights.size(0) == tokens.size(0) && weights.size(2) == tokens.size(1) && weights.size(3) == tokens.size(2);
+    const bool fit = weights.dim() == 4 && tokens.dim() == 4 && weights.size(0) == tokens.size(0) &&
+                     weights.size(2) == tokens.size(1) && weights.size(3) == tokens.size(2);
     if (!fit) {
         throw InvalidInput("deslice_tokens: weights " + shape_text(weights) + " and tokens " + shape_text(tokens) +
                            ", expected (B, N, H, S) and (B, H, S, D) with the same B, H and S.");

@@ -21,7 +21,8 @@ at::Tensor slice_tokens(const at::Tensor& weights, const at::Tensor& features, d
 
 /// Distributes slice tokens to the points: y[b, n, h, :] = sum_s weights[b, n, h, s] * tokens[b, h, s, :].
 ///
-/// No communication forward. Backward sums the tokens' gradient over all ranks in one all-reduce of B * H * S * D numbers.
+/// No communication forward. Backward sums the tokens' gradient over all ranks in one all-reduce of B * H * S * D
+/// numbers.
 ///
 /// @param weights    (B, N, H, S)
 /// @param tokens     (B, H, S, D), equal on every rank

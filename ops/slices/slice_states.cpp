@@ -9,8 +9,8 @@
 
 namespace meshard {
 
-SliceStates::SliceStates(const at::Tensor& sums, at::ScalarType type, double epsilon, const AttendFunction& attend, const std::vector<at::Tensor>& weights,
-                         SpecPtr rows, bool record)
+SliceStates::SliceStates(const at::Tensor& sums, at::ScalarType type, double epsilon, const AttendFunction& attend,
+                         const std::vector<at::Tensor>& weights, SpecPtr rows, bool record)
     : rows_(std::move(rows)), type_(type)
 {
     auto buffer = sums.to(sum_type(type));
@@ -23,7 +23,8 @@ SliceStates::SliceStates(const at::Tensor& sums, at::ScalarType type, double eps
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const at::AutoGradMode recording(record);
     tokens_.set_requires_grad(record);
-    for (const auto& weight : weights) weights_.push_back(weight.detach().set_requires_grad(record && weight.requires_grad()));
+    for (const auto& weight : weights)
+        weights_.push_back(weight.detach().set_requires_grad(record && weight.requires_grad()));
     recorded_ = attend(tokens_, weights_);
     states_ = recorded_.detach().contiguous();
 }
@@ -43,7 +44,8 @@ SliceStates::Gradients SliceStates::backward(const at::Tensor& states_gradient) 
     for (const auto& weight : weights_) {
         if (weight.requires_grad()) wanted.push_back(weight);
     }
-    const auto found = torch::autograd::grad({recorded_}, wanted, {buffer.to(type_)}, /*retain_graph=*/true, /*create_graph=*/false, /*allow_unused=*/true);
+    const auto found = torch::autograd::grad({recorded_}, wanted, {buffer.to(type_)}, /*retain_graph=*/true,
+                                             /*create_graph=*/false, /*allow_unused=*/true);
 
     Gradients gradients;
     gradients.states = buffer.to(type_);
@@ -51,7 +53,8 @@ SliceStates::Gradients SliceStates::backward(const at::Tensor& states_gradient) 
     const auto features = tokens_gradient.div(norm_);
     gradients.sums = at::cat({features, features.mul(tokens_.detach()).sum(-1, true).neg()}, -1).to(type_).contiguous();
     std::size_t next = 1;
-    for (const auto& weight : weights_) gradients.weights.push_back(weight.requires_grad() ? found[next++] : at::Tensor());
+    for (const auto& weight : weights_)
+        gradients.weights.push_back(weight.requires_grad() ? found[next++] : at::Tensor());
     return gradients;
 }
 

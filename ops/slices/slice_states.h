@@ -10,7 +10,8 @@
 
 namespace meshard {
 
-/// Attention among the slices of a layer: a differentiable function of tokens (B, H, S, D) and of its own weights that returns states of the same shape.
+/// Attention among the slices of a layer: a differentiable function of tokens (B, H, S, D) and of its own weights that
+/// returns states of the same shape.
 using AttendFunction = std::function<at::Tensor(const at::Tensor& tokens, const std::vector<at::Tensor>& weights)>;
 
 /// The slices of one layer in forward: their tokens, means over all points (`slice_tokens`), and their states after
@@ -23,8 +24,8 @@ public:
     /// @param weights   weights of `attend`, plain
     /// @param rows      layout of the points; null for plain ones
     /// @param record    keep what `backward` needs
-    SliceStates(const at::Tensor& sums, at::ScalarType type, double epsilon, const AttendFunction& attend, const std::vector<at::Tensor>& weights, SpecPtr rows,
-                bool record);
+    SliceStates(const at::Tensor& sums, at::ScalarType type, double epsilon, const AttendFunction& attend,
+                const std::vector<at::Tensor>& weights, SpecPtr rows, bool record);
 
     const at::Tensor& states() const { return states_; }  ///< (B, H, S, D), without history
 

@@ -29,22 +29,28 @@ constexpr std::int64_t kQueriesAThread = 256;  // the smallest share of the work
 /// The error message about a tensor that must have rows of three; empty if it is valid.
 std::string error_of_rows(const char* what, const at::Tensor& tensor, bool of_numbers)
 {
-    const bool fits = of_numbers ? tensor.is_floating_point() : tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt;
+    const bool fits =
+        of_numbers ? tensor.is_floating_point() : tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt;
     if (tensor.dim() == 2 && tensor.size(1) == 3 && fits) return {};
-    return fmt::format("{}: the {} are a tensor of type {} with {} dimensions{}; expected (n, 3) of {}", kWhere, what, c10::toString(tensor.scalar_type()),
-                       tensor.dim(), tensor.dim() == 2 ? fmt::format(" and {} columns", tensor.size(1)) : "",
+    return fmt::format("{}: the {} are a tensor of type {} with {} dimensions{}; expected (n, 3) of {}", kWhere, what,
+                       c10::toString(tensor.scalar_type()), tensor.dim(),
+                       tensor.dim() == 2 ? fmt::format(" and {} columns", tensor.size(1)) : "",
                        of_numbers ? "a floating type." : "int64 or int32.");
 }
 
 /// Throws on all ranks if ranks differ in arguments on which later messages depend. Collective.
-void require_same_call(const SurfaceDistanceOptions& options, bool queries_need_gradient, bool vertices_need_gradient, const RankGroup& group)
+void require_same_call(const SurfaceDistanceOptions& options, bool queries_need_gradient, bool vertices_need_gradient,
+                       const RankGroup& group)
 {
-    const std::vector<std::int64_t> mine{static_cast<std::int64_t>(options.sign), std::bit_cast<std::int64_t>(options.max_distance), queries_need_gradient,
+    const std::vector<std::int64_t> mine{static_cast<std::int64_t>(options.sign),
+                                         std::bit_cast<std::int64_t>(options.max_distance), queries_need_gradient,
                                          vertices_need_gradient};
     const auto all = group.all_gather_integers(mine);
     if (std::all_of(all.begin(), all.end(), [&](const auto& rank) { return rank == all[0]; })) return;
-    throw InvalidInput(std::string(kWhere) + ": ranks pass different arguments. Call it with the same options on every rank, and with tensors " +
-                       "all or none of which need gradients.");
+    throw InvalidInput(
+        std::string(kWhere) +
+        ": ranks pass different arguments. Call it with the same options on every rank, and with tensors " +
+        "all or none of which need gradients.");
 }
 
 /// All rows of a tensor of the surface, gathered and sorted by id. Differentiable.
@@ -96,25 +102,27 @@ Found find_nearest(const TriangleSurface& surface, const at::Tensor& queries, co
     const auto* from = queries.const_data_ptr<double>();
     at::parallel_for(0, m, kQueriesAThread, [&](std::int64_t begin, std::int64_t end) {
         for (auto i = begin; i < end; ++i) {
-            set_result(
-                found, i,
-                nearest_on_surface(surface, search, winding ? &*winding : nullptr, {from[3 * i], from[3 * i + 1], from[3 * i + 2]}, options.max_distance));
+            set_result(found, i,
+                       nearest_on_surface(surface, search, winding ? &*winding : nullptr,
+                                          {from[3 * i], from[3 * i + 1], from[3 * i + 2]}, options.max_distance));
         }
     });
     return found;
 }
 
 /// `find_nearest` for a surface that is cut among the ranks.
-Found find_in_parts(const at::Tensor& vertices, const CutRows& vertex_rows, const CutRows& face_rows, const at::Tensor& queries, double max_distance)
+Found find_in_parts(const at::Tensor& vertices, const CutRows& vertex_rows, const CutRows& face_rows,
+                    const at::Tensor& queries, double max_distance)
 {
     const auto group = face_rows.group();
     SurfacePart part{face_rows.ids(), values_of<std::int64_t>(face_rows.own), {}};
-    const auto wrong =
-        std::find_if(part.corner_ids.begin(), part.corner_ids.end(), [&](auto vertex) { return vertex < 0 || vertex >= vertex_rows.num_global; });
+    const auto wrong = std::find_if(part.corner_ids.begin(), part.corner_ids.end(),
+                                    [&](auto vertex) { return vertex < 0 || vertex >= vertex_rows.num_global; });
     std::string error;
     if (face_rows.num_global == 0) error = std::string(kWhere) + ": the surface has no triangles. Pass one or more.";
     if (wrong != part.corner_ids.end()) {
-        error = fmt::format("{}: a face of the surface has vertex {}; there are vertices 0 to {}.", kWhere, *wrong, vertex_rows.num_global - 1);
+        error = fmt::format("{}: a face of the surface has vertex {}; there are vertices 0 to {}.", kWhere, *wrong,
+                            vertex_rows.num_global - 1);
     }
     throw_together(error, group);
     part.corners = values_of<double>(gather_rows(vertices.detach(), at::tensor(part.corner_ids, at::kLong)));
@@ -131,7 +139,8 @@ Found find_in_parts(const at::Tensor& vertices, const CutRows& vertex_rows, cons
 /// The distances with gradients in queries and vertices. The nearest point moves with the triangle; a move within the
 /// triangle does not change the distance (to first order).
 /// @param corners   (M, corner, 3), the nearest triangles' vertices with their history
-at::Tensor with_gradient(const at::Tensor& distances, const Found& found, const at::Tensor& queries, const at::Tensor& corners)
+at::Tensor with_gradient(const at::Tensor& distances, const Found& found, const at::Tensor& queries,
+                         const at::Tensor& corners)
 {
     const auto directions = found.directions.nan_to_num(0.0).to(distances.scalar_type());
     auto change = (directions * (queries - queries.detach())).sum(1);
@@ -144,18 +153,24 @@ at::Tensor with_gradient(const at::Tensor& distances, const Found& found, const 
 
 }  // namespace
 
-SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& faces, const at::Tensor& queries, const SurfaceDistanceOptions& options)
+SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& faces, const at::Tensor& queries,
+                                const SurfaceDistanceOptions& options)
 {
     const auto vertex_rows = cut_rows_of(kWhere, "vertices", vertices), face_rows = cut_rows_of(kWhere, "faces", faces);
     const auto query_rows = cut_rows_of(kWhere, "queries", queries);
     // Arguments are checked together by the ranks that hold different rows.
-    const auto group = query_rows.is_cut() ? query_rows.group() : vertex_rows.is_cut() ? vertex_rows.group() : face_rows.group();
+    const auto group = query_rows.is_cut()    ? query_rows.group()
+                       : vertex_rows.is_cut() ? vertex_rows.group()
+                                              : face_rows.group();
     const auto own = query_rows.own.detach().to(at::kCPU, at::kDouble).contiguous();
-    const bool with_gradients = at::GradMode::is_enabled() && (query_rows.own.requires_grad() || vertices.requires_grad());
+    const bool with_gradients =
+        at::GradMode::is_enabled() && (query_rows.own.requires_grad() || vertices.requires_grad());
     // If faces and queries are cut among the same ranks, no rank needs the whole surface.
-    const bool in_parts = has_surface_search() && options.sign == SurfaceSign::PseudoNormal && face_rows.is_cut() && query_rows.is_cut() &&
-                          face_rows.axis == query_rows.axis && face_rows.layout->device_mesh == query_rows.layout->device_mesh &&
-                          (!vertex_rows.is_cut() || (vertex_rows.axis == face_rows.axis && vertex_rows.layout->device_mesh == face_rows.layout->device_mesh));
+    const bool in_parts = has_surface_search() && options.sign == SurfaceSign::PseudoNormal && face_rows.is_cut() &&
+                          query_rows.is_cut() && face_rows.axis == query_rows.axis &&
+                          face_rows.layout->device_mesh == query_rows.layout->device_mesh &&
+                          (!vertex_rows.is_cut() || (vertex_rows.axis == face_rows.axis &&
+                                                     vertex_rows.layout->device_mesh == face_rows.layout->device_mesh));
     auto error = error_of_rows("vertices", vertices, true);
     if (error.empty()) error = error_of_rows("faces", faces, false);
     if (error.empty()) error = error_of_rows("queries", queries, true);
@@ -165,7 +180,8 @@ SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& fa
         error = std::string(kWhere) + ": a query has a coordinate that is not finite, or beyond 1e18.";
     }
     throw_together(error, group);
-    require_same_call(options, with_gradients && query_rows.own.requires_grad(), with_gradients && vertices.requires_grad(), group);
+    require_same_call(options, with_gradients && query_rows.own.requires_grad(),
+                      with_gradients && vertices.requires_grad(), group);
 
     at::Tensor all_vertices;  // if every rank has them
     Found found;
@@ -194,7 +210,9 @@ SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& fa
             // Queries differ from rank to rank, vertices do not.
             source = rows_with_ghosts(vertex_rows.own, nullptr, query_rows.group());
         const auto wanted = found.corners.view({-1});
-        const auto corners = vertices.requires_grad() ? (in_parts ? gather_rows(source, wanted) : take_rows(source, wanted)).view({-1, 3, 3}) : at::empty({0});
+        const auto corners = vertices.requires_grad()
+                                 ? (in_parts ? gather_rows(source, wanted) : take_rows(source, wanted)).view({-1, 3, 3})
+                                 : at::empty({0});
         for (auto* tensor : {&found.directions, &found.weights}) *tensor = tensor->to(device);
         distances = with_gradient(distances, found, query_rows.own, corners.to(device));
     }

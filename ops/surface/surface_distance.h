@@ -42,6 +42,7 @@ struct SurfaceDistance {
 /// @throws InvalidInput on every rank: wrong shapes and types, arguments in which ranks differ, a vertex that does not
 ///         exist, coordinates that are not finite, max_distance that is not positive, or a program that was built
 ///         without Embree
-SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& faces, const at::Tensor& queries, const SurfaceDistanceOptions& options = {});
+SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& faces, const at::Tensor& queries,
+                                const SurfaceDistanceOptions& options = {});
 
 }  // namespace meshard

@@ -19,7 +19,7 @@ struct SurfaceNearest {
 };
 
 /// The sign is computed from the winding number if it is given, else from pseudonormals.
-SurfaceNearest nearest_on_surface(const TriangleSurface& surface, const SurfaceSearch& search, const WindingNumber* winding, const Vector3& query,
-                                  double max_distance);
+SurfaceNearest nearest_on_surface(const TriangleSurface& surface, const SurfaceSearch& search,
+                                  const WindingNumber* winding, const Vector3& query, double max_distance);
 
 }  // namespace meshard

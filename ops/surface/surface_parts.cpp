@@ -25,7 +25,8 @@ constexpr double kSlack = 1 + 1e-12;          // covers the rounding of roots an
 
 /// Sends `rows[r]`, with `width` numbers in a row, to rank r; returns the rows received from each rank.
 template <class T>
-std::vector<std::vector<T>> exchanged(const std::vector<std::vector<T>>& rows, std::int64_t width, const RankGroup& group)
+std::vector<std::vector<T>> exchanged(const std::vector<std::vector<T>>& rows, std::int64_t width,
+                                      const RankGroup& group)
 {
     std::vector<std::int64_t> send, receive;
     std::vector<T> all;
@@ -34,7 +35,8 @@ std::vector<std::vector<T>> exchanged(const std::vector<std::vector<T>>& rows, s
         all.insert(all.end(), some.begin(), some.end());
     }
     for (const auto& rank : group.all_gather_integers(send)) receive.push_back(rank[group.rank()]);
-    const auto received = group.all_to_all_rows(at::tensor(all, c10::CppTypeToScalarType<T>::value).view({-1, width}), send, receive);
+    const auto received =
+        group.all_to_all_rows(at::tensor(all, c10::CppTypeToScalarType<T>::value).view({-1, width}), send, receive);
     std::vector<std::vector<T>> result;
     const auto* at = received.template const_data_ptr<T>();
     for (const auto count : receive) {
@@ -66,7 +68,8 @@ std::unordered_map<std::int64_t, std::vector<int>> ranks_at_corners(const Surfac
 {
     const auto size = static_cast<std::size_t>(group.size());
     std::vector<std::int64_t> keys;
-    for (std::size_t c = 0; c < part.corner_ids.size(); ++c) keys.push_back(key_of(corner_of(part, static_cast<std::int64_t>(c / 3), static_cast<int>(c % 3))));
+    for (std::size_t c = 0; c < part.corner_ids.size(); ++c)
+        keys.push_back(key_of(corner_of(part, static_cast<std::int64_t>(c / 3), static_cast<int>(c % 3))));
     std::sort(keys.begin(), keys.end());
     keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
     // Each key is assigned to one rank, to which all ranks with that key send it.
@@ -79,7 +82,8 @@ std::unordered_map<std::int64_t, std::vector<int>> ranks_at_corners(const Surfac
     }
     std::sort(entries.begin(), entries.end());
     for (auto begin = entries.begin(); begin != entries.end();) {
-        const auto end = std::find_if(begin, entries.end(), [&](const auto& entry) { return entry.first != begin->first; });
+        const auto end =
+            std::find_if(begin, entries.end(), [&](const auto& entry) { return entry.first != begin->first; });
         for (auto one = begin; one != end; ++one) {
             for (auto other = begin; other != end; ++other) {
                 if (one != other) answers[one->second].insert(answers[one->second].end(), {one->first, other->second});
@@ -180,9 +184,12 @@ void add_boxes(const SurfacePart& part, std::span<std::int32_t> faces, int count
     }
     int axis = 0;
     for (int d = 1; d < 3; ++d) axis = box.high[d] - box.low[d] > box.high[axis] - box.low[axis] ? d : axis;
-    const auto middle = [&](std::int32_t f) { return part.corners[9 * f + axis] + part.corners[9 * f + 3 + axis] + part.corners[9 * f + 6 + axis]; };
+    const auto middle = [&](std::int32_t f) {
+        return part.corners[9 * f + axis] + part.corners[9 * f + 3 + axis] + part.corners[9 * f + 6 + axis];
+    };
     const auto half = faces.size() / 2;
-    std::nth_element(faces.begin(), faces.begin() + static_cast<std::ptrdiff_t>(half), faces.end(), [&](auto a, auto b) { return middle(a) < middle(b); });
+    std::nth_element(faces.begin(), faces.begin() + static_cast<std::ptrdiff_t>(half), faces.end(),
+                     [&](auto a, auto b) { return middle(a) < middle(b); });
     add_boxes(part, faces.first(half), count / 2, boxes);
     add_boxes(part, faces.subspan(half), count - count / 2, boxes);
 }
@@ -244,7 +251,8 @@ SurfaceNearest unpacked(const double* numbers, const std::int64_t* ids)
 
 }  // namespace
 
-std::vector<SurfaceNearest> nearest_among_parts(SurfacePart part, const std::vector<double>& queries, double max_distance, const RankGroup& group)
+std::vector<SurfaceNearest> nearest_among_parts(SurfacePart part, const std::vector<double>& queries,
+                                                double max_distance, const RankGroup& group)
 {
     const auto boxes = published_boxes(part, group);
     LocalSurface local;
@@ -257,7 +265,8 @@ std::vector<SurfaceNearest> nearest_among_parts(SurfacePart part, const std::vec
         const Vector3 query{queries[3 * i], queries[3 * i + 1], queries[3 * i + 2]};
         found[i] = local.nearest(query, max_distance, &bounds[i]);
         for (const auto& rank : boxes) {
-            for (const auto& box : rank) bounds[i] = std::min(bounds[i], std::sqrt(distance_range(box, query, {}).most) * kSlack);
+            for (const auto& box : rank)
+                bounds[i] = std::min(bounds[i], std::sqrt(distance_range(box, query, {}).most) * kSlack);
         }
     });
     std::vector<std::vector<double>> questions(group.size());
@@ -265,9 +274,12 @@ std::vector<SurfaceNearest> nearest_among_parts(SurfacePart part, const std::vec
     for (std::int64_t i = 0; i < num_queries; ++i) {
         const Vector3 query{queries[3 * i], queries[3 * i + 1], queries[3 * i + 2]};
         for (int r = 0; r < group.size(); ++r) {
-            const auto is_reached = [&](const PointBox& box) { return std::sqrt(distance_range(box, query, {}).least) <= bounds[i] * kSlack; };
+            const auto is_reached = [&](const PointBox& box) {
+                return std::sqrt(distance_range(box, query, {}).least) <= bounds[i] * kSlack;
+            };
             if (r == group.rank() || std::none_of(boxes[r].begin(), boxes[r].end(), is_reached)) continue;
-            questions[r].insert(questions[r].end(), {query[0], query[1], query[2], std::min(bounds[i] * kSlack, 1e300)});
+            questions[r].insert(questions[r].end(),
+                                {query[0], query[1], query[2], std::min(bounds[i] * kSlack, 1e300)});
             asking[r].push_back(i);
         }
     }
@@ -281,7 +293,8 @@ std::vector<SurfaceNearest> nearest_among_parts(SurfacePart part, const std::vec
         ids[r].resize(count * kIds);
         for_each_query(count, [&](std::int64_t i) {
             const auto* question = &asked[r][4 * i];
-            pack(local.nearest({question[0], question[1], question[2]}, std::min(question[3], max_distance)), &numbers[r][kNumbers * i], &ids[r][kIds * i]);
+            pack(local.nearest({question[0], question[1], question[2]}, std::min(question[3], max_distance)),
+                 &numbers[r][kNumbers * i], &ids[r][kIds * i]);
         });
     }
     const auto numbers_found = exchanged(numbers, kNumbers, group);
@@ -290,7 +303,8 @@ std::vector<SurfaceNearest> nearest_among_parts(SurfacePart part, const std::vec
         for (std::size_t i = 0; i < asking[r].size(); ++i) {
             const auto other = unpacked(&numbers_found[r][kNumbers * i], &ids_found[r][kIds * i]);
             auto& best = found[asking[r][i]];
-            const bool is_nearer = best.face < 0 || std::pair(other.distance_squared, other.face) < std::pair(best.distance_squared, best.face);
+            const bool is_nearer = best.face < 0 || std::pair(other.distance_squared, other.face) <
+                                                        std::pair(best.distance_squared, best.face);
             if (other.face >= 0 && is_nearer) best = other;
         }
     }

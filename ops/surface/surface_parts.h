@@ -23,6 +23,7 @@ struct SurfacePart {
 /// No rank holds the whole surface: of other ranks' triangles it receives those that share a corner with its own, for
 /// the normals. A query is searched among the own triangles first, then sent to the ranks whose bounding boxes may hold
 /// a nearer one.
-std::vector<SurfaceNearest> nearest_among_parts(SurfacePart part, const std::vector<double>& queries, double max_distance, const RankGroup& group);
+std::vector<SurfaceNearest> nearest_among_parts(SurfacePart part, const std::vector<double>& queries,
+                                                double max_distance, const RankGroup& group);
 
 }  // namespace meshard

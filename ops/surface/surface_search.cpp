@@ -94,7 +94,8 @@ SurfaceSearch::SurfaceSearch(const TriangleSurface& surface)
     impl->centre = 0.5 * (low + high);
     impl->device = rtcNewDevice(nullptr);
     if (!impl->device)
-        throw InvalidInput(fmt::format("signed_distance: Embree does not start on this machine (error {}).", static_cast<int>(rtcGetDeviceError(nullptr))));
+        throw InvalidInput(fmt::format("signed_distance: Embree does not start on this machine (error {}).",
+                                       static_cast<int>(rtcGetDeviceError(nullptr))));
     impl->scene = rtcNewScene(impl->device);
     rtcSetSceneFlags(impl->scene, RTC_SCENE_FLAG_ROBUST);
     const auto geometry = rtcNewGeometry(impl->device, RTC_GEOMETRY_TYPE_USER);
@@ -104,7 +105,8 @@ SurfaceSearch::SurfaceSearch(const TriangleSurface& surface)
         geometry,
         [](const RTCBoundsFunctionArguments* arguments) {
             const auto& self = *static_cast<const Impl*>(arguments->geometryUserPtr);
-            const Vector3 a = self.surface.corner(arguments->primID, 0) - self.centre, b = self.surface.corner(arguments->primID, 1) - self.centre,
+            const Vector3 a = self.surface.corner(arguments->primID, 0) - self.centre,
+                          b = self.surface.corner(arguments->primID, 1) - self.centre,
                           c = self.surface.corner(arguments->primID, 2) - self.centre;
             auto& bounds = *arguments->bounds_o;
             bounds.lower_x = rounded_down(std::min({a[0], b[0], c[0]}));
@@ -120,8 +122,9 @@ SurfaceSearch::SurfaceSearch(const TriangleSurface& surface)
     rtcReleaseGeometry(geometry);
     rtcCommitScene(impl->scene);
     if (const auto error = rtcGetDeviceError(impl->device); error != RTC_ERROR_NONE) {
-        throw InvalidInput(fmt::format("signed_distance: Embree could not sort {} triangles (error {}). Is there enough memory?", surface.num_faces(),
-                                       static_cast<int>(error)));
+        throw InvalidInput(
+            fmt::format("signed_distance: Embree could not sort {} triangles (error {}). Is there enough memory?",
+                        surface.num_faces(), static_cast<int>(error)));
     }
     impl_ = std::move(impl);
 }

@@ -13,7 +13,8 @@ bool has_surface_search()
 
 SurfaceSearch::SurfaceSearch(const TriangleSurface&)
 {
-    throw InvalidInput("signed_distance: this program was built without Embree. Install libembree-dev, and configure and build again.");
+    throw InvalidInput("signed_distance: this program was built without Embree. Install libembree-dev, and configure "
+                       "and build again.");
 }
 
 SurfaceSearch::~SurfaceSearch() = default;

@@ -47,7 +47,8 @@ NearestOnTriangle nearest_on_triangle(const Vector3& query, const Vector3& a, co
     const Vector3 normal = cross(ab, ac);
     const double normal_squared = dot(normal, normal);
     if (normal_squared > 0) {
-        const double of_b = dot(cross(aq, ac), normal) / normal_squared, of_c = dot(cross(ab, aq), normal) / normal_squared;
+        const double of_b = dot(cross(aq, ac), normal) / normal_squared,
+                     of_c = dot(cross(ab, aq), normal) / normal_squared;
         const double of_a = 1 - of_b - of_c;
         if (of_a > 0 && of_b > 0 && of_c > 0) {
             const double height = dot(aq, normal);
@@ -68,23 +69,30 @@ NearestOnTriangle nearest_on_triangle(const Vector3& query, const Vector3& a, co
     return nearest;
 }
 
-TriangleSurface::TriangleSurface(std::vector<double> vertices, std::vector<std::int64_t> faces) : vertices_(std::move(vertices)), faces_(std::move(faces))
+TriangleSurface::TriangleSurface(std::vector<double> vertices, std::vector<std::int64_t> faces)
+    : vertices_(std::move(vertices)), faces_(std::move(faces))
 {
     const auto num_vertices = static_cast<std::int64_t>(vertices_.size()) / 3;
     if (faces_.empty()) throw InvalidInput("signed_distance: the surface has no triangles. Pass one or more.");
     for (const auto vertex : faces_) {
         if (vertex < 0 || vertex >= num_vertices) {
-            throw InvalidInput(fmt::format("signed_distance: a face of the surface has vertex {}; there are vertices 0 to {}.", vertex, num_vertices - 1));
+            throw InvalidInput(
+                fmt::format("signed_distance: a face of the surface has vertex {}; there are vertices 0 to {}.", vertex,
+                            num_vertices - 1));
         }
     }
     if (!std::all_of(vertices_.begin(), vertices_.end(), [](double x) { return std::abs(x) < 1e18; })) {
-        throw InvalidInput("signed_distance: a vertex of the surface has a coordinate that is not finite, or beyond 1e18.");
+        throw InvalidInput(
+            "signed_distance: a vertex of the surface has a coordinate that is not finite, or beyond 1e18.");
     }
 
-    const auto position = [&](std::int64_t v) { return Vector3{vertices_[3 * v], vertices_[3 * v + 1], vertices_[3 * v + 2]}; };
+    const auto position = [&](std::int64_t v) {
+        return Vector3{vertices_[3 * v], vertices_[3 * v + 1], vertices_[3 * v + 2]};
+    };
     std::vector<std::int32_t> order(num_vertices);
     std::iota(order.begin(), order.end(), 0);
-    std::sort(order.begin(), order.end(), [&](auto v, auto w) { return std::pair(position(v), v) < std::pair(position(w), w); });
+    std::sort(order.begin(), order.end(),
+              [&](auto v, auto w) { return std::pair(position(v), v) < std::pair(position(w), w); });
     same_as_.resize(num_vertices);
     for (std::int64_t i = 0; i < num_vertices; ++i) {
         const bool is_new = i == 0 || position(order[i - 1]) != position(order[i]);
@@ -104,14 +112,17 @@ TriangleSurface::TriangleSurface(std::vector<double> vertices, std::vector<std::
         for (int k = 0; k < 3; ++k) {
             const auto here = same_as_[vertex_id(f, k)], next = same_as_[vertex_id(f, (k + 1) % 3)];
             sides.push_back({std::min(here, next), std::max(here, next), 3 * f + k});
-            add_scaled(vertex_normals_[here], face_normals_[f], angle_between(corner(f, (k + 1) % 3) - corner(f, k), corner(f, (k + 2) % 3) - corner(f, k)));
+            add_scaled(vertex_normals_[here], face_normals_[f],
+                       angle_between(corner(f, (k + 1) % 3) - corner(f, k), corner(f, (k + 2) % 3) - corner(f, k)));
         }
     }
-    std::sort(sides.begin(), sides.end(),
-              [](const Side& a, const Side& b) { return std::tie(a.low, a.high, a.position) < std::tie(b.low, b.high, b.position); });
+    std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) {
+        return std::tie(a.low, a.high, a.position) < std::tie(b.low, b.high, b.position);
+    });
     edges_.resize(faces_.size());
     for (std::size_t i = 0; i < sides.size(); ++i) {
-        if (i == 0 || sides[i].low != sides[i - 1].low || sides[i].high != sides[i - 1].high) edge_normals_.push_back({});
+        if (i == 0 || sides[i].low != sides[i - 1].low || sides[i].high != sides[i - 1].high)
+            edge_normals_.push_back({});
         edges_[sides[i].position] = static_cast<std::int32_t>(edge_normals_.size()) - 1;
         add_scaled(edge_normals_.back(), face_normals_[sides[i].position / 3], 1);
     }

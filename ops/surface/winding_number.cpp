@@ -66,7 +66,9 @@ void WindingNumber::build(std::int32_t index, std::vector<Vector3>& centroids)
             if (high[d] - low[d] > high[axis] - low[axis]) axis = d;
         }
         const auto half = node.count / 2;
-        std::nth_element(begin, begin + half, end, [&](auto f, auto g) { return std::pair(centroids[f][axis], f) < std::pair(centroids[g][axis], g); });
+        std::nth_element(begin, begin + half, end, [&](auto f, auto g) {
+            return std::pair(centroids[f][axis], f) < std::pair(centroids[g][axis], g);
+        });
         node.children = static_cast<std::int32_t>(nodes_.size());
         nodes_.push_back({.first = node.first, .count = half});
         nodes_.push_back({.first = node.first + half, .count = node.count - half});
@@ -78,7 +80,8 @@ double WindingNumber::sum_over(std::int32_t first, std::int32_t count, const Vec
 {
     double sum = 0;
     for (auto i = first; i < first + count; ++i) {
-        sum += solid_angle(surface_.corner(order_[i], 0) - query, surface_.corner(order_[i], 1) - query, surface_.corner(order_[i], 2) - query);
+        sum += solid_angle(surface_.corner(order_[i], 0) - query, surface_.corner(order_[i], 1) - query,
+                           surface_.corner(order_[i], 2) - query);
     }
     return sum / (4 * std::numbers::pi);
 }

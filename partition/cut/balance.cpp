@@ -32,8 +32,8 @@ std::vector<std::int32_t> breadth_first_order(const Csr& graph)
 class Balancer {
 public:
     Balancer(Partition& partition, const Csr& graph, std::int64_t most_rows)
-        : graph_(graph), owners_(partition.owners), most_rows_(most_rows), rows_(partition.num_parts), seen_row_(partition.num_rows(), 0),
-          came_from_(partition.num_parts, -1)
+        : graph_(graph), owners_(partition.owners), most_rows_(most_rows), rows_(partition.num_parts),
+          seen_row_(partition.num_rows(), 0), came_from_(partition.num_parts, -1)
     {
         for (std::size_t i = 0; i < owners_.size(); ++i) rows_[owners_[i]].push_back(static_cast<std::int32_t>(i));
     }
@@ -66,12 +66,14 @@ private:
 
     std::int32_t largest_part() const
     {
-        return static_cast<std::int32_t>(std::ranges::max_element(rows_, {}, [](const auto& r) { return r.size(); }) - rows_.begin());
+        return static_cast<std::int32_t>(std::ranges::max_element(rows_, {}, [](const auto& r) { return r.size(); }) -
+                                         rows_.begin());
     }
 
     std::int32_t smallest_part() const
     {
-        return static_cast<std::int32_t>(std::ranges::min_element(rows_, {}, [](const auto& r) { return r.size(); }) - rows_.begin());
+        return static_cast<std::int32_t>(std::ranges::min_element(rows_, {}, [](const auto& r) { return r.size(); }) -
+                                         rows_.begin());
     }
 
     // A chain of neighbouring parts from `part` to the nearest one that has room; if there is none, `part` and the
@@ -159,7 +161,8 @@ std::int64_t largest_part_allowed(std::int64_t num_rows, std::int32_t num_parts,
 {
     const auto rounded_up = (num_rows + num_parts - 1) / num_parts;
     const auto allowed = std::floor(imbalance * static_cast<double>(num_rows) / num_parts);
-    return allowed >= static_cast<double>(num_rows) ? num_rows : std::max(rounded_up, static_cast<std::int64_t>(allowed));
+    return allowed >= static_cast<double>(num_rows) ? num_rows
+                                                    : std::max(rounded_up, static_cast<std::int64_t>(allowed));
 }
 
 std::vector<std::int32_t> breadth_first_blocks(const Csr& graph, std::int32_t num_parts)

@@ -33,19 +33,24 @@ std::vector<double> shares_of(std::int32_t num_parts, const BalanceTarget& balan
 
 }  // namespace
 
-std::vector<std::int64_t> largest_weights_allowed(std::int64_t num_rows, std::int32_t num_parts, const BalanceTarget& balance)
+std::vector<std::int64_t> largest_weights_allowed(std::int64_t num_rows, std::int32_t num_parts,
+                                                  const BalanceTarget& balance)
 {
     const auto fail = [](const std::string& what) { throw InvalidInput("BalanceTarget: " + what); };
-    if (!(balance.imbalance >= 1)) fail(fmt::format("imbalance is {:f}, expected 1 or more, e.g. 1.03.", balance.imbalance));
+    if (!(balance.imbalance >= 1))
+        fail(fmt::format("imbalance is {:f}, expected 1 or more, e.g. 1.03.", balance.imbalance));
     if (balance.num_weights < 1) fail(fmt::format("num_weights is {}, expected 1 or more.", balance.num_weights));
-    if (!balance.row_weights.empty() && static_cast<std::int64_t>(balance.row_weights.size()) != num_rows * balance.num_weights)
-        fail(fmt::format("there are {} row weights, expected {} rows of {}.", balance.row_weights.size(), num_rows, balance.num_weights));
+    if (!balance.row_weights.empty() &&
+        static_cast<std::int64_t>(balance.row_weights.size()) != num_rows * balance.num_weights)
+        fail(fmt::format("there are {} row weights, expected {} rows of {}.", balance.row_weights.size(), num_rows,
+                         balance.num_weights));
     const auto negative = std::ranges::find_if(balance.row_weights, [](auto weight) { return weight < 0; });
     if (negative != balance.row_weights.end()) fail(fmt::format("a row weighs {}, expected 0 or more.", *negative));
     if (!balance.capacities.empty() && static_cast<std::int32_t>(balance.capacities.size()) != num_parts)
         fail(fmt::format("there are {} capacities for {} parts.", balance.capacities.size(), num_parts));
     for (const auto capacity : balance.capacities)
-        if (!(capacity > 0) || !std::isfinite(capacity)) fail(fmt::format("a capacity is {:f}, expected a positive number.", capacity));
+        if (!(capacity > 0) || !std::isfinite(capacity))
+            fail(fmt::format("a capacity is {:f}, expected a positive number.", capacity));
 
     const auto num_weights = static_cast<std::size_t>(balance.num_weights);
     std::vector<std::int64_t> most(num_parts * num_weights);
@@ -57,7 +62,8 @@ std::vector<std::int64_t> largest_weights_allowed(std::int64_t num_rows, std::in
     const auto shares = shares_of(num_parts, balance);
     for (std::size_t at = 0; at < most.size(); ++at) {
         const auto fair = shares[at / num_weights] * static_cast<double>(totals[at % num_weights]);
-        most[at] = std::max(static_cast<std::int64_t>(std::ceil(fair - 1e-9)), static_cast<std::int64_t>(std::floor(balance.imbalance * fair)));
+        most[at] = std::max(static_cast<std::int64_t>(std::ceil(fair - 1e-9)),
+                            static_cast<std::int64_t>(std::floor(balance.imbalance * fair)));
     }
     return most;
 }
@@ -73,7 +79,8 @@ std::vector<double> imbalances(const Partition& partition, const BalanceTarget& 
         if (totals[w] == 0) continue;
         largest[w] = 0;
         for (std::int32_t part = 0; part < partition.num_parts; ++part)
-            largest[w] = std::max(largest[w], static_cast<double>(weights[part * num_weights + w]) / (shares[part] * static_cast<double>(totals[w])));
+            largest[w] = std::max(largest[w], static_cast<double>(weights[part * num_weights + w]) /
+                                                  (shares[part] * static_cast<double>(totals[w])));
     }
     return largest;
 }
@@ -84,11 +91,13 @@ std::vector<std::int64_t> part_weights(const Partition& partition, const Balance
     std::vector<std::int64_t> weights(partition.num_parts * num_weights, 0);
     for (std::size_t i = 0; i < partition.owners.size(); ++i)
         for (std::size_t w = 0; w < num_weights; ++w)
-            weights[partition.owners[i] * num_weights + w] += balance.row_weights.empty() ? 1 : balance.row_weights[i * num_weights + w];
+            weights[partition.owners[i] * num_weights + w] +=
+                balance.row_weights.empty() ? 1 : balance.row_weights[i * num_weights + w];
     return weights;
 }
 
-std::int64_t overload(const Partition& partition, const BalanceTarget& balance, std::span<const std::int64_t> most_weight)
+std::int64_t overload(const Partition& partition, const BalanceTarget& balance,
+                      std::span<const std::int64_t> most_weight)
 {
     std::int64_t sum = 0;
     const auto weights = part_weights(partition, balance);

@@ -32,10 +32,10 @@ double largest_of(const std::vector<std::int64_t>& values)
 
 }  // namespace
 
-BoundarySearch::BoundarySearch(const Csr& graph, std::vector<std::int32_t>& owners, std::int32_t num_parts, const BalanceBound& bound,
-                               const SearchOptions& options)
-    : graph_(graph), owners_(owners), num_parts_(num_parts), bound_(bound), options_(options), moved_in_(owners.size(), 0), active_(owners.size(), true),
-      gain_of_(owners.size(), never)
+BoundarySearch::BoundarySearch(const Csr& graph, std::vector<std::int32_t>& owners, std::int32_t num_parts,
+                               const BalanceBound& bound, const SearchOptions& options)
+    : graph_(graph), owners_(owners), num_parts_(num_parts), bound_(bound), options_(options),
+      moved_in_(owners.size(), 0), active_(owners.size(), true), gain_of_(owners.size(), never)
 {
     constexpr std::size_t longest_walk = 500;
     if (options.keep_connected) walk_.emplace(graph, owners, longest_walk);
@@ -58,7 +58,8 @@ void BoundarySearch::count()
         if (is_hub(i))
             for (const auto j : graph_.row(i)) ++neighbors_by_part_[i][owners_[j]];
         ++sizes_[part];
-        for (std::int32_t w = 0; w < bound_.num_weights; ++w) weights_[static_cast<std::size_t>(part) * bound_.num_weights + w] += bound_.row_weight(i, w);
+        for (std::int32_t w = 0; w < bound_.num_weights; ++w)
+            weights_[static_cast<std::size_t>(part) * bound_.num_weights + w] += bound_.row_weight(i, w);
         for (const auto j : graph_.row(i)) {
             const auto other = owners_[j];
             if (other == part) continue;
@@ -95,7 +96,8 @@ double BoundarySearch::fill(std::int32_t part) const
     double most = 0;
     for (std::int32_t w = 0; w < bound_.num_weights; ++w) {
         const auto at = static_cast<std::size_t>(part) * bound_.num_weights + w;
-        most = std::max(most, static_cast<double>(weights_[at]) / static_cast<double>(std::max<std::int64_t>(bound_.most_weight[at], 1)));
+        most = std::max(most, static_cast<double>(weights_[at]) /
+                                  static_cast<double>(std::max<std::int64_t>(bound_.most_weight[at], 1)));
     }
     return most;
 }
@@ -221,8 +223,8 @@ void BoundarySearch::take_back_move()
     change_part(row, before);
 }
 
-// Adds the row to the heap with its gain in cut edges only; ghosts, whose count costs several times as much, are counted when
-// the row is taken from the heap.
+// Adds the row to the heap with its gain in cut edges only; ghosts, whose count costs several times as much, are
+// counted when the row is taken from the heap.
 void BoundarySearch::push(std::int32_t row)
 {
     const auto found = best_move(row, false);
@@ -241,11 +243,13 @@ std::vector<std::int32_t> BoundarySearch::boundary_rows() const
 {
     std::vector<std::int32_t> rows;
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(owners_.size()); ++i)
-        if (active_[i] && std::ranges::any_of(graph_.row(i), [&](auto j) { return owners_[j] != owners_[i]; })) rows.push_back(i);
+        if (active_[i] && std::ranges::any_of(graph_.row(i), [&](auto j) { return owners_[j] != owners_[i]; }))
+            rows.push_back(i);
     return rows;
 }
 
-// Makes moves that gain at once, and adds the neighbours of moved rows: the cheap part of the work, before the searches.
+// Makes moves that gain at once, and adds the neighbours of moved rows: the cheap part of the work, before the
+// searches.
 void BoundarySearch::descend(std::span<const std::int32_t> starts)
 {
     std::vector<std::int32_t> front(starts.begin(), starts.end()), next;
@@ -259,7 +263,9 @@ void BoundarySearch::descend(std::span<const std::int32_t> starts)
             const auto found = best_move(row, options_.ghost_share > 0);
             if (found.to < 0 || found.gain < -rounding) continue;
             // A move without gain or loss is made if it goes to a less full part.
-            if (found.gain < rounding && (sizes_[found.to] + 2 > sizes_[owners_[row]] || fill(found.to) > fill(owners_[row]))) continue;
+            if (found.gain < rounding &&
+                (sizes_[found.to] + 2 > sizes_[owners_[row]] || fill(found.to) > fill(owners_[row])))
+                continue;
             if (walk_ && walk_->may_break(row)) continue;
             move(row, found);
             if (++num_moves % 64 == 0) update_prices();
@@ -325,7 +331,8 @@ void BoundarySearch::run()
         age_ = 0;
         auto starts = boundary_rows();
         active_.assign(active_.size(), false);
-        for (auto k = static_cast<std::uint32_t>(starts.size()); k > 1; --k) std::swap(starts[k - 1], starts[random.below(k)]);
+        for (auto k = static_cast<std::uint32_t>(starts.size()); k > 1; --k)
+            std::swap(starts[k - 1], starts[random.below(k)]);
         const auto cut_before = cut();
         set_scales();
         update_prices();

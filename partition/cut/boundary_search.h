@@ -15,12 +15,13 @@ namespace meshard {
 
 /// Objective and limits of a search.
 struct SearchOptions {
-    double ghost_share = 0.35;           ///< weight of ghosts relative to cut edges, 0 to 1
-    double balance_of_boundaries = 1.5;  ///< how much higher the price is at the part with the largest boundary than at one with a small boundary
-    double sharpness = 4;                ///< the price grows with (boundary / largest boundary) to this power
-    std::int32_t patience = 40;          ///< a search ends after this number of moves without a new best
-    std::int32_t num_rounds = 10;        ///< largest number of rounds
-    double least_gain = 0.001;           ///< a round that reduces the cut by a smaller share is the last
+    double ghost_share = 0.35;  ///< weight of ghosts relative to cut edges, 0 to 1
+    double balance_of_boundaries =
+        1.5;  ///< how much higher the price is at the part with the largest boundary than at one with a small boundary
+    double sharpness = 4;          ///< the price grows with (boundary / largest boundary) to this power
+    std::int32_t patience = 40;    ///< a search ends after this number of moves without a new best
+    std::int32_t num_rounds = 10;  ///< largest number of rounds
+    double least_gain = 0.001;     ///< a round that reduces the cut by a smaller share is the last
     /// No search starts after this number of rows has been visited; below 0: no limit.
     std::int64_t most_work = -1;
     bool keep_connected = false;  ///< make no move that might disconnect a part
@@ -51,7 +52,8 @@ struct BalanceBound {
 class BoundarySearch {
 public:
     /// @param owners changed by `run`. The graph, `owners` and the arrays in `bound` must outlive the search.
-    BoundarySearch(const Csr& graph, std::vector<std::int32_t>& owners, std::int32_t num_parts, const BalanceBound& bound, const SearchOptions& options);
+    BoundarySearch(const Csr& graph, std::vector<std::int32_t>& owners, std::int32_t num_parts,
+                   const BalanceBound& bound, const SearchOptions& options);
 
     /// Runs rounds of searches in random order: the first round starts from all boundary rows, the next ones from the
     /// rows around the moves of the previous round, until a round gains too little.
@@ -68,7 +70,10 @@ private:
         std::uint32_t age;  // among equal gains the youngest candidate comes first
         std::int32_t row;
 
-        bool operator<(const Candidate& other) const { return gain != other.gain ? gain < other.gain : age < other.age; }
+        bool operator<(const Candidate& other) const
+        {
+            return gain != other.gain ? gain < other.gain : age < other.age;
+        }
     };
 
     // Changes in the numbers of ghosts of two parts.
@@ -115,9 +120,10 @@ private:
     std::vector<std::int64_t> sizes_;     // rows of each part
     std::vector<std::int64_t> outgoing_;  // edges that leave each part
     std::vector<std::int64_t> ghosts_;
-    std::unordered_map<std::int32_t, std::unordered_map<std::int32_t, std::int32_t>> neighbors_by_part_;  // counts for each hub, without zeros
-    std::vector<double> price_;                                                                           // price of an outgoing edge
-    std::vector<double> ghost_price_;                                                                     // price of a ghost
+    std::unordered_map<std::int32_t, std::unordered_map<std::int32_t, std::int32_t>>
+        neighbors_by_part_;            // counts for each hub, without zeros
+    std::vector<double> price_;        // price of an outgoing edge
+    std::vector<double> ghost_price_;  // price of a ghost
     double largest_outgoing_ = 1, largest_ghosts_ = 1;
     std::vector<std::int32_t> moved_in_;  // round in which a row was moved last
     std::vector<bool> active_;            // whether a row may be a start in the next round

@@ -20,8 +20,8 @@ constexpr int kBits = 21;  // three coordinates of 21 bits fill an index
 // For each orientation of the curve (state) and one bit of each coordinate: next state * 8 + digit of the index.
 using CurveTable = std::array<std::array<std::uint16_t, 8>, 96>;
 
-// Skilling's loops over all bits as steps of one bit: each step gives a digit, and exchanges the axes of the lower bits,
-// inverts some of them, and flips the Gray code or not.
+// Skilling's loops over all bits as steps of one bit: each step gives a digit, and exchanges the axes of the lower
+// bits, inverts some of them, and flips the Gray code or not.
 CurveTable make_curve_table()
 {
     struct State {
@@ -83,8 +83,9 @@ std::uint64_t hilbert_index(std::array<double, 3> point)
 Partition number_parts_along_curve(const Mesh& mesh, Partition partition)
 {
     if (partition.num_rows() != mesh.num_rows()) {
-        throw InvalidInput(fmt::format("number_parts_along_curve: the partition has {} rows, the mesh {}. Pass the mesh that was cut.", partition.num_rows(),
-                                       mesh.num_rows()));
+        throw InvalidInput(
+            fmt::format("number_parts_along_curve: the partition has {} rows, the mesh {}. Pass the mesh that was cut.",
+                        partition.num_rows(), mesh.num_rows()));
     }
     struct Sum {
         std::array<double, 3> point{};
@@ -129,7 +130,8 @@ Partition number_parts_along_curve(const Mesh& mesh, Partition partition)
     }
     std::vector<std::int32_t> order(partition.num_parts), number(partition.num_parts);
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return position[a] < position[b]; });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::int32_t a, std::int32_t b) { return position[a] < position[b]; });
     for (std::int32_t i = 0; i < partition.num_parts; ++i) number[order[i]] = i;
     for (auto& owner : partition.owners) owner = number[owner];
     return partition;

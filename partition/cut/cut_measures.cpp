@@ -17,7 +17,8 @@ CutMeasures measure_cut(const Partition& partition, const Csr& graph)
 {
     CutMeasures measures;
     std::vector<std::int64_t> ghosts(partition.num_parts, 0);
-    std::vector<std::int64_t> seen_by(partition.num_parts, -1);  // for each part the last row that has a neighbour in it
+    std::vector<std::int64_t> seen_by(partition.num_parts,
+                                      -1);  // for each part the last row that has a neighbour in it
     for (std::int64_t i = 0; i < partition.num_rows(); ++i) {
         for (const auto j : graph.row(i)) {
             const auto part = partition.owners[j];

@@ -16,7 +16,10 @@ struct CutMeasures {
 
     /// Smaller is better. The cut has three times the weight, since a maximum over parts depends strongly on chance.
     double score() const;
-    bool is_no_worse_than(const CutMeasures& other) const { return cut <= other.cut && largest_ghosts <= other.largest_ghosts; }
+    bool is_no_worse_than(const CutMeasures& other) const
+    {
+        return cut <= other.cut && largest_ghosts <= other.largest_ghosts;
+    }
 };
 
 /// Computes two of the numbers of `measure_quality`, in a fraction of its time.

@@ -39,7 +39,8 @@ struct Box {
     }
 };
 
-std::int64_t require_sizes(const char* where, std::span<const float> centroids, std::int32_t num_parts, const BalanceTarget& balance)
+std::int64_t require_sizes(const char* where, std::span<const float> centroids, std::int32_t num_parts,
+                           const BalanceTarget& balance)
 {
     require_parts(where, num_parts);
     const auto num_rows = static_cast<std::int64_t>(centroids.size() / 3);
@@ -59,7 +60,8 @@ std::vector<double> row_shares(std::int64_t num_rows, const BalanceTarget& balan
     const auto num_used = static_cast<double>(std::ranges::count_if(totals, [](double total) { return total > 0; }));
     if (num_used == 0) return {};
     for (std::size_t at = 0; at < balance.row_weights.size(); ++at)
-        if (const auto total = totals[at % num_weights]; total > 0) shares[at / num_weights] += balance.row_weights[at] / total / num_used;
+        if (const auto total = totals[at % num_weights]; total > 0)
+            shares[at / num_weights] += balance.row_weights[at] / total / num_used;
     return shares;
 }
 
@@ -67,7 +69,8 @@ std::vector<double> row_shares(std::int64_t num_rows, const BalanceTarget& balan
 std::vector<double> shares_before(std::int32_t num_parts, const BalanceTarget& balance)
 {
     std::vector<double> before(num_parts + 1, 0);
-    for (std::int32_t part = 0; part < num_parts; ++part) before[part + 1] = before[part] + (balance.capacities.empty() ? 1 : balance.capacities[part]);
+    for (std::int32_t part = 0; part < num_parts; ++part)
+        before[part + 1] = before[part] + (balance.capacities.empty() ? 1 : balance.capacities[part]);
     for (auto& share : before) share /= before[num_parts];
     before[num_parts] = 1;
     return before;
@@ -76,8 +79,9 @@ std::vector<double> shares_before(std::int32_t num_parts, const BalanceTarget& b
 class Bisection {
 public:
     Bisection(std::span<const float> centroids, std::int32_t num_parts, const BalanceTarget& balance)
-        : centroids_(centroids), weights_(row_shares(static_cast<std::int64_t>(centroids.size() / 3), balance)), before_(shares_before(num_parts, balance)),
-          rows_(centroids.size() / 3), partition_{num_parts, std::vector<std::int32_t>(centroids.size() / 3)}
+        : centroids_(centroids), weights_(row_shares(static_cast<std::int64_t>(centroids.size() / 3), balance)),
+          before_(shares_before(num_parts, balance)), rows_(centroids.size() / 3),
+          partition_{num_parts, std::vector<std::int32_t>(centroids.size() / 3)}
     {
         std::iota(rows_.begin(), rows_.end(), 0);
     }
@@ -107,14 +111,18 @@ private:
         std::int64_t count;
         if (weights_.empty()) {
             // The first row of a part in a perfect cut of the whole, so that rounding errors do not accumulate.
-            const auto place = [&](std::int32_t part) { return static_cast<std::int64_t>(before_[part] * static_cast<double>(rows_.size()) + 0.5); };
-            count = std::clamp<std::int64_t>(place(middle_part) - place(first_part), 0, static_cast<std::int64_t>(rows.size()));
+            const auto place = [&](std::int32_t part) {
+                return static_cast<std::int64_t>(before_[part] * static_cast<double>(rows_.size()) + 0.5);
+            };
+            count = std::clamp<std::int64_t>(place(middle_part) - place(first_part), 0,
+                                             static_cast<std::int64_t>(rows.size()));
             std::nth_element(rows.begin(), rows.begin() + count, rows.end(), comes_before);
         } else {
             std::sort(rows.begin(), rows.end(), comes_before);
             double total = 0, sum = 0;
             for (const auto row : rows) total += weights_[row];
-            const auto wanted = total * (before_[middle_part] - before_[first_part]) / (before_[end_part] - before_[first_part]);
+            const auto wanted =
+                total * (before_[middle_part] - before_[first_part]) / (before_[end_part] - before_[first_part]);
             for (count = 0; count < static_cast<std::int64_t>(rows.size()); ++count) {
                 if (sum + 0.5 * weights_[rows[count]] > wanted) break;
                 sum += weights_[rows[count]];
@@ -135,13 +143,16 @@ struct Place {
     std::uint64_t on_curve;
     std::int32_t row;
 
-    bool operator<(const Place& other) const { return on_curve != other.on_curve ? on_curve < other.on_curve : row < other.row; }
+    bool operator<(const Place& other) const
+    {
+        return on_curve != other.on_curve ? on_curve < other.on_curve : row < other.row;
+    }
 };
 
-// Assigns rows to the parts `first_part` to `end_part` - 1 by halving the parts: selecting the rows on each side along the curve
-// costs less than sorting.
-void give_runs(std::span<Place> places, std::int64_t offset, std::int32_t first_part, std::int32_t end_part, std::span<const std::int64_t> ends,
-               std::vector<std::int32_t>& owners)
+// Assigns rows to the parts `first_part` to `end_part` - 1 by halving the parts: selecting the rows on each side along
+// the curve costs less than sorting.
+void give_runs(std::span<Place> places, std::int64_t offset, std::int32_t first_part, std::int32_t end_part,
+               std::span<const std::int64_t> ends, std::vector<std::int32_t>& owners)
 {
     if (places.empty()) return;
     if (end_part - first_part == 1) {
@@ -149,8 +160,10 @@ void give_runs(std::span<Place> places, std::int64_t offset, std::int32_t first_
         return;
     }
     const auto middle_part = (first_part + end_part) / 2;
-    const auto count = std::clamp<std::int64_t>(ends[middle_part - 1] - offset, 0, static_cast<std::int64_t>(places.size()));
-    if (count > 0 && count < static_cast<std::int64_t>(places.size())) std::nth_element(places.begin(), places.begin() + count, places.end());
+    const auto count =
+        std::clamp<std::int64_t>(ends[middle_part - 1] - offset, 0, static_cast<std::int64_t>(places.size()));
+    if (count > 0 && count < static_cast<std::int64_t>(places.size()))
+        std::nth_element(places.begin(), places.begin() + count, places.end());
     give_runs(places.first(count), offset, first_part, middle_part, ends, owners);
     give_runs(places.subspan(count), offset + count, middle_part, end_part, ends, owners);
 }
@@ -171,8 +184,10 @@ std::vector<float> row_centroids(const Mesh& mesh)
             if (corners.empty()) continue;
             std::array<double, 3> sum{};
             for (const auto point : corners)
-                for (int d = 0; d < 3; ++d) sum[d] += static_cast<double>(points[3 * static_cast<std::int64_t>(point) + d]);
-            for (int d = 0; d < 3; ++d) centroids[3 * cell + d] = static_cast<float>(sum[d] / static_cast<double>(corners.size()));
+                for (int d = 0; d < 3; ++d)
+                    sum[d] += static_cast<double>(points[3 * static_cast<std::int64_t>(point) + d]);
+            for (int d = 0; d < 3; ++d)
+                centroids[3 * cell + d] = static_cast<float>(sum[d] / static_cast<double>(corners.size()));
         }
     });
     return centroids;
@@ -195,7 +210,8 @@ Partition partition_by_curve(std::span<const float> centroids, std::int32_t num_
     std::vector<Place> places(num_rows);
     for (std::int32_t i = 0; i < num_rows; ++i) {
         std::array<double, 3> unit;
-        for (int d = 0; d < 3; ++d) unit[d] = (static_cast<double>(centroids[3 * std::int64_t{i} + d]) - box.low[d]) * scale;
+        for (int d = 0; d < 3; ++d)
+            unit[d] = (static_cast<double>(centroids[3 * std::int64_t{i} + d]) - box.low[d]) * scale;
         places[i] = {hilbert_index(unit), i};
     }
 
@@ -204,13 +220,15 @@ Partition partition_by_curve(std::span<const float> centroids, std::int32_t num_
     std::vector<std::int64_t> ends(num_parts);
     const auto weights = row_shares(num_rows, balance);
     if (weights.empty()) {
-        for (std::int32_t part = 0; part < num_parts; ++part) ends[part] = static_cast<std::int64_t>(before[part + 1] * static_cast<double>(num_rows) + 0.5);
+        for (std::int32_t part = 0; part < num_parts; ++part)
+            ends[part] = static_cast<std::int64_t>(before[part + 1] * static_cast<double>(num_rows) + 0.5);
     } else {
         std::sort(places.begin(), places.end());
         double sum = 0;
         std::int64_t at = 0;
         for (std::int32_t part = 0; part < num_parts; ++part) {
-            for (; at < num_rows && sum + 0.5 * weights[places[at].row] <= before[part + 1]; ++at) sum += weights[places[at].row];
+            for (; at < num_rows && sum + 0.5 * weights[places[at].row] <= before[part + 1]; ++at)
+                sum += weights[places[at].row];
             ends[part] = part + 1 == num_parts ? num_rows : at;
         }
     }

@@ -77,8 +77,8 @@ void check_options(const Csr& graph, const MetisOptions& options)
                                        "largest part be 3 % above the mean).",
                                        options.imbalance));
     if (!options.edge_weights.empty() && static_cast<std::int64_t>(options.edge_weights.size()) != graph.num_entries())
-        throw InvalidInput(
-            fmt::format("partition_with_metis: there are {} edge weights for {} entries of the graph.", options.edge_weights.size(), graph.num_entries()));
+        throw InvalidInput(fmt::format("partition_with_metis: there are {} edge weights for {} entries of the graph.",
+                                       options.edge_weights.size(), graph.num_entries()));
     if (!fits_metis(graph))
         throw InvalidInput(fmt::format("partition_with_metis: the graph has {} rows and {} entries; this METIS counts "
                                        "in 32 bits (at most {}). Use --method scotch.",
@@ -91,14 +91,17 @@ void check_symmetry(const Csr& graph)
     std::uint64_t balance = 0;  // each edge adds its hash in one direction and subtracts it in the other
     for (std::int64_t i = 0; i < graph.num_rows(); ++i)
         for (const auto j : graph.row(i)) {
-            if (i == j) throw InvalidInput(fmt::format("partition_with_metis: row {} of the graph is its own neighbour.", i));
+            if (i == j)
+                throw InvalidInput(fmt::format("partition_with_metis: row {} of the graph is its own neighbour.", i));
             const auto low = static_cast<std::uint64_t>(std::min<std::int64_t>(i, j));
             const auto high = static_cast<std::uint64_t>(std::max<std::int64_t>(i, j));
             auto hash = (low << 32 | high) * 0x9e3779b97f4a7c15u;
             hash = (hash ^ hash >> 29) * 0xbf58476d1ce4e5b9u;
             balance += i < j ? hash : -hash;
         }
-    if (balance != 0) throw InvalidInput("partition_with_metis: the graph is not symmetric; every edge must be listed from both ends.");
+    if (balance != 0)
+        throw InvalidInput(
+            "partition_with_metis: the graph is not symmetric; every edge must be listed from both ends.");
 }
 
 std::vector<idx_t> scaled_weights(const MetisOptions& options)
@@ -106,7 +109,8 @@ std::vector<idx_t> scaled_weights(const MetisOptions& options)
     std::vector<idx_t> weights(options.row_weights.begin(), options.row_weights.end());
     for (std::int32_t w = 0; w < options.num_weights; ++w) {
         double total = 0;
-        for (auto at = static_cast<std::size_t>(w); at < weights.size(); at += options.num_weights) total += weights[at];
+        for (auto at = static_cast<std::size_t>(w); at < weights.size(); at += options.num_weights)
+            total += weights[at];
         const double scale = 0x1p30 / std::max(total, 0x1p30);
         if (scale == 1) continue;
         for (auto at = static_cast<std::size_t>(w); at < weights.size(); at += options.num_weights)
@@ -122,7 +126,8 @@ std::vector<std::int32_t> call_metis(const Csr& graph, const MetisOptions& optio
     idx_t metis_options[METIS_NOPTIONS];
     METIS_SetDefaultOptions(metis_options);
     metis_options[METIS_OPTION_SEED] = options.seed;
-    metis_options[METIS_OPTION_UFACTOR] = static_cast<idx_t>(std::clamp(std::round((options.imbalance - 1.0) * 1000.0), 1.0, 1e6));
+    metis_options[METIS_OPTION_UFACTOR] =
+        static_cast<idx_t>(std::clamp(std::round((options.imbalance - 1.0) * 1000.0), 1.0, 1e6));
     idx_t num_rows = static_cast<idx_t>(graph.num_rows());
     idx_t num_parts = options.num_parts;
     idx_t edge_cut = 0;
@@ -137,18 +142,24 @@ std::vector<std::int32_t> call_metis(const Csr& graph, const MetisOptions& optio
     if (!options.capacities.empty()) {
         double sum = 0;
         for (const auto capacity : options.capacities) sum += capacity;
-        for (const auto capacity : options.capacities) shares.insert(shares.end(), num_weights, static_cast<real_t>(capacity / sum));
+        for (const auto capacity : options.capacities)
+            shares.insert(shares.end(), num_weights, static_cast<real_t>(capacity / sum));
     }
     std::vector<real_t> allowed(num_weights, static_cast<real_t>(options.imbalance));
     const auto method = options.recursive ? METIS_PartGraphRecursive : METIS_PartGraphKway;
     const TerminationWaits guard;
     const PrintsOnStderr prints;
-    const int status = method(&num_rows, &num_weights, offsets.data(), const_cast<idx_t*>(graph.indices.data()), weights.empty() ? nullptr : weights.data(),
-                              nullptr, options.edge_weights.empty() ? nullptr : const_cast<idx_t*>(options.edge_weights.data()), &num_parts,
-                              shares.empty() ? nullptr : shares.data(), weights.empty() ? nullptr : allowed.data(), metis_options, &edge_cut, owners.data());
+    const int status = method(&num_rows, &num_weights, offsets.data(), const_cast<idx_t*>(graph.indices.data()),
+                              weights.empty() ? nullptr : weights.data(), nullptr,
+                              options.edge_weights.empty() ? nullptr : const_cast<idx_t*>(options.edge_weights.data()),
+                              &num_parts, shares.empty() ? nullptr : shares.data(),
+                              weights.empty() ? nullptr : allowed.data(), metis_options, &edge_cut, owners.data());
     if (status == METIS_ERROR_MEMORY)
-        throw Error(fmt::format("partition_with_metis: METIS ran out of memory on a graph of {} rows. Use a machine with more memory.", graph.num_rows()));
-    if (status != METIS_OK) throw Error(fmt::format("partition_with_metis: METIS refused the graph (its code is {}).", status));
+        throw Error(fmt::format(
+            "partition_with_metis: METIS ran out of memory on a graph of {} rows. Use a machine with more memory.",
+            graph.num_rows()));
+    if (status != METIS_OK)
+        throw Error(fmt::format("partition_with_metis: METIS refused the graph (its code is {}).", status));
     return owners;
 }
 

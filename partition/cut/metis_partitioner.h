@@ -31,13 +31,14 @@ inline bool fits_metis(const Csr& graph)
     return fits_metis(graph.num_rows(), graph.num_entries());
 }
 
-/// METIS's partition of the rows of `graph`, which minimises the edge cut: k-way (Karypis and Kumar 1998) or by recursive
-/// bisection.
+/// METIS's partition of the rows of `graph`, which minimises the edge cut: k-way (Karypis and Kumar 1998) or by
+/// recursive bisection.
 ///
 /// Handles cases that METIS does not: one part; more parts than rows (the last parts stay empty); parts left empty or
-/// above the allowed imbalance are repaired by moving rows from the largest parts, boundary rows first, wherever row counts
-/// allow it. Same graph, options and seed give the same partition.
-/// @throws InvalidInput if num_parts < 1, imbalance < 1, weights or capacities do not fit (`largest_weights_allowed`), or the
+/// above the allowed imbalance are repaired by moving rows from the largest parts, boundary rows first, wherever row
+/// counts allow it. Same graph, options and seed give the same partition.
+/// @throws InvalidInput if num_parts < 1, imbalance < 1, weights or capacities do not fit (`largest_weights_allowed`),
+/// or the
 ///         graph has more rows or entries than METIS's indices can count.
 Partition partition_with_metis(const Csr& graph, const MetisOptions& options);
 

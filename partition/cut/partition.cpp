@@ -16,7 +16,8 @@ namespace {
 
 double imbalance_of(std::span<const std::int64_t> sizes, std::int64_t num_rows)
 {
-    return static_cast<double>(std::ranges::max(sizes)) * static_cast<double>(sizes.size()) / static_cast<double>(num_rows);
+    return static_cast<double>(std::ranges::max(sizes)) * static_cast<double>(sizes.size()) /
+           static_cast<double>(num_rows);
 }
 
 // Returns the root, the lowest row, of the set of row i, in a forest of disjoint sets.
@@ -47,12 +48,14 @@ void Partition::validate() const
     for (const auto p : owners) is_valid &= static_cast<std::uint32_t>(p) < static_cast<std::uint32_t>(num_parts);
     if (is_valid) return;
     const auto outside = std::ranges::find_if(owners, [&](std::int32_t p) { return p < 0 || p >= num_parts; });
-    throw InvalidInput(fmt::format("Partition: row {} has owner {}, expected 0 to {}.", outside - owners.begin(), *outside, num_parts - 1));
+    throw InvalidInput(fmt::format("Partition: row {} has owner {}, expected 0 to {}.", outside - owners.begin(),
+                                   *outside, num_parts - 1));
 }
 
 void Partition::validate(const char* where, std::int64_t graph_rows) const
 {
-    if (num_rows() != graph_rows) throw InvalidInput(fmt::format("{}: the partition has {} rows, the graph {}.", where, num_rows(), graph_rows));
+    if (num_rows() != graph_rows)
+        throw InvalidInput(fmt::format("{}: the partition has {} rows, the graph {}.", where, num_rows(), graph_rows));
     validate();
 }
 
@@ -151,8 +154,9 @@ std::string to_string(const Partition& partition)
 {
     const auto sizes = part_sizes(partition);
     const auto [smallest, largest] = std::ranges::minmax(sizes);
-    return fmt::format("Partition: {} rows in {} part{} of {} to {}, imbalance {:.3f}", partition.num_rows(), partition.num_parts,
-                       partition.num_parts == 1 ? "" : "s", smallest, largest, imbalance(partition));
+    return fmt::format("Partition: {} rows in {} part{} of {} to {}, imbalance {:.3f}", partition.num_rows(),
+                       partition.num_parts, partition.num_parts == 1 ? "" : "s", smallest, largest,
+                       imbalance(partition));
 }
 
 }  // namespace meshard

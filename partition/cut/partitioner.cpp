@@ -64,7 +64,8 @@ Partition by_metis_on_joined_rows(const PartitionProblem& problem)
             for (std::int32_t w = 0; w < count; ++w) {
                 auto& weight = weights[static_cast<std::size_t>(joined.clusters.cluster_of[row]) * count + w];
                 weight = static_cast<std::int32_t>(
-                    std::min<std::int64_t>(std::int64_t{weight} + balance.row_weights[row * count + w], std::numeric_limits<std::int32_t>::max()));
+                    std::min<std::int64_t>(std::int64_t{weight} + balance.row_weights[row * count + w],
+                                           std::numeric_limits<std::int32_t>::max()));
             }
     }
     const auto coarse = by_metis({.graph = &joined.graph,
@@ -93,7 +94,11 @@ Partition by_metis_or_scotch(const PartitionProblem& problem)
 
 RefinementOptions refinement_options(const PartitionProblem& problem, const CutOptions& options)
 {
-    return {.balance = problem.balance, .effort = options.effort, .ghost_share = options.ghost_share, .contiguous = options.contiguous, .seed = problem.seed};
+    return {.balance = problem.balance,
+            .effort = options.effort,
+            .ghost_share = options.ghost_share,
+            .contiguous = options.contiguous,
+            .seed = problem.seed};
 }
 
 void require_problem(const PartitionProblem& problem, const PartitionMethod& method)
@@ -101,11 +106,13 @@ void require_problem(const PartitionProblem& problem, const PartitionMethod& met
     if (problem.graph == nullptr) throw InvalidInput("cut_rows: the problem has no graph.");
     require_parts("cut_rows", problem.num_parts);
     if (method.needs_centroids && static_cast<std::int64_t>(problem.centroids.size()) != 3 * problem.graph->num_rows())
-        throw InvalidInput(fmt::format("cut_rows: method '{}' needs the rows' centroids, {} times 3 numbers; there are {}.", method.name,
-                                       problem.graph->num_rows(), problem.centroids.size()));
-    if (!problem.edge_weights.empty() && static_cast<std::int64_t>(problem.edge_weights.size()) != problem.graph->num_entries())
         throw InvalidInput(
-            fmt::format("cut_rows: the graph has {} entries; there are {} weights of edges.", problem.graph->num_entries(), problem.edge_weights.size()));
+            fmt::format("cut_rows: method '{}' needs the rows' centroids, {} times 3 numbers; there are {}.",
+                        method.name, problem.graph->num_rows(), problem.centroids.size()));
+    if (!problem.edge_weights.empty() &&
+        static_cast<std::int64_t>(problem.edge_weights.size()) != problem.graph->num_entries())
+        throw InvalidInput(fmt::format("cut_rows: the graph has {} entries; there are {} weights of edges.",
+                                       problem.graph->num_entries(), problem.edge_weights.size()));
 }
 
 struct Start {
@@ -119,9 +126,11 @@ struct Start {
 std::vector<Start> further_starts(const PartitionProblem& problem, const CutOptions& options, const CutMeasures& own)
 {
     const bool is_auto = options.method == "auto";
-    const bool is_thorough = options.effort == RefinementEffort::Thorough && (is_auto || options.method == "metis" || options.method == "recursive");
+    const bool is_thorough = options.effort == RefinementEffort::Thorough &&
+                             (is_auto || options.method == "metis" || options.method == "recursive");
     std::vector<Start> starts;
-    if (is_auto) starts.push_back({"rcb", partition_by_bisection(problem.centroids, problem.num_parts, problem.balance)});
+    if (is_auto)
+        starts.push_back({"rcb", partition_by_bisection(problem.centroids, problem.num_parts, problem.balance)});
     const auto boundary = 2 * static_cast<double>(own.cut) / static_cast<double>(problem.graph->num_entries());
     const int num_seeds = !is_thorough ? 1 : boundary < 0.02 ? 3 : boundary < 0.05 ? 2 : 1;
     for (int i = 1; i < num_seeds; ++i) {
@@ -150,7 +159,9 @@ CutResult improve_best(Partition start, const PartitionProblem& problem, const C
 
     auto little = thorough;
     little.effort = RefinementEffort::Fast;
-    const auto rank = [&](const CutResult& result) { return std::pair(result.in_pieces.size(), measure_cut(result.partition, graph).score()); };
+    const auto rank = [&](const CutResult& result) {
+        return std::pair(result.in_pieces.size(), measure_cut(result.partition, graph).score());
+    };
     const auto own = refined({own_method, std::move(start)}, little);
     if (options.contiguous) {  // connected parts have priority over the measures
         const auto found = measure_cut(own.partition, graph);
@@ -165,7 +176,8 @@ CutResult improve_best(Partition start, const PartitionProblem& problem, const C
         thorough.most = most;
         best = refined({best.method, std::move(best.partition)}, thorough);
     }
-    const bool keeps_promise = best.in_pieces.size() <= own.in_pieces.size() && measure_cut(best.partition, graph).is_no_worse_than(most);
+    const bool keeps_promise =
+        best.in_pieces.size() <= own.in_pieces.size() && measure_cut(best.partition, graph).is_no_worse_than(most);
     return keeps_promise ? best : own;
 }
 
@@ -179,8 +191,8 @@ struct SubProblem {
     std::vector<std::int32_t> edge_weights;
 };
 
-SubProblem sub_problem(const PartitionProblem& problem, std::span<const std::int32_t> rows, std::vector<std::int32_t>& local_row, std::int32_t first_part,
-                       std::int32_t num_parts)
+SubProblem sub_problem(const PartitionProblem& problem, std::span<const std::int32_t> rows,
+                       std::vector<std::int32_t>& local_row, std::int32_t first_part, std::int32_t num_parts)
 {
     SubProblem sub;
     sub.rows.assign(rows.begin(), rows.end());
@@ -194,13 +206,15 @@ SubProblem sub_problem(const PartitionProblem& problem, std::span<const std::int
         }
         sub.graph.offsets.push_back(sub.graph.num_entries());
         if (!problem.centroids.empty())
-            sub.centroids.insert(sub.centroids.end(), &problem.centroids[3 * std::int64_t{row}], &problem.centroids[3 * std::int64_t{row}] + 3);
+            sub.centroids.insert(sub.centroids.end(), &problem.centroids[3 * std::int64_t{row}],
+                                 &problem.centroids[3 * std::int64_t{row}] + 3);
         for (std::int32_t w = 0; w < problem.balance.num_weights && !problem.balance.row_weights.empty(); ++w)
             sub.row_weights.push_back(problem.balance.row_weights[std::int64_t{row} * problem.balance.num_weights + w]);
     }
     for (const auto row : rows) local_row[row] = -1;
     if (!problem.balance.capacities.empty())
-        sub.capacities.assign(problem.balance.capacities.begin() + first_part, problem.balance.capacities.begin() + first_part + num_parts);
+        sub.capacities.assign(problem.balance.capacities.begin() + first_part,
+                              problem.balance.capacities.begin() + first_part + num_parts);
     return sub;
 }
 
@@ -221,7 +235,8 @@ CutResult cut_in_levels(const PartitionProblem& problem, CutOptions options)
     if (!problem.balance.capacities.empty())
         for (std::int32_t node = 0; node < num_nodes; ++node)
             node_capacities.push_back(std::accumulate(problem.balance.capacities.begin() + node * parts_per_node,
-                                                      problem.balance.capacities.begin() + (node + 1) * parts_per_node, 0.0));
+                                                      problem.balance.capacities.begin() + (node + 1) * parts_per_node,
+                                                      0.0));
     nodes_problem.balance.capacities = node_capacities;
     auto nodes = cut_rows(nodes_problem, options);
 
@@ -232,12 +247,16 @@ CutResult cut_in_levels(const PartitionProblem& problem, CutOptions options)
         const auto first_part = node * parts_per_node;
         const auto sub = sub_problem(problem, rows_of_node.row(node), local_row, first_part, parts_per_node);
         PartitionProblem node_problem{
-            &sub.graph,     sub.centroids,
-            parts_per_node, {problem.balance.imbalance / imbalance_here, problem.balance.num_weights, sub.row_weights, sub.capacities},
-            problem.seed,   sub.edge_weights};
+            &sub.graph,
+            sub.centroids,
+            parts_per_node,
+            {problem.balance.imbalance / imbalance_here, problem.balance.num_weights, sub.row_weights, sub.capacities},
+            problem.seed,
+            sub.edge_weights};
         options.levels.assign(levels.begin() + 1, levels.end());
         const auto parts = cut_rows(node_problem, options);
-        for (std::size_t i = 0; i < sub.rows.size(); ++i) result.partition.owners[sub.rows[i]] = first_part + parts.partition.owners[i];
+        for (std::size_t i = 0; i < sub.rows.size(); ++i)
+            result.partition.owners[sub.rows[i]] = first_part + parts.partition.owners[i];
     }
     // Rounding may leave a row too many in a part.
     if (options.contiguous) balance_weights_of_whole_parts(result.partition, *problem.graph, problem.balance);
@@ -251,13 +270,19 @@ CutResult cut_in_levels(const PartitionProblem& problem, CutOptions options)
 std::span<const PartitionMethod> partition_methods()
 {
     static const std::vector<PartitionMethod> methods{
-        {"metis", "k-way, few faces between parts", false, true, [](const PartitionProblem& problem) { return by_metis(problem, false); }},
-        {"recursive", "METIS's recursive bisection", false, true, [](const PartitionProblem& problem) { return by_metis(problem, true); }},
+        {"metis", "k-way, few faces between parts", false, true,
+         [](const PartitionProblem& problem) { return by_metis(problem, false); }},
+        {"recursive", "METIS's recursive bisection", false, true,
+         [](const PartitionProblem& problem) { return by_metis(problem, true); }},
         {"scotch", "Scotch with 64-bit indices, for graphs beyond METIS", false, true, by_scotch},
         {"rcb", "recursive coordinate bisection", true, true,
-         [](const PartitionProblem& problem) { return partition_by_bisection(problem.centroids, problem.num_parts, problem.balance); }},
+         [](const PartitionProblem& problem) {
+             return partition_by_bisection(problem.centroids, problem.num_parts, problem.balance);
+         }},
         {"hilbert", "runs along the Hilbert curve, the fastest", true, false,
-         [](const PartitionProblem& problem) { return partition_by_curve(problem.centroids, problem.num_parts, problem.balance); }},
+         [](const PartitionProblem& problem) {
+             return partition_by_curve(problem.centroids, problem.num_parts, problem.balance);
+         }},
         {"auto", "metis and rcb, the better of the two", true, true, by_metis_or_scotch},
     };
     return methods;
@@ -275,7 +300,8 @@ const PartitionMethod& partition_method(std::string_view name)
         list += (list.empty() ? "" : ", ") + method.name;
     }
     const auto nearest = nearest_name(name, names);
-    throw InvalidInput("unknown method '" + std::string(name) + "'; known are " + list + "." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    throw InvalidInput("unknown method '" + std::string(name) + "'; known are " + list + "." +
+                       (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
 }
 
 CutResult improve_cut(Partition start, const PartitionProblem& problem, const CutOptions& options)
@@ -297,16 +323,22 @@ CutResult cut_rows(const PartitionProblem& problem, const CutOptions& options)
     if (!options.levels.empty()) {
         std::int64_t product = 1;
         for (const auto count : options.levels) product *= std::max(count, 0);
-        if (product != problem.num_parts) throw InvalidInput(fmt::format("cut_rows: the levels multiply to {}, the parts are {}.", product, problem.num_parts));
+        if (product != problem.num_parts)
+            throw InvalidInput(
+                fmt::format("cut_rows: the levels multiply to {}, the parts are {}.", product, problem.num_parts));
         return cut_in_levels(problem, options);
     }
     // A graph that is too large for METIS's 32-bit indices is cut by Scotch.
     const bool is_large = !fits_metis(*problem.graph);
     const bool goes_to_scotch = is_large && has_scotch() && (method.name == "metis" || method.name == "auto");
     const bool searches = options.refine && !is_large && problem.edge_weights.empty();
-    const bool joins = searches && method.name == "metis" && options.effort == RefinementEffort::Fast && may_join_before_metis(problem);
-    auto start = goes_to_scotch ? by_scotch(problem) : joins ? by_metis_on_joined_rows(problem) : method.partition(problem);
-    auto result = searches ? improve_best(std::move(start), problem, options) : improve_cut(std::move(start), problem, options);
+    const bool joins = searches && method.name == "metis" && options.effort == RefinementEffort::Fast &&
+                       may_join_before_metis(problem);
+    auto start = goes_to_scotch ? by_scotch(problem)
+                 : joins        ? by_metis_on_joined_rows(problem)
+                                : method.partition(problem);
+    auto result =
+        searches ? improve_best(std::move(start), problem, options) : improve_cut(std::move(start), problem, options);
     if (goes_to_scotch) result.method = "scotch";
     return result;
 }

@@ -15,7 +15,8 @@ namespace {
 
 // Makes parts connected, as far as the graph is, and balances them again. Leaves the partition unchanged if
 // both are not possible at the same time.
-void make_contiguous(Partition& partition, const Csr& graph, const BalanceTarget& balance, std::span<const std::int64_t> most_weight)
+void make_contiguous(Partition& partition, const Csr& graph, const BalanceTarget& balance,
+                     std::span<const std::int64_t> most_weight)
 {
     auto whole = partition;
     for (int attempt = 0; attempt < 4; ++attempt) {
@@ -31,7 +32,8 @@ void make_contiguous(Partition& partition, const Csr& graph, const BalanceTarget
 }
 
 // Searches in cycles, and keeps the best partition found that is in neither measure worse than allowed.
-void search(Partition& partition, const Csr& graph, const RefinementOptions& options, std::span<const std::int64_t> most_weight, const CutMeasures& start)
+void search(Partition& partition, const Csr& graph, const RefinementOptions& options,
+            std::span<const std::int64_t> most_weight, const CutMeasures& start)
 {
     constexpr double least_gain = 0.004;  // smallest gain in score of a cycle
     auto fewest_in_pieces = options.contiguous ? parts_in_pieces(partition, graph).size() : 0;
@@ -46,7 +48,8 @@ void search(Partition& partition, const Csr& graph, const RefinementOptions& opt
     }
     const BalanceBound bound{options.balance.num_weights, options.balance.row_weights, most_weight};
     // A limit in units of METIS's cost, which also grows with rows and entries.
-    auto work_left = static_cast<std::int64_t>((is_fast ? 0.75 : 4) * static_cast<double>(graph.num_rows() + graph.num_entries()));
+    auto work_left =
+        static_cast<std::int64_t>((is_fast ? 0.75 : 4) * static_cast<double>(graph.num_rows() + graph.num_entries()));
     auto current = partition;
     auto best = start;
     auto lowest_score = std::numeric_limits<double>::infinity();
@@ -142,7 +145,8 @@ std::int64_t join_islands(Partition& partition, const Csr& graph)
     return num_moved;
 }
 
-std::vector<std::int32_t> repair_partition(Partition& partition, const Csr& graph, const BalanceTarget& balance, bool contiguous)
+std::vector<std::int32_t> repair_partition(Partition& partition, const Csr& graph, const BalanceTarget& balance,
+                                           bool contiguous)
 {
     partition.validate("refine_partition", graph.num_rows());
     const auto most_weight = largest_weights_allowed(partition.num_rows(), partition.num_parts, balance);

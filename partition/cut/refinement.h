@@ -40,7 +40,8 @@ std::vector<std::int32_t> refine_partition(Partition& partition, const Csr& grap
 /// Only repairs the partition: no part above the bound, none empty, and on request every part connected, as far as
 /// graph and balance allow.
 /// @return as `refine_partition`. @throws InvalidInput if sizes disagree.
-std::vector<std::int32_t> repair_partition(Partition& partition, const Csr& graph, const BalanceTarget& balance, bool contiguous);
+std::vector<std::int32_t> repair_partition(Partition& partition, const Csr& graph, const BalanceTarget& balance,
+                                           bool contiguous);
 
 /// Moves every connected piece of a part but the largest to the neighbouring part with which it shares most edges.
 /// A piece without a neighbouring part (the graph is disconnected) stays.

@@ -23,7 +23,8 @@ struct WeightedGraph {
 // Merges vertices in pairs and returns their new numbers. Among equally good neighbours it takes the first, or with a
 // seed a random one: if vertices are numbered row by row, as in lattices, the first would merge all of them in one
 // direction.
-RowClusters match(const Csr& graph, const WeightedGraph& fine, std::int32_t most_rows, std::optional<std::uint64_t> seed)
+RowClusters match(const Csr& graph, const WeightedGraph& fine, std::int32_t most_rows,
+                  std::optional<std::uint64_t> seed)
 {
     const auto num_vertices = static_cast<std::int32_t>(graph.num_rows());
     RowClusters pairs{0, std::vector<std::int32_t>(num_vertices, -1)};
@@ -36,7 +37,10 @@ RowClusters match(const Csr& graph, const WeightedGraph& fine, std::int32_t most
             if (pairs.cluster_of[u] >= 0 || fine.size(u) + fine.size(v) > most_rows) continue;
             std::uint32_t any = 0;
             if (seed)
-                any = static_cast<std::uint32_t>(((static_cast<std::uint64_t>(u) << 32 | static_cast<std::uint32_t>(v)) + *seed) * 0x9e3779b97f4a7c15u >> 32);
+                any = static_cast<std::uint32_t>(
+                    ((static_cast<std::uint64_t>(u) << 32 | static_cast<std::uint32_t>(v)) + *seed) *
+                        0x9e3779b97f4a7c15u >>
+                    32);
             const std::tuple key(fine.weight(k), -fine.size(u), any);
             if (best >= 0 && key <= best_key) continue;
             best = u;
@@ -115,7 +119,8 @@ JoinedRows join_rows(const Csr& graph, int num_rounds, std::uint64_t seed)
     WeightedGraph current;
     for (int round = 0; round < num_rounds; ++round) {
         const auto& fine = round == 0 ? graph : current.graph;
-        auto pairs = match(fine, current, std::numeric_limits<std::int32_t>::max(), seed + static_cast<std::uint64_t>(round));
+        auto pairs =
+            match(fine, current, std::numeric_limits<std::int32_t>::max(), seed + static_cast<std::uint64_t>(round));
         auto coarse = contract(fine, current, pairs);
         if (round == 0)
             joined.clusters = std::move(pairs);

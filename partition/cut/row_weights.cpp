@@ -30,7 +30,8 @@ std::vector<std::int32_t> to_integers(const std::vector<double>& values)
 std::vector<double> values_of(const Mesh& mesh, const std::string& name)
 {
     const bool is_cloud = mesh.is_point_cloud();
-    const auto& array = require_weight_array(is_cloud ? mesh.point_data : mesh.cell_data, name, is_cloud ? "point" : "cell");
+    const auto& array =
+        require_weight_array(is_cloud ? mesh.point_data : mesh.cell_data, name, is_cloud ? "point" : "cell");
     std::vector<double> values(array.num_rows());
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = require_weight(array, static_cast<std::int64_t>(i));
     return values;
@@ -52,18 +53,23 @@ std::vector<double> owned_points(const Mesh& mesh)
 
 }  // namespace
 
-WeightScale::WeightScale(double total, bool are_integers) : factor_(are_integers && total <= total_of_scaled ? 1 : total_of_scaled / std::max(total, 1e-300)) {}
+WeightScale::WeightScale(double total, bool are_integers)
+    : factor_(are_integers && total <= total_of_scaled ? 1 : total_of_scaled / std::max(total, 1e-300))
+{
+}
 
 std::int32_t WeightScale::operator()(double value) const
 {
     return static_cast<std::int32_t>(std::min(std::llround(value * factor_), 0x7fffffffLL));
 }
 
-const DataArray& require_weight_array(std::span<const DataArray> arrays, const std::string& name, std::string_view group)
+const DataArray& require_weight_array(std::span<const DataArray> arrays, const std::string& name,
+                                      std::string_view group)
 {
     const auto& array = require_array(arrays, name, "the mesh", group);
     if (array.num_components() != 1)
-        throw InvalidInput(fmt::format("row_weights: array '{}' has {} components; a weight is one number a row.", name, array.num_components()));
+        throw InvalidInput(fmt::format("row_weights: array '{}' has {} components; a weight is one number a row.", name,
+                                       array.num_components()));
     return array;
 }
 
@@ -71,7 +77,9 @@ double require_weight(const DataArray& array, std::int64_t row)
 {
     const auto value = array.value(row);
     if (!(value >= 0) || !std::isfinite(value))
-        throw InvalidInput(fmt::format("row_weights: array '{}' has the value {:f} in row {}; weights are finite and not negative.", array.name(), value, row));
+        throw InvalidInput(
+            fmt::format("row_weights: array '{}' has the value {:f} in row {}; weights are finite and not negative.",
+                        array.name(), value, row));
     return value;
 }
 
@@ -85,11 +93,13 @@ std::vector<std::int32_t> row_weights(const Mesh& mesh, const Csr& graph, std::s
         if (name == "points") {
             values = owned_points(mesh);
         } else if (name == "faces") {
-            for (std::size_t i = 0; i < num_rows; ++i) values[i] = 1 + static_cast<double>(graph.row(static_cast<std::int64_t>(i)).size());
+            for (std::size_t i = 0; i < num_rows; ++i)
+                values[i] = 1 + static_cast<double>(graph.row(static_cast<std::int64_t>(i)).size());
         } else if (name.starts_with("array:")) {
             values = values_of(mesh, name.substr(6));
         } else if (name != "cells") {
-            throw InvalidInput("row_weights: unknown weight '" + name + "'; known are cells, points, faces and array:NAME.");
+            throw InvalidInput("row_weights: unknown weight '" + name +
+                               "'; known are cells, points, faces and array:NAME.");
         }
         const auto integers = to_integers(values);
         for (std::size_t i = 0; i < num_rows; ++i) weights[i * names.size() + w] = integers[i];
@@ -97,16 +107,19 @@ std::vector<std::int32_t> row_weights(const Mesh& mesh, const Csr& graph, std::s
     return weights;
 }
 
-std::vector<std::int32_t> weights_from_costs(const std::vector<std::int32_t>& earlier_owners, std::span<const double> costs)
+std::vector<std::int32_t> weights_from_costs(const std::vector<std::int32_t>& earlier_owners,
+                                             std::span<const double> costs)
 {
     std::vector<double> sizes(costs.size(), 0);
     for (const auto owner : earlier_owners) {
         if (owner < 0 || owner >= static_cast<std::int32_t>(costs.size()))
-            throw InvalidInput(fmt::format("weights_from_costs: there are {} costs, but a row is of part {}.", costs.size(), owner));
+            throw InvalidInput(
+                fmt::format("weights_from_costs: there are {} costs, but a row is of part {}.", costs.size(), owner));
         ++sizes[owner];
     }
     for (const auto cost : costs)
-        if (!(cost > 0) || !std::isfinite(cost)) throw InvalidInput(fmt::format("weights_from_costs: a part costs {:f}; expected a positive number.", cost));
+        if (!(cost > 0) || !std::isfinite(cost))
+            throw InvalidInput(fmt::format("weights_from_costs: a part costs {:f}; expected a positive number.", cost));
     std::vector<double> values(earlier_owners.size());
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = costs[earlier_owners[i]] / sizes[earlier_owners[i]];
     return to_integers(values);

@@ -25,7 +25,8 @@ namespace meshard {
 /// @throws InvalidInput for an unknown name, a missing array, one with several components, or a negative or NaN value.
 std::vector<std::int32_t> row_weights(const Mesh& mesh, const Csr& graph, std::span<const std::string> names);
 
-/// Scales the values of a weight to integers with a sum of about 2^30; integers whose sum is at most that stay as they are.
+/// Scales the values of a weight to integers with a sum of about 2^30; integers whose sum is at most that stay as they
+/// are.
 class WeightScale {
 public:
     WeightScale(double total, bool are_integers);
@@ -36,13 +37,15 @@ private:
 };
 
 /// The array of that name. @throws InvalidInput if there is none, or it has several components.
-const DataArray& require_weight_array(std::span<const DataArray> arrays, const std::string& name, std::string_view group);
+const DataArray& require_weight_array(std::span<const DataArray> arrays, const std::string& name,
+                                      std::string_view group);
 
 /// The value of a row. @throws InvalidInput if it is negative, infinite or NaN.
 double require_weight(const DataArray& array, std::int64_t row);
 
 /// Weights from the costs of the parts of an earlier run: each part's cost is divided evenly among its rows.
 /// @param costs   one for each part of `earlier`, positive, in any unit (e.g. seconds).
-std::vector<std::int32_t> weights_from_costs(const std::vector<std::int32_t>& earlier_owners, std::span<const double> costs);
+std::vector<std::int32_t> weights_from_costs(const std::vector<std::int32_t>& earlier_owners,
+                                             std::span<const double> costs);
 
 }  // namespace meshard

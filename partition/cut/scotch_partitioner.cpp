@@ -70,14 +70,16 @@ std::vector<std::int32_t> call_scotch(const Csr& graph, const ScotchOptions& opt
     SCOTCH_Arch architecture;
     SCOTCH_Strat strategy;
     require_success(SCOTCH_graphInit(&scotch_graph), "begin a graph");
-    require_success(SCOTCH_graphBuild(&scotch_graph, 0, graph.num_rows(), offsets.data(), nullptr, weights.empty() ? nullptr : weights.data(), nullptr,
-                                      graph.num_entries(), neighbors.data(), edge_weights.empty() ? nullptr : edge_weights.data()),
+    require_success(SCOTCH_graphBuild(&scotch_graph, 0, graph.num_rows(), offsets.data(), nullptr,
+                                      weights.empty() ? nullptr : weights.data(), nullptr, graph.num_entries(),
+                                      neighbors.data(), edge_weights.empty() ? nullptr : edge_weights.data()),
                     "take the graph");
     SCOTCH_archInit(&architecture);
     if (options.balance.capacities.empty())
         require_success(SCOTCH_archCmplt(&architecture, options.num_parts), "take the number of parts");
     else
-        require_success(SCOTCH_archCmpltw(&architecture, options.num_parts, integer_shares(options.balance).data()), "take the capacities");
+        require_success(SCOTCH_archCmpltw(&architecture, options.num_parts, integer_shares(options.balance).data()),
+                        "take the capacities");
     SCOTCH_stratInit(&strategy);
     SCOTCH_stratGraphMapBuild(&strategy, SCOTCH_STRATDEFAULT, options.num_parts, options.balance.imbalance - 1);
     // One thread: with several the result depends on their timing.

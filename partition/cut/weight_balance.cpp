@@ -18,15 +18,18 @@ class WeightBalancer {
 public:
     static constexpr std::size_t longest_walk = 2000;
 
-    WeightBalancer(Partition& partition, const Csr& graph, const BalanceTarget& balance, std::span<const std::int64_t> most_weight, bool keep_whole)
-        : keep_whole_(keep_whole), owners_(partition.owners), graph_(graph), bound_{balance.num_weights, balance.row_weights, most_weight},
-          weights_(part_weights(partition, balance)), sizes_(part_sizes(partition)), walk_(graph, owners_, longest_walk)
+    WeightBalancer(Partition& partition, const Csr& graph, const BalanceTarget& balance,
+                   std::span<const std::int64_t> most_weight, bool keep_whole)
+        : keep_whole_(keep_whole), owners_(partition.owners), graph_(graph),
+          bound_{balance.num_weights, balance.row_weights, most_weight}, weights_(part_weights(partition, balance)),
+          sizes_(part_sizes(partition)), walk_(graph, owners_, longest_walk)
     {
     }
 
     void run()
     {
-        // Every move lowers the larger fill of two parts, so that the loop ends; the limit is for very long chains of moves.
+        // Every move lowers the larger fill of two parts, so that the loop ends; the limit is for very long chains of
+        // moves.
         for (int pass = 0; pass < 1000 && has_full_part(); ++pass)
             if (!pass_over_boundary() && !(keep_whole_ ? pass_along_chain() : jump())) break;
         while (has_full_part() && exchange()) {
@@ -46,7 +49,8 @@ private:
 
     std::int64_t weight_after(std::size_t at, std::int32_t w, std::int32_t gets, std::int32_t gives) const
     {
-        return weights_[at] + (gets < 0 ? 0 : bound_.row_weight(gets, w)) - (gives < 0 ? 0 : bound_.row_weight(gives, w));
+        return weights_[at] + (gets < 0 ? 0 : bound_.row_weight(gets, w)) -
+               (gives < 0 ? 0 : bound_.row_weight(gives, w));
     }
 
     // Fill of a part after it gets row `gets` and loses row `gives`.
@@ -55,8 +59,8 @@ private:
         double most = 0;
         for (std::int32_t w = 0; w < bound_.num_weights; ++w) {
             const auto at = static_cast<std::size_t>(part) * bound_.num_weights + w;
-            most =
-                std::max(most, static_cast<double>(weight_after(at, w, gets, gives)) / static_cast<double>(std::max<std::int64_t>(bound_.most_weight[at], 1)));
+            most = std::max(most, static_cast<double>(weight_after(at, w, gets, gives)) /
+                                      static_cast<double>(std::max<std::int64_t>(bound_.most_weight[at], 1)));
         }
         return most;
     }
@@ -127,7 +131,10 @@ private:
 
     // Returns whether parts stay connected, if required, when `row` moves to a part that `without` leaves at the same
     // time.
-    bool may_go(std::int32_t row, std::int32_t to, std::int32_t without = -1) { return !keep_whole_ || (touches(row, to, without) && !walk_.may_break(row)); }
+    bool may_go(std::int32_t row, std::int32_t to, std::int32_t without = -1)
+    {
+        return !keep_whole_ || (touches(row, to, without) && !walk_.may_break(row));
+    }
 
     // Used if no neighbour is less full by a whole row: moves one row from each part to the next along the shortest
     // chain of parts from a part above its bound to one with room.
@@ -150,7 +157,9 @@ private:
             for (const auto row : rows.row(from)) {
                 if (from == first ? !helps(row, from) : fill(from, row_into[from], row) >= most_fill) continue;
                 const auto is_way_on = [&](std::int32_t j) { return owners_[j] != first && row_into[owners_[j]] < 0; };
-                if (std::ranges::none_of(graph_.row(row), is_way_on) || (from != first && !touches(row_into[from], from, row))) continue;
+                if (std::ranges::none_of(graph_.row(row), is_way_on) ||
+                    (from != first && !touches(row_into[from], from, row)))
+                    continue;
                 if (walk_.may_break(row)) continue;
                 for (const auto j : graph_.row(row)) {
                     if (!is_way_on(j)) continue;
@@ -258,7 +267,8 @@ void balance_weights(Partition& partition, const Csr& graph, const BalanceTarget
     if (balance.is_plain()) return balance_parts(partition, graph, balance.imbalance);
     // Without a bound: only empty parts are to be filled here.
     if (has_empty_part(partition)) balance_parts(partition, graph, static_cast<double>(partition.num_parts));
-    if (overload(partition, balance, most_weight) > 0) WeightBalancer(partition, graph, balance, most_weight, false).run();
+    if (overload(partition, balance, most_weight) > 0)
+        WeightBalancer(partition, graph, balance, most_weight, false).run();
 }
 
 void balance_weights_of_whole_parts(Partition& partition, const Csr& graph, const BalanceTarget& balance)

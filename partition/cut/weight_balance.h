@@ -7,8 +7,8 @@
 
 namespace meshard {
 
-/// Moves rows from parts above their bound (`largest_weights_allowed`) to parts that are less full, boundary rows with the cheapest moves first, until no part
-/// is above it or no such move is left; fills empty parts. Deterministic.
+/// Moves rows from parts above their bound (`largest_weights_allowed`) to parts that are less full, boundary rows with
+/// the cheapest moves first, until no part is above it or no such move is left; fills empty parts. Deterministic.
 void balance_weights(Partition& partition, const Csr& graph, const BalanceTarget& balance);
 
 /// `balance_weights` for connected parts, which stay connected: a row moves only if a walk around it shows that its

@@ -32,7 +32,8 @@ Csr transposed(const Csr& items_of_row, std::int64_t num_items)
     rows_of_item.indices.resize(items_of_row.num_entries());
     std::vector<std::int64_t> next(rows_of_item.offsets.begin(), rows_of_item.offsets.end() - 1);
     for (std::int64_t row = 0; row < items_of_row.num_rows(); ++row)
-        for (const auto item : items_of_row.row(row)) rows_of_item.indices[next[item]++] = static_cast<std::int32_t>(row);
+        for (const auto item : items_of_row.row(row))
+            rows_of_item.indices[next[item]++] = static_cast<std::int32_t>(row);
     return rows_of_item;
 }
 
@@ -159,7 +160,8 @@ GhostRelation sharing_edges(CellEdges edges)
 
 bool is_by_items(const Mesh& mesh, const GhostRule& rule)
 {
-    return !mesh.is_point_cloud() && (rule.neighbors == GhostNeighbors::Edge || rule.neighbors == GhostNeighbors::Vertex);
+    return !mesh.is_point_cloud() &&
+           (rule.neighbors == GhostNeighbors::Edge || rule.neighbors == GhostNeighbors::Vertex);
 }
 
 // The cells within `num_rings` rings, by common points, of a point that cells of several parts share.
@@ -175,7 +177,9 @@ std::vector<bool> cells_near_other_parts(const Mesh& mesh, const Partition& part
         }
     for (std::int32_t ring = 1; ring <= num_rings; ++ring) {
         for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell)
-            if (!is_near[cell]) is_near[cell] = std::ranges::any_of(mesh.cells.row(cell), [&](std::int32_t point) { return is_point_near[point]; });
+            if (!is_near[cell])
+                is_near[cell] =
+                    std::ranges::any_of(mesh.cells.row(cell), [&](std::int32_t point) { return is_point_near[point]; });
         for (std::int64_t cell = 0; cell < mesh.num_cells() && ring < num_rings; ++cell)
             if (is_near[cell])
                 for (const auto point : mesh.cells.row(cell)) is_point_near[point] = true;
@@ -245,18 +249,22 @@ CellEdges cell_edges(const Mesh& mesh)
 GhostRelation ghost_relation(const Mesh& mesh, const GhostRule& rule)
 {
     if (!is_by_items(mesh, rule)) return {ghost_graph(mesh, rule)};
-    return rule.neighbors == GhostNeighbors::Edge ? sharing_edges(cell_edges(mesh)) : sharing(mesh.cells, mesh.num_points());
+    return rule.neighbors == GhostNeighbors::Edge ? sharing_edges(cell_edges(mesh))
+                                                  : sharing(mesh.cells, mesh.num_points());
 }
 
-GhostRelation ghost_relation(const Mesh& mesh, const GhostRule& rule, const Partition& partition, std::int32_t num_layers)
+GhostRelation ghost_relation(const Mesh& mesh, const GhostRule& rule, const Partition& partition,
+                             std::int32_t num_layers)
 {
     if (!is_by_items(mesh, rule)) return {ghost_graph(mesh, rule)};
     if (partition.num_rows() != mesh.num_cells())
-        throw InvalidInput(fmt::format("ghost_relation: the partition has {} rows, the mesh {} cells.", partition.num_rows(), mesh.num_cells()));
+        throw InvalidInput(fmt::format("ghost_relation: the partition has {} rows, the mesh {} cells.",
+                                       partition.num_rows(), mesh.num_cells()));
     const auto is_near = cells_near_other_parts(mesh, partition, num_layers);
     if (rule.neighbors == GhostNeighbors::Edge) return sharing_edges(EdgeWalk(mesh).run(is_near));
     Csr points;
-    for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) points.push_row(is_near[cell] ? mesh.cells.row(cell) : std::span<const std::int32_t>{});
+    for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell)
+        points.push_row(is_near[cell] ? mesh.cells.row(cell) : std::span<const std::int32_t>{});
     return sharing(std::move(points), mesh.num_points());
 }
 

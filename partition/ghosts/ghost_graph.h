@@ -61,6 +61,7 @@ GhostRelation ghost_relation(const Mesh& mesh, const GhostRule& rule);
 
 /// The part of the relation that `ghost_layers` needs for this partition and number of layers: by edge and by vertex,
 /// only rows of cells near other parts are filled, in a fraction of the time and memory.
-GhostRelation ghost_relation(const Mesh& mesh, const GhostRule& rule, const Partition& partition, std::int32_t num_layers);
+GhostRelation ghost_relation(const Mesh& mesh, const GhostRule& rule, const Partition& partition,
+                             std::int32_t num_layers);
 
 }  // namespace meshard

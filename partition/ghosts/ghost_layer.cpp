@@ -30,15 +30,18 @@ Neighbors neighbors_of(const GhostRelation& relation)
 
 void check_arguments(const char* where, const Neighbors& graph, const Partition& partition, std::int32_t num_layers)
 {
-    if (num_layers < 0 || num_layers > 255) throw InvalidInput(fmt::format("{}: num_layers is {}, expected 0 to 255.", where, num_layers));
+    if (num_layers < 0 || num_layers > 255)
+        throw InvalidInput(fmt::format("{}: num_layers is {}, expected 0 to 255.", where, num_layers));
     partition.validate(where, graph.num_rows());
 }
 
-// Breadth-first search from one part after the other. All parts share the array of marks, so that the cost is proportional to the parts' rows.
+// Breadth-first search from one part after the other. All parts share the array of marks, so that the cost is
+// proportional to the parts' rows.
 class RingSearch {
 public:
     RingSearch(const Neighbors& neighbors, const Partition& partition)
-        : neighbors_(neighbors), reached_by_(partition.owners), item_reached_by_(neighbors.rows_of_item != nullptr ? neighbors.rows_of_item->num_rows() : 0, -1)
+        : neighbors_(neighbors), reached_by_(partition.owners),
+          item_reached_by_(neighbors.rows_of_item != nullptr ? neighbors.rows_of_item->num_rows() : 0, -1)
     {
     }
 
@@ -89,7 +92,8 @@ private:
     std::vector<std::int32_t> front_, next_front_;
 };
 
-std::vector<GhostLayer> layers_by(const Neighbors& neighbors, const Partition& partition, std::int32_t num_layers, std::int32_t num_threads)
+std::vector<GhostLayer> layers_by(const Neighbors& neighbors, const Partition& partition, std::int32_t num_layers,
+                                  std::int32_t num_threads)
 {
     check_arguments("ghost_layers", neighbors, partition, num_layers);
     const auto rows = rows_by_part(partition);
@@ -104,12 +108,14 @@ std::vector<GhostLayer> layers_by(const Neighbors& neighbors, const Partition& p
 
 }  // namespace
 
-std::vector<GhostLayer> ghost_layers(const Csr& graph, const Partition& partition, std::int32_t num_layers, std::int32_t num_threads)
+std::vector<GhostLayer> ghost_layers(const Csr& graph, const Partition& partition, std::int32_t num_layers,
+                                     std::int32_t num_threads)
 {
     return layers_by({&graph}, partition, num_layers, num_threads);
 }
 
-std::vector<GhostLayer> ghost_layers(const GhostRelation& relation, const Partition& partition, std::int32_t num_layers, std::int32_t num_threads)
+std::vector<GhostLayer> ghost_layers(const GhostRelation& relation, const Partition& partition, std::int32_t num_layers,
+                                     std::int32_t num_threads)
 {
     return layers_by(neighbors_of(relation), partition, num_layers, num_threads);
 }
@@ -117,7 +123,8 @@ std::vector<GhostLayer> ghost_layers(const GhostRelation& relation, const Partit
 GhostLayer ghost_layer(const Csr& graph, const Partition& partition, std::int32_t part, std::int32_t num_layers)
 {
     check_arguments("ghost_layer", {&graph}, partition, num_layers);
-    if (part < 0 || part >= partition.num_parts) throw InvalidInput(fmt::format("ghost_layer: part is {}, expected 0 to {}.", part, partition.num_parts - 1));
+    if (part < 0 || part >= partition.num_parts)
+        throw InvalidInput(fmt::format("ghost_layer: part is {}, expected 0 to {}.", part, partition.num_parts - 1));
     return RingSearch({&graph}, partition).layer(part, rows_by_part(partition).row(part), num_layers);
 }
 

@@ -19,10 +19,12 @@ struct GhostLayer {
 /// The ghosts of every part, indexed by part. The result does not depend on the number of threads, each of which uses 4
 /// bytes for each row of the graph.
 /// @throws InvalidInput if sizes disagree or num_layers is outside [0, 255].
-std::vector<GhostLayer> ghost_layers(const Csr& graph, const Partition& partition, std::int32_t num_layers, std::int32_t num_threads = 1);
+std::vector<GhostLayer> ghost_layers(const Csr& graph, const Partition& partition, std::int32_t num_layers,
+                                     std::int32_t num_threads = 1);
 
 /// `ghost_layers` for shared items, in time proportional to the items of rows, not to the pairs of rows.
-std::vector<GhostLayer> ghost_layers(const GhostRelation& relation, const Partition& partition, std::int32_t num_layers, std::int32_t num_threads = 1);
+std::vector<GhostLayer> ghost_layers(const GhostRelation& relation, const Partition& partition, std::int32_t num_layers,
+                                     std::int32_t num_threads = 1);
 
 /// Ghosts of one part.
 GhostLayer ghost_layer(const Csr& graph, const Partition& partition, std::int32_t part, std::int32_t num_layers);

@@ -16,8 +16,8 @@ namespace meshard {
 /// Owned rows are sorted by global id, ghosts by (owner, global id). Over all parts the owned rows are all rows, each
 /// once; no ghost is owned here.
 ///
-/// Example: 7 cells in a row, parts 0 0 1 1 1 0 2, one ghost layer. Part 1 owns cells 2 3 4; its ghosts are 1 and 5, both owned by part 0:
-/// global_ids = 2 3 4 | 1 5, num_owned = 3, ghost_owners = 0 0.
+/// Example: 7 cells in a row, parts 0 0 1 1 1 0 2, one ghost layer. Part 1 owns cells 2 3 4; its ghosts are 1 and 5,
+/// both owned by part 0: global_ids = 2 3 4 | 1 5, num_owned = 3, ghost_owners = 0 0.
 struct IndexMap {
     std::int64_t num_global = 0;
     std::int32_t num_owned = 0;

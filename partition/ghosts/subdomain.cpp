@@ -15,8 +15,8 @@ namespace {
 void require_partition(const char* where, const Mesh& mesh, const Partition& partition)
 {
     if (partition.num_rows() != mesh.num_rows())
-        throw InvalidInput(fmt::format("{}: the partition has {} rows, the mesh {}{}", where, partition.num_rows(), mesh.num_rows(),
-                                       mesh.is_point_cloud() ? " points." : " cells."));
+        throw InvalidInput(fmt::format("{}: the partition has {} rows, the mesh {}{}", where, partition.num_rows(),
+                                       mesh.num_rows(), mesh.is_point_cloud() ? " points." : " cells."));
     partition.validate();
 }
 
@@ -37,8 +37,9 @@ void require_cells_as_numbered(const Subdomain& subdomain)
 {
     const auto num_types = static_cast<std::int64_t>(subdomain.mesh.cell_types.size());
     if (num_types != subdomain.cells.num_local() || subdomain.mesh.num_cells() != subdomain.cells.num_local())
-        throw InvalidInput(fmt::format("merge_subdomains: part {} has {} cell types and {} cells, its numbering {}.", subdomain.part, num_types,
-                                       subdomain.mesh.num_cells(), subdomain.cells.num_local()));
+        throw InvalidInput(fmt::format("merge_subdomains: part {} has {} cell types and {} cells, its numbering {}.",
+                                       subdomain.part, num_types, subdomain.mesh.num_cells(),
+                                       subdomain.cells.num_local()));
 }
 
 // The subdomain and local row of a row of the whole.
@@ -47,42 +48,47 @@ struct Source {
     std::int32_t row = -1;
 };
 
-std::vector<Source> sources_of(std::span<const Subdomain> subdomains, const IndexMap Subdomain::* index_map, const char* noun)
+std::vector<Source> sources_of(std::span<const Subdomain> subdomains, const IndexMap Subdomain::* index_map,
+                               const char* noun)
 {
     const auto num_global = (subdomains[0].*index_map).num_global;
     std::vector<Source> sources(num_global);
     for (std::size_t s = 0; s < subdomains.size(); ++s) {
         const auto& map = subdomains[s].*index_map;
         if (map.num_global != num_global)
-            throw InvalidInput(fmt::format("merge_subdomains: part {} counts {} {}s in the whole, part {} {}.", subdomains[s].part, map.num_global, noun,
-                                           subdomains[0].part, num_global));
+            throw InvalidInput(fmt::format("merge_subdomains: part {} counts {} {}s in the whole, part {} {}.",
+                                           subdomains[s].part, map.num_global, noun, subdomains[0].part, num_global));
         for (std::int32_t row = 0; row < map.num_owned; ++row) {
             const auto id = map.global_ids[row];
             if (id < 0 || id >= num_global)
-                throw InvalidInput(fmt::format("merge_subdomains: part {} owns {} {}, but the whole has {}.", subdomains[s].part, noun, id, num_global));
+                throw InvalidInput(fmt::format("merge_subdomains: part {} owns {} {}, but the whole has {}.",
+                                               subdomains[s].part, noun, id, num_global));
             auto& source = sources[id];
             if (source.subdomain >= 0)
-                throw InvalidInput(fmt::format("merge_subdomains: {} {} is owned by part {} and by part {}.", noun, id, subdomains[source.subdomain].part,
-                                               subdomains[s].part));
+                throw InvalidInput(fmt::format("merge_subdomains: {} {} is owned by part {} and by part {}.", noun, id,
+                                               subdomains[source.subdomain].part, subdomains[s].part));
             source = {static_cast<std::int32_t>(s), row};
         }
     }
     const auto missing = std::ranges::find(sources, -1, &Source::subdomain);
     if (missing != sources.end())
-        throw InvalidInput(fmt::format("merge_subdomains: {} {} is owned by no part; are all parts given?", noun, missing - sources.begin()));
+        throw InvalidInput(fmt::format("merge_subdomains: {} {} is owned by no part; are all parts given?", noun,
+                                       missing - sources.begin()));
     return sources;
 }
 
 // Writes the owned rows of `arrays` (one for each subdomain) to their positions in the whole.
-DataArray merge_arrays(std::span<const DataArray* const> arrays, std::span<const Subdomain> subdomains, const IndexMap Subdomain::* index_map)
+DataArray merge_arrays(std::span<const DataArray* const> arrays, std::span<const Subdomain> subdomains,
+                       const IndexMap Subdomain::* index_map)
 {
     const auto& first = *arrays[0];
     for (std::size_t s = 0; s < arrays.size(); ++s) {
         const auto& map = subdomains[s].*index_map;
-        if (arrays[s]->type() != first.type() || arrays[s]->num_components() != first.num_components() || arrays[s]->name() != first.name() ||
-            arrays[s]->num_rows() != map.num_local())
-            throw InvalidInput(fmt::format("merge_subdomains: array '{}' of part {} has another name, type or shape than '{}' of part {}.", arrays[s]->name(),
-                                           subdomains[s].part, first.name(), subdomains[0].part));
+        if (arrays[s]->type() != first.type() || arrays[s]->num_components() != first.num_components() ||
+            arrays[s]->name() != first.name() || arrays[s]->num_rows() != map.num_local())
+            throw InvalidInput(fmt::format(
+                "merge_subdomains: array '{}' of part {} has another name, type or shape than '{}' of part {}.",
+                arrays[s]->name(), subdomains[s].part, first.name(), subdomains[0].part));
     }
     const auto num_rows = (subdomains[0].*index_map).num_global;
     const auto num_components = first.num_components();
@@ -93,7 +99,8 @@ DataArray merge_arrays(std::span<const DataArray* const> arrays, std::span<const
             const auto from = arrays[s]->strings();
             const auto ids = (subdomains[s].*index_map).owned();
             for (std::size_t i = 0; i < ids.size(); ++i)
-                std::copy_n(from.begin() + i * num_components, num_components, values.begin() + ids[i] * num_components);
+                std::copy_n(from.begin() + i * num_components, num_components,
+                            values.begin() + ids[i] * num_components);
         }
         merged = DataArray::from_strings(first.name(), std::move(values), num_components);
     } else {
@@ -103,7 +110,8 @@ DataArray merge_arrays(std::span<const DataArray* const> arrays, std::span<const
         for (std::size_t s = 0; s < arrays.size(); ++s) {
             const auto* from = arrays[s]->bytes().data();
             const auto ids = (subdomains[s].*index_map).owned();
-            for (std::size_t i = 0; i < ids.size(); ++i) std::memcpy(to + ids[i] * row_bytes, from + i * row_bytes, row_bytes);
+            for (std::size_t i = 0; i < ids.size(); ++i)
+                std::memcpy(to + ids[i] * row_bytes, from + i * row_bytes, row_bytes);
         }
     }
     merged.component_names = first.component_names;
@@ -112,14 +120,16 @@ DataArray merge_arrays(std::span<const DataArray* const> arrays, std::span<const
     return merged;
 }
 
-std::vector<DataArray> merge_groups(std::span<const Subdomain> subdomains, std::vector<DataArray> Mesh::* group, const IndexMap Subdomain::* index_map)
+std::vector<DataArray> merge_groups(std::span<const Subdomain> subdomains, std::vector<DataArray> Mesh::* group,
+                                    const IndexMap Subdomain::* index_map)
 {
     std::vector<DataArray> merged;
     const auto num_arrays = (subdomains[0].mesh.*group).size();
     for (const auto& subdomain : subdomains)
         if ((subdomain.mesh.*group).size() != num_arrays)
-            throw InvalidInput(fmt::format("merge_subdomains: part {} has {} arrays where part {} has {}.", subdomain.part, (subdomain.mesh.*group).size(),
-                                           subdomains[0].part, num_arrays));
+            throw InvalidInput(fmt::format("merge_subdomains: part {} has {} arrays where part {} has {}.",
+                                           subdomain.part, (subdomain.mesh.*group).size(), subdomains[0].part,
+                                           num_arrays));
     for (std::size_t a = 0; a < num_arrays; ++a) {
         std::vector<const DataArray*> arrays;
         for (const auto& subdomain : subdomains) arrays.push_back(&(subdomain.mesh.*group)[a]);
@@ -158,7 +168,8 @@ SubdomainCutter::SubdomainCutter(const Mesh& mesh, const Partition& partition, s
 
 // The buffer that is kept between parts is as long as the mesh, but only the entries of the part's rows are written, so
 // that the cost is proportional to the part's rows.
-Subdomain SubdomainCutter::cut(std::int32_t part, const GhostLayer& ghosts, std::vector<std::int32_t>& local_index) const
+Subdomain SubdomainCutter::cut(std::int32_t part, const GhostLayer& ghosts,
+                               std::vector<std::int32_t>& local_index) const
 {
     local_index.resize(mesh_.num_points(), -1);
     const auto owned_rows = rows_of_part_.row(part);
@@ -183,7 +194,8 @@ Subdomain SubdomainCutter::cut(std::int32_t part, const GhostLayer& ghosts, std:
 }
 
 // Owned rows, then ghosts by (owner, row); their layers go to `levels`.
-std::vector<std::int32_t> SubdomainCutter::local_rows(std::span<const std::int32_t> owned, const GhostLayer& ghosts, std::vector<std::uint8_t>& levels) const
+std::vector<std::int32_t> SubdomainCutter::local_rows(std::span<const std::int32_t> owned, const GhostLayer& ghosts,
+                                                      std::vector<std::uint8_t>& levels) const
 {
     std::vector<std::int32_t> order(ghosts.rows.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
@@ -199,7 +211,8 @@ std::vector<std::int32_t> SubdomainCutter::local_rows(std::span<const std::int32
 }
 
 // Owned points, then the other points of the cells by (owner, point).
-std::vector<std::int32_t> SubdomainCutter::local_points(std::span<const std::int32_t> owned, std::span<const std::int32_t> cells,
+std::vector<std::int32_t> SubdomainCutter::local_points(std::span<const std::int32_t> owned,
+                                                        std::span<const std::int32_t> cells,
                                                         std::vector<std::int32_t>& local_index) const
 {
     std::vector<std::int32_t> points(owned.begin(), owned.end());
@@ -227,32 +240,39 @@ std::vector<std::int32_t> point_owners(const Mesh& mesh, const Partition& partit
     return owners;
 }
 
-std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Csr& graph, const Partition& partition, std::int32_t num_ghost_layers)
+std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Csr& graph, const Partition& partition,
+                                          std::int32_t num_ghost_layers)
 {
     require_partition("extract_subdomains", mesh, partition);
     // Without ghosts the graph is not needed.
-    const auto ghosts = num_ghost_layers == 0 ? std::vector<GhostLayer>(partition.num_parts) : ghost_layers(graph, partition, num_ghost_layers);
+    const auto ghosts = num_ghost_layers == 0 ? std::vector<GhostLayer>(partition.num_parts)
+                                              : ghost_layers(graph, partition, num_ghost_layers);
     return extract_subdomains(mesh, partition, ghosts, num_ghost_layers);
 }
 
-std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& partition, std::span<const GhostLayer> ghosts, std::int32_t num_ghost_layers)
+std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& partition,
+                                          std::span<const GhostLayer> ghosts, std::int32_t num_ghost_layers)
 {
     require_partition("extract_subdomains", mesh, partition);
     if (static_cast<std::int32_t>(ghosts.size()) != partition.num_parts)
-        throw InvalidInput(fmt::format("extract_subdomains: there are ghosts for {} parts, the partition has {}.", ghosts.size(), partition.num_parts));
+        throw InvalidInput(fmt::format("extract_subdomains: there are ghosts for {} parts, the partition has {}.",
+                                       ghosts.size(), partition.num_parts));
     const SubdomainCutter cutter(mesh, partition, num_ghost_layers);
     std::vector<std::int32_t> local_index;
     std::vector<Subdomain> subdomains;
     subdomains.reserve(partition.num_parts);
-    for (std::int32_t part = 0; part < partition.num_parts; ++part) subdomains.push_back(cutter.cut(part, ghosts[part], local_index));
+    for (std::int32_t part = 0; part < partition.num_parts; ++part)
+        subdomains.push_back(cutter.cut(part, ghosts[part], local_index));
     return subdomains;
 }
 
-Subdomain extract_subdomain(const Mesh& mesh, const Csr& graph, const Partition& partition, std::int32_t part, std::int32_t num_ghost_layers)
+Subdomain extract_subdomain(const Mesh& mesh, const Csr& graph, const Partition& partition, std::int32_t part,
+                            std::int32_t num_ghost_layers)
 {
     require_partition("extract_subdomain", mesh, partition);
     if (part < 0 || part >= partition.num_parts)
-        throw InvalidInput(fmt::format("extract_subdomain: part is {}, expected 0 to {}.", part, partition.num_parts - 1));
+        throw InvalidInput(
+            fmt::format("extract_subdomain: part is {}, expected 0 to {}.", part, partition.num_parts - 1));
     const auto ghosts = num_ghost_layers == 0 ? GhostLayer{} : ghost_layer(graph, partition, part, num_ghost_layers);
     std::vector<std::int32_t> local_index;
     return SubdomainCutter(mesh, partition, num_ghost_layers).cut(part, ghosts, local_index);
@@ -276,14 +296,17 @@ Mesh merge_subdomains(std::span<const Subdomain> subdomains)
     const auto to_global = [&](std::int64_t cell, std::int32_t& point) {
         const auto& map = subdomains[cell_sources[cell].subdomain].points;
         if (point < 0 || point >= map.num_local())
-            throw InvalidInput(fmt::format("merge_subdomains: cell {} uses local point {} of {}.", cell, point, map.num_local()));
+            throw InvalidInput(
+                fmt::format("merge_subdomains: cell {} uses local point {} of {}.", cell, point, map.num_local()));
         point = static_cast<std::int32_t>(map.global_ids[point]);
     };
     merged.cells = merge_rows(subdomains, cell_sources, &Mesh::cells);
     for (std::int64_t cell = 0; cell < merged.num_cells(); ++cell)
-        for (auto at = merged.cells.offsets[cell]; at < merged.cells.offsets[cell + 1]; ++at) to_global(cell, merged.cells.indices[at]);
+        for (auto at = merged.cells.offsets[cell]; at < merged.cells.offsets[cell + 1]; ++at)
+            to_global(cell, merged.cells.indices[at]);
     merged.cell_types.reserve(cell_sources.size());
-    for (const auto& source : cell_sources) merged.cell_types.push_back(subdomains[source.subdomain].mesh.cell_types[source.row]);
+    for (const auto& source : cell_sources)
+        merged.cell_types.push_back(subdomains[source.subdomain].mesh.cell_types[source.row]);
     if (std::ranges::any_of(subdomains, [](const Subdomain& subdomain) { return subdomain.mesh.has_polyhedra(); })) {
         merged.face_streams = merge_rows(subdomains, cell_sources, &Mesh::face_streams);
         for_each_face_point(merged.face_streams, to_global);
@@ -296,12 +319,15 @@ Mesh merge_subdomains(std::span<const Subdomain> subdomains)
 
 void Subdomain::validate() const
 {
-    const auto fail = [&](const std::string& what) { throw InvalidInput(fmt::format("Subdomain {} of {}: {}", part, num_parts, what)); };
+    const auto fail = [&](const std::string& what) {
+        throw InvalidInput(fmt::format("Subdomain {} of {}: {}", part, num_parts, what));
+    };
     const auto require_size = [&](const std::string& what, std::int64_t found, std::int64_t expected) {
         if (found != expected) fail(fmt::format("there are {} {}, expected {}.", found, what, expected));
     };
     if (part < 0 || part >= num_parts) fail(fmt::format("the part is outside 0 to {}.", num_parts - 1));
-    if (num_ghost_layers < 0 || num_ghost_layers > 255) fail(fmt::format("num_ghost_layers is {}, expected 0 to 255.", num_ghost_layers));
+    if (num_ghost_layers < 0 || num_ghost_layers > 255)
+        fail(fmt::format("num_ghost_layers is {}, expected 0 to 255.", num_ghost_layers));
     try {
         mesh.validate();
         cells.validate(part);
@@ -331,7 +357,8 @@ void Subdomain::validate() const
 std::string to_string(const Subdomain& subdomain)
 {
     const auto counts = [](const IndexMap& map) { return fmt::format("{} + {}", map.num_owned, map.num_ghosts()); };
-    const auto counts_of_rows = fmt::format("{} owned + {} ghost ", subdomain.rows().num_owned, subdomain.rows().num_ghosts());
+    const auto counts_of_rows =
+        fmt::format("{} owned + {} ghost ", subdomain.rows().num_owned, subdomain.rows().num_ghosts());
     const auto text = fmt::format("Subdomain {} of {}: {}", subdomain.part, subdomain.num_parts, counts_of_rows);
     if (subdomain.cells.num_global == 0) return text + "points";
     return text + "cells, " + counts(subdomain.points) + " points";

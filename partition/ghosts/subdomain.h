@@ -16,9 +16,9 @@ namespace meshard {
 
 /// One part's geometry: its owned cells and points, and its ghosts.
 ///
-/// The partition cuts cells (of a cloud: points). A point of a mesh belongs to the part of the first cell, in the source's
-/// order, that uses it; a point that no cell uses belongs to part 0. Local points are those of the local cells, plus the
-/// owned ones; owned first, ghosts after, as for cells.
+/// The partition cuts cells (of a cloud: points). A point of a mesh belongs to the part of the first cell, in the
+/// source's order, that uses it; a point that no cell uses belongs to part 0. Local points are those of the local
+/// cells, plus the owned ones; owned first, ghosts after, as for cells.
 struct Subdomain {
     std::int32_t part = 0;
     std::int32_t num_parts = 1;
@@ -41,10 +41,12 @@ std::vector<std::int32_t> point_owners(const Mesh& mesh, const Partition& partit
 /// Extracts every part. `graph` is the neighbour graph of the rows (`mesh_graph`); without ghost layers it may be
 /// empty. Memory: the source and all parts.
 /// @throws InvalidInput if sizes disagree.
-std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Csr& graph, const Partition& partition, std::int32_t num_ghost_layers);
+std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Csr& graph, const Partition& partition,
+                                          std::int32_t num_ghost_layers);
 
 /// `extract_subdomains` with given ghosts (`ghost_layers`), one entry for each part.
-std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& partition, std::span<const GhostLayer> ghosts, std::int32_t num_ghost_layers);
+std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& partition,
+                                          std::span<const GhostLayer> ghosts, std::int32_t num_ghost_layers);
 
 /// Extracts one part after the other, for callers that need not hold all parts at once.
 class SubdomainCutter {
@@ -57,7 +59,8 @@ public:
     Subdomain cut(std::int32_t part, const GhostLayer& ghosts, std::vector<std::int32_t>& local_index) const;
 
 private:
-    std::vector<std::int32_t> local_rows(std::span<const std::int32_t> owned, const GhostLayer& ghosts, std::vector<std::uint8_t>& levels) const;
+    std::vector<std::int32_t> local_rows(std::span<const std::int32_t> owned, const GhostLayer& ghosts,
+                                         std::vector<std::uint8_t>& levels) const;
     std::vector<std::int32_t> local_points(std::span<const std::int32_t> owned, std::span<const std::int32_t> cells,
                                            std::vector<std::int32_t>& local_index) const;
 
@@ -70,7 +73,8 @@ private:
 };
 
 /// Extracts one part only.
-Subdomain extract_subdomain(const Mesh& mesh, const Csr& graph, const Partition& partition, std::int32_t part, std::int32_t num_ghost_layers);
+Subdomain extract_subdomain(const Mesh& mesh, const Csr& graph, const Partition& partition, std::int32_t part,
+                            std::int32_t num_ghost_layers);
 
 /// Puts the owned rows of all parts back in the source's order: the inverse of `extract_subdomains`.
 /// @throws InvalidInput if a cell or point is owned by no part or by two.

@@ -57,7 +57,9 @@ std::vector<bool> turns_along_edges(const Csr& faces, std::span<const FaceShare>
             sides.push_back({low, high, k, ring[i] == low});
         }
     }
-    std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) { return std::tuple(a.low, a.high, a.face) < std::tuple(b.low, b.high, b.face); });
+    std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) {
+        return std::tuple(a.low, a.high, a.face) < std::tuple(b.low, b.high, b.face);
+    });
     struct Link {
         std::int64_t face, other;
         bool turns;  // whether the other face must be reversed if this one is not
@@ -91,17 +93,19 @@ std::vector<bool> turns_along_edges(const Csr& faces, std::span<const FaceShare>
 }
 
 /// Volume and centroid of a solid from the tetrahedra between `inside` and its faces' triangles.
-void measure_solid(std::span<const Vector3> x, const Csr& faces, const Vector3& inside, double& volume, Vector3& centroid)
+void measure_solid(std::span<const Vector3> x, const Csr& faces, const Vector3& inside, double& volume,
+                   Vector3& centroid)
 {
     Vector3 moment{};
     volume = 0;
     for (std::int64_t k = 0; k < faces.num_rows(); ++k) {
-        for_each_face_triangle(x, faces.row(k), [&](std::int32_t a, std::int32_t b, const Vector3& area, const Vector3& mean) {
-            const double sixth = dot(area, mean - inside) / 3;
-            volume += sixth;
-            const Vector3 corners = (x[a] - inside) + (x[b] - inside) + (mean - inside);
-            add_scaled(moment, corners, sixth / 4);
-        });
+        for_each_face_triangle(x, faces.row(k),
+                               [&](std::int32_t a, std::int32_t b, const Vector3& area, const Vector3& mean) {
+                                   const double sixth = dot(area, mean - inside) / 3;
+                                   volume += sixth;
+                                   const Vector3 corners = (x[a] - inside) + (x[b] - inside) + (mean - inside);
+                                   add_scaled(moment, corners, sixth / 4);
+                               });
     }
     centroid = volume > 0 ? inside + (1 / volume) * moment : inside;
     volume = std::max(volume, 0.0);
@@ -123,7 +127,8 @@ double facet_size(std::span<const Vector3> x, std::span<const std::int32_t> face
 {
     if (facet.size() == 2) return norm(x[facet[1]] - x[facet[0]]);
     Vector3 area{};
-    for (std::size_t k = 1; k + 1 < facet.size(); ++k) add_scaled(area, cross(x[facet[k]] - x[facet[0]], x[facet[k + 1]] - x[facet[0]]), 0.5);
+    for (std::size_t k = 1; k + 1 < facet.size(); ++k)
+        add_scaled(area, cross(x[facet[k]] - x[facet[0]], x[facet[k + 1]] - x[facet[0]]), 0.5);
     return norm(area);
 }
 
@@ -146,13 +151,17 @@ struct Facets {
         }
         order.resize(rings.num_rows());
         std::iota(order.begin(), order.end(), 0);
-        std::ranges::sort(order, [&](std::int32_t a, std::int32_t b) { return std::ranges::lexicographical_compare(points.row(a), points.row(b)); });
+        std::ranges::sort(order, [&](std::int32_t a, std::int32_t b) {
+            return std::ranges::lexicographical_compare(points.row(a), points.row(b));
+        });
     }
 
     /// Index of the facet with these points, which must ascend, or -1.
     std::int32_t find(std::span<const std::int32_t> wanted) const
     {
-        const auto is_before = [&](std::int32_t facet, const auto& row) { return std::ranges::lexicographical_compare(points.row(facet), row); };
+        const auto is_before = [&](std::int32_t facet, const auto& row) {
+            return std::ranges::lexicographical_compare(points.row(facet), row);
+        };
         const auto at = std::lower_bound(order.begin(), order.end(), wanted, is_before);
         return at != order.end() && std::ranges::equal(points.row(*at), wanted) ? *at : -1;
     }
@@ -184,7 +193,8 @@ std::vector<Vector3> point_positions(const Mesh& mesh)
 {
     const auto values = mesh.points.to_doubles();
     std::vector<Vector3> positions(static_cast<std::size_t>(mesh.num_points()));
-    for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = {values[3 * i], values[3 * i + 1], values[3 * i + 2]};
+    for (std::size_t i = 0; i < positions.size(); ++i)
+        positions[i] = {values[3 * i], values[3 * i + 1], values[3 * i + 2]};
     return positions;
 }
 
@@ -221,8 +231,9 @@ void cell_facets(const Mesh& mesh, std::int64_t cell, Csr& facets)
     if (type.dimension != 3) return;
     const auto faces = solid_faces(type.shape);
     if (faces.empty()) {
-        throw InvalidInput(fmt::format("cell_facets: cell {} is a {}; its faces are not known. Convert it to a polyhedron or to tetrahedra.", cell,
-                                       cell_type_name(mesh.cell_types[cell])));
+        throw InvalidInput(fmt::format(
+            "cell_facets: cell {} is a {}; its faces are not known. Convert it to a polyhedron or to tetrahedra.", cell,
+            cell_type_name(mesh.cell_types[cell])));
     }
     std::vector<std::int32_t> ring;
     for (const auto& face : faces) {
@@ -246,7 +257,8 @@ void orient_outwards(std::span<const Vector3> positions, const Vector3& inside, 
     }
     if (norm(open) > 1e-10 * area) turned = turns_along_edges(faces, shares);
     for (std::int64_t k = 0; k < faces.num_rows(); ++k)
-        if (turned[k]) std::reverse(faces.indices.begin() + faces.offsets[k], faces.indices.begin() + faces.offsets[k + 1]);
+        if (turned[k])
+            std::reverse(faces.indices.begin() + faces.offsets[k], faces.indices.begin() + faces.offsets[k + 1]);
 }
 
 CellMeasures cell_measures(const Mesh& mesh)
@@ -286,7 +298,9 @@ Csr facet_graph(const Mesh& mesh)
         const auto end = graph.offsets[i + 1];
         for (auto k = begin; k < end; ++k) {
             const auto j = graph.indices[k];
-            if (has_facets(i) && has_facets(j) && cell_dimension(mesh.cell_types[i]) == cell_dimension(mesh.cell_types[j])) graph.indices[kept++] = j;
+            if (has_facets(i) && has_facets(j) &&
+                cell_dimension(mesh.cell_types[i]) == cell_dimension(mesh.cell_types[j]))
+                graph.indices[kept++] = j;
         }
         begin = end;
         graph.offsets[i + 1] = kept;

@@ -46,12 +46,13 @@ struct CellMeasures {
     std::vector<Vector3> centroids;
 };
 
-/// The area of a polygon is the length of its area vector, the volume of a solid is that enclosed by its faces' triangles; never negative.
+/// The area of a polygon is the length of its area vector, the volume of a solid is that enclosed by its faces'
+/// triangles; never negative.
 /// @throws InvalidInput as `cell_facets`
 CellMeasures cell_measures(const Mesh& mesh);
 
-/// Cells of the same dimension that have a facet in common: `cell_graph` without lines, vertices and strips, and without the edges between a wall polygon
-/// and its solid.
+/// Cells of the same dimension that have a facet in common: `cell_graph` without lines, vertices and strips, and
+/// without the edges between a wall polygon and its solid.
 /// @throws InvalidInput as `cell_graph`
 Csr facet_graph(const Mesh& mesh);
 

@@ -97,7 +97,8 @@ struct Corners {
 
 constexpr Corners<3> tetra[] = {{0, 1, 2}, {0, 1, 3}, {1, 2, 3}, {0, 2, 3}};
 constexpr Corners<4> voxel[] = {{0, 2, 6, 4}, {1, 3, 7, 5}, {0, 1, 5, 4}, {2, 3, 7, 6}, {0, 1, 3, 2}, {4, 5, 7, 6}};
-constexpr Corners<4> hexahedron[] = {{0, 3, 7, 4}, {1, 2, 6, 5}, {0, 1, 5, 4}, {3, 2, 6, 7}, {0, 1, 2, 3}, {4, 5, 6, 7}};
+constexpr Corners<4> hexahedron[] = {{0, 3, 7, 4}, {1, 2, 6, 5}, {0, 1, 5, 4},
+                                     {3, 2, 6, 7}, {0, 1, 2, 3}, {4, 5, 6, 7}};
 // For wedge and pyramid.
 constexpr Corners<3> triangles[] = {{0, 1, 2}, {3, 4, 5}, {0, 1, 4}, {1, 2, 4}, {2, 3, 4}, {3, 0, 4}};
 constexpr Corners<4> wedge_quads[] = {{0, 1, 4, 3}, {1, 2, 5, 4}, {2, 0, 3, 5}};
@@ -105,17 +106,21 @@ constexpr Corners<4> pyramid_base = {0, 1, 2, 3};
 constexpr Corners<5> pentagons[] = {{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}};
 constexpr Corners<4> pentagonal_quads[] = {{0, 1, 6, 5}, {1, 2, 7, 6}, {2, 3, 8, 7}, {3, 4, 9, 8}, {4, 0, 5, 9}};
 constexpr Corners<6> hexagons[] = {{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9, 10, 11}};
-constexpr Corners<4> hexagonal_quads[] = {{0, 1, 7, 6}, {1, 2, 8, 7}, {2, 3, 9, 8}, {3, 4, 10, 9}, {4, 5, 11, 10}, {5, 0, 6, 11}};
+constexpr Corners<4> hexagonal_quads[] = {{0, 1, 7, 6},  {1, 2, 8, 7},   {2, 3, 9, 8},
+                                          {3, 4, 10, 9}, {4, 5, 11, 10}, {5, 0, 6, 11}};
 
 constexpr Face tetra_faces[] = {tetra[0], tetra[1], tetra[2], tetra[3]};
 constexpr Face voxel_faces[] = {voxel[0], voxel[1], voxel[2], voxel[3], voxel[4], voxel[5]};
-constexpr Face hexahedron_faces[] = {hexahedron[0], hexahedron[1], hexahedron[2], hexahedron[3], hexahedron[4], hexahedron[5]};
+constexpr Face hexahedron_faces[] = {hexahedron[0], hexahedron[1], hexahedron[2],
+                                     hexahedron[3], hexahedron[4], hexahedron[5]};
 constexpr Face wedge_faces[] = {triangles[0], triangles[1], wedge_quads[0], wedge_quads[1], wedge_quads[2]};
 constexpr Face pyramid_faces[] = {pyramid_base, triangles[2], triangles[3], triangles[4], triangles[5]};
-constexpr Face pentagonal_prism_faces[] = {pentagons[0],        pentagons[1],        pentagonal_quads[0], pentagonal_quads[1],
-                                           pentagonal_quads[2], pentagonal_quads[3], pentagonal_quads[4]};
-constexpr Face hexagonal_prism_faces[] = {hexagons[0],        hexagons[1],        hexagonal_quads[0], hexagonal_quads[1],
-                                          hexagonal_quads[2], hexagonal_quads[3], hexagonal_quads[4], hexagonal_quads[5]};
+constexpr Face pentagonal_prism_faces[] = {pentagons[0],        pentagons[1],        pentagonal_quads[0],
+                                           pentagonal_quads[1], pentagonal_quads[2], pentagonal_quads[3],
+                                           pentagonal_quads[4]};
+constexpr Face hexagonal_prism_faces[] = {hexagons[0],        hexagons[1],        hexagonal_quads[0],
+                                          hexagonal_quads[1], hexagonal_quads[2], hexagonal_quads[3],
+                                          hexagonal_quads[4], hexagonal_quads[5]};
 
 }  // namespace
 

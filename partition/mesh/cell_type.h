@@ -42,12 +42,16 @@ struct CellType {
     bool fixed_size = false;     ///< has exactly `min_points`
 
     /// Returns whether VTK has the type, and its cells may have this number of points.
-    bool fits(std::int64_t num_points) const { return !name.empty() && num_points >= min_points && !(fixed_size && num_points > min_points); }
+    bool fits(std::int64_t num_points) const
+    {
+        return !name.empty() && num_points >= min_points && !(fixed_size && num_points > min_points);
+    }
 };
 
 const CellType& cell_type_of(std::uint8_t cell_type);
 
-/// Faces of a solid shape by the positions of their corners in the cell; empty for shapes whose faces depend on the cell.
+/// Faces of a solid shape by the positions of their corners in the cell; empty for shapes whose faces depend on the
+/// cell.
 std::span<const std::span<const std::uint8_t>> solid_faces(CellShape shape);
 
 }  // namespace meshard

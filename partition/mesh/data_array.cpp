@@ -16,7 +16,8 @@ namespace {
 template <std::size_t row_bytes>
 void gather_rows(const std::byte* from, std::span<const std::int32_t> rows, std::byte* to)
 {
-    for (std::size_t i = 0; i < rows.size(); ++i) std::memcpy(to + i * row_bytes, from + rows[i] * row_bytes, row_bytes);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+        std::memcpy(to + i * row_bytes, from + rows[i] * row_bytes, row_bytes);
 }
 
 void gather_rows(const std::byte* from, std::span<const std::int32_t> rows, std::size_t row_bytes, std::byte* to)
@@ -33,7 +34,8 @@ void gather_rows(const std::byte* from, std::span<const std::int32_t> rows, std:
     case 24:
         return gather_rows<24>(from, rows, to);
     default:
-        for (std::size_t i = 0; i < rows.size(); ++i) std::memcpy(to + i * row_bytes, from + rows[i] * row_bytes, row_bytes);
+        for (std::size_t i = 0; i < rows.size(); ++i)
+            std::memcpy(to + i * row_bytes, from + rows[i] * row_bytes, row_bytes);
     }
 }
 
@@ -41,7 +43,8 @@ void require_shape(const std::string& name, std::int64_t num_rows, std::int32_t 
 {
     if (num_rows < 0 || num_components < 1)
         throw InvalidInput(
-            fmt::format("DataArray '{}': expected at least 0 rows and 1 component, got {} rows and {} components.", name, num_rows, num_components));
+            fmt::format("DataArray '{}': expected at least 0 rows and 1 component, got {} rows and {} components.",
+                        name, num_rows, num_components));
 }
 
 }  // namespace
@@ -71,13 +74,15 @@ std::size_t size_of(ScalarType type)
 
 std::string_view to_string(ScalarType type)
 {
-    constexpr std::string_view names[] = {"Int8", "UInt8", "Int16", "UInt16", "Int32", "UInt32", "Int64", "UInt64", "Float32", "Float64", "String"};
+    constexpr std::string_view names[] = {"Int8",  "UInt8",  "Int16",   "UInt16",  "Int32", "UInt32",
+                                          "Int64", "UInt64", "Float32", "Float64", "String"};
     return names[static_cast<std::size_t>(type)];
 }
 
 void throw_no_number(ScalarType type)
 {
-    throw InvalidInput("DataArray: values of type " + std::string(to_string(type)) + " are not numbers; read them with strings().");
+    throw InvalidInput("DataArray: values of type " + std::string(to_string(type)) +
+                       " are not numbers; read them with strings().");
 }
 
 DataArray::DataArray(std::string name, ScalarType type, std::int64_t num_rows, std::int32_t num_components)
@@ -95,7 +100,8 @@ DataArray::DataArray(std::string name, ScalarType type, std::int64_t num_rows, s
 DataArray DataArray::from_strings(std::string name, std::vector<std::string> values, std::int32_t num_components)
 {
     if (num_components < 1 || values.size() % num_components != 0)
-        throw InvalidInput(fmt::format("DataArray '{}': {} strings do not make rows of {}.", name, values.size(), num_components));
+        throw InvalidInput(
+            fmt::format("DataArray '{}': {} strings do not make rows of {}.", name, values.size(), num_components));
     DataArray array;
     array.name_ = std::move(name);
     array.type_ = ScalarType::String;
@@ -105,13 +111,15 @@ DataArray DataArray::from_strings(std::string name, std::vector<std::string> val
     return array;
 }
 
-DataArray DataArray::view(std::string name, ScalarType type, std::int64_t num_rows, std::int32_t num_components, const std::byte* data,
-                          std::shared_ptr<const void> owner)
+DataArray DataArray::view(std::string name, ScalarType type, std::int64_t num_rows, std::int32_t num_components,
+                          const std::byte* data, std::shared_ptr<const void> owner)
 {
-    if (type == ScalarType::String) throw InvalidInput("DataArray '" + name + "': strings cannot be viewed; use from_strings.");
+    if (type == ScalarType::String)
+        throw InvalidInput("DataArray '" + name + "': strings cannot be viewed; use from_strings.");
     require_shape(name, num_rows, num_components);
     if (num_rows > 0 && reinterpret_cast<std::uintptr_t>(data) % size_of(type) != 0)
-        throw InvalidInput("DataArray '" + name + "': the memory to view is not aligned for " + std::string(to_string(type)) + "; copy it first.");
+        throw InvalidInput("DataArray '" + name + "': the memory to view is not aligned for " +
+                           std::string(to_string(type)) + "; copy it first.");
     DataArray array;
     array.name_ = std::move(name);
     array.type_ = type;
@@ -144,7 +152,9 @@ std::span<const std::string> DataArray::strings() const
 double DataArray::value(std::int64_t row, std::int32_t component) const
 {
     assert(row >= 0 && row < num_rows_ && component >= 0 && component < num_components_);
-    return with_scalar_type(type_, [&]<class T>() { return static_cast<double>(reinterpret_cast<const T*>(data_)[row * num_components_ + component]); });
+    return with_scalar_type(type_, [&]<class T>() {
+        return static_cast<double>(reinterpret_cast<const T*>(data_)[row * num_components_ + component]);
+    });
 }
 
 std::vector<double> DataArray::to_doubles() const
@@ -162,7 +172,8 @@ DataArray DataArray::gather(std::span<const std::int32_t> rows) const
         std::vector<std::string> taken;
         taken.reserve(rows.size() * num_components_);
         for (const auto row : rows)
-            for (std::int32_t c = 0; c < num_components_; ++c) taken.push_back((*strings_)[static_cast<std::size_t>(row) * num_components_ + c]);
+            for (std::int32_t c = 0; c < num_components_; ++c)
+                taken.push_back((*strings_)[static_cast<std::size_t>(row) * num_components_ + c]);
         result = from_strings(name_, std::move(taken), num_components_);
     } else {
         result = DataArray(name_, type_, static_cast<std::int64_t>(rows.size()), num_components_);
@@ -185,7 +196,8 @@ bool DataArray::same_bits(const DataArray& other) const
 void DataArray::require_type(ScalarType type) const
 {
     if (type_ != type)
-        throw InvalidInput("DataArray '" + name_ + "' holds " + std::string(to_string(type_)) + ", asked for as " + std::string(to_string(type)) + ".");
+        throw InvalidInput("DataArray '" + name_ + "' holds " + std::string(to_string(type_)) + ", asked for as " +
+                           std::string(to_string(type)) + ".");
 }
 
 std::byte* DataArray::own_bytes()

@@ -13,7 +13,19 @@
 namespace meshard {
 
 /// Type of one value of a DataArray, as in the file; values are not converted.
-enum class ScalarType : std::uint8_t { Int8, UInt8, Int16, UInt16, Int32, UInt32, Int64, UInt64, Float32, Float64, String };
+enum class ScalarType : std::uint8_t {
+    Int8,
+    UInt8,
+    Int16,
+    UInt16,
+    Int32,
+    UInt32,
+    Int64,
+    UInt64,
+    Float32,
+    Float64,
+    String
+};
 
 /// Bytes of one value; 0 for String.
 std::size_t size_of(ScalarType type);
@@ -40,9 +52,10 @@ public:
 
     static DataArray from_strings(std::string name, std::vector<std::string> values, std::int32_t num_components = 1);
 
-    /// An array without a copy of its values: `owner` keeps their memory alive (a mapped file, a VTK array). `data` must be aligned for the type.
-    static DataArray view(std::string name, ScalarType type, std::int64_t num_rows, std::int32_t num_components, const std::byte* data,
-                          std::shared_ptr<const void> owner);
+    /// An array without a copy of its values: `owner` keeps their memory alive (a mapped file, a VTK array). `data`
+    /// must be aligned for the type.
+    static DataArray view(std::string name, ScalarType type, std::int64_t num_rows, std::int32_t num_components,
+                          const std::byte* data, std::shared_ptr<const void> owner);
 
     const std::string& name() const { return name_; }
     void rename(std::string name) { name_ = std::move(name); }
@@ -85,7 +98,7 @@ public:
 
     std::vector<std::string> component_names;  ///< empty or one per component (`X`, `Y`, `Z`)
     std::string unit;                          ///< as the file writes it, e.g. `m/s`; empty if the file has none
-    std::string attribute;                     ///< VTK's active-attribute role: `Scalars`, `Vectors`, `Normals`, `GlobalIds`, ... or empty
+    std::string attribute;  ///< VTK's active-attribute role: `Scalars`, `Vectors`, `Normals`, `GlobalIds`, ... or empty
 
 private:
     void require_type(ScalarType type) const;

@@ -24,7 +24,8 @@ struct BoxHash {
     std::size_t operator()(const Box& box) const
     {
         std::uint64_t hash = 0;
-        for (const auto index : box) hash = (hash ^ static_cast<std::uint64_t>(index)) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29;
+        for (const auto index : box)
+            hash = (hash ^ static_cast<std::uint64_t>(index)) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29;
         return hash;
     }
 };
@@ -52,10 +53,13 @@ double squared_distance(const Place& a, const Place& b)
 void require_finite(const DataArray& points, double tolerance)
 {
     if (!(tolerance >= 0) || !std::isfinite(tolerance))
-        throw InvalidInput(fmt::format("join_points: the tolerance is {:f}, expected 0 or a length above 0.", tolerance));
+        throw InvalidInput(
+            fmt::format("join_points: the tolerance is {:f}, expected 0 or a length above 0.", tolerance));
     for (std::int64_t point = 0; point < points.num_rows(); ++point)
         for (const double x : place_of(points, point))
-            if (!std::isfinite(x)) throw InvalidInput(fmt::format("join_points: point {} has a coordinate that is NaN or infinite.", point));
+            if (!std::isfinite(x))
+                throw InvalidInput(
+                    fmt::format("join_points: point {} has a coordinate that is NaN or infinite.", point));
 }
 
 // Points that are kept, sorted into boxes with the tolerance as edge length: a point within reach is in the same box or
@@ -90,7 +94,8 @@ private:
         // Beyond 2^53 boxes neighbouring boxes are not distinguished, but such coordinates are multiples of more than
         // the tolerance.
         Box box;
-        for (int d = 0; d < 3; ++d) box[d] = static_cast<std::int64_t>(std::clamp(std::floor(place[d] / tolerance_), -9e15, 9e15));
+        for (int d = 0; d < 3; ++d)
+            box[d] = static_cast<std::int64_t>(std::clamp(std::floor(place[d] / tolerance_), -9e15, 9e15));
         return box;
     }
 
@@ -103,7 +108,8 @@ bool has_another_value(const DataArray& array, std::int64_t a, std::int64_t b)
 {
     if (array.type() == ScalarType::String) {
         for (std::int32_t c = 0; c < array.num_components(); ++c)
-            if (array.strings()[a * array.num_components() + c] != array.strings()[b * array.num_components() + c]) return true;
+            if (array.strings()[a * array.num_components() + c] != array.strings()[b * array.num_components() + c])
+                return true;
         return false;
     }
     const auto bytes = array.bytes();
@@ -171,7 +177,8 @@ std::vector<std::int32_t> points_joined_with(const DataArray& points, double tol
 
 JoinedMesh join_points(const Mesh& mesh, double tolerance)
 {
-    if (mesh.is_point_cloud()) throw InvalidInput("join_points: the mesh is a point cloud; joining points would drop its rows.");
+    if (mesh.is_point_cloud())
+        throw InvalidInput("join_points: the mesh is a point cloud; joining points would drop its rows.");
     const auto joined = points_joined_with(mesh.points, tolerance);
     std::vector<std::int32_t> kept, number(joined.size());
     for (std::int32_t point = 0; point < std::ssize(joined); ++point) {
@@ -202,17 +209,19 @@ JoinedMesh join_points(const Mesh& mesh, double tolerance)
     return result;
 }
 
-std::string describe(const UnjoinedCells& found, const std::string& file, const std::string& shared, const std::string& effect)
+std::string describe(const UnjoinedCells& found, const std::string& file, const std::string& shared,
+                     const std::string& effect)
 {
     if (found.num_isolated == 0 && found.num_coincident == 0) return {};
     std::string text;
     if (found.num_isolated > 0)
-        text = count_of(found.num_isolated, "cell") + (found.num_isolated == 1 ? " shares no " : " share no ") + shared + " with another";
+        text = count_of(found.num_isolated, "cell") + (found.num_isolated == 1 ? " shares no " : " share no ") +
+               shared + " with another";
     if (found.num_coincident > 0)
-        text += (text.empty() ? "" : ", and ") + count_of(found.num_coincident, "point") + (found.num_coincident == 1 ? " lies" : " lie") +
-                " at the place of another";
-    return text + ": " + effect + " If cells there should touch, join their points: `meshard convert " + file + " OUT --join-points " +
-           (found.num_coincident > 0 ? "0" : "TOL") + "`.";
+        text += (text.empty() ? "" : ", and ") + count_of(found.num_coincident, "point") +
+                (found.num_coincident == 1 ? " lies" : " lie") + " at the place of another";
+    return text + ": " + effect + " If cells there should touch, join their points: `meshard convert " + file +
+           " OUT --join-points " + (found.num_coincident > 0 ? "0" : "TOL") + "`.";
 }
 
 UnjoinedCells find_unjoined_cells(const Mesh& mesh, const Csr& graph)
@@ -262,10 +271,13 @@ UnjoinedCells find_cells_without_common_points(const Mesh& mesh, int dimension)
         }
     }
     std::int64_t num_pieces = 0;
-    for (std::int32_t point = 0; point < mesh.num_points(); ++point) num_pieces += num_users[point] > 0 && root[point] == point;
+    for (std::int32_t point = 0; point < mesh.num_points(); ++point)
+        num_pieces += num_users[point] > 0 && root[point] == point;
     if (num_pieces < 2) return {};
     for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell)
-        found.num_isolated += is_counted(cell) && std::ranges::all_of(mesh.cells.row(cell), [&](std::int32_t point) { return num_users[point] == 1; });
+        found.num_isolated += is_counted(cell) && std::ranges::all_of(mesh.cells.row(cell), [&](std::int32_t point) {
+                                  return num_users[point] == 1;
+                              });
     found.num_coincident = count_coincident(mesh, is_counted);
     return found;
 }

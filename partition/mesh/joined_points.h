@@ -23,7 +23,8 @@ struct JoinedMesh {
     std::vector<std::string> differing_fields;
 };
 
-/// The mesh with points joined by `points_joined_with`; cells refer to the points that are kept, which keep their values and their order.
+/// The mesh with points joined by `points_joined_with`; cells refer to the points that are kept, which keep their
+/// values and their order.
 /// @throws InvalidInput as `points_joined_with`, or for a point cloud, whose rows are its points
 JoinedMesh join_points(const Mesh& mesh, double tolerance);
 
@@ -35,7 +36,8 @@ struct UnjoinedCells {
 
 /// One sentence about what was found and what to do about it; empty if nothing was found. `shared` is what neighbours
 /// share, e.g. `face`; `effect` follows as a clause.
-std::string describe(const UnjoinedCells& found, const std::string& file, const std::string& shared, const std::string& effect);
+std::string describe(const UnjoinedCells& found, const std::string& file, const std::string& shared,
+                     const std::string& effect);
 
 /// Counts the cells of one dimension that share no point with another of them; points are compared only if the cells
 /// are in several pieces.

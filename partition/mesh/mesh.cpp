@@ -23,17 +23,21 @@ std::string describe_cell(const Mesh& mesh, std::int64_t cell)
 void validate_points(const DataArray& points)
 {
     if (points.type() != ScalarType::Float32 && points.type() != ScalarType::Float64)
-        throw InvalidInput("Mesh: points are " + std::string(to_string(points.type())) + ", expected Float32 or Float64.");
-    if (points.num_components() != 3) throw InvalidInput(fmt::format("Mesh: points have {} components, expected 3.", points.num_components()));
+        throw InvalidInput("Mesh: points are " + std::string(to_string(points.type())) +
+                           ", expected Float32 or Float64.");
+    if (points.num_components() != 3)
+        throw InvalidInput(fmt::format("Mesh: points have {} components, expected 3.", points.num_components()));
 }
 
 void validate_cell_types(const Mesh& mesh)
 {
     if (static_cast<std::int64_t>(mesh.cell_types.size()) != mesh.num_cells())
-        throw InvalidInput(fmt::format("Mesh: there are {} cell types for {} cells.", mesh.cell_types.size(), mesh.num_cells()));
+        throw InvalidInput(
+            fmt::format("Mesh: there are {} cell types for {} cells.", mesh.cell_types.size(), mesh.num_cells()));
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         const auto num_points = static_cast<std::int64_t>(mesh.cells.row(i).size());
-        if (!cell_type_of(mesh.cell_types[i]).fits(num_points)) throw InvalidInput("Mesh: " + cell_size_fault(i, mesh.cell_types[i], num_points) + ".");
+        if (!cell_type_of(mesh.cell_types[i]).fits(num_points))
+            throw InvalidInput("Mesh: " + cell_size_fault(i, mesh.cell_types[i], num_points) + ".");
     }
 }
 
@@ -42,7 +46,8 @@ void validate_face_streams(const Mesh& mesh)
     const bool has_polyhedra = std::ranges::find(mesh.cell_types, 42) != mesh.cell_types.end();
     const auto expected = has_polyhedra ? mesh.num_cells() : 0;
     if (mesh.face_streams.num_rows() != expected)
-        throw InvalidInput(fmt::format("Mesh: there are {} face streams, expected {}{}", mesh.face_streams.num_rows(), expected,
+        throw InvalidInput(fmt::format("Mesh: there are {} face streams, expected {}{}", mesh.face_streams.num_rows(),
+                                       expected,
                                        has_polyhedra ? " (one row a cell)." : ", because no cell is a polyhedron."));
     if (!has_polyhedra) return;
     // Entries are counts as well as points, so that the bound that Csr checks is the larger of both.
@@ -54,7 +59,8 @@ void validate_face_streams(const Mesh& mesh)
             if (!check.passes(static_cast<std::int32_t>(i), mesh.cells.row(i), stream))
                 throw InvalidInput("Mesh: " + polyhedron_fault(i, mesh.cells.row(i), stream) + ".");
         } else if (!stream.empty()) {
-            throw InvalidInput("Mesh: the face stream of " + describe_cell(mesh, i) + " is not empty; only polyhedra have one.");
+            throw InvalidInput("Mesh: the face stream of " + describe_cell(mesh, i) +
+                               " is not empty; only polyhedra have one.");
         }
     }
 }
@@ -66,23 +72,29 @@ void validate_arrays(std::span<const DataArray> arrays, const char* group, std::
         const auto what = std::string("Mesh: ") + group + " array '" + array.name() + "' ";
         if (!names.insert(array.name()).second) throw InvalidInput(what + "exists twice.");
         if (num_rows >= 0 && array.num_rows() != num_rows)
-            throw InvalidInput(fmt::format("{}has {} rows, expected {} (one a {}).", what, array.num_rows(), num_rows, group));
-        if (!array.component_names.empty() && array.component_names.size() != static_cast<std::size_t>(array.num_components()))
-            throw InvalidInput(fmt::format("{}has {} component names for {} components.", what, array.component_names.size(), array.num_components()));
+            throw InvalidInput(
+                fmt::format("{}has {} rows, expected {} (one a {}).", what, array.num_rows(), num_rows, group));
+        if (!array.component_names.empty() &&
+            array.component_names.size() != static_cast<std::size_t>(array.num_components()))
+            throw InvalidInput(fmt::format("{}has {} component names for {} components.", what,
+                                           array.component_names.size(), array.num_components()));
     }
 }
 
 std::string array_difference(const DataArray& a, const DataArray& b, const std::string& what)
 {
-    if (a.type() != b.type()) return what + ": " + std::string(to_string(a.type())) + " against " + std::string(to_string(b.type())) + ".";
+    if (a.type() != b.type())
+        return what + ": " + std::string(to_string(a.type())) + " against " + std::string(to_string(b.type())) + ".";
     if (a.num_rows() != b.num_rows() || a.num_components() != b.num_components())
-        return fmt::format("{}: {} x {} values against {} x {}.", what, a.num_rows(), a.num_components(), b.num_rows(), b.num_components());
+        return fmt::format("{}: {} x {} values against {} x {}.", what, a.num_rows(), a.num_components(), b.num_rows(),
+                           b.num_components());
     if (a.attribute != b.attribute) return what + ": attribute '" + a.attribute + "' against '" + b.attribute + "'.";
     if (a.unit != b.unit) return what + ": unit '" + a.unit + "' against '" + b.unit + "'.";
     if (a.component_names != b.component_names) return what + ": the names of the components differ.";
     if (a.same_bits(b)) return "";
     const auto row_of = [&](auto x, auto y) {
-        return std::to_string((std::ranges::mismatch(x, y).in1 - x.begin()) * a.num_rows() / static_cast<std::int64_t>(x.size()));
+        return std::to_string((std::ranges::mismatch(x, y).in1 - x.begin()) * a.num_rows() /
+                              static_cast<std::int64_t>(x.size()));
     };
     const auto row = a.type() == ScalarType::String ? row_of(a.strings(), b.strings()) : row_of(a.bytes(), b.bytes());
     return what + ": the first row with other bits is " + row + ".";
@@ -93,8 +105,11 @@ std::string group_difference(std::span<const DataArray> a, std::span<const DataA
     for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
         if (i >= a.size()) return "Only the second mesh has " + group + " array '" + b[i].name() + "'.";
         if (i >= b.size()) return "Only the first mesh has " + group + " array '" + a[i].name() + "'.";
-        if (a[i].name() != b[i].name()) return fmt::format("The names of {} array {} differ: '{}' against '{}'.", group, i, a[i].name(), b[i].name());
-        if (const auto found = array_difference(a[i], b[i], group + " array '" + a[i].name() + "'"); !found.empty()) return found;
+        if (a[i].name() != b[i].name())
+            return fmt::format("The names of {} array {} differ: '{}' against '{}'.", group, i, a[i].name(),
+                               b[i].name());
+        if (const auto found = array_difference(a[i], b[i], group + " array '" + a[i].name() + "'"); !found.empty())
+            return found;
     }
     return "";
 }
@@ -103,7 +118,8 @@ std::string csr_difference(const Csr& a, const Csr& b, const std::string& what)
 {
     if (a.num_rows() != b.num_rows()) return fmt::format("{}: {} rows against {}.", what, a.num_rows(), b.num_rows());
     for (std::int64_t i = 0; i < a.num_rows(); ++i)
-        if (!std::ranges::equal(a.row(i), b.row(i))) return fmt::format("{}: the first that differs is that of cell {}.", what, i);
+        if (!std::ranges::equal(a.row(i), b.row(i)))
+            return fmt::format("{}: the first that differs is that of cell {}.", what, i);
     return "";
 }
 
@@ -112,16 +128,19 @@ Csr gather_rows(const Csr& from, std::span<const std::int32_t> rows)
 {
     Csr to;
     to.offsets.assign(rows.size() + 1, 0);
-    for (std::size_t i = 0; i < rows.size(); ++i) to.offsets[i + 1] = to.offsets[i] + (from.offsets[rows[i] + 1] - from.offsets[rows[i]]);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+        to.offsets[i + 1] = to.offsets[i] + (from.offsets[rows[i] + 1] - from.offsets[rows[i]]);
     to.indices.resize(to.offsets.back());
-    for (std::size_t i = 0; i < rows.size(); ++i) std::ranges::copy(from.row(rows[i]), to.indices.begin() + to.offsets[i]);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+        std::ranges::copy(from.row(rows[i]), to.indices.begin() + to.offsets[i]);
     return to;
 }
 
 std::string quoted_list(std::span<const DataArray> arrays)
 {
     std::string text;
-    for (std::size_t i = 0; i < arrays.size(); ++i) text += (i == 0 ? "'" : i + 1 == arrays.size() ? " and '" : ", '") + arrays[i].name() + "'";
+    for (std::size_t i = 0; i < arrays.size(); ++i)
+        text += (i == 0 ? "'" : i + 1 == arrays.size() ? " and '" : ", '") + arrays[i].name() + "'";
     return text;
 }
 
@@ -153,7 +172,8 @@ const DataArray* find_array(std::span<const DataArray> arrays, std::string_view 
     return found == arrays.end() ? nullptr : &*found;
 }
 
-const DataArray& require_array(std::span<const DataArray> arrays, std::string_view name, std::string_view where, std::string_view group)
+const DataArray& require_array(std::span<const DataArray> arrays, std::string_view name, std::string_view where,
+                               std::string_view group)
 {
     if (const auto* found = find_array(arrays, name)) return *found;
     auto message = std::string(where) + " has no " + std::string(group) + " field '" + std::string(name) + "'.";
@@ -183,7 +203,8 @@ Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::sp
     return extract_mesh(mesh, cells, points, local_points);
 }
 
-Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::span<const std::int32_t> points, std::span<const std::int32_t> local_points)
+Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::span<const std::int32_t> points,
+                  std::span<const std::int32_t> local_points)
 {
     const auto to_local = [&](std::int32_t& point) {
         if (local_points[point] < 0)

@@ -58,7 +58,8 @@ const DataArray* find_array(std::span<const DataArray> arrays, std::string_view 
 /// The array of that name. @throws InvalidInput that lists the names there are and the nearest one.
 /// @param where   begins the message, e.g. "read_mesh: car.vtp"
 /// @param group   "point", "cell" or "field"
-const DataArray& require_array(std::span<const DataArray> arrays, std::string_view name, std::string_view where, std::string_view group);
+const DataArray& require_array(std::span<const DataArray> arrays, std::string_view name, std::string_view where,
+                               std::string_view group);
 
 /// VTK's name of a cell type in lower case, e.g. `hexahedron`; `cell type 99` for unknown ones.
 std::string cell_type_name(std::uint8_t cell_type);
@@ -72,7 +73,8 @@ Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::sp
 
 /// `extract_mesh` for callers that extract many parts and keep the inverse of `points`: `local_points[p]` is the index
 /// of point p in `points`, or -1.
-Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::span<const std::int32_t> points, std::span<const std::int32_t> local_points);
+Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::span<const std::int32_t> points,
+                  std::span<const std::int32_t> local_points);
 
 /// Calls `f(cell, point)` with a reference to each point index in the face streams, skipping the counts between them.
 template <class F>

@@ -28,7 +28,10 @@ std::uint64_t mixed(std::uint64_t x)
 /// on the hash.
 class HashSet {
 public:
-    explicit HashSet(std::int64_t most) : slots_(std::bit_ceil(static_cast<std::uint64_t>(2 * most + 2)), 0), mask_(slots_.size() - 1) {}
+    explicit HashSet(std::int64_t most)
+        : slots_(std::bit_ceil(static_cast<std::uint64_t>(2 * most + 2)), 0), mask_(slots_.size() - 1)
+    {
+    }
 
     std::uint64_t num_slots() const { return slots_.size(); }
 
@@ -66,13 +69,15 @@ std::span<const std::array<std::uint8_t, 4>> tetrahedra_of(CellShape shape)
     using Tet = std::array<std::uint8_t, 4>;
     static constexpr Tet tetra[] = {{0, 1, 2, 3}};
     static constexpr Tet pyramid[] = {{0, 1, 2, 4}, {0, 2, 3, 4}};
-    static constexpr Tet hexahedron[] = {{0, 1, 2, 6}, {0, 2, 3, 6}, {0, 3, 7, 6}, {0, 7, 4, 6}, {0, 4, 5, 6}, {0, 5, 1, 6}};
+    static constexpr Tet hexahedron[] = {{0, 1, 2, 6}, {0, 2, 3, 6}, {0, 3, 7, 6},
+                                         {0, 7, 4, 6}, {0, 4, 5, 6}, {0, 5, 1, 6}};
     static constexpr Tet voxel[] = {{0, 1, 3, 7}, {0, 3, 2, 7}, {0, 2, 6, 7}, {0, 6, 4, 7}, {0, 4, 5, 7}, {0, 5, 1, 7}};
     static constexpr Tet wedge[] = {{0, 1, 2, 5}, {0, 1, 5, 4}, {0, 4, 5, 3}};
     static constexpr Tet pentagonal_prism[] = {{0, 1, 2, 7}, {0, 1, 7, 6}, {0, 6, 7, 5}, {0, 2, 3, 8}, {0, 2, 8, 7},
                                                {0, 7, 8, 5}, {0, 3, 4, 9}, {0, 3, 9, 8}, {0, 8, 9, 5}};
-    static constexpr Tet hexagonal_prism[] = {{0, 1, 2, 8},  {0, 1, 8, 7},  {0, 7, 8, 6},  {0, 2, 3, 9},  {0, 2, 9, 8},   {0, 8, 9, 6},
-                                              {0, 3, 4, 10}, {0, 3, 10, 9}, {0, 9, 10, 6}, {0, 4, 5, 11}, {0, 4, 11, 10}, {0, 10, 11, 6}};
+    static constexpr Tet hexagonal_prism[] = {{0, 1, 2, 8},  {0, 1, 8, 7},  {0, 7, 8, 6},   {0, 2, 3, 9},
+                                              {0, 2, 9, 8},  {0, 8, 9, 6},  {0, 3, 4, 10},  {0, 3, 10, 9},
+                                              {0, 9, 10, 6}, {0, 4, 5, 11}, {0, 4, 11, 10}, {0, 10, 11, 6}};
     switch (shape) {
     case CellShape::Tetra:
         return tetra;
@@ -104,7 +109,8 @@ bool is_inverted(std::span<const T> xyz, std::span<const std::int32_t> points, C
                 edges[e][c] = static_cast<double>(xyz[static_cast<std::size_t>(points[tet[e + 1]]) * 3 + c]) -
                               static_cast<double>(xyz[static_cast<std::size_t>(points[tet[0]]) * 3 + c]);
         const auto& [u, v, w] = edges;
-        volume += u[0] * (v[1] * w[2] - v[2] * w[1]) - u[1] * (v[0] * w[2] - v[2] * w[0]) + u[2] * (v[0] * w[1] - v[1] * w[0]);
+        volume += u[0] * (v[1] * w[2] - v[2] * w[1]) - u[1] * (v[0] * w[2] - v[2] * w[0]) +
+                  u[2] * (v[0] * w[1] - v[1] * w[0]);
     }
     return volume < 0;
 }
@@ -116,7 +122,8 @@ void count(std::int64_t& number, std::int64_t& first, std::int64_t cell)
 
 std::string cells_text(std::int64_t number, std::int64_t first)
 {
-    return number == 1 ? fmt::format("1 cell (number {})", first) : fmt::format("{} cells (the first is number {})", number, first);
+    return number == 1 ? fmt::format("1 cell (number {})", first)
+                       : fmt::format("{} cells (the first is number {})", number, first);
 }
 
 std::uint64_t hash_of(std::span<const std::int32_t> points, std::uint8_t type)
@@ -132,7 +139,8 @@ MeshFaults walk_cells(const Mesh& mesh, std::vector<bool>* is_used)
 {
     MeshFaults faults;
     HashSet seen(is_used != nullptr ? mesh.num_cells() : 0);
-    const auto slots_a_point = static_cast<double>(seen.num_slots()) / static_cast<double>(std::max<std::int64_t>(mesh.num_points(), 1));
+    const auto slots_a_point =
+        static_cast<double>(seen.num_slots()) / static_cast<double>(std::max<std::int64_t>(mesh.num_points(), 1));
     const auto walk = [&]<class T>(std::span<const T> xyz) {
         for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
             const auto points = mesh.cells.row(i);
@@ -142,14 +150,19 @@ MeshFaults walk_cells(const Mesh& mesh, std::vector<bool>* is_used)
                     (*is_used)[static_cast<std::size_t>(point)] = true;
                     sum += static_cast<std::uint64_t>(point);
                 }
-                const auto near = static_cast<std::uint64_t>(slots_a_point * static_cast<double>(sum) / static_cast<double>(points.size()));
-                if (!seen.insert(hash_of(points, mesh.cell_types[i]), near)) count(faults.duplicate_cells, faults.first_duplicate, i);
+                const auto near = static_cast<std::uint64_t>(slots_a_point * static_cast<double>(sum) /
+                                                             static_cast<double>(points.size()));
+                if (!seen.insert(hash_of(points, mesh.cell_types[i]), near))
+                    count(faults.duplicate_cells, faults.first_duplicate, i);
             }
             const CellShape shape = cell_type_of(mesh.cell_types[i]).shape;
-            const bool may_repeat = shape == CellShape::Polyline || shape == CellShape::Strip || shape == CellShape::Points;
-            if (!may_repeat && points.size() <= 64 && uses_a_point_twice(points)) count(faults.degenerate_cells, faults.first_degenerate, i);
+            const bool may_repeat =
+                shape == CellShape::Polyline || shape == CellShape::Strip || shape == CellShape::Points;
+            if (!may_repeat && points.size() <= 64 && uses_a_point_twice(points))
+                count(faults.degenerate_cells, faults.first_degenerate, i);
             if (is_inverted(xyz, points, shape))
-                shape == CellShape::Wedge ? count(faults.outward_wedges, faults.first_outward, i) : count(faults.inverted_cells, faults.first_inverted, i);
+                shape == CellShape::Wedge ? count(faults.outward_wedges, faults.first_outward, i)
+                                          : count(faults.inverted_cells, faults.first_inverted, i);
         }
     };
     if (mesh.points.type() == ScalarType::Float32)
@@ -161,14 +174,16 @@ MeshFaults walk_cells(const Mesh& mesh, std::vector<bool>* is_used)
 
 }  // namespace
 
-std::string polyhedron_fault(std::int64_t cell, std::span<const std::int32_t> points, std::span<const std::int32_t> stream)
+std::string polyhedron_fault(std::int64_t cell, std::span<const std::int32_t> points,
+                             std::span<const std::int32_t> stream)
 {
     constexpr std::size_t few = 64;
     std::vector<std::int32_t> sorted;
     if (points.size() > few) sorted.assign(points.begin(), points.end());
     std::ranges::sort(sorted);
     const auto has = [&](std::int32_t point) {
-        return sorted.empty() ? std::ranges::find(points, point) != points.end() : std::ranges::binary_search(sorted, point);
+        return sorted.empty() ? std::ranges::find(points, point) != points.end()
+                              : std::ranges::binary_search(sorted, point);
     };
     const auto name = fmt::format("cell {} (polyhedron)", cell);
     const auto of_stream = "the face stream of " + name;
@@ -187,15 +202,22 @@ std::string polyhedron_fault(std::int64_t cell, std::span<const std::int32_t> po
         at += 1 + of_face.size();
     }
     if (stream[0] < 0) return fmt::format("{} says it has {} faces", of_stream, stream[0]);
-    return at == stream.size() ? "" : fmt::format("{} has {} entries after its {} faces", of_stream, stream.size() - at, stream[0]);
+    return at == stream.size()
+               ? ""
+               : fmt::format("{} has {} entries after its {} faces", of_stream, stream.size() - at, stream[0]);
 }
 
-bool PolyhedronCheck::passes(std::int32_t cell, std::span<const std::int32_t> points, std::span<const std::int32_t> stream)
+bool PolyhedronCheck::passes(std::int32_t cell, std::span<const std::int32_t> points,
+                             std::span<const std::int32_t> stream)
 {
     constexpr std::size_t few = 64;
     if (points.size() > few) return polyhedron_fault(cell, points, stream).empty();
-    const auto name_of = [cell](std::int32_t point) { return (static_cast<std::uint64_t>(cell) + 1) << 32 | static_cast<std::uint32_t>(point); };
-    const auto slot_of = [this](std::int32_t point) -> std::uint64_t& { return seen_[static_cast<std::uint32_t>(point) % seen_.size()]; };
+    const auto name_of = [cell](std::int32_t point) {
+        return (static_cast<std::uint64_t>(cell) + 1) << 32 | static_cast<std::uint32_t>(point);
+    };
+    const auto slot_of = [this](std::int32_t point) -> std::uint64_t& {
+        return seen_[static_cast<std::uint32_t>(point) % seen_.size()];
+    };
     for (const std::int32_t point : points) slot_of(point) = name_of(point);
     if (stream.empty() || stream[0] < 0) return false;
     const std::int32_t* at = stream.data() + 1;
@@ -213,7 +235,8 @@ std::string cell_size_fault(std::int64_t cell, std::uint8_t type, std::int64_t n
     const CellType& known = cell_type_of(type);
     if (known.name.empty()) return fmt::format("cell {} has type {}, which VTK does not know", cell, type);
     if (known.fits(num_points)) return {};
-    return fmt::format("cell {} ({}) has {} points, expected {}{}", cell, known.name, num_points, known.min_points, known.fixed_size ? "" : " or more");
+    return fmt::format("cell {} ({}) has {} points, expected {}{}", cell, known.name, num_points, known.min_points,
+                       known.fixed_size ? "" : " or more");
 }
 
 MeshFaults find_faults(const Mesh& mesh)
@@ -234,7 +257,8 @@ std::vector<std::uint64_t> cell_hashes(const Mesh& mesh)
 {
     std::vector<std::uint64_t> hashes;
     hashes.reserve(static_cast<std::size_t>(mesh.num_cells()));
-    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) hashes.push_back(mesh.cells.row(i).empty() ? 0 : hash_of(mesh.cells.row(i), mesh.cell_types[i]));
+    for (std::int64_t i = 0; i < mesh.num_cells(); ++i)
+        hashes.push_back(mesh.cells.row(i).empty() ? 0 : hash_of(mesh.cells.row(i), mesh.cell_types[i]));
     return hashes;
 }
 
@@ -242,17 +266,22 @@ std::vector<std::string> describe(const MeshFaults& faults)
 {
     std::vector<std::string> sentences;
     if (faults.unused_points > 0)
-        sentences.push_back((faults.unused_points == 1 ? "1 point is" : fmt::format("{} points are", faults.unused_points)) +
-                            " used by no cell; they are kept.");
+        sentences.push_back(
+            (faults.unused_points == 1 ? "1 point is" : fmt::format("{} points are", faults.unused_points)) +
+            " used by no cell; they are kept.");
     if (faults.duplicate_cells > 0)
         sentences.push_back(cells_text(faults.duplicate_cells, faults.first_duplicate) +
                             " of the same type on the same points as an earlier one; all are kept.");
-    if (faults.degenerate_cells > 0) sentences.push_back(cells_text(faults.degenerate_cells, faults.first_degenerate) + " with a point that is used twice.");
+    if (faults.degenerate_cells > 0)
+        sentences.push_back(cells_text(faults.degenerate_cells, faults.first_degenerate) +
+                            " with a point that is used twice.");
     if (faults.inverted_cells > 0)
-        sentences.push_back(cells_text(faults.inverted_cells, faults.first_inverted) + " of negative volume: their points are in the wrong order.");
+        sentences.push_back(cells_text(faults.inverted_cells, faults.first_inverted) +
+                            " of negative volume: their points are in the wrong order.");
     if (faults.outward_wedges > 0)
         sentences.push_back(cells_text(faults.outward_wedges, faults.first_outward) +
-                            " of type wedge whose first triangle looks outward: of negative volume in VTK's filters. OpenFOAM's readers give that order, gmsh "
+                            " of type wedge whose first triangle looks outward: of negative volume in VTK's filters. "
+                            "OpenFOAM's readers give that order, gmsh "
                             "the other; meshard "
                             "takes either.");
     return sentences;

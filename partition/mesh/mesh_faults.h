@@ -11,12 +11,14 @@
 
 namespace meshard {
 
-/// Message about a cell whose number of points does not fit its type, e.g. `cell 7 (pyramid) has 8 points, expected 5`; empty if it fits.
+/// Message about a cell whose number of points does not fit its type, e.g. `cell 7 (pyramid) has 8 points, expected 5`;
+/// empty if it fits.
 std::string cell_size_fault(std::int64_t cell, std::uint8_t type, std::int64_t num_points);
 
-/// Message about a polyhedron whose face stream ends within a face or after its last, or uses a point that is not among `points`, those of the cell;
-/// empty if there is no such fault.
-std::string polyhedron_fault(std::int64_t cell, std::span<const std::int32_t> points, std::span<const std::int32_t> stream);
+/// Message about a polyhedron whose face stream ends within a face or after its last, or uses a point that is not among
+/// `points`, those of the cell; empty if there is no such fault.
+std::string polyhedron_fault(std::int64_t cell, std::span<const std::int32_t> points,
+                             std::span<const std::int32_t> stream);
 
 /// Finds polyhedra with such faults among all cells of a mesh, faster than calls of `polyhedron_fault`.
 class PolyhedronCheck {
@@ -36,13 +38,15 @@ struct MeshFaults {
     std::int64_t degenerate_cells = 0;  ///< cells that use a point twice; except closed polylines and strips
     std::int64_t inverted_cells = 0;    ///< solids of negative volume in VTK's order of their points; except wedges
     std::int64_t outward_wedges = 0;    ///< wedges whose first triangle points outward: both orders are common
-    std::int64_t first_duplicate = -1, first_degenerate = -1, first_inverted = -1, first_outward = -1;  ///< the first such cell, -1 if there is none
+    std::int64_t first_duplicate = -1, first_degenerate = -1, first_inverted = -1,
+                 first_outward = -1;  ///< the first such cell, -1 if there is none
 };
 
 /// One pass over the cells, about 0.1 s for a million. Cells are compared by a 64-bit hash of their points.
 MeshFaults find_faults(const Mesh& mesh);
 
-/// Faults of single cells only (degenerate, inverted), for parts of a mesh: no search for unused points and duplicate cells.
+/// Faults of single cells only (degenerate, inverted), for parts of a mesh: no search for unused points and duplicate
+/// cells.
 MeshFaults find_cell_faults(const Mesh& mesh);
 
 /// A hash of each cell's type and points in any order, by which cells are compared; 0 for a cell without points.

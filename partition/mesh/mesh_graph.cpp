@@ -152,8 +152,10 @@ private:
         }
         if (sorted_.size() > key.size()) {
             std::uint64_t hash = 0;
-            for (const auto point : sorted_) hash = (std::rotl(hash, 23) ^ static_cast<std::uint64_t>(point)) * 0x9e3779b97f4a7c15u;
-            const auto [low, high] = std::bit_cast<std::array<std::int32_t, 2>>(static_cast<std::int64_t>(large_points_.size()));
+            for (const auto point : sorted_)
+                hash = (std::rotl(hash, 23) ^ static_cast<std::uint64_t>(point)) * 0x9e3779b97f4a7c15u;
+            const auto [low, high] =
+                std::bit_cast<std::array<std::int32_t, 2>>(static_cast<std::int64_t>(large_points_.size()));
             key = {-static_cast<std::int32_t>(sorted_.size()), static_cast<std::int32_t>(hash >> 32), low, high};
             large_points_.insert(large_points_.end(), sorted_.begin(), sorted_.end());
         }
@@ -253,7 +255,10 @@ private:
 template <class Matcher>
 class FacetWalk {
 public:
-    FacetWalk(const Mesh& mesh, const CellDimensions& dimensions, Matcher& matcher) : mesh_(mesh), matcher_(matcher), has_dimension_(dimensions) {}
+    FacetWalk(const Mesh& mesh, const CellDimensions& dimensions, Matcher& matcher)
+        : mesh_(mesh), matcher_(matcher), has_dimension_(dimensions)
+    {
+    }
 
     void visit(std::int64_t cell)
     {
@@ -261,7 +266,8 @@ public:
         const auto& type = cell_type_of(mesh_.cell_types[cell]);
         const auto points = mesh_.cells.row(cell);
         if (static_cast<std::int64_t>(points.size()) < type.min_points)
-            refuse_cell(mesh_, cell, fmt::format("has {} points, expected at least {}.", points.size(), type.min_points));
+            refuse_cell(mesh_, cell,
+                        fmt::format("has {} points, expected at least {}.", points.size(), type.min_points));
         switch (type.shape) {
         case CellShape::None:
             return;
@@ -308,7 +314,8 @@ private:
 
     void add_ring(std::span<const std::int32_t> points)
     {
-        for (std::size_t i = 0; i < points.size(); ++i) matcher_.add(cell_, std::array{points[i], points[i + 1 < points.size() ? i + 1 : 0]}, 2);
+        for (std::size_t i = 0; i < points.size(); ++i)
+            matcher_.add(cell_, std::array{points[i], points[i + 1 < points.size() ? i + 1 : 0]}, 2);
         if (has_dimension_[3]) matcher_.add(cell_, points, 3);
     }
 
@@ -340,15 +347,19 @@ private:
     {
         using Vector = std::array<double, 3>;
         std::vector<Vector> at;
-        for (const auto p : points) at.push_back({mesh_.points.value(p, 0), mesh_.points.value(p, 1), mesh_.points.value(p, 2)});
-        const auto minus = [](const Vector& a, const Vector& b) { return Vector{a[0] - b[0], a[1] - b[1], a[2] - b[2]}; };
+        for (const auto p : points)
+            at.push_back({mesh_.points.value(p, 0), mesh_.points.value(p, 1), mesh_.points.value(p, 2)});
+        const auto minus = [](const Vector& a, const Vector& b) {
+            return Vector{a[0] - b[0], a[1] - b[1], a[2] - b[2]};
+        };
         const auto dot = [](const Vector& a, const Vector& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; };
         const auto cross = [](const Vector& a, const Vector& b) {
             return Vector{a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]};
         };
         double size = 0;
         for (const auto& x : at) size = std::max(size, std::sqrt(dot(minus(x, at[0]), minus(x, at[0]))));
-        constexpr double tolerance = 1e-5;  // single-precision points of a plane lie within this share of the cell's size
+        constexpr double tolerance =
+            1e-5;  // single-precision points of a plane lie within this share of the cell's size
         std::vector<std::int32_t> in_plane;
         for (std::size_t i = 0; i < at.size(); ++i)
             for (std::size_t j = i + 1; j < at.size(); ++j)
@@ -382,7 +393,8 @@ public:
 
     void add(std::int32_t cell, std::span<const std::int32_t> points, std::size_t min_points)
     {
-        if (!std::ranges::all_of(points, [&](std::int32_t point) { return marks_[point]; })) matcher_.add(cell, points, min_points);
+        if (!std::ranges::all_of(points, [&](std::int32_t point) { return marks_[point]; }))
+            matcher_.add(cell, points, min_points);
     }
 
 private:
@@ -397,7 +409,8 @@ std::int64_t count_facets(const Mesh& mesh)
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         const auto shape = cell_type_of(mesh.cell_types[i]).shape;
         if (shape == CellShape::Polyhedron)
-            count += i < mesh.face_streams.num_rows() && !mesh.face_streams.row(i).empty() ? mesh.face_streams.row(i)[0] : 0;
+            count +=
+                i < mesh.face_streams.num_rows() && !mesh.face_streams.row(i).empty() ? mesh.face_streams.row(i)[0] : 0;
         else if (const auto faces = solid_faces(shape); !faces.empty())
             count += static_cast<std::int64_t>(faces.size());
         else
@@ -427,8 +440,8 @@ public:
                 hashes[0] = (std::rotl(hashes[0], 23) ^ static_cast<std::uint64_t>(point)) * 0x9e3779b97f4a7c15u;
                 hashes[1] = (std::rotl(hashes[1], 29) ^ static_cast<std::uint64_t>(point)) * 0xbf58476d1ce4e5b9u;
             }
-            facet.key = {-static_cast<std::int32_t>(sorted_.size()), static_cast<std::int32_t>(hashes[0] >> 32), static_cast<std::int32_t>(hashes[1] >> 32),
-                         static_cast<std::int32_t>(hashes[0] ^ hashes[1])};
+            facet.key = {-static_cast<std::int32_t>(sorted_.size()), static_cast<std::int32_t>(hashes[0] >> 32),
+                         static_cast<std::int32_t>(hashes[1] >> 32), static_cast<std::int32_t>(hashes[0] ^ hashes[1])};
         }
         found.push_back(facet);
     }
@@ -452,7 +465,8 @@ CellDimensions dimensions_of(std::span<const std::uint8_t> cell_types)
     return dimensions;
 }
 
-std::vector<SharedFacet> facets_of_marked_points(const Mesh& mesh, const CellDimensions& dimensions, const std::vector<bool>& marks)
+std::vector<SharedFacet> facets_of_marked_points(const Mesh& mesh, const CellDimensions& dimensions,
+                                                 const std::vector<bool>& marks)
 {
     MarkedFacets facets(marks);
     FacetWalk walk(mesh, dimensions, facets);
@@ -488,7 +502,8 @@ Csr with_edges(const Csr& graph, std::int32_t first, std::span<const std::pair<s
     return result;
 }
 
-void FacetCrowds::add(const std::array<std::int32_t, 3>& first_cells, const std::array<std::uint8_t, 3>& types, std::int32_t num_cells)
+void FacetCrowds::add(const std::array<std::int32_t, 3>& first_cells, const std::array<std::uint8_t, 3>& types,
+                      std::int32_t num_cells)
 {
     most_cells = std::max(most_cells, num_cells);
     // A wall polygon shares a face with its solids, and any number of lines may share a point.
@@ -502,10 +517,12 @@ Csr cell_graph(const Mesh& mesh, FacetCrowds* crowds)
     return cell_graph(mesh, dimensions_of(mesh.cell_types), nullptr, crowds);
 }
 
-Csr cell_graph(const Mesh& mesh, const CellDimensions& dimensions, const std::vector<bool>* without, FacetCrowds* crowds)
+Csr cell_graph(const Mesh& mesh, const CellDimensions& dimensions, const std::vector<bool>* without,
+               FacetCrowds* crowds)
 {
     const auto num_facets = count_facets(mesh);
-    if (mesh.num_cells() > std::numeric_limits<std::int32_t>::max() || num_facets > std::numeric_limits<std::int32_t>::max())
+    if (mesh.num_cells() > std::numeric_limits<std::int32_t>::max() ||
+        num_facets > std::numeric_limits<std::int32_t>::max())
         throw InvalidInput(fmt::format("cell_graph: the mesh has {} cells with {} facets; at most 2147483647 can be "
                                        "numbered. Cut it in pieces first.",
                                        mesh.num_cells(), num_facets));
@@ -525,7 +542,8 @@ Csr cell_graph(const Mesh& mesh, const CellDimensions& dimensions, const std::ve
     *crowds = {};
     for (const auto& crowd : matcher.crowds()) {
         const std::array first{crowd.first_cells[0], crowd.first_cells[1], crowd.first_cells[2]};
-        crowds->add(first, {mesh.cell_types[first[0]], mesh.cell_types[first[1]], mesh.cell_types[first[2]]}, crowd.num_cells);
+        crowds->add(first, {mesh.cell_types[first[0]], mesh.cell_types[first[1]], mesh.cell_types[first[2]]},
+                    crowd.num_cells);
     }
     return graph;
 }

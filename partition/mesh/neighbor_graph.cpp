@@ -33,7 +33,9 @@ struct PointCloud {
     }
 };
 
-using Tree = nanoflann::KDTreeSingleIndexAdaptor<nanoflann::L2_Simple_Adaptor<double, PointCloud, double, std::uint32_t>, PointCloud, 3, std::uint32_t>;
+using Tree =
+    nanoflann::KDTreeSingleIndexAdaptor<nanoflann::L2_Simple_Adaptor<double, PointCloud, double, std::uint32_t>,
+                                        PointCloud, 3, std::uint32_t>;
 
 using Found = std::pair<double, std::int32_t>;  // squared distance, index
 
@@ -47,7 +49,10 @@ double limit_above(double distance_squared)
 // distances.
 class Nearest {
 public:
-    explicit Nearest(std::size_t k, double most_squared = std::numeric_limits<double>::max()) : nearest_(k), most_squared_(most_squared) {}
+    explicit Nearest(std::size_t k, double most_squared = std::numeric_limits<double>::max())
+        : nearest_(k), most_squared_(most_squared)
+    {
+    }
 
     void clear() { count_ = 0; }
 
@@ -123,15 +128,19 @@ private:
 
 PointCloud cloud_of(const DataArray& points)
 {
-    if (points.num_components() != 3) throw InvalidInput(fmt::format("nearest_neighbors: points have {} components, expected 3.", points.num_components()));
+    if (points.num_components() != 3)
+        throw InvalidInput(
+            fmt::format("nearest_neighbors: points have {} components, expected 3.", points.num_components()));
     if (points.num_rows() > std::numeric_limits<std::int32_t>::max())
-        throw InvalidInput(fmt::format("nearest_neighbors: {} points are more than 32-bit rows can number.", points.num_rows()));
+        throw InvalidInput(
+            fmt::format("nearest_neighbors: {} points are more than 32-bit rows can number.", points.num_rows()));
     PointCloud cloud{points.to_doubles()};
     constexpr double largest = 1e150;  // its square is still finite
     const auto bad = std::ranges::find_if_not(cloud.coordinates, [](double x) { return std::abs(x) <= largest; });
     if (bad != cloud.coordinates.end())
-        throw InvalidInput(fmt::format("nearest_neighbors: point {} has the coordinate {:f}; all must be finite and at most 1e150.",
-                                       (bad - cloud.coordinates.begin()) / 3, *bad));
+        throw InvalidInput(
+            fmt::format("nearest_neighbors: point {} has the coordinate {:f}; all must be finite and at most 1e150.",
+                        (bad - cloud.coordinates.begin()) / 3, *bad));
     return cloud;
 }
 
@@ -166,7 +175,8 @@ Sites sites_of(const PointCloud& cloud)
             break;
         }
     }
-    sites.points = rows_by_label(site_of_point, std::max(1, static_cast<std::int32_t>(sites.cloud.kdtree_get_point_count())));
+    sites.points =
+        rows_by_label(site_of_point, std::max(1, static_cast<std::int32_t>(sites.cloud.kdtree_get_point_count())));
     return sites;
 }
 
@@ -228,7 +238,9 @@ Csr radius_graph(const DataArray& points, double radius)
         std::ranges::sort(found);
         graph.push_row(found);
         if (graph.num_entries() > most)
-            throw InvalidInput(fmt::format("radius_graph: within the radius {:f} there are more than {} neighbours. Take a smaller one.", radius, most));
+            throw InvalidInput(fmt::format(
+                "radius_graph: within the radius {:f} there are more than {} neighbours. Take a smaller one.", radius,
+                most));
     }
     return graph;
 }
@@ -270,7 +282,10 @@ Csr symmetric_graph(const Csr& directed)
 }
 
 struct PointTree::Search {
-    explicit Search(const DataArray& of) : sites(sites_of(cloud_of(of))), tree(3, sites.cloud, nanoflann::KDTreeSingleIndexAdaptorParams(12)) {}
+    explicit Search(const DataArray& of)
+        : sites(sites_of(cloud_of(of))), tree(3, sites.cloud, nanoflann::KDTreeSingleIndexAdaptorParams(12))
+    {
+    }
 
     Sites sites;
     Tree tree;
@@ -280,7 +295,8 @@ PointTree::PointTree(const DataArray& points) : search_(std::make_unique<Search>
 
 PointTree::~PointTree() = default;
 
-std::vector<PointTree::Found> PointTree::nearest(const std::array<double, 3>& position, std::int32_t k, double most_squared) const
+std::vector<PointTree::Found> PointTree::nearest(const std::array<double, 3>& position, std::int32_t k,
+                                                 double most_squared) const
 {
     std::vector<Found> result;
     const auto num_sites = search_->sites.points.num_rows();
@@ -290,7 +306,8 @@ std::vector<PointTree::Found> PointTree::nearest(const std::array<double, 3>& po
     const auto wanted = static_cast<std::size_t>(k);
     for (const auto& [squared_distance, site] : nearest.found()) {
         const auto points = search_->sites.points.row(site);
-        for (const auto point : points.first(std::min(wanted, points.size()))) result.push_back({squared_distance, point});
+        for (const auto point : points.first(std::min(wanted, points.size())))
+            result.push_back({squared_distance, point});
     }
     std::ranges::sort(result);
     if (result.size() > wanted) result.resize(wanted);
@@ -300,7 +317,8 @@ std::vector<PointTree::Found> PointTree::nearest(const std::array<double, 3>& po
 bool PointTree::has_any_within(const std::array<double, 3>& position, double radius) const
 {
     AnyWithin any(radius * radius);
-    if (search_->sites.points.num_rows() > 0) search_->tree.findNeighbors(any, position.data(), nanoflann::SearchParams());
+    if (search_->sites.points.num_rows() > 0)
+        search_->tree.findNeighbors(any, position.data(), nanoflann::SearchParams());
     return any.found();
 }
 

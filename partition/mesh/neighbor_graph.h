@@ -24,10 +24,12 @@ Csr nearest_neighbor_graph(const DataArray& points, std::int32_t k);
 Csr symmetric_graph(const Csr& directed);
 
 /// Undirected graph: an edge between points at most `radius` apart. Symmetric, no loops, rows ascending.
-/// @throws InvalidInput as `nearest_neighbors`, if the radius is not positive, or if there are more than 2^33 neighbours.
+/// @throws InvalidInput as `nearest_neighbors`, if the radius is not positive, or if there are more than 2^33
+/// neighbours.
 Csr radius_graph(const DataArray& points, double radius);
 
-/// Finds the points near given positions, with the same distances to the last bit as the graphs above. Const functions are thread-safe.
+/// Finds the points near given positions, with the same distances to the last bit as the graphs above. Const functions
+/// are thread-safe.
 class PointTree {
 public:
     struct Found {

@@ -9,8 +9,8 @@
 namespace meshard {
 
 HeldMesh::HeldMesh(Mesh mesh)
-    : rest_(std::move(mesh)), cells_(std::exchange(rest_.cells, {})), face_streams_(std::exchange(rest_.face_streams, {})),
-      cell_types_(std::exchange(rest_.cell_types, {}))
+    : rest_(std::move(mesh)), cells_(std::exchange(rest_.cells, {})),
+      face_streams_(std::exchange(rest_.face_streams, {})), cell_types_(std::exchange(rest_.cell_types, {}))
 {
 }
 
@@ -24,7 +24,8 @@ Mesh HeldMesh::cells(std::span<const std::int32_t> cells) const
         mesh.cells.push_row(cells_.row(cell));
         mesh.cell_types.push_back(cell_types_[cell]);
     }
-    if (face_streams_.num_rows() == 0 || std::ranges::find(mesh.cell_types, kPolyhedron) == mesh.cell_types.end()) return mesh;
+    if (face_streams_.num_rows() == 0 || std::ranges::find(mesh.cell_types, kPolyhedron) == mesh.cell_types.end())
+        return mesh;
     for (const auto cell : cells) mesh.face_streams.push_row(face_streams_.row(cell));
     return mesh;
 }

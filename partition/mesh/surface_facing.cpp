@@ -89,7 +89,10 @@ struct Box {
 
 class Sorter {
 public:
-    explicit Sorter(const Mesh& mesh) : mesh_(mesh), areas_(area_vectors(mesh)), centroids_(surface_centroids(mesh)), sides_(mesh.num_cells(), 0) {}
+    explicit Sorter(const Mesh& mesh)
+        : mesh_(mesh), areas_(area_vectors(mesh)), centroids_(surface_centroids(mesh)), sides_(mesh.num_cells(), 0)
+    {
+    }
 
     PolygonSides run()
     {
@@ -97,7 +100,8 @@ public:
         if (const auto open = open_points(sides); !open.empty()) {
             const auto joined = points_joined_with(mesh_.points.gather(open), 0);
             std::vector<std::int32_t> same_as(mesh_.num_points());
-            for (std::size_t point = 0; point < same_as.size(); ++point) same_as[point] = static_cast<std::int32_t>(point);
+            for (std::size_t point = 0; point < same_as.size(); ++point)
+                same_as[point] = static_cast<std::int32_t>(point);
             for (std::size_t i = 0; i < open.size(); ++i) same_as[open[i]] = open[joined[i]];
             sides = sides_of(mesh_, same_as);
         }
@@ -147,7 +151,8 @@ private:
                 group.is_closed = group.is_closed && !is_at_border_[cell];
                 for (auto k = first_link_[cell]; k < first_link_[cell + 1]; ++k) {
                     if (sides_[links_[k].other] != 0) continue;
-                    sides_[links_[k].other] = static_cast<std::int8_t>(links_[k].is_alike ? sides_[cell] : -sides_[cell]);
+                    sides_[links_[k].other] =
+                        static_cast<std::int8_t>(links_[k].is_alike ? sides_[cell] : -sides_[cell]);
                     group.cells.push_back(links_[k].other);
                 }
             }
@@ -203,7 +208,10 @@ private:
         }
     }
 
-    Vector3 place_of(std::int32_t point) const { return {mesh_.points.value(point, 0), mesh_.points.value(point, 1), mesh_.points.value(point, 2)}; }
+    Vector3 place_of(std::int32_t point) const
+    {
+        return {mesh_.points.value(point, 0), mesh_.points.value(point, 1), mesh_.points.value(point, 2)};
+    }
 
     Box box_of(const Group& group) const
     {
@@ -228,9 +236,11 @@ private:
         for (const auto cell : body.cells)
             for_each_ring(mesh_, cell, ring, [&](std::span<const std::int32_t> corners) {
                 for (std::size_t k = 1; k + 1 < corners.size(); ++k) {
-                    const auto a = place_of(corners[0]) - place, b = place_of(corners[k]) - place, c = place_of(corners[k + 1]) - place;
+                    const auto a = place_of(corners[0]) - place, b = place_of(corners[k]) - place,
+                               c = place_of(corners[k + 1]) - place;
                     const auto la = norm(a), lb = norm(b), lc = norm(c);
-                    angle += 2 * std::atan2(dot(a, cross(b, c)), la * lb * lc + dot(a, b) * lc + dot(b, c) * la + dot(c, a) * lb);
+                    angle += 2 * std::atan2(dot(a, cross(b, c)),
+                                            la * lb * lc + dot(a, b) * lc + dot(b, c) * la + dot(c, a) * lb);
                 }
             });
         return std::abs(angle) > 2 * std::numbers::pi;
@@ -247,8 +257,9 @@ private:
 
 bool is_finite(const DataArray& points)
 {
-    return with_scalar_type(points.type(),
-                            [&]<class T>() { return std::ranges::all_of(points.values<T>(), [](T x) { return std::isfinite(static_cast<double>(x)); }); });
+    return with_scalar_type(points.type(), [&]<class T>() {
+        return std::ranges::all_of(points.values<T>(), [](T x) { return std::isfinite(static_cast<double>(x)); });
+    });
 }
 
 Vector3 vector_at(const DataArray& array, std::int64_t row)
@@ -276,11 +287,14 @@ void reverse_points(std::span<std::int32_t> points, std::int64_t cell, std::uint
     const auto corners = num_corners(shape, points.size());
     const bool is_quadratic = points.size() == 2 * corners || points.size() == 2 * corners + 1;
     if (shape == CellShape::Strip || (points.size() != corners && !is_quadratic))
-        throw InvalidInput(fmt::format("cell {} ({}) points inward, and its points cannot be put in the opposite order. Triangulate the surface.", cell,
-                                       cell_type_name(type)));
+        throw InvalidInput(fmt::format(
+            "cell {} ({}) points inward, and its points cannot be put in the opposite order. Triangulate the surface.",
+            cell, cell_type_name(type)));
     if (shape == CellShape::Pixel) return std::swap(points[1], points[2]);
     std::reverse(points.begin() + 1, points.begin() + static_cast<std::ptrdiff_t>(corners));
-    if (points.size() > corners) std::reverse(points.begin() + static_cast<std::ptrdiff_t>(corners), points.begin() + static_cast<std::ptrdiff_t>(2 * corners));
+    if (points.size() > corners)
+        std::reverse(points.begin() + static_cast<std::ptrdiff_t>(corners),
+                     points.begin() + static_cast<std::ptrdiff_t>(2 * corners));
 }
 
 // Reverses the rows of the array that point against `outward`.
@@ -327,7 +341,8 @@ std::string describe(const SurfaceFacing& found)
     case Facing::Inward:
         return kind + "its normals point inwards";
     case Facing::Mixed:
-        return fmt::format("{}its normals are mixed: those of {:.3g} % of its area point inwards", kind, 100 * found.inward / (found.outward + found.inward));
+        return fmt::format("{}its normals are mixed: those of {:.3g} % of its area point inwards", kind,
+                           100 * found.inward / (found.outward + found.inward));
     default:
         return kind + "does not tell where its inside is";
     }
@@ -343,12 +358,15 @@ SurfaceFacing surface_facing(const Mesh& mesh, const PolygonSides& sides, const 
 {
     SurfaceFacing found{.is_closed = sides.is_closed};
     const auto areas = area_vectors(mesh);
-    const auto count = [&](int side, double area) { (side > 0 ? found.outward : side < 0 ? found.inward : found.unknown) += area; };
+    const auto count = [&](int side, double area) {
+        (side > 0 ? found.outward : side < 0 ? found.inward : found.unknown) += area;
+    };
     if (normals == nullptr || !holds_vectors(*normals)) {
         for (std::size_t cell = 0; cell < areas.size(); ++cell) count(sides.sides[cell], norm(areas[cell]));
         return found;
     }
-    const bool on_cells = std::ranges::any_of(mesh.cell_data, [&](const DataArray& array) { return &array == normals; });
+    const bool on_cells =
+        std::ranges::any_of(mesh.cell_data, [&](const DataArray& array) { return &array == normals; });
     const auto at_points = on_cells ? std::vector<Vector3>{} : outward_at_points(mesh, sides, areas);
     for (std::int64_t row = 0; row < normals->num_rows(); ++row) {
         const auto outward = on_cells ? static_cast<double>(sides.sides[row]) * areas[row] : at_points[row];
@@ -372,16 +390,19 @@ std::int64_t turn_outward(Mesh& mesh, const PolygonSides& sides, const std::stri
         const auto areas = area_vectors(mesh);
         if (cell_normals != nullptr && holds_vectors(*cell_normals)) {
             std::vector<Vector3> outward(areas.size());
-            for (std::size_t cell = 0; cell < areas.size(); ++cell) outward[cell] = static_cast<double>(sides.sides[cell]) * areas[cell];
+            for (std::size_t cell = 0; cell < areas.size(); ++cell)
+                outward[cell] = static_cast<double>(sides.sides[cell]) * areas[cell];
             num_turned += turn_vectors(*cell_normals, outward);
         }
-        if (point_normals != nullptr && holds_vectors(*point_normals)) num_turned += turn_vectors(*point_normals, outward_at_points(mesh, sides, areas));
+        if (point_normals != nullptr && holds_vectors(*point_normals))
+            num_turned += turn_vectors(*point_normals, outward_at_points(mesh, sides, areas));
     }
     for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) {
         if (sides.sides[cell] >= 0) continue;
         ++num_turned;
         const auto begin = mesh.cells.offsets[cell];
-        reverse_points(std::span(mesh.cells.indices).subspan(begin, mesh.cells.offsets[cell + 1] - begin), cell, mesh.cell_types[cell]);
+        reverse_points(std::span(mesh.cells.indices).subspan(begin, mesh.cells.offsets[cell + 1] - begin), cell,
+                       mesh.cell_types[cell]);
     }
     return num_turned;
 }
@@ -395,7 +416,9 @@ Orient parse_orient(const std::string& word)
 
 SurfaceFacing orient_surface(Mesh& mesh, Orient orient, const std::string& normals)
 {
-    const auto has = [&](int dimension) { return std::ranges::any_of(mesh.cell_types, [&](auto type) { return cell_dimension(type) == dimension; }); };
+    const auto has = [&](int dimension) {
+        return std::ranges::any_of(mesh.cell_types, [&](auto type) { return cell_dimension(type) == dimension; });
+    };
     if (!has(2) || has(3)) return {};
     auto sides = polygon_sides(mesh);
     if (orient == Orient::Outward) {

@@ -47,7 +47,8 @@ struct PolygonSides {
 /// its centroid; one that is nearly flat is unknown. If a coordinate is not finite, all polygons are unknown.
 PolygonSides polygon_sides(const Mesh& mesh);
 
-/// The facing of the polygons, or of `normals` instead, an array of vectors of the mesh's cells or points, if it is given.
+/// The facing of the polygons, or of `normals` instead, an array of vectors of the mesh's cells or points, if it is
+/// given.
 SurfaceFacing surface_facing(const Mesh& mesh, const PolygonSides& sides, const DataArray* normals = nullptr);
 SurfaceFacing surface_facing(const Mesh& mesh);
 

@@ -25,7 +25,8 @@ struct SurfaceForces {
 /// cells.
 /// @param tractions  empty: no viscous part.
 /// @throws InvalidInput if the sizes disagree.
-SurfaceForces integrate_forces(std::span<const Vector3> areas, std::span<const Vector3> centroids, std::span<const double> pressures,
-                               std::span<const Vector3> tractions, const Vector3& centre = {});
+SurfaceForces integrate_forces(std::span<const Vector3> areas, std::span<const Vector3> centroids,
+                               std::span<const double> pressures, std::span<const Vector3> tractions,
+                               const Vector3& centre = {});
 
 }  // namespace meshard

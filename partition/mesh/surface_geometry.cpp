@@ -48,7 +48,8 @@ std::vector<Vector3> area_vectors(const Mesh& mesh)
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         for_each_ring(mesh, i, ring, [&](std::span<const std::int32_t> corners) {
             // With a corner of the polygon as apex, large coordinates do not cancel in the cross products.
-            for_each_triangle(x, corners, x[corners[0]], [&](const Vector3& area, const Vector3&) { add_scaled(areas[i], area, 1.0); });
+            for_each_triangle(x, corners, x[corners[0]],
+                              [&](const Vector3& area, const Vector3&) { add_scaled(areas[i], area, 1.0); });
         });
     }
     return areas;
@@ -86,7 +87,8 @@ SurfaceEdges surface_edges(const Mesh& mesh)
         for_each_ring(mesh, i, ring, [&](std::span<const std::int32_t> corners) {
             for (std::size_t k = 0; k < corners.size(); ++k) {
                 const auto [low, high] = std::minmax(corners[k], corners[(k + 1) % corners.size()]);
-                if (low != high) edges.push_back(static_cast<std::uint64_t>(low) << 32 | static_cast<std::uint32_t>(high));
+                if (low != high)
+                    edges.push_back(static_cast<std::uint64_t>(low) << 32 | static_cast<std::uint32_t>(high));
             }
         });
     }
@@ -94,7 +96,8 @@ SurfaceEdges surface_edges(const Mesh& mesh)
 
     SurfaceEdges counts;
     for (auto first = edges.begin(); first != edges.end();) {
-        const auto last = std::find_if(first, edges.end(), [edge = *first](std::uint64_t other) { return other != edge; });
+        const auto last =
+            std::find_if(first, edges.end(), [edge = *first](std::uint64_t other) { return other != edge; });
         ++counts.num_edges;
         if (last - first == 1) ++counts.num_boundary;
         if (last - first > 2) ++counts.num_non_manifold;

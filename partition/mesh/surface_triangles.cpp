@@ -23,7 +23,8 @@ SurfaceTriangles surface_triangles(const Mesh& mesh)
                 for (const auto corner : corners) sum += points[3 * static_cast<std::size_t>(corner) + c];
                 points.push_back(sum / static_cast<double>(corners.size()));
             }
-            for (std::size_t k = 0; k < corners.size(); ++k) triangles.insert(triangles.end(), {corners[k], corners[(k + 1) % corners.size()], middle});
+            for (std::size_t k = 0; k < corners.size(); ++k)
+                triangles.insert(triangles.end(), {corners[k], corners[(k + 1) % corners.size()], middle});
         });
     }
     return surface;

@@ -44,7 +44,8 @@ void take_cells(const Mesh& mesh, Run& run)
 }
 
 // Neighbours by facets that runs may share, in both directions, ascending.
-std::vector<std::pair<std::int32_t, std::int32_t>> edges_at_shared_facets(const Mesh& mesh, const std::vector<Run>& runs, FacetCrowds& crowds)
+std::vector<std::pair<std::int32_t, std::int32_t>>
+edges_at_shared_facets(const Mesh& mesh, const std::vector<Run>& runs, FacetCrowds& crowds)
 {
     std::vector<SharedFacet> facets;
     for (const auto& run : runs) facets.insert(facets.end(), run.facets.begin(), run.facets.end());
@@ -56,7 +57,8 @@ std::vector<std::pair<std::int32_t, std::int32_t>> edges_at_shared_facets(const 
         const auto group = std::span(facets).subspan(begin, end - begin);
         if (group.size() > 2) {
             const std::array first{group[0].cell, group[1].cell, group[2].cell};
-            crowds.add(first, {mesh.cell_types[first[0]], mesh.cell_types[first[1]], mesh.cell_types[first[2]]}, static_cast<std::int32_t>(group.size()));
+            crowds.add(first, {mesh.cell_types[first[0]], mesh.cell_types[first[1]], mesh.cell_types[first[2]]},
+                       static_cast<std::int32_t>(group.size()));
         }
         for (const auto& [low, high] : cells_joined_by(group)) {
             edges.emplace_back(low, high);
@@ -105,14 +107,17 @@ Csr graph_of_runs(const Mesh& mesh, std::int64_t num_runs, std::int32_t num_thre
     }
     const auto edges = edges_at_shared_facets(mesh, runs, crowds);
     for_each_run([&](Run& run) {
-        const auto at = [&](std::int64_t cell) { return std::ranges::lower_bound(edges, cell, {}, [](const auto& edge) { return std::int64_t{edge.first}; }); };
+        const auto at = [&](std::int64_t cell) {
+            return std::ranges::lower_bound(edges, cell, {}, [](const auto& edge) { return std::int64_t{edge.first}; });
+        };
         run.graph = with_edges(run.graph, static_cast<std::int32_t>(run.begin), {at(run.begin), at(run.end)});
     });
     Csr graph;
     graph.offsets.assign(num_cells + 1, 0);
     for (const auto& run : runs)
         for (auto cell = run.begin; cell < run.end; ++cell)
-            graph.offsets[cell + 1] = graph.offsets[cell] + static_cast<std::int64_t>(run.graph.row(cell - run.begin).size());
+            graph.offsets[cell + 1] =
+                graph.offsets[cell] + static_cast<std::int64_t>(run.graph.row(cell - run.begin).size());
     graph.indices.resize(graph.offsets.back());
     for_each_run([&](Run& run) {
         std::ranges::copy(run.graph.indices, graph.indices.begin() + graph.offsets[run.begin]);

@@ -39,7 +39,8 @@ std::shared_ptr<const ExchangePlan> ExchangePlan::find(const IndexMap& index_map
     try {
         index_map.validate(group.rank());
         for (const auto owner : index_map.ghost_owners) {
-            if (owner < 0 || owner >= group.size()) throw InvalidInput(fmt::format("a ghost of part {}, which is no rank", owner));
+            if (owner < 0 || owner >= group.size())
+                throw InvalidInput(fmt::format("a ghost of part {}, which is no rank", owner));
         }
     } catch (const InvalidInput& error) {
         wrong = error.what();
@@ -64,28 +65,35 @@ std::shared_ptr<const ExchangePlan> ExchangePlan::find(const IndexMap& index_map
 
     const auto requests = group.all_to_all_rows(integers(index_map.ghosts()), mine, asked);
     std::vector<std::int64_t> sent;
-    for (const auto id : std::span(requests.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(requests.numel()))) {
-        const auto row = std::lower_bound(index_map.owned().begin(), index_map.owned().end(), id) - index_map.owned().begin();
+    for (const auto id :
+         std::span(requests.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(requests.numel()))) {
+        const auto row =
+            std::lower_bound(index_map.owned().begin(), index_map.owned().end(), id) - index_map.owned().begin();
         if (row == index_map.num_owned || index_map.owned()[row] != id) wrong = fmt::format("row {}", id);
         sent.push_back(row);
     }
     if (!group.all_agree(wrong.empty())) {
-        throw InvalidInput("ExchangePlan: " + (wrong.empty() ? std::string("a row that another rank") : fmt::format("{}, which rank {}", wrong, group.rank())) +
+        throw InvalidInput("ExchangePlan: " +
+                           (wrong.empty() ? std::string("a row that another rank")
+                                          : fmt::format("{}, which rank {}", wrong, group.rank())) +
                            " does not own is wanted of it. Pass the maps of one partition, each on its rank.");
     }
-    const auto plan = std::make_shared<ExchangePlan>(group, index_map.num_owned, std::move(sent), std::move(asked), std::move(mine));
+    const auto plan =
+        std::make_shared<ExchangePlan>(group, index_map.num_owned, std::move(sent), std::move(asked), std::move(mine));
     plan->is_agreed_ = false;
     return plan;
 }
 
-ExchangePlan::ExchangePlan(RankGroup group, std::int64_t num_owned, std::vector<std::int64_t> sent_rows, std::vector<std::int64_t> send_counts,
-                           std::vector<std::int64_t> receive_counts)
-    : group_(std::move(group)), num_owned_(num_owned), num_ghosts_(sum_of(receive_counts)), sent_(integers(sent_rows)), send_counts_(std::move(send_counts)),
-      receive_counts_(std::move(receive_counts))
+ExchangePlan::ExchangePlan(RankGroup group, std::int64_t num_owned, std::vector<std::int64_t> sent_rows,
+                           std::vector<std::int64_t> send_counts, std::vector<std::int64_t> receive_counts)
+    : group_(std::move(group)), num_owned_(num_owned), num_ghosts_(sum_of(receive_counts)), sent_(integers(sent_rows)),
+      send_counts_(std::move(send_counts)), receive_counts_(std::move(receive_counts))
 {
     const auto size = static_cast<std::size_t>(group_.size());
-    const bool fits = send_counts_.size() == size && receive_counts_.size() == size && sum_of(send_counts_) == num_sent();
-    const bool owned = std::all_of(sent_rows.begin(), sent_rows.end(), [&](std::int64_t row) { return row >= 0 && row < num_owned_; });
+    const bool fits =
+        send_counts_.size() == size && receive_counts_.size() == size && sum_of(send_counts_) == num_sent();
+    const bool owned =
+        std::all_of(sent_rows.begin(), sent_rows.end(), [&](std::int64_t row) { return row >= 0 && row < num_owned_; });
     if (!fits || !owned) {
         throw InvalidInput(fmt::format("ExchangePlan: {} rows to send, counts for {} ranks; expected a count for each "
                                        "of {} ranks and rows below {}.",
@@ -105,8 +113,9 @@ at::Tensor ExchangePlan::sent_rows(const at::Device& device) const
 
 std::string to_string(const ExchangePlan& plan)
 {
-    return fmt::format("ExchangePlan: {} owned rows, {} sent to ranks {}, {} ghosts from ranks {}", plan.num_owned(), plan.num_sent(),
-                       ranks_in(plan.send_counts()), plan.num_ghosts(), ranks_in(plan.receive_counts()));
+    return fmt::format("ExchangePlan: {} owned rows, {} sent to ranks {}, {} ghosts from ranks {}", plan.num_owned(),
+                       plan.num_sent(), ranks_in(plan.send_counts()), plan.num_ghosts(),
+                       ranks_in(plan.receive_counts()));
 }
 
 }  // namespace meshard

@@ -29,8 +29,8 @@ public:
     /// Makes a plan from lists that senders and receivers already have. `sent_rows` holds owned rows sorted by
     /// receiving rank, `send_counts[r]` of them for rank r; `receive_counts[r]` rows come from rank r. Not collective.
     /// @throws InvalidInput if counts do not fit the group or a row is not owned.
-    ExchangePlan(RankGroup group, std::int64_t num_owned, std::vector<std::int64_t> sent_rows, std::vector<std::int64_t> send_counts,
-                 std::vector<std::int64_t> receive_counts);
+    ExchangePlan(RankGroup group, std::int64_t num_owned, std::vector<std::int64_t> sent_rows,
+                 std::vector<std::int64_t> send_counts, std::vector<std::int64_t> receive_counts);
 
     const RankGroup& group() const { return group_; }
     std::int64_t num_owned() const { return num_owned_; }

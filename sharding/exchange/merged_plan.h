@@ -16,7 +16,8 @@ struct MergedPlan {
     std::vector<at::Tensor> ghost_places;
 };
 
-/// Plans over the rows of several clouds, which lie one cloud after the other: all ghosts in one message a rank. Not collective.
+/// Plans over the rows of several clouds, which lie one cloud after the other: all ghosts in one message a rank. Not
+/// collective.
 /// @throws InvalidInput if the plans differ in their group, or if there are none
 MergedPlan stack_plans(std::span<const std::shared_ptr<const ExchangePlan>> plans);
 

@@ -23,17 +23,21 @@ constexpr std::int64_t kAhead = 16;  // rows that are prefetched before they are
 
 void require_index(const char* where, const at::Tensor& index, std::int64_t num_rows)
 {
-    if (index.dim() != 1 || index.scalar_type() != at::kLong) throw InvalidInput(std::string(where) + ": the index must be int64 of one dimension.");
+    if (index.dim() != 1 || index.scalar_type() != at::kLong)
+        throw InvalidInput(std::string(where) + ": the index must be int64 of one dimension.");
     if (!index.is_cpu()) return;  // the kernels of devices check the index themselves
     const auto numbers = index.contiguous();
     const auto* begin = numbers.const_data_ptr<std::int64_t>();
-    const auto* outside = std::find_if(begin, begin + numbers.numel(), [&](std::int64_t row) { return row < -1 || row >= num_rows; });
-    if (outside != begin + numbers.numel()) throw InvalidInput(fmt::format("{}: row {} of {}.", where, *outside, num_rows));
+    const auto* outside =
+        std::find_if(begin, begin + numbers.numel(), [&](std::int64_t row) { return row < -1 || row >= num_rows; });
+    if (outside != begin + numbers.numel())
+        throw InvalidInput(fmt::format("{}: row {} of {}.", where, *outside, num_rows));
 }
 
 /// `kBytes` is the size of a row if known at compile time, else 0.
 template <std::int64_t kBytes>
-void copy_rows(const char* from, const std::int64_t* index, std::int64_t count, std::int64_t row_bytes, bool fills, char* to)
+void copy_rows(const char* from, const std::int64_t* index, std::int64_t count, std::int64_t row_bytes, bool fills,
+               char* to)
 {
     const auto bytes = static_cast<std::size_t>(kBytes > 0 ? kBytes : row_bytes);
     for (std::int64_t i = 0; i < count; ++i) {
@@ -56,7 +60,8 @@ void take_into(at::Tensor& target, const at::Tensor& table, const at::Tensor& in
         shape[0] = here.size(0);
         const auto has_row = here.ge(0).view(shape);
         if (table.size(0) > 0)
-            target.copy_(at::where(has_row, table.index_select(0, here.clamp_min(0)), fills ? at::zeros({}, table.options()) : target));
+            target.copy_(at::where(has_row, table.index_select(0, here.clamp_min(0)),
+                                   fills ? at::zeros({}, table.options()) : target));
         else if (fills)
             target.zero_();
         return;
@@ -73,7 +78,9 @@ void take_into(at::Tensor& target, const at::Tensor& table, const at::Tensor& in
                      : row_bytes == 256 ? copy_rows<256>
                                         : copy_rows<0>;
     at::parallel_for(0, count, std::max<std::int64_t>(1, kBytesAThread / row_bytes),
-                     [&](std::int64_t begin, std::int64_t end) { run(from, places + begin, end - begin, row_bytes, fills, to + begin * row_bytes); });
+                     [&](std::int64_t begin, std::int64_t end) {
+                         run(from, places + begin, end - begin, row_bytes, fills, to + begin * row_bytes);
+                     });
 }
 
 at::Tensor taken(const at::Tensor& table, const at::Tensor& index)
@@ -99,7 +106,8 @@ void add_rows(const T* from, const std::int64_t* index, std::int64_t count, std:
 
 at::Tensor added(const at::Tensor& rows, const at::Tensor& index, std::int64_t num_rows)
 {
-    if (const auto wide = sum_type(rows.scalar_type()); wide != rows.scalar_type()) return added(rows.to(wide), index, num_rows).to(rows.scalar_type());
+    if (const auto wide = sum_type(rows.scalar_type()); wide != rows.scalar_type())
+        return added(rows.to(wide), index, num_rows).to(rows.scalar_type());
     auto shape = rows.sizes().vec();
     shape[0] = num_rows;
     auto sums = at::zeros(shape, rows.options().requires_grad(false));
@@ -111,7 +119,8 @@ at::Tensor added(const at::Tensor& rows, const at::Tensor& index, std::int64_t n
         const auto here = index.to(rows.device());
         ++shape[0];
         auto all = at::zeros(shape, rows.options().requires_grad(false));
-        return all.index_put_({at::where(here.ge(0), here, num_rows)}, rows, /*accumulate=*/true).narrow(0, 0, num_rows);
+        return all.index_put_({at::where(here.ge(0), here, num_rows)}, rows, /*accumulate=*/true)
+            .narrow(0, 0, num_rows);
     }
     const auto values = rows.contiguous();
     const auto numbers = index.contiguous();
@@ -131,14 +140,17 @@ at::Tensor take_some_rows(const at::Tensor& table, const at::Tensor& index)
     if (table.dim() < 1) throw InvalidInput("take_some_rows: the table has no rows; it is a single number.");
     require_index("take_some_rows", index, table.size(0));
     return with_backward(taken(table.detach(), index), table, "TakeSomeRowsBackward",
-                         [index, num_rows = table.size(0)](const at::Tensor& gradient) { return scatter_some_rows(gradient, index, num_rows); });
+                         [index, num_rows = table.size(0)](const at::Tensor& gradient) {
+                             return scatter_some_rows(gradient, index, num_rows);
+                         });
 }
 
 at::Tensor scatter_some_rows(const at::Tensor& rows, const at::Tensor& index, std::int64_t num_rows)
 {
     require_index("scatter_some_rows", index, num_rows);
     if (rows.dim() < 1 || rows.size(0) != index.size(0)) {
-        throw InvalidInput(fmt::format("scatter_some_rows: {} rows for {} numbers. Pass a row for each.", rows.dim() < 1 ? 0 : rows.size(0), index.size(0)));
+        throw InvalidInput(fmt::format("scatter_some_rows: {} rows for {} numbers. Pass a row for each.",
+                                       rows.dim() < 1 ? 0 : rows.size(0), index.size(0)));
     }
     return with_backward(added(rows.detach(), index, num_rows), rows, "ScatterSomeRowsBackward",
                          [index](const at::Tensor& gradient) { return take_some_rows(gradient, index); });
@@ -147,8 +159,8 @@ at::Tensor scatter_some_rows(const at::Tensor& rows, const at::Tensor& index, st
 void take_some_rows_into(at::Tensor& target, const at::Tensor& table, const at::Tensor& index)
 {
     require_index("take_some_rows_into", index, table.size(0));
-    if (target.size(0) != index.size(0) || target.sizes().slice(1) != table.sizes().slice(1) || target.scalar_type() != table.scalar_type() ||
-        !target.is_contiguous()) {
+    if (target.size(0) != index.size(0) || target.sizes().slice(1) != table.sizes().slice(1) ||
+        target.scalar_type() != table.scalar_type() || !target.is_contiguous()) {
         throw InvalidInput(fmt::format("take_some_rows_into: the target has {} rows for {} numbers, or rows of another "
                                        "shape or type. Make it like the rows that are taken.",
                                        target.size(0), index.size(0)));

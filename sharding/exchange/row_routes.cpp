@@ -42,7 +42,10 @@ struct Directory {
     std::int64_t block;
     int num_ranks;
 
-    Directory(std::int64_t num_global, int num_ranks) : block(std::max<std::int64_t>(1, (num_global + num_ranks - 1) / num_ranks)), num_ranks(num_ranks) {}
+    Directory(std::int64_t num_global, int num_ranks)
+        : block(std::max<std::int64_t>(1, (num_global + num_ranks - 1) / num_ranks)), num_ranks(num_ranks)
+    {
+    }
     int rank_of(std::int64_t id) const { return static_cast<int>(id / block); }
 
     std::vector<std::int64_t> counts(std::span<const std::int64_t> sorted_ids) const
@@ -59,21 +62,24 @@ void throw_if_any(std::optional<std::int64_t> bad, const RankGroup& group, const
     const auto all = group.all_gather_integers(std::vector<std::int64_t>{bad.has_value(), bad.value_or(0)});
     for (std::size_t r = 0; r < all.size(); ++r) {
         if (all[r][0]) {
-            throw InvalidInput(
-                fmt::format("RowRoutes: id {} {} (found by rank {}). Pass index maps of one and the same whole, each on its rank.", all[r][1], what, r));
+            throw InvalidInput(fmt::format(
+                "RowRoutes: id {} {} (found by rank {}). Pass index maps of one and the same whole, each on its rank.",
+                all[r][1], what, r));
         }
     }
 }
 
 std::optional<std::int64_t> first_outside(std::span<const std::int64_t> ids, std::int64_t num_global)
 {
-    const auto found = std::find_if(ids.begin(), ids.end(), [&](std::int64_t id) { return id < 0 || id >= num_global; });
+    const auto found =
+        std::find_if(ids.begin(), ids.end(), [&](std::int64_t id) { return id < 0 || id >= num_global; });
     return found == ids.end() ? std::nullopt : std::optional(*found);
 }
 
 }  // namespace
 
-std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> owned, std::span<const std::int64_t> wanted, std::int64_t num_global,
+std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> owned,
+                                                 std::span<const std::int64_t> wanted, std::int64_t num_global,
                                                  const RankGroup& group)
 {
     auto routes = std::shared_ptr<RowRoutes>(new RowRoutes);
@@ -140,11 +146,13 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
     std::sort(by_id.begin(), by_id.end(), [&](std::int64_t a, std::int64_t b) { return owned[a] < owned[b]; });
     std::vector<std::int64_t> sent;
     for (const auto id : span_of(requested)) {
-        sent.push_back(*std::lower_bound(by_id.begin(), by_id.end(), id, [&](std::int64_t row, std::int64_t value) { return owned[row] < value; }));
+        sent.push_back(*std::lower_bound(by_id.begin(), by_id.end(), id,
+                                         [&](std::int64_t row, std::int64_t value) { return owned[row] < value; }));
     }
     routes->sent_ = integer_tensor(sent);
     std::vector<std::int64_t> wanted_place;
-    for (const auto id : wanted) wanted_place.push_back(place[std::lower_bound(unique.begin(), unique.end(), id) - unique.begin()]);
+    for (const auto id : wanted)
+        wanted_place.push_back(place[std::lower_bound(unique.begin(), unique.end(), id) - unique.begin()]);
     routes->wanted_ = integer_tensor(wanted_place);
     return routes;
 }
@@ -162,7 +170,8 @@ at::Tensor RowRoutes::scattered(const at::Tensor& rows) const
     const auto unique = std::accumulate(receive_rows_.begin(), receive_rows_.end(), std::int64_t{0});
     const auto type = rows.scalar_type();
     const auto wide = rows.to(sum_type(type));  // rounded once
-    const auto received = group_.all_to_all_rows(scatter_some_rows(wide, wanted_.to(device), unique), receive_rows_, send_rows_);
+    const auto received =
+        group_.all_to_all_rows(scatter_some_rows(wide, wanted_.to(device), unique), receive_rows_, send_rows_);
     return scatter_some_rows(received, sent_.to(device), num_owned_).to(type);
 }
 
@@ -200,8 +209,9 @@ at::Tensor full_tensor_in_global_order(const at::Tensor& tensor)
     const auto& map = *spec->index_map;
     const bool fits = layout.blocks == 1 && (*layout.extents)[mesh->coordinate(domain)] == map.num_owned;
     if (!mesh->group(domain).all_agree(fits)) {
-        throw InvalidInput("full_tensor_in_global_order: the tensor lies as " + to_string(*spec) + ", which is not how its index map cuts it (" +
-                           to_string(map) + "). Redistribute it to the layout of the map first.");
+        throw InvalidInput("full_tensor_in_global_order: the tensor lies as " + to_string(*spec) +
+                           ", which is not how its index map cuts it (" + to_string(map) +
+                           "). Redistribute it to the layout of the map first.");
     }
     const auto ids = mesh->group(domain).all_gather_rows(integer_tensor(map.owned()), *layout.extents);
     return full_tensor(tensor).index_select(layout.placement.dim, ids.argsort().to(tensor.device()));

@@ -26,18 +26,19 @@ public:
     /// Collective.
     /// @throws InvalidInput on every rank if an id lies outside [0, num_global), is owned twice, or is wanted and owned
     /// by nobody.
-    static std::shared_ptr<const RowRoutes> find(std::span<const std::int64_t> owned, std::span<const std::int64_t> wanted, std::int64_t num_global,
+    static std::shared_ptr<const RowRoutes> find(std::span<const std::int64_t> owned,
+                                                 std::span<const std::int64_t> wanted, std::int64_t num_global,
                                                  const RankGroup& group);
 
     std::int64_t num_owned() const { return num_owned_; }
     std::int64_t num_wanted() const { return wanted_.numel(); }
 
-    /// (owned rows, ...) to (wanted rows, ...), plain tensors. Collective; differentiable: gradients of a row wanted several times
-    /// add up at its owner.
+    /// (owned rows, ...) to (wanted rows, ...), plain tensors. Collective; differentiable: gradients of a row wanted
+    /// several times add up at its owner.
     at::Tensor gather(const at::Tensor& owned_rows) const;
 
-    /// The adjoint: (wanted rows, ...) to (owned rows, ...), what has the same id is added up, in an order that depends on ids
-    /// and ranks only; ids that nobody has give zero. Collective; differentiable.
+    /// The adjoint: (wanted rows, ...) to (owned rows, ...), what has the same id is added up, in an order that depends
+    /// on ids and ranks only; ids that nobody has give zero. Collective; differentiable.
     at::Tensor scatter(const at::Tensor& wanted_rows) const;
 
 private:
@@ -52,8 +53,8 @@ private:
     at::Tensor wanted_;  ///< for each wanted row its position among the received ones
 };
 
-/// The whole, as a plain tensor on every rank, its rows in the order of their global ids rather than in that of the ranks. Collective;
-/// differentiable as `full_tensor` is. Without an index map in its layout it is `full_tensor`.
+/// The whole, as a plain tensor on every rank, its rows in the order of their global ids rather than in that of the
+/// ranks. Collective; differentiable as `full_tensor` is. Without an index map in its layout it is `full_tensor`.
 at::Tensor full_tensor_in_global_order(const at::Tensor& tensor);
 
 }  // namespace meshard

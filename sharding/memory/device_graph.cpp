@@ -75,7 +75,9 @@ bool can_record(c10::DeviceType type)
 DeviceGraph::DeviceGraph(c10::DeviceType type)
 {
     const auto make = Recorders::all().of(type);
-    if (!make) throw Error("DeviceGraph: work of a device of type " + c10::DeviceTypeName(type, /*lower_case=*/true) + " cannot be recorded.");
+    if (!make)
+        throw Error("DeviceGraph: work of a device of type " + c10::DeviceTypeName(type, /*lower_case=*/true) +
+                    " cannot be recorded.");
     recorder_ = make();
 }
 

@@ -114,7 +114,8 @@ public:
     Region(CheckpointFunction fn, const std::vector<at::Tensor>& inputs) : fn_(std::move(fn)), random_(inputs)
     {
         for (const auto& input : inputs) {
-            // Saved as autograd saves tensors: an outer checkpoint's hooks apply to them, and a later write to one is an error.
+            // Saved as autograd saves tensors: an outer checkpoint's hooks apply to them, and a later write to one is
+            // an error.
             inputs_.emplace_back(input, /*is_output=*/false);
             requires_grad_.push_back(input.defined() && input.requires_grad());
         }
@@ -172,11 +173,13 @@ private:
 
         // A function that computes derivatives itself unpacks saved tensors before its first run has ended.
         bool same = complete_ ? saved.size() == shapes_.size() : saved.size() >= shapes_.size();
-        for (std::size_t i = 0; same && i < shapes_.size(); ++i) same = saved[i].sizes().equals(shapes_[i]) && saved[i].scalar_type() == types_[i];
+        for (std::size_t i = 0; same && i < shapes_.size(); ++i)
+            same = saved[i].sizes().equals(shapes_[i]) && saved[i].scalar_type() == types_[i];
         if (!same) {
-            throw InvalidInput(fmt::format("checkpoint: the second run of the function saved {} tensors for backward, the first one {}, or they "
-                                           "differ in shape or type. Let it depend on nothing but its inputs and parameters.",
-                                           saved.size(), shapes_.size()));
+            throw InvalidInput(fmt::format(
+                "checkpoint: the second run of the function saved {} tensors for backward, the first one {}, or they "
+                "differ in shape or type. Let it depend on nothing but its inputs and parameters.",
+                saved.size(), shapes_.size()));
         }
         saved_ = std::move(saved);
     }
@@ -200,8 +203,9 @@ std::vector<at::Tensor> checkpoint(const CheckpointFunction& fn, const std::vect
 {
     if (!at::GradMode::is_enabled()) return fn(inputs);
     const auto region = std::make_shared<Region>(fn, inputs);
-    const SavedTensorHooks hooks(
-        [region](const at::Tensor& tensor) -> UnpackSaved { return [region, index = region->note(tensor)] { return region->take(index); }; });
+    const SavedTensorHooks hooks([region](const at::Tensor& tensor) -> UnpackSaved {
+        return [region, index = region->note(tensor)] { return region->take(index); };
+    });
     auto outputs = fn(inputs);
     region->complete();
     return outputs;
@@ -209,7 +213,9 @@ std::vector<at::Tensor> checkpoint(const CheckpointFunction& fn, const std::vect
 
 at::Tensor checkpoint(const std::function<at::Tensor(const at::Tensor&)>& fn, const at::Tensor& input)
 {
-    const CheckpointFunction lists = [fn](const std::vector<at::Tensor>& inputs) { return std::vector<at::Tensor>{fn(inputs[0])}; };
+    const CheckpointFunction lists = [fn](const std::vector<at::Tensor>& inputs) {
+        return std::vector<at::Tensor>{fn(inputs[0])};
+    };
     return checkpoint(lists, std::vector<at::Tensor>{input})[0];
 }
 

@@ -77,7 +77,8 @@ PackSaved offload_where(std::function<bool(const at::Tensor&)> moves, bool page_
         auto host = at::empty_like(local, local.options().device(at::kCPU).pinned_memory(page_lock));
         // Both copies are queued on the stream, so that neither needs a wait.
         host.copy_(local, /*non_blocking=*/page_lock);
-        if (!is_sharded(tensor)) return [host, device, page_lock] { return host.to(device, page_lock, device.is_cpu()); };
+        if (!is_sharded(tensor))
+            return [host, device, page_lock] { return host.to(device, page_lock, device.is_cpu()); };
         return [host, device, page_lock, spec = spec_of(tensor), strides = tensor.strides().vec()] {
             return wrap(host.to(device, page_lock, device.is_cpu()), spec, strides);
         };
@@ -86,7 +87,9 @@ PackSaved offload_where(std::function<bool(const at::Tensor&)> moves, bool page_
 
 OffloadSavedTensors::OffloadSavedTensors(const OffloadOptions& options)
     : hooks_(offload_where(
-          [least = options.least_bytes](const at::Tensor& local) { return !local.is_cpu() && static_cast<std::int64_t>(local.nbytes()) >= least; },
+          [least = options.least_bytes](const at::Tensor& local) {
+              return !local.is_cpu() && static_cast<std::int64_t>(local.nbytes()) >= least;
+          },
           options.page_locked))
 {
 }

@@ -64,7 +64,8 @@ private:
         void* block = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (block == MAP_FAILED) {
             in_use_ -= size;
-            throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, fmt::format("no memory for a tensor of {} bytes", size));
+            throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)},
+                                        fmt::format("no memory for a tensor of {} bytes", size));
         }
         // The system uses ordinary pages if it has no huge ones.
         if (size >= kHugePage) madvise(block, size, MADV_HUGEPAGE);

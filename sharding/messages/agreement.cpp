@@ -30,7 +30,8 @@ std::string text_of(const std::vector<std::size_t>& ranks)
 {
     constexpr std::size_t kShown = 8;
     std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-    for (std::size_t i = 0; i < std::min(ranks.size(), kShown); ++i) text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+    for (std::size_t i = 0; i < std::min(ranks.size(), kShown); ++i)
+        text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
     return text + (ranks.size() > kShown ? ", ..." : "");
 }
 
@@ -53,7 +54,10 @@ std::string first_difference(std::span<const std::string> packed)
             if (values.size() < 2) continue;
             std::string sentence = key + " is ";
             for (std::size_t i = 0; i < values.size(); ++i) {
-                sentence += (i == 0 ? "" : i + 1 < values.size() ? ", " : " and ") + values[i].first + " on " + text_of(values[i].second);
+                sentence += (i == 0                  ? ""
+                             : i + 1 < values.size() ? ", "
+                                                     : " and ") +
+                            values[i].first + " on " + text_of(values[i].second);
             }
             return sentence;
         }
@@ -64,7 +68,8 @@ std::string first_difference(std::span<const std::string> packed)
 }  // namespace
 
 RanksDisagree::RanksDisagree(std::span<const std::string> packed)
-    : Error("the ranks were started differently: " + first_difference(packed) + ". Start all ranks with the same command, settings, environment and files.")
+    : Error("the ranks were started differently: " + first_difference(packed) +
+            ". Start all ranks with the same command, settings, environment and files.")
 {
 }
 
@@ -90,7 +95,8 @@ Facts own_environment()
     for (char** entry = environ; *entry; ++entry) {
         const std::string_view text = *entry;
         const auto equals = text.find('=');
-        if (text.starts_with("MESHARD_") && equals != std::string_view::npos) facts.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+        if (text.starts_with("MESHARD_") && equals != std::string_view::npos)
+            facts.emplace_back(text.substr(0, equals), text.substr(equals + 1));
     }
     std::ranges::sort(facts);
     return facts;
@@ -102,7 +108,8 @@ void check_agreement(RankMessages& messages, const Facts& facts)
     if (std::ranges::adjacent_find(hashes, std::not_equal_to<>()) == hashes.end()) return;
     const auto own = pack(facts);
     std::vector<std::string> packed;
-    for (const auto& text : exchange(messages, std::vector<std::vector<char>>(messages.size(), {own.begin(), own.end()})))
+    for (const auto& text :
+         exchange(messages, std::vector<std::vector<char>>(messages.size(), {own.begin(), own.end()})))
         packed.emplace_back(text.begin(), text.end());
     throw RanksDisagree(packed);
 }

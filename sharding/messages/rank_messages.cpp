@@ -36,7 +36,8 @@ public:
         int is_initialized = 0;
         MPI_Initialized(&is_initialized);
         begins_ = is_initialized == 0;
-        if (begins_ && MPI_Init(nullptr, nullptr) != MPI_SUCCESS) throw CommunicationError("MPI cannot be started. Was the program started by mpirun?");
+        if (begins_ && MPI_Init(nullptr, nullptr) != MPI_SUCCESS)
+            throw CommunicationError("MPI cannot be started. Was the program started by mpirun?");
         MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
         MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
         MPI_Comm_size(MPI_COMM_WORLD, &size_);
@@ -67,11 +68,13 @@ public:
             received[r].resize(found[r]);
             if (r == rank_) continue;
             for (std::int64_t at = 0; at < found[r]; at += run)
-                MPI_Irecv(received[r].data() + at, static_cast<int>(std::min(run, found[r] - at)), MPI_BYTE, r, 0, MPI_COMM_WORLD, &requests.emplace_back());
+                MPI_Irecv(received[r].data() + at, static_cast<int>(std::min(run, found[r] - at)), MPI_BYTE, r, 0,
+                          MPI_COMM_WORLD, &requests.emplace_back());
         }
         for (int r = 0; r < size_; ++r)
             for (std::int64_t at = 0; r != rank_ && at < sizes[r]; at += run)
-                MPI_Isend(to[r].data() + at, static_cast<int>(std::min(run, sizes[r] - at)), MPI_BYTE, r, 0, MPI_COMM_WORLD, &requests.emplace_back());
+                MPI_Isend(to[r].data() + at, static_cast<int>(std::min(run, sizes[r] - at)), MPI_BYTE, r, 0,
+                          MPI_COMM_WORLD, &requests.emplace_back());
         received[rank_] = std::move(to[rank_]);
         if (MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE) != MPI_SUCCESS)
             throw CommunicationError("a message between ranks did not arrive; is a rank dead?");
@@ -113,7 +116,8 @@ std::unique_ptr<RankMessages> ranks_of_this_run()
 #ifdef MESHARD_WITH_MPI
     return std::make_unique<MpiMessages>();
 #else
-    throw CommunicationError("started with several ranks, but this build has no MPI. Install libopenmpi-dev and build again, or start one process.");
+    throw CommunicationError("started with several ranks, but this build has no MPI. Install libopenmpi-dev and build "
+                             "again, or start one process.");
 #endif
 }
 

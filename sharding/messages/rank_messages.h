@@ -76,7 +76,8 @@ template <class T>
 std::vector<T> gather_everywhere(RankMessages& messages, const std::vector<T>& values)
 {
     std::vector<T> all;
-    for (const auto& part : exchange(messages, std::vector<std::vector<T>>(messages.size(), values))) all.insert(all.end(), part.begin(), part.end());
+    for (const auto& part : exchange(messages, std::vector<std::vector<T>>(messages.size(), values)))
+        all.insert(all.end(), part.begin(), part.end());
     return all;
 }
 
@@ -115,13 +116,17 @@ struct RankRanges {
 
     std::int64_t begin(int rank) const { return begins[rank]; }
     std::int64_t size(int rank) const { return begins[rank + 1] - begins[rank]; }
-    int rank_of(std::int64_t row) const { return static_cast<int>(std::ranges::upper_bound(begins, row) - begins.begin()) - 1; }
+    int rank_of(std::int64_t row) const
+    {
+        return static_cast<int>(std::ranges::upper_bound(begins, row) - begins.begin()) - 1;
+    }
 };
 
 /// The values of the global rows `rows`, each sent by the rank whose range holds it. `mine` has the values of this
 /// rank's range. Collective.
 template <class T>
-std::vector<T> fetch(RankMessages& messages, const RankRanges& ranges, std::span<const T> mine, std::span<const std::int32_t> rows)
+std::vector<T> fetch(RankMessages& messages, const RankRanges& ranges, std::span<const T> mine,
+                     std::span<const std::int32_t> rows)
 {
     const auto begin = ranges.begin(messages.rank());
     std::vector<T> values(rows.size());

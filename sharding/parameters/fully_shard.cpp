@@ -66,7 +66,10 @@ struct Group {
     bool is_used = false;       // whether the group has been used since its unit became `resident`
     std::optional<SentGradients> sent_gradients;
 
-    at::Tensor gathered_value(const Entry& entry) const { return whole.narrow(0, entry.begin, entry.count).view(entry.shape); }
+    at::Tensor gathered_value(const Entry& entry) const
+    {
+        return whole.narrow(0, entry.begin, entry.count).view(entry.shape);
+    }
 };
 
 /// Sums by which ranks check that plain gradients are equal on all of them.
@@ -166,7 +169,9 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     {
         group.version = group.part._version();
         group.pending = ranks().start_all_gather_rows(group.part, group.extents, group.whole);
-        if (ranks().size() > 1) gathered.emplace_back(c10::weak_intrusive_ptr<c10::StorageImpl>(storage_of(group.whole)), group.whole.nbytes());
+        if (ranks().size() > 1)
+            gathered.emplace_back(c10::weak_intrusive_ptr<c10::StorageImpl>(storage_of(group.whole)),
+                                  group.whole.nbytes());
         peak = std::max(peak, gathered_bytes());
     }
 
@@ -231,11 +236,13 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     std::int64_t gathered_bytes()
     {
         std::erase_if(gathered, [](const auto& one) { return one.first.expired(); });
-        return std::accumulate(gathered.begin(), gathered.end(), std::int64_t{0}, [](std::int64_t sum, const auto& one) { return sum + one.second; });
+        return std::accumulate(gathered.begin(), gathered.end(), std::int64_t{0},
+                               [](std::int64_t sum, const auto& one) { return sum + one.second; });
     }
 
     /// Starts to send each rank its part of the group's gradients.
-    void start_reduction(Group& group, const std::vector<at::Tensor>& gradients, const std::vector<GradientOrigin>& origins)
+    void start_reduction(Group& group, const std::vector<at::Tensor>& gradients,
+                         const std::vector<GradientOrigin>& origins)
     {
         const auto type = group.part.scalar_type();
         const auto total = std::accumulate(group.extents.begin(), group.extents.end(), std::int64_t{0});
@@ -256,7 +263,8 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
         }
         // The number of ranks with plain gradients is sent with each rank's part, so that either all ranks compare them
         // or none.
-        const bool has_plain = std::any_of(sending.plain.begin(), sending.plain.end(), [](const PlainGradientSum& one) { return one.exists; });
+        const bool has_plain = std::any_of(sending.plain.begin(), sending.plain.end(),
+                                           [](const PlainGradientSum& one) { return one.exists; });
         const auto num_plain = at::full({1}, has_plain ? 1.0 : 0.0, row.options());
         const auto own = group.extents[me()] + 1;
         std::vector<at::Tensor> pieces;
@@ -312,7 +320,8 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
             if (one.num_ranks.item<double>() == 0) continue;
             std::vector<std::string> names;
             for (const auto& entry : one.group->entries) names.push_back(entry.name);
-            check_plain_gradients(one.sums, names, std::vector<at::ScalarType>(names.size(), one.group->part.scalar_type()), *mesh);
+            check_plain_gradients(one.sums, names,
+                                  std::vector<at::ScalarType>(names.size(), one.group->part.scalar_type()), *mesh);
         }
     }
 
@@ -349,7 +358,8 @@ private:
 void FullyShardedModule::State::await_end_of_backward()
 {
     if (std::exchange(has_end_callback, true)) return;
-    torch::autograd::Engine::get_default_engine().queue_callback([end = std::make_shared<EndOfBackward>(shared_from_this())] { end->reach(); });
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [end = std::make_shared<EndOfBackward>(shared_from_this())] { end->reach(); });
 }
 
 namespace {
@@ -422,7 +432,8 @@ std::vector<std::string> unit_names(const torch::nn::Module& module, const Fully
     }
     for (const auto& child : module.named_children()) {
         const auto* submodule = child.value().get();
-        const bool is_list = dynamic_cast<const torch::nn::ModuleListImpl*>(submodule) || dynamic_cast<const torch::nn::SequentialImpl*>(submodule);
+        const bool is_list = dynamic_cast<const torch::nn::ModuleListImpl*>(submodule) ||
+                             dynamic_cast<const torch::nn::SequentialImpl*>(submodule);
         if (!is_list)
             names.push_back(child.key());
         else
@@ -495,7 +506,8 @@ namespace {
 SpecPtr entry_spec(const FullyShardedModule::State& state, const Entry& entry)
 {
     std::vector<AxisLayout> axes(state.cut_mesh->num_axes());
-    axes[state.cut_axis] = {Shard(std::max<std::int64_t>(0, entry.cut_dim)), std::make_shared<const Extents>(entry.extents), 1};
+    axes[state.cut_axis] = {Shard(std::max<std::int64_t>(0, entry.cut_dim)),
+                            std::make_shared<const Extents>(entry.extents), 1};
     return make_spec(state.cut_mesh, axes);
 }
 
@@ -512,7 +524,8 @@ void for_each_entry(const FullyShardedModule::State& state, const Take& take)
 
 at::IntArrayRef FullyShardedModule::whole_shape(const at::Tensor& parameter) const
 {
-    const auto found = std::ranges::find_if(state_->kept, [&](const Entry& entry) { return entry.local.is_same(parameter); });
+    const auto found =
+        std::ranges::find_if(state_->kept, [&](const Entry& entry) { return entry.local.is_same(parameter); });
     return found == state_->kept.end() ? parameter.sizes() : at::IntArrayRef(found->shape);
 }
 
@@ -526,7 +539,9 @@ std::vector<std::string> FullyShardedModule::local_parameter_names() const
 std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::named_shards() const
 {
     std::vector<std::pair<std::string, at::Tensor>> shards;
-    for_each_entry(*state_, [&](const Entry& entry) { shards.emplace_back(entry.name, wrap(entry.local.detach(), entry_spec(*state_, entry))); });
+    for_each_entry(*state_, [&](const Entry& entry) {
+        shards.emplace_back(entry.name, wrap(entry.local.detach(), entry_spec(*state_, entry)));
+    });
     return shards;
 }
 
@@ -534,8 +549,9 @@ at::Tensor FullyShardedModule::as_shard(std::size_t i, const at::Tensor& local) 
 {
     const auto& entry = *state_->trained.at(i);
     if (local.sizes() != entry.local.sizes()) {
-        throw InvalidInput(fmt::format("as_shard: {} values for the part of '{}', which has {}. Pass a state of that parameter.", local.numel(), entry.name,
-                                       entry.local.numel()));
+        throw InvalidInput(
+            fmt::format("as_shard: {} values for the part of '{}', which has {}. Pass a state of that parameter.",
+                        local.numel(), entry.name, entry.local.numel()));
     }
     return wrap(local.detach(), entry_spec(*state_, entry));
 }
@@ -552,7 +568,8 @@ std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::full_paramet
             state_->let_go(group);
         }
     }
-    for (const auto& entry : state_->kept) all.emplace_back(entry.name, full_tensor(wrap(entry.local.detach(), entry_spec(*state_, entry))));
+    for (const auto& entry : state_->kept)
+        all.emplace_back(entry.name, full_tensor(wrap(entry.local.detach(), entry_spec(*state_, entry))));
     return all;
 }
 
@@ -564,7 +581,11 @@ public:
     explicit RanksOfMesh(const DeviceMesh& mesh) : mesh_(mesh) {}
     int rank() const override { return mesh_.all().rank(); }
     int size() const override { return mesh_.all().size(); }
-    RankGroup make_group(const std::vector<int>&, const std::string&, const std::string&, std::shared_ptr<CommCounter>) override { return mesh_.all(); }
+    RankGroup make_group(const std::vector<int>&, const std::string&, const std::string&,
+                         std::shared_ptr<CommCounter>) override
+    {
+        return mesh_.all();
+    }
     std::optional<at::Generator> generator() const override { return mesh_.own_generator(); }
 
 private:
@@ -579,17 +600,23 @@ std::shared_ptr<const DeviceMesh> in_a_row(const DeviceMesh& mesh)
 }
 
 /// Replaces a parameter, in place, by this rank's part of it.
-Entry kept_part(const std::string& name, at::Tensor parameter, const AxisLayout& cut, const FullyShardedModule::State& state)
+Entry kept_part(const std::string& name, at::Tensor parameter, const AxisLayout& cut,
+                const FullyShardedModule::State& state)
 {
     const auto dim = cut.is_shard() ? cut.placement.dim : -1;
-    const bool fits = dim >= 0 && dim < parameter.dim() && cut.blocks == 1 && static_cast<std::int64_t>(cut.extents->size()) == state.ranks().size() &&
+    const bool fits = dim >= 0 && dim < parameter.dim() && cut.blocks == 1 &&
+                      static_cast<std::int64_t>(cut.extents->size()) == state.ranks().size() &&
                       cut.total() == parameter.size(dim);
     if (!fits || state.num_data > 1) {
-        throw InvalidInput("fully_shard: '" + name + "' cannot be kept in parts: " +
-                           (fits ? fmt::format("there are {} ranks of 'data', and parts are for one. Gather it as the others.", state.num_data)
-                                 : fmt::format("the extents must be one for each of {} ranks and make up the dimension.", state.ranks().size())));
+        throw InvalidInput(
+            "fully_shard: '" + name + "' cannot be kept in parts: " +
+            (fits ? fmt::format("there are {} ranks of 'data', and parts are for one. Gather it as the others.",
+                                state.num_data)
+                  : fmt::format("the extents must be one for each of {} ranks and make up the dimension.",
+                                state.ranks().size())));
     }
-    Entry entry{name, parameter.sizes().vec(), 0, parameter.numel(), *cut.extents, parameter, parameter.requires_grad(), dim};
+    Entry entry{name,      parameter.sizes().vec(),   0,  parameter.numel(), *cut.extents,
+                parameter, parameter.requires_grad(), dim};
     parameter.mutable_grad() = at::Tensor();
     parameter.set_data(narrow_to_shard(parameter.detach(), cut, state.me()).clone(at::MemoryFormat::Contiguous));
     return entry;
@@ -597,7 +624,8 @@ Entry kept_part(const std::string& name, at::Tensor parameter, const AxisLayout&
 
 }  // namespace
 
-FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh, const FullyShardOptions& options)
+FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh,
+                               const FullyShardOptions& options)
 {
     const auto state = std::make_shared<FullyShardedModule::State>();
     state->mesh = std::move(device_mesh);
@@ -613,7 +641,9 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
         const auto& parameter = item.value();
         if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
         if (is_sharded(parameter) || is_stored(parameter) || !parameter.is_leaf() || !parameter.has_storage()) {
-            throw InvalidInput("fully_shard: '" + item.key() + "' is sharded already, or no plain leaf. Call fully_shard once, on a module as it was built.");
+            throw InvalidInput(
+                "fully_shard: '" + item.key() +
+                "' is sharded already, or no plain leaf. Call fully_shard once, on a module as it was built.");
         }
         parameters.emplace_back(item.key(), parameter);
     }
@@ -624,7 +654,9 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
 
     for (const auto& [name, cut] : options.kept_parts) {
         const auto found = std::ranges::find(parameters, name, &std::pair<std::string, at::Tensor>::first);
-        if (found == parameters.end()) throw InvalidInput("fully_shard: '" + name + "' is to be kept in parts, and is no parameter of the module.");
+        if (found == parameters.end())
+            throw InvalidInput("fully_shard: '" + name +
+                               "' is to be kept in parts, and is no parameter of the module.");
         state->kept.push_back(kept_part(name, found->second, cut, *state));
         parameters.erase(found);
     }
@@ -651,7 +683,13 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
             std::vector<at::Tensor> values;
             for (const auto k : indices) {
                 const auto& parameter = parameters[k].second;
-                group.entries.push_back({parameters[k].first, parameter.sizes().vec(), 0, parameter.numel(), {}, {}, parameter.requires_grad()});
+                group.entries.push_back({parameters[k].first,
+                                         parameter.sizes().vec(),
+                                         0,
+                                         parameter.numel(),
+                                         {},
+                                         {},
+                                         parameter.requires_grad()});
                 values.push_back(parameter);
             }
             cut(group, values, state->ranks());

@@ -83,7 +83,8 @@ public:
     struct State;
 
 private:
-    friend FullyShardedModule fully_shard(torch::nn::Module&, std::shared_ptr<const DeviceMesh>, const FullyShardOptions&);
+    friend FullyShardedModule fully_shard(torch::nn::Module&, std::shared_ptr<const DeviceMesh>,
+                                          const FullyShardOptions&);
     explicit FullyShardedModule(std::shared_ptr<State> state);
     std::shared_ptr<State> state_;
 };
@@ -92,6 +93,7 @@ private:
 /// parameters are sharded over all axes.
 /// @throws InvalidInput without that axis; if a parameter is sharded already, is not a leaf or shares its memory; if
 /// the ranks' modules differ; if a kept part is not a parameter, does not fit its shape, or `data` has several ranks.
-FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh, const FullyShardOptions& options = {});
+FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh,
+                               const FullyShardOptions& options = {});
 
 }  // namespace meshard

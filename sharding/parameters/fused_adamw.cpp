@@ -35,8 +35,9 @@ State& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter)
 at::Tensor FusedAdamW::step(LossClosure closure)
 {
     const auto groups = param_groups();
-    const bool has_amsgrad =
-        std::any_of(groups.begin(), groups.end(), [](const auto& group) { return static_cast<const torch::optim::AdamWOptions&>(group.options()).amsgrad(); });
+    const bool has_amsgrad = std::any_of(groups.begin(), groups.end(), [](const auto& group) {
+        return static_cast<const torch::optim::AdamWOptions&>(group.options()).amsgrad();
+    });
     if (has_amsgrad) return AdamW::step(std::move(closure));
     at::Tensor loss;
     if (closure) {
@@ -51,31 +52,39 @@ at::Tensor FusedAdamW::step(LossClosure closure)
             if (!parameter.grad().defined() || parameter.numel() == 0) continue;
             auto& state = state_of(*this, parameter);
             state.step(state.step() + 1);
-            auto& lists = calls[{parameter.device().type(), parameter.device().index(), parameter.scalar_type(), state.step()}];
+            auto& lists =
+                calls[{parameter.device().type(), parameter.device().index(), parameter.scalar_type(), state.step()}];
             lists.parameters.push_back(parameter);
             lists.gradients.push_back(parameter.grad());
             lists.means.push_back(state.exp_avg());
             lists.squares.push_back(state.exp_avg_sq());
         }
         for (const auto& [kind, lists] : calls) {
-            const auto step = at::full({}, std::get<3>(kind), lists.parameters[0].options().dtype(at::kFloat).requires_grad(false));
+            const auto step =
+                at::full({}, std::get<3>(kind), lists.parameters[0].options().dtype(at::kFloat).requires_grad(false));
             const std::vector<at::Tensor> steps(lists.parameters.size(), step);
-            at::_fused_adamw_(lists.parameters, lists.gradients, lists.means, lists.squares, {}, steps, options.lr(), std::get<0>(options.betas()),
-                              std::get<1>(options.betas()), options.weight_decay(), options.eps(), /*amsgrad=*/false, /*maximize=*/false, {}, {});
+            at::_fused_adamw_(lists.parameters, lists.gradients, lists.means, lists.squares, {}, steps, options.lr(),
+                              std::get<0>(options.betas()), std::get<1>(options.betas()), options.weight_decay(),
+                              options.eps(), /*amsgrad=*/false, /*maximize=*/false, {}, {});
         }
     }
     return loss;
 }
 
-std::unique_ptr<torch::optim::AdamW> make_adamw(std::vector<at::Tensor> parameters, const torch::optim::AdamWOptions& options)
+std::unique_ptr<torch::optim::AdamW> make_adamw(std::vector<at::Tensor> parameters,
+                                                const torch::optim::AdamWOptions& options)
 {
-    return make_adamw(std::vector{torch::optim::OptimizerParamGroup(std::move(parameters), std::make_unique<torch::optim::AdamWOptions>(options))}, options);
+    return make_adamw(std::vector{torch::optim::OptimizerParamGroup(
+                          std::move(parameters), std::make_unique<torch::optim::AdamWOptions>(options))},
+                      options);
 }
 
-std::unique_ptr<torch::optim::AdamW> make_adamw(std::vector<torch::optim::OptimizerParamGroup> groups, const torch::optim::AdamWOptions& defaults)
+std::unique_ptr<torch::optim::AdamW> make_adamw(std::vector<torch::optim::OptimizerParamGroup> groups,
+                                                const torch::optim::AdamWOptions& defaults)
 {
     const bool on_cpu = std::all_of(groups.begin(), groups.end(), [](const auto& group) {
-        return std::all_of(group.params().begin(), group.params().end(), [](const auto& parameter) { return parameter.is_cpu(); });
+        return std::all_of(group.params().begin(), group.params().end(),
+                           [](const auto& parameter) { return parameter.is_cpu(); });
     });
     if (on_cpu) return std::make_unique<torch::optim::AdamW>(groups, defaults);
     return std::make_unique<FusedAdamW>(groups, defaults);

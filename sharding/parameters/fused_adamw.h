@@ -21,9 +21,11 @@ public:
 };
 
 /// FusedAdamW for parameters on a device. On the CPU torch::optim::AdamW, which keeps the bits of earlier runs.
-std::unique_ptr<torch::optim::AdamW> make_adamw(std::vector<at::Tensor> parameters, const torch::optim::AdamWOptions& options);
+std::unique_ptr<torch::optim::AdamW> make_adamw(std::vector<at::Tensor> parameters,
+                                                const torch::optim::AdamWOptions& options);
 
 /// `make_adamw` for groups with their own options. @param defaults   options of groups that have none
-std::unique_ptr<torch::optim::AdamW> make_adamw(std::vector<torch::optim::OptimizerParamGroup> groups, const torch::optim::AdamWOptions& defaults);
+std::unique_ptr<torch::optim::AdamW> make_adamw(std::vector<torch::optim::OptimizerParamGroup> groups,
+                                                const torch::optim::AdamWOptions& defaults);
 
 }  // namespace meshard

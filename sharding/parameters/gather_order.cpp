@@ -13,7 +13,9 @@ constexpr std::size_t kLongest = 10'000;
 std::vector<Gathered> one_pass(std::vector<Gathered> uses)
 {
     for (std::size_t length = 1; length < uses.size(); ++length) {
-        if (uses.size() % length != 0 || !std::equal(uses.begin() + static_cast<std::ptrdiff_t>(length), uses.end(), uses.begin())) continue;
+        if (uses.size() % length != 0 ||
+            !std::equal(uses.begin() + static_cast<std::ptrdiff_t>(length), uses.end(), uses.begin()))
+            continue;
         uses.resize(length);
         break;
     }
@@ -39,8 +41,8 @@ std::span<const Gathered> GatherOrder::of_next_unit() const
 {
     if (!place_ || *place_ == 0) return {};
     const auto unit_now = known_[*place_ - 1].unit;
-    const auto begin =
-        std::find_if(known_.begin() + static_cast<std::ptrdiff_t>(*place_), known_.end(), [&](const Gathered& one) { return one.unit != unit_now; });
+    const auto begin = std::find_if(known_.begin() + static_cast<std::ptrdiff_t>(*place_), known_.end(),
+                                    [&](const Gathered& one) { return one.unit != unit_now; });
     if (begin == known_.end()) return {};
     return {begin, std::find_if(begin, known_.end(), [&](const Gathered& one) { return one.unit != begin->unit; })};
 }

@@ -25,15 +25,19 @@ at::Tensor gradient_norm(const std::vector<at::Tensor>& parameters, const RankGr
 {
     const at::NoGradGuard no_grad;
     const auto gradients = gradients_of(parameters);
-    const auto options = (parameters.empty() ? at::TensorOptions() : parameters[0].options()).dtype(at::kDouble).requires_grad(false);
-    auto sum = gradients.empty() ? at::zeros({1}, options) : at::stack(at::_foreach_norm(gradients, 2, at::kDouble)).square().sum().view({1});
+    const auto options =
+        (parameters.empty() ? at::TensorOptions() : parameters[0].options()).dtype(at::kDouble).requires_grad(false);
+    auto sum = gradients.empty() ? at::zeros({1}, options)
+                                 : at::stack(at::_foreach_norm(gradients, 2, at::kDouble)).square().sum().view({1});
     if (parts_of) parts_of->all_reduce(sum);
     return sum.sqrt().squeeze(0);
 }
 
 void scale_to_norm(const std::vector<at::Tensor>& parameters, const at::Tensor& norm, double max_norm)
 {
-    if (!(max_norm > 0)) throw InvalidInput("scale_to_norm: the largest norm is " + std::to_string(max_norm) + "; give a positive number.");
+    if (!(max_norm > 0))
+        throw InvalidInput("scale_to_norm: the largest norm is " + std::to_string(max_norm) +
+                           "; give a positive number.");
     const at::NoGradGuard no_grad;
     const auto factor = at::clamp_max(max_norm / (norm + 1e-6), 1.0);
     for (auto& gradient : gradients_of(parameters)) gradient.mul_(factor);

@@ -9,9 +9,10 @@
 
 namespace meshard {
 
-/// The common Euclidean norm of the plain gradients of these parameters, where they lie and without a wait for that device: (), double, the same bits on every
-/// rank. Undefined ones count as zero.
-/// @param parts_of   ranks of which each has other parts of the parameters; null where all have all of them. Collective over these.
+/// The common Euclidean norm of the plain gradients of these parameters, where they lie and without a wait for that
+/// device: (), double, the same bits on every rank. Undefined ones count as zero.
+/// @param parts_of   ranks of which each has other parts of the parameters; null where all have all of them. Collective
+/// over these.
 at::Tensor gradient_norm(const std::vector<at::Tensor>& parameters, const RankGroup* parts_of);
 
 /// Scales the gradients by min(1, max_norm / (norm + 1e-6)), without waiting for their device.

@@ -42,17 +42,20 @@ void check_same_list(const NamedTensors& all, const DeviceMesh& mesh, int source
         hash = mix(hash, static_cast<std::uint64_t>(all.tensors[k].scalar_type()));
     }
     const auto count = static_cast<std::int64_t>(all.tensors.size());
-    const auto found = mesh.all().all_gather_integers(std::vector<std::int64_t>{count, static_cast<std::int64_t>(hash), source_rank});
+    const auto found =
+        mesh.all().all_gather_integers(std::vector<std::int64_t>{count, static_cast<std::int64_t>(hash), source_rank});
     for (std::size_t r = 0; r < found.size(); ++r) {
         if (found[r] != found[0]) {
-            throw InvalidInput(fmt::format("replicate: rank {} has {} parameters and buffers, rank 0 has {}, or they differ in name, "
-                                           "shape or type, or the source rank does. Build the same module on every rank.",
-                                           r, found[r][0], found[0][0]));
+            throw InvalidInput(
+                fmt::format("replicate: rank {} has {} parameters and buffers, rank 0 has {}, or they differ in name, "
+                            "shape or type, or the source rank does. Build the same module on every rank.",
+                            r, found[r][0], found[0][0]));
         }
     }
     if (source_rank < 0 || source_rank >= mesh.num_ranks()) {
         throw InvalidInput(
-            fmt::format("replicate: source rank {} of a device mesh of {} ranks. Count from 0 within this device mesh.", source_rank, mesh.num_ranks()));
+            fmt::format("replicate: source rank {} of a device mesh of {} ranks. Count from 0 within this device mesh.",
+                        source_rank, mesh.num_ranks()));
     }
 }
 

@@ -54,7 +54,8 @@ Optimizers::Optimizers(const std::vector<OptimizedGroup>& groups, const RankGrou
         std::vector<at::Tensor> others;
         for (const auto& parameter : group.parameters) {
             parameters_.push_back(parameter.values);
-            const bool is_own = group.options.rule == UpdateRule::Lion || (group.options.rule == UpdateRule::Muon && parameter.shape.size() == 2);
+            const bool is_own = group.options.rule == UpdateRule::Lion ||
+                                (group.options.rule == UpdateRule::Muon && parameter.shape.size() == 2);
             if (is_own)
                 own.members.push_back({parameter, {}, 0, 0, {}});
             else
@@ -89,7 +90,9 @@ void Optimizers::deal_matrices()
     for (std::size_t i = 0; i < matrices.size(); ++i) {
         for (const auto& of_rank : of_ranks) matrices[i]->lengths.push_back(of_rank[i]);
     }
-    std::stable_sort(matrices.begin(), matrices.end(), [](const auto* a, const auto* b) { return work_of(a->parameter.shape) > work_of(b->parameter.shape); });
+    std::stable_sort(matrices.begin(), matrices.end(), [](const auto* a, const auto* b) {
+        return work_of(a->parameter.shape) > work_of(b->parameter.shape);
+    });
     std::vector<double> work(parts_of_->size());
     for (auto* matrix : matrices) {
         matrix->owner = static_cast<int>(std::min_element(work.begin(), work.end()) - work.begin());
@@ -102,7 +105,8 @@ void Optimizers::set_rate(double rate)
     rate_ = rate;
     if (!adamw_) return;
     auto& groups = adamw_->param_groups();
-    for (std::size_t i = 0; i < groups.size(); ++i) static_cast<torch::optim::AdamWOptions&>(groups[i].options()).lr(rate * adamw_factors_[i]);
+    for (std::size_t i = 0; i < groups.size(); ++i)
+        static_cast<torch::optim::AdamWOptions&>(groups[i].options()).lr(rate * adamw_factors_[i]);
 }
 
 void Optimizers::set_first_beta(double beta)
@@ -159,7 +163,8 @@ void Optimizers::step_muon(Group& group) const
     for (const auto& one : group.members) {
         // Parameters without a gradient are sent too: ranks that hold no part of a matrix cannot know whether it has
         // one.
-        const auto gradient = one.parameter.values.grad().defined() ? one.parameter.values.grad() : at::zeros_like(one.mean);
+        const auto gradient =
+            one.parameter.values.grad().defined() ? one.parameter.values.grad() : at::zeros_like(one.mean);
         one.mean.mul_(momentum).add_(gradient, 1 - momentum);
         directions.push_back(one.mean.mul(momentum).add_(gradient, 1 - momentum));
     }
@@ -168,19 +173,22 @@ void Optimizers::step_muon(Group& group) const
         const auto& [values, shape] = group.members[i].parameter;
         if (!values.grad().defined()) continue;
         const auto rows = static_cast<double>(shape[0]), columns = static_cast<double>(shape[1]);
-        const auto size = group.options.matches_adamw ? 0.2 * std::sqrt(std::max(rows, columns)) : std::sqrt(std::max(1.0, rows / columns));
+        const auto size = group.options.matches_adamw ? 0.2 * std::sqrt(std::max(rows, columns))
+                                                      : std::sqrt(std::max(1.0, rows / columns));
         at::Tensor(values).mul_(1 - rate * group.options.weight_decay).add_(updates[i], -rate * size);
     }
 }
 
 /// Collects the matrices at their owners, orthogonalises them there and returns this rank's parts.
-std::vector<at::Tensor> Optimizers::orthogonalized_parts(const Group& group, const std::vector<at::Tensor>& momenta) const
+std::vector<at::Tensor> Optimizers::orthogonalized_parts(const Group& group,
+                                                         const std::vector<at::Tensor>& momenta) const
 {
     const auto num_ranks = parts_of_->size(), me = parts_of_->rank();
     const auto& members = group.members;
     std::vector<std::size_t> by_owner(members.size());  // member indices in the order in which they are sent
     std::iota(by_owner.begin(), by_owner.end(), std::size_t{0});
-    std::stable_sort(by_owner.begin(), by_owner.end(), [&](auto a, auto b) { return members[a].owner < members[b].owner; });
+    std::stable_sort(by_owner.begin(), by_owner.end(),
+                     [&](auto a, auto b) { return members[a].owner < members[b].owner; });
 
     std::vector<at::Tensor> sent;
     std::vector<std::size_t> own;
@@ -204,7 +212,8 @@ std::vector<at::Tensor> Optimizers::orthogonalized_parts(const Group& group, con
         }
     }
     std::vector<at::Tensor> matrices;
-    for (std::size_t k = 0; k < own.size(); ++k) matrices.push_back(at::cat(pieces[k]).view(members[own[k]].parameter.shape));
+    for (std::size_t k = 0; k < own.size(); ++k)
+        matrices.push_back(at::cat(pieces[k]).view(members[own[k]].parameter.shape));
     const auto results = orthogonalized_by_shape(matrices);
 
     std::vector<at::Tensor> returned{received.narrow(0, 0, 0)};

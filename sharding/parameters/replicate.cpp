@@ -70,7 +70,8 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         for (std::size_t k = parameters.size(); k-- > 0;) {  // backward completes the last parameters first
             const auto& parameter = parameters[k];
             const auto size = parameter.numel() * static_cast<std::int64_t>(parameter.element_size());
-            const bool same_type = !buckets.empty() && parameters[buckets.back().parameters.front()].scalar_type() == parameter.scalar_type();
+            const bool same_type = !buckets.empty() && parameters[buckets.back().parameters.front()].scalar_type() ==
+                                                           parameter.scalar_type();
             if (buckets.empty() || !same_type || (bytes > 0 && bytes + size > bucket_bytes)) {
                 buckets.emplace_back();
                 bytes = 0;
@@ -120,14 +121,16 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         if (!sync || mesh->num_ranks() == 1) return;
         if (!in_backward) {
             in_backward = true;
-            torch::autograd::Engine::get_default_engine().queue_callback([end = std::make_shared<EndOfBackward>(shared_from_this())] { end->reach(); });
+            torch::autograd::Engine::get_default_engine().queue_callback(
+                [end = std::make_shared<EndOfBackward>(shared_from_this())] { end->reach(); });
         }
         if (ready[k]) return;
         ready[k] = true;
         auto& bucket = buckets[bucket_of[k]];
         ++bucket.num_ready;
         // Reductions start in bucket order on every rank, in whatever order buckets become ready.
-        while (next_bucket < buckets.size() && buckets[next_bucket].num_ready == buckets[next_bucket].parameters.size()) {
+        while (next_bucket < buckets.size() &&
+               buckets[next_bucket].num_ready == buckets[next_bucket].parameters.size()) {
             start(buckets[next_bucket++]);
         }
     }
@@ -141,7 +144,8 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
             // A gradient that is complete from an earlier backward and unused in this one counts on one rank of the
             // domain only.
             const bool counts = gradient.defined() && (ready[k] || !complete[k] || first_of_its_domain);
-            flat.push_back(counts ? gradient.reshape({-1}) : at::zeros({parameters[k].numel()}, parameters[k].options()));
+            flat.push_back(counts ? gradient.reshape({-1})
+                                  : at::zeros({parameters[k].numel()}, parameters[k].options()));
         }
         // Added and divided in a wide type, and rounded once. Adding 0.0 removes negative zeros, which mark a missing
         // gradient.
@@ -173,7 +177,8 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
                     parameter.mutable_grad().copy_(reduced);
                 } else if (reduced.numel() > 0 && !is_absent(reduced)) {  // another rank has used the parameter
                     others_have_more = true;
-                    parameter.mutable_grad() = reduced.to(parameter.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+                    parameter.mutable_grad() =
+                        reduced.to(parameter.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
                 }
                 complete[k] = parameter.grad().defined();
                 ready[k] = false;
@@ -184,7 +189,9 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         next_bucket = 0;
         origins.reset();
         give_hooks_back(used);
-        if (others_have_more || std::any_of(plain.begin(), plain.end(), [](const PlainGradientSum& one) { return one.exists; })) check_plain();
+        if (others_have_more ||
+            std::any_of(plain.begin(), plain.end(), [](const PlainGradientSum& one) { return one.exists; }))
+            check_plain();
     }
 
     /// Gives the deferred hooks back to their parameters and runs those of the parameters that this backward has used.
@@ -269,7 +276,8 @@ struct ReplicatedModule::Attachment : LastingHook {
 struct ReplicatedModule::BehindAccumulation : torch::autograd::FunctionPostHook {
     BehindAccumulation(std::weak_ptr<Impl> impl, std::size_t k) : impl(std::move(impl)), k(k) {}
 
-    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs, const torch::autograd::variable_list& gradients) override
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                              const torch::autograd::variable_list& gradients) override
     {
         const auto self = impl.lock();
         if (self && gradients[0].defined()) self->on_accumulated(k);
@@ -311,7 +319,8 @@ void ReplicatedModule::Impl::pin(std::size_t k)
 void ReplicatedModule::Impl::check_is_free(std::size_t k) const
 {
     const auto node = torch::autograd::impl::try_get_grad_accumulator(parameters[k]);
-    if (has_living<Attachment>(torch::autograd::impl::hooks(parameters[k])) || (node && has_living<BeforeAccumulation>(node->pre_hooks())))
+    if (has_living<Attachment>(torch::autograd::impl::hooks(parameters[k])) ||
+        (node && has_living<BeforeAccumulation>(node->pre_hooks())))
         throw InvalidInput("replicate: the parameter '" + names[k] + "' was given to replicate before.");
 }
 
@@ -341,14 +350,18 @@ NoSync ReplicatedModule::no_sync()
     return NoSync(impl_);
 }
 
-NoSync::NoSync(std::shared_ptr<ReplicatedModule::Impl> impl) : impl_(std::move(impl)), before_(std::exchange(impl_->sync, false)) {}
+NoSync::NoSync(std::shared_ptr<ReplicatedModule::Impl> impl)
+    : impl_(std::move(impl)), before_(std::exchange(impl_->sync, false))
+{
+}
 
 NoSync::~NoSync()
 {
     impl_->sync = before_;
 }
 
-ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh, const ReplicateOptions& options)
+ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh,
+                           const ReplicateOptions& options)
 {
     auto impl = std::make_shared<ReplicatedModule::Impl>();
     impl->mesh = std::move(device_mesh);
@@ -374,7 +387,8 @@ ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const Devi
     for (std::size_t k = 0; k < impl->parameters.size(); ++k) impl->check_is_free(k);
     for (std::size_t k = 0; k < impl->parameters.size(); ++k) {
         // Added to the list of hooks directly: `register_hook` would remove those of Python.
-        torch::autograd::impl::hooks(impl->parameters[k]).push_back(std::make_unique<ReplicatedModule::Attachment>(impl, k));
+        torch::autograd::impl::hooks(impl->parameters[k])
+            .push_back(std::make_unique<ReplicatedModule::Attachment>(impl, k));
     }
     return ReplicatedModule(std::move(impl));
 }

@@ -76,6 +76,7 @@ private:
 /// Replicates a module. Sharded parameters are skipped. Collective over exactly the ranks of `device_mesh`.
 /// @throws InvalidInput on every rank if the ranks' parameters differ in number, shape or type, or one is replicated
 /// already; with `verify_at_start` if any bit differs, naming the tensor and the rank.
-ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh, const ReplicateOptions& options = {});
+ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh,
+                           const ReplicateOptions& options = {});
 
 }  // namespace meshard

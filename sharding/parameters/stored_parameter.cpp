@@ -69,7 +69,8 @@ public:
         for (std::size_t i = 0; i < num_args; ++i) {
             const auto* alias = schema.arguments()[i].alias_info();
             const bool writes = alias && alias->isWrite();
-            map_tensors((*stack)[stack->size() - num_args + i], [&](const at::Tensor& tensor) { return with_value(tensor, writes, schema.name()); });
+            map_tensors((*stack)[stack->size() - num_args + i],
+                        [&](const at::Tensor& tensor) { return with_value(tensor, writes, schema.name()); });
         }
         op.callBoxed(stack);
     }
@@ -79,8 +80,8 @@ private:
     {
         if (!is_stored(tensor)) return tensor;
         if (writes) {
-            throw InvalidInput(name +
-                               ": writes to a parameter that is stored in parts on several ranks (fully_shard). Write to its part in local_parameters().");
+            throw InvalidInput(name + ": writes to a parameter that is stored in parts on several ranks (fully_shard). "
+                                      "Write to its part in local_parameters().");
         }
         return value_of(tensor);
     }
@@ -115,7 +116,8 @@ void install()
         static torch::Library library(torch::Library::IMPL, "aten", std::make_optional(kKey), __FILE__, __LINE__);
         for_each_aten_operator([](const c10::OperatorHandle& op) {
             const auto registered = full_name_of(op.operator_name()).substr(6);  // without `aten::`
-            library.impl(registered.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StoredKernel>()));
+            library.impl(registered.c_str(),
+                         torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StoredKernel>()));
         });
     });
 }
@@ -124,7 +126,8 @@ void install()
 
 bool is_stored(const at::Tensor& tensor)
 {
-    return tensor.defined() && tensor.unsafeGetTensorImpl()->key_set().has_backend(c10::BackendComponent::PrivateUse3Bit);
+    return tensor.defined() &&
+           tensor.unsafeGetTensorImpl()->key_set().has_backend(c10::BackendComponent::PrivateUse3Bit);
 }
 
 void store_parameter(const at::Tensor& parameter, std::function<at::Tensor()> gather)

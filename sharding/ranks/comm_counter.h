@@ -20,7 +20,10 @@ public:
         std::int64_t bytes = 0;
     };
 
-    void record(const char* operation, const std::string& axis, std::int64_t bytes) { calls_.push_back({operation, axis, bytes}); }
+    void record(const char* operation, const std::string& axis, std::int64_t bytes)
+    {
+        calls_.push_back({operation, axis, bytes});
+    }
     void reset() { calls_.clear(); }
 
     const std::vector<Call>& calls() const { return calls_; }

@@ -34,17 +34,20 @@ std::shared_ptr<const DeviceMesh> DeviceMesh::single()
     return mesh;
 }
 
-std::shared_ptr<const DeviceMesh> DeviceMesh::create(GroupFactory& factory, std::vector<std::int64_t> shape, std::vector<std::string> axis_names)
+std::shared_ptr<const DeviceMesh> DeviceMesh::create(GroupFactory& factory, std::vector<std::int64_t> shape,
+                                                     std::vector<std::string> axis_names)
 {
     const auto product = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
     if (shape.size() != axis_names.size() || shape.empty()) {
-        throw InvalidInput(fmt::format("DeviceMesh: {} sizes for {} axis names; give one size an axis.", shape.size(), axis_names.size()));
+        throw InvalidInput(fmt::format("DeviceMesh: {} sizes for {} axis names; give one size an axis.", shape.size(),
+                                       axis_names.size()));
     }
     if (product != factory.size() || *std::min_element(shape.begin(), shape.end()) < 1) {
         std::string text;
         for (const auto size : shape) text += (text.empty() ? "" : " x ") + std::to_string(size);
         throw InvalidInput(
-            fmt::format("DeviceMesh: {} makes {} ranks, but there are {}. Start as many ranks as the axes multiply to.", text, product, factory.size()));
+            fmt::format("DeviceMesh: {} makes {} ranks, but there are {}. Start as many ranks as the axes multiply to.",
+                        text, product, factory.size()));
     }
 
     auto mesh = std::shared_ptr<DeviceMesh>(new DeviceMesh);

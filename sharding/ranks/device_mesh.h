@@ -23,7 +23,8 @@ public:
     virtual ~GroupFactory() = default;
     virtual int rank() const = 0;
     virtual int size() const = 0;
-    virtual RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis, std::shared_ptr<CommCounter> counter) = 0;
+    virtual RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
+                                 std::shared_ptr<CommCounter> counter) = 0;
 
     /// This rank's own random generator on the CPU, where ranks are threads of one process; none where ranks are
     /// processes, which use LibTorch's default generator.
@@ -37,8 +38,10 @@ public:
     /// A mesh of one rank, with one axis `domain` of size one.
     static std::shared_ptr<const DeviceMesh> single();
 
-    /// Collective over all ranks of `factory`. @throws InvalidInput if the sizes do not multiply to the number of ranks.
-    static std::shared_ptr<const DeviceMesh> create(GroupFactory& factory, std::vector<std::int64_t> shape, std::vector<std::string> axis_names);
+    /// Collective over all ranks of `factory`. @throws InvalidInput if the sizes do not multiply to the number of
+    /// ranks.
+    static std::shared_ptr<const DeviceMesh> create(GroupFactory& factory, std::vector<std::int64_t> shape,
+                                                    std::vector<std::string> axis_names);
 
     std::int64_t num_axes() const { return static_cast<std::int64_t>(shape_.size()); }
     std::int64_t size(std::int64_t axis) const { return shape_[axis]; }

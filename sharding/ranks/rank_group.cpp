@@ -53,16 +53,19 @@ at::Tensor as_carried(const at::Tensor& tensor)
 /// the same results on all of them.
 at::ScalarType reduced_type(at::ScalarType type, Reduction reduction)
 {
-    const auto reduced =
-        c10::isIntegralType(type, /*includeBool=*/true) ? (type == at::kLong || type == at::ScalarType::UInt32 ? at::kLong : at::kInt) : sum_type(type);
-    const bool is_known = type != at::ScalarType::UInt64 && (reduced == at::kFloat || reduced == at::kDouble || reduced == at::kInt || reduced == at::kLong ||
-                                                             (at::isComplexType(reduced) && reduction == Reduction::Sum));
+    const auto reduced = c10::isIntegralType(type, /*includeBool=*/true)
+                             ? (type == at::kLong || type == at::ScalarType::UInt32 ? at::kLong : at::kInt)
+                             : sum_type(type);
+    const bool is_known = type != at::ScalarType::UInt64 &&
+                          (reduced == at::kFloat || reduced == at::kDouble || reduced == at::kInt ||
+                           reduced == at::kLong || (at::isComplexType(reduced) && reduction == Reduction::Sum));
     if (is_known) return reduced;
-    throw InvalidInput(std::string("all_reduce: values of type ") + at::toString(type) + " have no " +
-                       (reduction == Reduction::Sum   ? "sum"
-                        : reduction == Reduction::Max ? "maximum"
-                                                      : "minimum") +
-                       " over ranks; expected numbers of up to 64 bits with a sign, for a sum complex ones too. Convert the tensor.");
+    throw InvalidInput(
+        std::string("all_reduce: values of type ") + at::toString(type) + " have no " +
+        (reduction == Reduction::Sum   ? "sum"
+         : reduction == Reduction::Max ? "maximum"
+                                       : "minimum") +
+        " over ranks; expected numbers of up to 64 bits with a sign, for a sum complex ones too. Convert the tensor.");
 }
 
 /// Maps floating-point numbers to integers in the same order. Transports treat NaN and signed zeros differently, but
@@ -89,7 +92,8 @@ struct Reduced {
         const at::NoGradGuard no_grad;
         const auto type = reduced_type(tensor.scalar_type(), reduction);
         is_ordered = reduction != Reduction::Sum && at::isFloatingType(type);
-        const bool fits = tensor.scalar_type() == type && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+        const bool fits =
+            tensor.scalar_type() == type && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
         wide = fits ? tensor : tensor.to(type, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
         values = is_ordered ? as_ordered(wide, reduction) : as_carried(wide);
     }
@@ -111,7 +115,10 @@ struct Reduced {
 /// Waits for a collective on a buffer, then copies the result to the tensor if it was not reduced in place.
 class BringBack : public c10d::Work {
 public:
-    BringBack(c10::intrusive_ptr<c10d::Work> work, Reduced reduced) : work_(std::move(work)), reduced_(std::move(reduced)) {}
+    BringBack(c10::intrusive_ptr<c10d::Work> work, Reduced reduced)
+        : work_(std::move(work)), reduced_(std::move(reduced))
+    {
+    }
 
     bool isCompleted() override { return work_->isCompleted(); }
 
@@ -131,7 +138,10 @@ private:
 class AllOf : public c10d::Work {
 public:
     /// Null entries, which had nothing to send, are dropped.
-    explicit AllOf(std::vector<c10::intrusive_ptr<c10d::Work>> works) : works_(std::move(works)) { std::erase(works_, nullptr); }
+    explicit AllOf(std::vector<c10::intrusive_ptr<c10d::Work>> works) : works_(std::move(works))
+    {
+        std::erase(works_, nullptr);
+    }
 
     bool isCompleted() override
     {
@@ -170,7 +180,8 @@ bool has_ended(const std::string& name)
 {
     const auto colon = name.rfind(':');
     char host[256] = {};
-    if (colon == std::string::npos || gethostname(host, sizeof host - 1) != 0 || name.substr(0, colon) != host) return false;
+    if (colon == std::string::npos || gethostname(host, sizeof host - 1) != 0 || name.substr(0, colon) != host)
+        return false;
     std::ifstream stat("/proc/" + name.substr(colon + 1) + "/stat");
     std::string text;
     if (!std::getline(stat, text)) return true;
@@ -178,7 +189,8 @@ bool has_ended(const std::string& name)
     return after_name != std::string::npos && after_name + 2 < text.size() && text[after_name + 2] == 'Z';
 }
 
-PendingCollective::PendingCollective(c10::intrusive_ptr<c10d::Work> work, std::string what, const RankGroup* group, std::vector<at::Tensor> buffers)
+PendingCollective::PendingCollective(c10::intrusive_ptr<c10d::Work> work, std::string what, const RankGroup* group,
+                                     std::vector<at::Tensor> buffers)
     : work_(std::move(work)), what_(std::move(what)), group_(group)
 {
     if (buffers.empty()) return;
@@ -216,7 +228,8 @@ bool PendingCollective::is_done() const
 
 RankGroup::RankGroup() : counter_(std::make_shared<CommCounter>()) {}
 
-RankGroup::RankGroup(c10::intrusive_ptr<c10d::Backend> backend, std::string axis, std::shared_ptr<CommCounter> counter, std::vector<std::string> names)
+RankGroup::RankGroup(c10::intrusive_ptr<c10d::Backend> backend, std::string axis, std::shared_ptr<CommCounter> counter,
+                     std::vector<std::string> names)
     : backend_(std::move(backend)), axis_(std::move(axis)), counter_(std::move(counter)), names_(std::move(names))
 {
     if (backend_) {
@@ -238,7 +251,8 @@ std::string RankGroup::describe_failure(const std::string& what, const std::stri
         if (names_.empty()) break;
     }
     std::string message = fmt::format("{} over '{}' failed on rank {} of {}: ", what, axis_, rank_, size_);
-    if (!gone.empty()) return message + "rank " + gone + " has ended. See its own message for the reason; start the run again.";
+    if (!gone.empty())
+        return message + "rank " + gone + " has ended. See its own message for the reason; start the run again.";
     const auto line_end = error.find('\n');
     return message + "a rank did not answer (" + error.substr(0, std::min<std::size_t>(line_end, 160)) +
            "). See the other ranks' messages; a longer time limit is set with MESHARD_TIMEOUT_SECONDS.";
@@ -281,7 +295,8 @@ at::Tensor RankGroup::all_gather_rows(const at::Tensor& local, std::span<const s
     return whole;
 }
 
-PendingCollective RankGroup::start_all_gather_rows(const at::Tensor& local, std::span<const std::int64_t> rows, at::Tensor& whole) const
+PendingCollective RankGroup::start_all_gather_rows(const at::Tensor& local, std::span<const std::int64_t> rows,
+                                                   at::Tensor& whole) const
 {
     if (size_ == 1) {
         whole = local;
@@ -317,7 +332,8 @@ PendingCollective RankGroup::start_all_gather_rows(const at::Tensor& local, std:
     }
 }
 
-at::Tensor RankGroup::all_to_all_rows(const at::Tensor& rows, std::span<const std::int64_t> send_rows, std::span<const std::int64_t> receive_rows) const
+at::Tensor RankGroup::all_to_all_rows(const at::Tensor& rows, std::span<const std::int64_t> send_rows,
+                                      std::span<const std::int64_t> receive_rows) const
 {
     if (size_ == 1) return rows;
     auto shape = rows.sizes().vec();
@@ -345,8 +361,9 @@ PendingCollective RankGroup::start_ring_shift(const at::Tensor& sent, at::Tensor
     return start_exchange(sent, send, received, receive, "ring_shift");
 }
 
-PendingCollective RankGroup::start_exchange(const at::Tensor& sent, std::span<const std::int64_t> send_counts, at::Tensor& received,
-                                            std::span<const std::int64_t> receive_counts, const char* what) const
+PendingCollective RankGroup::start_exchange(const at::Tensor& sent, std::span<const std::int64_t> send_counts,
+                                            at::Tensor& received, std::span<const std::int64_t> receive_counts,
+                                            const char* what) const
 {
     if (size_ == 1) {
         received.copy_(sent);
@@ -354,10 +371,12 @@ PendingCollective RankGroup::start_exchange(const at::Tensor& sent, std::span<co
     }
     RECORD_USER_SCOPE(std::string(what) + " over " + axis_);
     record(what, byte_size(received) - receive_counts[rank_] * static_cast<std::int64_t>(received.element_size()));
-    std::vector<std::int64_t> out(receive_counts.begin(), receive_counts.end()), in(send_counts.begin(), send_counts.end());
+    std::vector<std::int64_t> out(receive_counts.begin(), receive_counts.end()),
+        in(send_counts.begin(), send_counts.end());
     // Gloo keeps its last tensors until the next collective; on the CPU it gets aliases that own no memory.
     const auto lent = [](const at::Tensor& tensor) {
-        return as_carried(tensor.is_cpu() ? at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.options()) : tensor);
+        return as_carried(tensor.is_cpu() ? at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.options())
+                                          : tensor);
     };
     auto source = lent(sent), target = lent(received);
     try {
@@ -368,8 +387,8 @@ PendingCollective RankGroup::start_exchange(const at::Tensor& sent, std::span<co
     }
 }
 
-PendingCollective RankGroup::start_row_exchange(const RowStream& sent, std::span<const std::int64_t> send_rows, at::Tensor& received,
-                                                std::span<const std::int64_t> receive_rows) const
+PendingCollective RankGroup::start_row_exchange(const RowStream& sent, std::span<const std::int64_t> send_rows,
+                                                at::Tensor& received, std::span<const std::int64_t> receive_rows) const
 {
     auto* const by_rows = dynamic_cast<RowExchange*>(backend_.get());
     auto bytes = received.view({-1}).view(at::kByte);

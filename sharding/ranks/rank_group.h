@@ -23,7 +23,8 @@ class PendingCollective {
 public:
     PendingCollective() = default;
     /// Keeps `buffers` alive until `wait` returns. The backend may hold its tensors longer.
-    PendingCollective(c10::intrusive_ptr<c10d::Work> work, std::string what, const class RankGroup* group, std::vector<at::Tensor> buffers = {});
+    PendingCollective(c10::intrusive_ptr<c10d::Work> work, std::string what, const class RankGroup* group,
+                      std::vector<at::Tensor> buffers = {});
 
     /// Returns at once if there is nothing to wait for. @throws CommunicationError if a rank has ended or is late.
     void wait();
@@ -50,7 +51,8 @@ public:
 
     /// A group over `backend`, in which this is rank `rank` of `size`. `names` ("host:pid" of each rank) appear in
     /// messages ("rank 1 (pid 77 on node3)").
-    RankGroup(c10::intrusive_ptr<c10d::Backend> backend, std::string axis, std::shared_ptr<CommCounter> counter, std::vector<std::string> names = {});
+    RankGroup(c10::intrusive_ptr<c10d::Backend> backend, std::string axis, std::shared_ptr<CommCounter> counter,
+              std::vector<std::string> names = {});
 
     int rank() const { return rank_; }
     int size() const { return size_; }
@@ -65,10 +67,12 @@ public:
     at::Tensor all_gather_rows(const at::Tensor& local, std::span<const std::int64_t> rows) const;
     /// Starts `all_gather_rows`: `local` is copied before this returns; `whole` becomes new memory, or `local` itself
     /// in a group of one.
-    PendingCollective start_all_gather_rows(const at::Tensor& local, std::span<const std::int64_t> rows, at::Tensor& whole) const;
+    PendingCollective start_all_gather_rows(const at::Tensor& local, std::span<const std::int64_t> rows,
+                                            at::Tensor& whole) const;
 
     /// Sends `send_rows[r]` rows to rank r, in rank order, and returns the rows received, in rank order.
-    at::Tensor all_to_all_rows(const at::Tensor& rows, std::span<const std::int64_t> send_rows, std::span<const std::int64_t> receive_rows) const;
+    at::Tensor all_to_all_rows(const at::Tensor& rows, std::span<const std::int64_t> send_rows,
+                               std::span<const std::int64_t> receive_rows) const;
 
     /// Starts to send `sent` to the next rank (the last rank sends to the first) and to receive `received` from the
     /// previous one. Both are contiguous and one-dimensional, possibly empty; `received` has the length that the
@@ -77,14 +81,15 @@ public:
 
     /// Starts an all-to-all: `sent` holds `send_counts[r]` values for rank r, in rank order; `received` has room for
     /// `receive_counts[r]` values from rank r, in rank order. `what` is the operation's name in errors.
-    PendingCollective start_exchange(const at::Tensor& sent, std::span<const std::int64_t> send_counts, at::Tensor& received,
-                                     std::span<const std::int64_t> receive_counts, const char* what = "exchange") const;
+    PendingCollective start_exchange(const at::Tensor& sent, std::span<const std::int64_t> send_counts,
+                                     at::Tensor& received, std::span<const std::int64_t> receive_counts,
+                                     const char* what = "exchange") const;
 
     /// Starts an all-to-all of rows: `sent` holds `send_rows[r]` rows for rank r, in rank order. A backend that is a
     /// RowExchange gathers them while it sends. `received` is contiguous, with room for `receive_rows[r]` rows from
     /// each rank r.
-    PendingCollective start_row_exchange(const class RowStream& sent, std::span<const std::int64_t> send_rows, at::Tensor& received,
-                                         std::span<const std::int64_t> receive_rows) const;
+    PendingCollective start_row_exchange(const class RowStream& sent, std::span<const std::int64_t> send_rows,
+                                         at::Tensor& received, std::span<const std::int64_t> receive_rows) const;
 
     /// A receive buffer for `start_row_exchange`, allocated where the transport can write to it with the fewest copies.
     at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options) const;

@@ -35,11 +35,13 @@ void copy_through(char* to, const char* from, std::size_t count)
 
 }  // namespace
 
-RowStream::RowStream(std::vector<at::Tensor> tensors, at::Tensor index) : tensors_(std::move(tensors)), index_(index.contiguous())
+RowStream::RowStream(std::vector<at::Tensor> tensors, at::Tensor index)
+    : tensors_(std::move(tensors)), index_(index.contiguous())
 {
     for (auto& tensor : tensors_) {
         tensor = tensor.detach().contiguous();
-        widths_.push_back(c10::multiply_integers(tensor.sizes().slice(1)) * static_cast<std::int64_t>(tensor.element_size()));
+        widths_.push_back(c10::multiply_integers(tensor.sizes().slice(1)) *
+                          static_cast<std::int64_t>(tensor.element_size()));
         row_bytes_ += widths_.back();
     }
 }
@@ -80,7 +82,8 @@ void RowStream::read_by(const Copy& copy, std::int64_t begin, std::int64_t count
         std::size_t t = 0;
         while (skipped >= widths_[t]) skipped -= widths_[t++];
         const auto n = std::min(begin + count - position, widths_[t] - skipped);
-        copy(to, static_cast<const char*>(tensors_[t].const_data_ptr()) + rows[row] * widths_[t] + skipped, static_cast<std::size_t>(n));
+        copy(to, static_cast<const char*>(tensors_[t].const_data_ptr()) + rows[row] * widths_[t] + skipped,
+             static_cast<std::size_t>(n));
         to += n;
         position += n;
     }

@@ -23,7 +23,8 @@ public:
     std::int64_t row_bytes() const { return row_bytes_; }
     std::int64_t bytes() const { return num_rows() * row_bytes_; }
 
-    /// Pointer to bytes begin, ..., begin + count - 1 if they are contiguous in a tensor; null if they must be gathered.
+    /// Pointer to bytes begin, ..., begin + count - 1 if they are contiguous in a tensor; null if they must be
+    /// gathered.
     const char* in_place(std::int64_t begin, std::int64_t count) const;
 
     /// Copies bytes begin, ..., begin + count - 1 to `to`.
@@ -56,8 +57,10 @@ public:
     /// A receive buffer, in memory that other ranks can write to if the backend has any.
     virtual at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options);
 
-    /// An all-to-all: the stream holds `send_bytes[r]` bytes for rank r, in rank order; `received` is a contiguous tensor of bytes.
-    virtual c10::intrusive_ptr<c10d::Work> exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes, const at::Tensor& received,
+    /// An all-to-all: the stream holds `send_bytes[r]` bytes for rank r, in rank order; `received` is a contiguous
+    /// tensor of bytes.
+    virtual c10::intrusive_ptr<c10d::Work> exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes,
+                                                         const at::Tensor& received,
                                                          const std::vector<std::int64_t>& receive_bytes) = 0;
 };
 

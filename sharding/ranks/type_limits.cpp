@@ -9,7 +9,9 @@ namespace meshard {
 
 c10::ScalarType sum_type(c10::ScalarType type)
 {
-    return c10::isReducedFloatingType(type) ? c10::kFloat : type == c10::ScalarType::ComplexHalf ? c10::ScalarType::ComplexFloat : type;
+    return c10::isReducedFloatingType(type)       ? c10::kFloat
+           : type == c10::ScalarType::ComplexHalf ? c10::ScalarType::ComplexFloat
+                                                  : type;
 }
 
 c10::Scalar lowest_value(c10::ScalarType type)

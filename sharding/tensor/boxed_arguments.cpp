@@ -5,7 +5,8 @@ namespace meshard {
 
 const c10::DispatchKeySet& recording_layers()
 {
-    static const c10::DispatchKeySet keys = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+    static const c10::DispatchKeySet keys =
+        c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
     return keys;
 }
 
@@ -18,7 +19,8 @@ bool arrives_below_autograd(const c10::OperatorHandle& op)
 {
     // A few operators have a composite kernel, for devices without another one, and also a CPU kernel with derivatives,
     // which autograd calls.
-    return op.hasSchema() && (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) || op.hasKernelForDispatchKey(c10::DispatchKey::CPU));
+    return op.hasSchema() && (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) ||
+                              op.hasKernelForDispatchKey(c10::DispatchKey::CPU));
 }
 
 }  // namespace meshard

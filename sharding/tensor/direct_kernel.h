@@ -87,7 +87,8 @@ public:
             const c10::impl::ExcludeDispatchKeyGuard guard(recording_layers());
             if (auto result = direct(args...)) return *std::move(result);
         }
-        return c10::impl::BoxedKernelWrapper<Return(Args...)>::call(rule_.kernel, rule_.op, keys, std::forward<Args>(args)...);
+        return c10::impl::BoxedKernelWrapper<Return(Args...)>::call(rule_.kernel, rule_.op, keys,
+                                                                    std::forward<Args>(args)...);
     }
 
 private:
@@ -101,7 +102,9 @@ DirectRegistration direct_kernel(ShardRule rule)
 {
     std::string name = Op::name;
     if (*Op::overload_name) name += std::string(".") + Op::overload_name;
-    return {name, rule, [](RuleOfOperator of) { return torch::CppFunction(detail::DirectKernel<direct, typename Op::schema>(std::move(of))); }};
+    return {name, rule, [](RuleOfOperator of) {
+                return torch::CppFunction(detail::DirectKernel<direct, typename Op::schema>(std::move(of)));
+            }};
 }
 
 }  // namespace meshard

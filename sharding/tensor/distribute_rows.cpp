@@ -39,7 +39,11 @@ Announcement announce(const Announcement& own, int source_rank, const RankGroup&
         std::copy(own.shape.begin(), own.shape.end(), n + 5);
     }
     all.broadcast(numbers, source_rank);
-    return {n[0] != 0, static_cast<at::ScalarType>(n[1]), n[2] != 0, static_cast<c10::DeviceType>(n[3]), {n + 5, n + 5 + n[4]}};
+    return {n[0] != 0,
+            static_cast<at::ScalarType>(n[1]),
+            n[2] != 0,
+            static_cast<c10::DeviceType>(n[3]),
+            {n + 5, n + 5 + n[4]}};
 }
 
 /// Coordinates of a rank in the mesh; the last axis varies fastest.
@@ -82,7 +86,8 @@ bool is_by_id(const ShardSpec& spec)
     if (!spec.index_map || !spec.device_mesh->has_axis("domain")) return false;
     const auto domain = spec.device_mesh->axis("domain");
     const auto& layout = spec.axes[domain];
-    return layout.is_shard() && layout.blocks == 1 && (*layout.extents)[spec.device_mesh->coordinate(domain)] == spec.index_map->num_owned;
+    return layout.is_shard() && layout.blocks == 1 &&
+           (*layout.extents)[spec.device_mesh->coordinate(domain)] == spec.index_map->num_owned;
 }
 
 /// Every rank on the source's line of the axis `domain` sends its ids to the source; other lines hold the same
@@ -126,7 +131,8 @@ at::Tensor part_of(const at::Tensor& whole, const ShardSpec& spec, const GlobalI
         const auto& layout = spec.axes[a];
         if (!layout.is_shard()) continue;
         if (static_cast<std::int64_t>(a) == by_id.axis) {
-            part = part.index_select(layout.placement.dim, at::tensor(by_id.of(layout, coordinates[a]), at::kLong).to(whole.device()));
+            part = part.index_select(layout.placement.dim,
+                                     at::tensor(by_id.of(layout, coordinates[a]), at::kLong).to(whole.device()));
         } else {
             part = narrow_to_shard(part, layout, coordinates[a]);
         }
@@ -135,7 +141,8 @@ at::Tensor part_of(const at::Tensor& whole, const ShardSpec& spec, const GlobalI
 }
 
 /// Writes a rank's part of the gradient to its position in the whole gradient.
-void put_back(at::Tensor& whole, const at::Tensor& part, const ShardSpec& spec, const GlobalIds& by_id, std::int64_t rank)
+void put_back(at::Tensor& whole, const at::Tensor& part, const ShardSpec& spec, const GlobalIds& by_id,
+              std::int64_t rank)
 {
     const auto coordinates = coordinates_of(*spec.device_mesh, rank);
     auto place = whole;
@@ -152,7 +159,9 @@ void put_back(at::Tensor& whole, const at::Tensor& part, const ShardSpec& spec, 
             place.copy_(values);
         } else {
             const auto& layout = spec.axes[by_id.axis];
-            place.index_copy_(layout.placement.dim, at::tensor(by_id.of(layout, coordinates[by_id.axis]), at::kLong).to(whole.device()), values);
+            place.index_copy_(layout.placement.dim,
+                              at::tensor(by_id.of(layout, coordinates[by_id.axis]), at::kLong).to(whole.device()),
+                              values);
         }
         return;
     }
@@ -165,16 +174,19 @@ void put_back(at::Tensor& whole, const at::Tensor& part, const ShardSpec& spec, 
 void check_layout(const ShardSpec& spec, int source_rank)
 {
     if (source_rank < 0 || source_rank >= spec.device_mesh->num_ranks()) {
-        throw InvalidInput(fmt::format("distribute_rows: source rank {} of {} ranks.", source_rank, spec.device_mesh->num_ranks()));
+        throw InvalidInput(
+            fmt::format("distribute_rows: source rank {} of {} ranks.", source_rank, spec.device_mesh->num_ranks()));
     }
-    if (spec.has_partial()) throw InvalidInput("distribute_rows: " + to_string(spec) + " has a pending axis. Choose Shard or Replicate.");
+    if (spec.has_partial())
+        throw InvalidInput("distribute_rows: " + to_string(spec) + " has a pending axis. Choose Shard or Replicate.");
 }
 
 [[noreturn]] void refuse(const Announcement& source, const ShardSpec& spec)
 {
     std::string shape;
     for (const auto size : source.shape) shape += (shape.empty() ? "" : " x ") + std::to_string(size);
-    throw InvalidInput("distribute_rows: the source's tensor (" + (shape.empty() ? "none" : shape) + ") does not fit the layout " + to_string(spec) +
+    throw InvalidInput("distribute_rows: the source's tensor (" + (shape.empty() ? "none" : shape) +
+                       ") does not fit the layout " + to_string(spec) +
                        ". Pass the whole on the source rank, of at most 16 dimensions.");
 }
 
@@ -183,7 +195,8 @@ bool fits(const std::vector<std::int64_t>& shape, const ShardSpec& spec)
     for (const auto& axis : spec.axes) {
         if (!axis.is_shard()) continue;
         const auto dim = axis.placement.dim;
-        if (dim < 0 || dim >= static_cast<std::int64_t>(shape.size()) || shape[dim] != axis.blocks * axis.total()) return false;
+        if (dim < 0 || dim >= static_cast<std::int64_t>(shape.size()) || shape[dim] != axis.blocks * axis.total())
+            return false;
     }
     return true;
 }
@@ -199,14 +212,15 @@ at::Tensor distribute_rows(const at::Tensor& whole, int source_rank, const SpecP
     Announcement own;
     own.valid = is_source && whole.defined() && !is_sharded(whole) && whole.dim() <= kMostDims;
     if (own.valid) {
-        own = {fits(whole.sizes().vec(), *spec), whole.scalar_type(), whole.requires_grad() && at::GradMode::is_enabled(), whole.device().type(),
-               whole.sizes().vec()};
+        own = {fits(whole.sizes().vec(), *spec), whole.scalar_type(),
+               whole.requires_grad() && at::GradMode::is_enabled(), whole.device().type(), whole.sizes().vec()};
     }
     const auto source = announce(own, source_rank, all);
     if (!source.valid) refuse(source, *spec);
     const auto by_id = collect_ids(*spec, source_rank);
     const auto local_shape = spec->local_shape(source.shape);
-    const auto options = at::TensorOptions().dtype(source.type).device(is_source ? whole.device() : at::Device(source.device));
+    const auto options =
+        at::TensorOptions().dtype(source.type).device(is_source ? whole.device() : at::Device(source.device));
 
     // Parts are sent to one rank after the other, so that the source makes no copy of the whole.
     at::Tensor local;
@@ -252,10 +266,12 @@ at::Tensor distribute_rows(const at::Tensor& whole, int source_rank, const SpecP
         }
         return whole;
     };
-    return with_backward(std::move(local), is_source ? whole : at::Tensor(), "DistributeRowsBackward", back, source.requires_grad);
+    return with_backward(std::move(local), is_source ? whole : at::Tensor(), "DistributeRowsBackward", back,
+                         source.requires_grad);
 }
 
-at::Tensor distribute_rows(const RowProvider& provider, int source_rank, const SpecPtr& spec, std::int64_t rows_per_message)
+at::Tensor distribute_rows(const RowProvider& provider, int source_rank, const SpecPtr& spec,
+                           std::int64_t rows_per_message)
 {
     check_layout(*spec, source_rank);
     const at::NoGradGuard no_grad;
@@ -269,7 +285,9 @@ at::Tensor distribute_rows(const RowProvider& provider, int source_rank, const S
         ++num_cuts;
     }
     if (num_cuts != 1 || spec->axes[cut_axis].placement.dim != 0 || rows_per_message < 1) {
-        throw InvalidInput("distribute_rows: from a provider, for a layout that cuts dimension 0 on one axis; this is " + to_string(*spec) + ".");
+        throw InvalidInput(
+            "distribute_rows: from a provider, for a layout that cuts dimension 0 on one axis; this is " +
+            to_string(*spec) + ".");
     }
     const auto& layout = spec->axes[cut_axis];
     Announcement own;

@@ -30,6 +30,7 @@ at::Tensor distribute_rows(const at::Tensor& whole, int source_rank, const SpecP
 /// Distributes rows that `provider` returns on the source (others may pass an empty one), for a layout that shards
 /// dimension 0 only. Rows are sent in messages of at most `rows_per_message` rows, so that the source too holds no more
 /// than its part and one message. Not differentiable.
-at::Tensor distribute_rows(const RowProvider& provider, int source_rank, const SpecPtr& spec, std::int64_t rows_per_message = 1 << 16);
+at::Tensor distribute_rows(const RowProvider& provider, int source_rank, const SpecPtr& spec,
+                           std::int64_t rows_per_message = 1 << 16);
 
 }  // namespace meshard

@@ -81,7 +81,8 @@ ExactRule find_exact_rule(std::string_view full_name, std::string_view name, std
     return found == rules_of_families().end() ? nullptr : found->second;
 }
 
-at::Tensor exact_sum(const at::Tensor& local, c10::IntArrayRef dims, bool keepdim, std::int64_t num_terms, const std::vector<const RankGroup*>& groups)
+at::Tensor exact_sum(const at::Tensor& local, c10::IntArrayRef dims, bool keepdim, std::int64_t num_terms,
+                     const std::vector<const RankGroup*>& groups)
 {
     std::vector<std::int64_t> all;
     for (std::int64_t dim = 0; dim < local.dim(); ++dim) all.push_back(dim);
@@ -100,9 +101,13 @@ at::Tensor exact_sum(const at::Tensor& local, c10::IntArrayRef dims, bool keepdi
     const auto high = scaled.round();
     // The rounding error is summed as a second integer, `bits` lower; only for double it can be other than zero.
     const bool two_limbs = local.scalar_type() == at::kDouble;
-    const auto whole_sum = [&](const at::Tensor& whole) { return summed.empty() ? whole.to(at::kLong) : whole.to(at::kLong).sum(summed, /*keepdim=*/true); };
-    auto sums = at::stack(two_limbs ? std::vector<at::Tensor>{whole_sum(high), whole_sum((scaled - high).mul_(std::ldexp(1.0, bits)).round_())}
-                                    : std::vector<at::Tensor>{whole_sum(high)});
+    const auto whole_sum = [&](const at::Tensor& whole) {
+        return summed.empty() ? whole.to(at::kLong) : whole.to(at::kLong).sum(summed, /*keepdim=*/true);
+    };
+    auto sums =
+        at::stack(two_limbs ? std::vector<at::Tensor>{whole_sum(high),
+                                                      whole_sum((scaled - high).mul_(std::ldexp(1.0, bits)).round_())}
+                            : std::vector<at::Tensor>{whole_sum(high)});
     for (const auto* group : groups) group->all_reduce(sums);
     auto result = sums[0].to(at::kDouble);
     if (two_limbs) result.add_(sums[1].to(at::kDouble), std::ldexp(1.0, -bits));
@@ -117,17 +122,21 @@ at::Tensor exact_sum(const at::Tensor& local, c10::IntArrayRef dims, bool keepdi
     return result.view(shape);
 }
 
-at::Tensor exact_product(const at::Tensor& left, const at::Tensor& right, std::int64_t num_terms, const std::vector<const RankGroup*>& groups)
+at::Tensor exact_product(const at::Tensor& left, const at::Tensor& right, std::int64_t num_terms,
+                         const std::vector<const RankGroup*>& groups)
 {
     if (left.scalar_type() == at::kDouble || !left.is_floating_point()) {
         throw InvalidInput("exact_product: of single precision or narrower numbers only.");
     }
     const auto m = left.size(-2), n = right.size(-1);
     // The bits of a half are chosen such that a sum of `num_terms` products of two halves stays below 2^53.
-    const auto bits = (53 - static_cast<int>(std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(num_terms, 1) - 1)))) / 2;
+    const auto bits =
+        (53 - static_cast<int>(std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(num_terms, 1) - 1)))) /
+        2;
     const auto step = std::ldexp(1.0, bits);
     // Both halves are whole numbers: the upper bits, then the lower bits.
-    const auto halves = [&](const at::Tensor& operand, std::int64_t sum_dim, std::int64_t stack_dim, at::Tensor& scale) {
+    const auto halves = [&](const at::Tensor& operand, std::int64_t sum_dim, std::int64_t stack_dim,
+                            at::Tensor& scale) {
         const auto values = operand.to(at::kFloat);
         scale = inverse_power(largest(values, {values.dim() + sum_dim}, groups));
         auto shape = values.sizes().vec();

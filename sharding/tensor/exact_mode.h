@@ -32,12 +32,14 @@ bool exact_mode();
 /// Collective.
 /// @param num_terms   upper bound of the number of terms of one result, over all ranks
 /// @return in the type of `local`
-at::Tensor exact_sum(const at::Tensor& local, c10::IntArrayRef dims, bool keepdim, std::int64_t num_terms, const std::vector<const RankGroup*>& groups);
+at::Tensor exact_sum(const at::Tensor& local, c10::IntArrayRef dims, bool keepdim, std::int64_t num_terms,
+                     const std::vector<const RankGroup*>& groups);
 
 /// (..., m, k) times (..., k, n), where k is sharded over the ranks of `groups` and is `num_terms` over all ranks.
 /// Rounded to the type of `left`, float or narrower. Each result depends only on its row of `left` and its column of
 /// `right`. Collective.
-at::Tensor exact_product(const at::Tensor& left, const at::Tensor& right, std::int64_t num_terms, const std::vector<const RankGroup*>& groups);
+at::Tensor exact_product(const at::Tensor& left, const at::Tensor& right, std::int64_t num_terms,
+                         const std::vector<const RankGroup*>& groups);
 
 /// A rule that is called before an operator's ordinary rule while exact mode is on; it returns false, having changed
 /// nothing, to let the ordinary rule handle the call.

@@ -75,7 +75,8 @@ FixedOrderForm find_fixed_order(std::string_view name)
     return found == forms().end() ? nullptr : found->second;
 }
 
-FixedOrderGuard::FixedOrderGuard(std::function<void(const std::string& kernel)> refuse) : listener_(std::move(refuse)), listening_(&listener_)
+FixedOrderGuard::FixedOrderGuard(std::function<void(const std::string& kernel)> refuse)
+    : listener_(std::move(refuse)), listening_(&listener_)
 {
     one_setting().begin();
 }

@@ -43,7 +43,8 @@ private:
     /// Receives LibTorch's warnings about kernels without a deterministic form.
     class Listener : public c10::WarningHandler {
     public:
-        explicit Listener(std::function<void(const std::string& kernel)> refuse) : refuse_(std::move(refuse)), others_(c10::WarningUtils::get_warning_handler())
+        explicit Listener(std::function<void(const std::string& kernel)> refuse)
+            : refuse_(std::move(refuse)), others_(c10::WarningUtils::get_warning_handler())
         {
         }
         void process(const c10::Warning& warning) override;

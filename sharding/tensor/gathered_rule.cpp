@@ -19,27 +19,30 @@ thread_local GatherPolicy policy_now = GatherPolicy::Warn;
 void tell_of_gathering(RuleCall& call)
 {
     call.note_gathering();
-    if (policy_now == GatherPolicy::Refuse) call.refuse("every rank would have to gather the whole, which set_gather_policy forbids");
+    if (policy_now == GatherPolicy::Refuse)
+        call.refuse("every rank would have to gather the whole, which set_gather_policy forbids");
     if (policy_now == GatherPolicy::Silent || call.device_mesh()->all().rank() != 0) return;
     static std::mutex mutex;
     static std::set<std::string> told;
     const std::lock_guard lock(mutex);
     if (told.insert(call.full_name()).second) {
-        TORCH_WARN(call.full_name(),
-                   " has no rule of its own for tensors that are cut in this way: every rank gathers the whole. The result is exact, at the cost "
-                   "of memory. set_gather_policy refuses or silences this.");
+        TORCH_WARN(call.full_name(), " has no rule of its own for tensors that are cut in this way: every rank gathers "
+                                     "the whole. The result is exact, at the cost "
+                                     "of memory. set_gather_policy refuses or silences this.");
     }
 }
 
 void check_is_dense(const RuleCall& call, const at::Tensor& result)
 {
     if (result.layout() != at::kStrided) {
-        throw MissingShardRule("MissingShardRule: " + call.full_name() + " makes a sparse tensor, and sharded ones are dense. Use it on full_tensor(x).");
+        throw MissingShardRule("MissingShardRule: " + call.full_name() +
+                               " makes a sparse tensor, and sharded ones are dense. Use it on full_tensor(x).");
     }
     if (result.is_nested()) {
-        throw MissingShardRule("MissingShardRule: " + call.full_name() +
-                               " makes a nested tensor, and sharded ones are dense. Use it on full_tensor(x), or pad rows to one length; "
-                               "nn.TransformerEncoder makes none with enable_nested_tensor=False.");
+        throw MissingShardRule(
+            "MissingShardRule: " + call.full_name() +
+            " makes a nested tensor, and sharded ones are dense. Use it on full_tensor(x), or pad rows to one length; "
+            "nn.TransformerEncoder makes none with enable_nested_tensor=False.");
     }
 }
 
@@ -54,7 +57,8 @@ bool writes_first_argument(const RuleCall& call)
 void wait_for_work(const torch::jit::Stack& results)
 {
     for (const auto& result : results) {
-        if (result.isObject() && result.type() == c10::getCustomClassType<c10::intrusive_ptr<c10d::Work>>()) result.toCustomClass<c10d::Work>()->wait();
+        if (result.isObject() && result.type() == c10::getCustomClassType<c10::intrusive_ptr<c10d::Work>>())
+            result.toCustomClass<c10d::Work>()->wait();
     }
 }
 
@@ -98,22 +102,25 @@ void gathered_rule(RuleCall& call)
         }
         const auto gathered = convert(tensor, call.replicated());
         // A `view` that is valid on the whole must be valid here, though the gathered tensor may have other strides.
-        const auto value = tensor.is_contiguous() || call.is_view() ? local_of(gathered).contiguous() : local_of(gathered);
+        const auto value =
+            tensor.is_contiguous() || call.is_view() ? local_of(gathered).contiguous() : local_of(gathered);
         if (writes)
             written.emplace_back(tensor, value);
         else if (alias)
             std::tie(base, base_whole) = std::tie(tensor, value);
         return value;
     };
-    for (std::int64_t i = 0; i < call.num_args(); ++i) map_tensors(call.arg(i), [&](const at::Tensor& tensor) { return whole(tensor, i); });
+    for (std::int64_t i = 0; i < call.num_args(); ++i)
+        map_tensors(call.arg(i), [&](const at::Tensor& tensor) { return whole(tensor, i); });
 
     auto results = call.run_local();
     wait_for_work(results);
     for (const auto& [tensor, value] : written) {
         if (!is_sharded(tensor)) continue;
         if (value.sizes() != tensor.sizes()) {
-            throw MissingShardRule("MissingShardRule: " + call.full_name() +
-                                   " changes the shape of a sharded tensor in place. Use the form that returns a new tensor.");
+            throw MissingShardRule(
+                "MissingShardRule: " + call.full_name() +
+                " changes the shape of a sharded tensor in place. Use the form that returns a new tensor.");
         }
         const auto part = own_part(value, *spec_of(tensor));
         if (!part.is_same(local_of(tensor))) local_of(tensor).copy_(part);

@@ -16,8 +16,8 @@
 namespace meshard {
 namespace {
 
-constexpr const char* kRemedy =
-    "Pass the sharded tensor itself to the module, or make its outputs for this rank's rows sharded again with from_local before the loss is computed";
+constexpr const char* kRemedy = "Pass the sharded tensor itself to the module, or make its outputs for this rank's "
+                                "rows sharded again with from_local before the loss is computed";
 
 /// Gradients that differ by more than this, relative to their norm, are not results of the same computation.
 double tolerance_of(at::ScalarType type)
@@ -99,8 +99,8 @@ void PlainGradientSum::add(const at::Tensor& gradient)
     exists = true;
 }
 
-void check_plain_gradients(const std::vector<PlainGradientSum>& own, const std::vector<std::string>& names, const std::vector<at::ScalarType>& types,
-                           const DeviceMesh& device_mesh)
+void check_plain_gradients(const std::vector<PlainGradientSum>& own, const std::vector<std::string>& names,
+                           const std::vector<at::ScalarType>& types, const DeviceMesh& device_mesh)
 {
     const auto num_parameters = static_cast<std::int64_t>(own.size());
     auto numbers = at::empty({1, num_parameters, 2}, at::kDouble);
@@ -116,11 +116,13 @@ void check_plain_gradients(const std::vector<PlainGradientSum>& own, const std::
         const auto of = all.accessor<double, 3>();
         for (std::int64_t k = 0; k < num_parameters; ++k) {
             for (std::int64_t r = 1; r < num_ranks; ++r) {
-                const bool differs = std::abs(of[r][k][0] - of[0][k][0]) > tolerance_of(types[k]) * std::max(of[r][k][1], of[0][k][1]);
+                const bool differs =
+                    std::abs(of[r][k][0] - of[0][k][0]) > tolerance_of(types[k]) * std::max(of[r][k][1], of[0][k][1]);
                 if (!differs) continue;
-                throw InvalidInput(fmt::format("replicate: the gradient of '{}' is a plain tensor and not the same on ranks 0 and {} of axis "
-                                               "'{}': each rank has used it with its own rows only, as to_local returns them. {}.",
-                                               names[k], r, device_mesh.axis_names()[axis], kRemedy));
+                throw InvalidInput(fmt::format(
+                    "replicate: the gradient of '{}' is a plain tensor and not the same on ranks 0 and {} of axis "
+                    "'{}': each rank has used it with its own rows only, as to_local returns them. {}.",
+                    names[k], r, device_mesh.axis_names()[axis], kRemedy));
             }
         }
     }
@@ -130,7 +132,8 @@ void check_origin(const GradientOrigin& origin, const std::string& name)
 {
     if (!origin.mixed) return;
     throw InvalidInput("replicate: '" + name +
-                       "' is used with rows of this rank alone (a plain tensor that later goes through from_local) and with whole tensors; the former gradient "
+                       "' is used with rows of this rank alone (a plain tensor that later goes through from_local) and "
+                       "with whole tensors; the former gradient "
                        "must be summed over ranks, the latter not, and they cannot be separated. " +
                        kRemedy + ", and use each parameter in one of the two ways only.");
 }

@@ -57,8 +57,8 @@ struct PlainGradientSum {
 /// Compares `own`, one entry for each parameter, with the other ranks' along every axis but `data`. Collective over
 /// those axes.
 /// @throws InvalidInput, naming the parameter, if they differ: then the ranks have not done the same computation.
-void check_plain_gradients(const std::vector<PlainGradientSum>& own, const std::vector<std::string>& names, const std::vector<at::ScalarType>& types,
-                           const DeviceMesh& device_mesh);
+void check_plain_gradients(const std::vector<PlainGradientSum>& own, const std::vector<std::string>& names,
+                           const std::vector<at::ScalarType>& types, const DeviceMesh& device_mesh);
 
 /// @throws InvalidInput, naming the parameter, if its gradient is mixed.
 void check_origin(const GradientOrigin& origin, const std::string& name);

@@ -29,7 +29,9 @@ bool is_functional_form(const c10::FunctionSchema& schema, const c10::FunctionSc
         }
         if (next == arguments.size()) return false;
         const auto& other = arguments[next++];
-        if (other.is_out() || other.name() != argument.name() || *other.type() != *argument.type() || is_written(other) != is_written(argument)) return false;
+        if (other.is_out() || other.name() != argument.name() || *other.type() != *argument.type() ||
+            is_written(other) != is_written(argument))
+            return false;
     }
     return next == arguments.size() && form.returns().size() == num_out;
 }
@@ -54,11 +56,12 @@ const c10::OperatorHandle* functional_form(const c10::FunctionSchema& schema)
 void write_out(const RuleCall& call, const at::Tensor& out, const at::Tensor& result)
 {
     if (!out.defined() || !result.defined()) return;
-    TORCH_CHECK(c10::canCast(result.scalar_type(), out.scalar_type()), call.full_name(), ": result type ", result.scalar_type(),
-                " can't be cast to the desired output type ", out.scalar_type());
+    TORCH_CHECK(c10::canCast(result.scalar_type(), out.scalar_type()), call.full_name(), ": result type ",
+                result.scalar_type(), " can't be cast to the desired output type ", out.scalar_type());
     if (out.sizes() != result.sizes()) {
         if (is_sharded(out)) {
-            call.refuse("the tensor given for the result has another shape", "Give one of the result's shape, or use the form that returns a new tensor");
+            call.refuse("the tensor given for the result has another shape",
+                        "Give one of the result's shape, or use the form that returns a new tensor");
         }
         at::native::resize_output(out, result.sizes());
     }

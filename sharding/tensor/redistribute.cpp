@@ -64,7 +64,8 @@ at::Tensor reshard(const at::Tensor& local, const AxisLayout& from, const AxisLa
         }
     } else {
         const auto rows = rows_first(local, i, from.blocks);
-        const auto row_size = rows.size(0) > 0 ? rows.numel() / rows.size(0) : c10::multiply_integers(rows.sizes().slice(1));
+        const auto row_size =
+            rows.size(0) > 0 ? rows.numel() / rows.size(0) : c10::multiply_integers(rows.sizes().slice(1));
         const auto overlap = [](std::int64_t a0, std::int64_t a1, std::int64_t b0, std::int64_t b1) {
             return std::max<std::int64_t>(0, std::min(a1, b1) - std::max(a0, b0));
         };
@@ -128,7 +129,8 @@ at::Tensor convert(const at::Tensor& tensor, const SpecPtr& target)
     const auto source = spec_of(tensor);
     const auto& mesh = *source->device_mesh;
     if (source->device_mesh != target->device_mesh) {
-        throw InvalidInput("redistribute: the target is on another device mesh. Gather with full_tensor, then distribute_rows.");
+        throw InvalidInput(
+            "redistribute: the target is on another device mesh. Gather with full_tensor, then distribute_rows.");
     }
     auto axes = source->axes;
     auto local = local_of(tensor);
@@ -170,7 +172,8 @@ void reduce_partials(c10::ArrayRef<at::Tensor> tensors)
 {
     std::vector<at::Tensor> pending;
     for (const auto& tensor : tensors) {
-        const bool known = std::any_of(pending.begin(), pending.end(), [&](const at::Tensor& other) { return other.is_same(tensor); });
+        const bool known =
+            std::any_of(pending.begin(), pending.end(), [&](const at::Tensor& other) { return other.is_same(tensor); });
         if (is_sharded(tensor) && spec_of(tensor)->has_partial() && !known) pending.push_back(tensor);
     }
     if (pending.empty()) return;
@@ -189,7 +192,8 @@ void reduce_partials(c10::ArrayRef<at::Tensor> tensors)
         std::vector<at::Tensor> together, rest, flat;
         for (const auto& tensor : pending) {
             const auto& spec = *spec_of(tensor);
-            const bool same = spec.device_mesh == mesh && spec.axes[axis].is_partial() && spec.axes[axis].placement.reduction == reduction &&
+            const bool same = spec.device_mesh == mesh && spec.axes[axis].is_partial() &&
+                              spec.axes[axis].placement.reduction == reduction &&
                               sum_type(tensor.scalar_type()) == type && tensor.device() == first.device();
             (same ? together : rest).push_back(tensor);
         }
@@ -207,7 +211,8 @@ void reduce_partials(c10::ArrayRef<at::Tensor> tensors)
             auto axes = spec_of(tensor)->axes;
             axes[axis] = {};
             auto reduced = local;
-            if (group.size() > 1) reduced = buffer.narrow(0, offset, local.numel()).view(local.sizes()).to(local.scalar_type());
+            if (group.size() > 1)
+                reduced = buffer.narrow(0, offset, local.numel()).view(local.sizes()).to(local.scalar_type());
             offset += local.numel();
             move_copy(tensor, reduced, make_spec(mesh, axes, spec_of(tensor)->index_map));
             if (spec_of(tensor)->has_partial()) rest.push_back(tensor);

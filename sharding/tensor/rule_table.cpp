@@ -64,7 +64,8 @@ std::atomic<RefusalTranslation> refusal_translation{nullptr};
 bool takes_out(const c10::OperatorHandle& op)
 {
     const auto& arguments = op.schema().arguments();
-    return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) { return argument.is_out(); });
+    return std::any_of(arguments.begin(), arguments.end(),
+                       [](const c10::Argument& argument) { return argument.is_out(); });
 }
 
 /// The rules of one operator: in exact mode `exact` (may be null) is called first, and may return false to let `rule`
@@ -97,7 +98,8 @@ void run_rule(const CurrentRules& rules, RuleCall& call, const OperatorFacts& fa
 }
 
 /// @throws MissingShardRule; `why` and `remedy` as in RuleCall::refuse
-[[noreturn]] void refuse_operator(const std::string& op, c10::ArrayRef<at::Tensor> tensors, const std::string& why, const std::string& remedy)
+[[noreturn]] void refuse_operator(const std::string& op, c10::ArrayRef<at::Tensor> tensors, const std::string& why,
+                                  const std::string& remedy)
 {
     std::string placements;
     std::int64_t shown = 0;
@@ -106,8 +108,12 @@ void run_rule(const CurrentRules& rules, RuleCall& call, const OperatorFacts& fa
         placements += (placements.empty() ? "" : "; ");
         placements += is_sharded(tensor) ? to_string(*spec_of(tensor)) : "plain";
     }
-    const auto message = "MissingShardRule: " + op + " has no exact rule for these placements (" + placements + "): " + why + ". " +
-                         (remedy.empty() ? "Replicate the input with redistribute(x, Replicate()), or register a rule with RuleRegistration" : remedy) + ".";
+    const auto message =
+        "MissingShardRule: " + op + " has no exact rule for these placements (" + placements + "): " + why + ". " +
+        (remedy.empty()
+             ? "Replicate the input with redistribute(x, Replicate()), or register a rule with RuleRegistration"
+             : remedy) +
+        ".";
     if (observer) observer->refused(op, message);
     throw MissingShardRule(message);
 }
@@ -125,7 +131,8 @@ void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, const Curre
             // The tensors are taken now: while the operator runs they are no longer on the stack.
             in_one_order.emplace([op = call.full_name(), tensors = call.tensors()](const std::string& kernel) {
                 refuse_operator(op, tensors,
-                                "in exact mode, since LibTorch's kernel for GPUs (" + kernel + ") adds in any order, so that two runs would differ",
+                                "in exact mode, since LibTorch's kernel for GPUs (" + kernel +
+                                    ") adds in any order, so that two runs would differ",
                                 "Compute it on CPUs, or leave exact mode (training.exact=false, set_exact_mode)");
             });
         }
@@ -145,7 +152,9 @@ using RuleSlot = std::atomic<ShardRule>;
 class RuleKernel : public c10::OperatorKernel {
 public:
     RuleKernel(const c10::OperatorHandle& op, const RuleSlot& rule, std::string_view family)
-        : facts_(op), rule_(&rule), exact_(takes_out(op) ? nullptr : find_exact_rule(full_name_of(op.operator_name()), op.operator_name().name, family))
+        : facts_(op), rule_(&rule),
+          exact_(takes_out(op) ? nullptr
+                               : find_exact_rule(full_name_of(op.operator_name()), op.operator_name().name, family))
     {
     }
 
@@ -251,7 +260,8 @@ public:
 private:
     [[noreturn]] static void refuse(const c10::OperatorHandle& op, const std::string& why)
     {
-        const MissingShardRule error("MissingShardRule: " + full_name_of(op.operator_name()) + " " + why + ". Use it on full_tensor(x).");
+        const MissingShardRule error("MissingShardRule: " + full_name_of(op.operator_name()) + " " + why +
+                                     ". Use it on full_tensor(x).");
         if (const auto translation = refusal_translation.load()) translation(error);
         throw error;
     }
@@ -274,13 +284,16 @@ struct Installation {
     torch::Library& library(const std::string& name, c10::DispatchKey key)
     {
         const auto ns = name.substr(0, name.find("::"));
-        return libraries.try_emplace({ns, key}, torch::Library::IMPL, ns, std::make_optional(key), __FILE__, __LINE__).first->second;
+        return libraries.try_emplace({ns, key}, torch::Library::IMPL, ns, std::make_optional(key), __FILE__, __LINE__)
+            .first->second;
     }
 
-    static torch::CppFunction kernel_of(const std::string& name, const Registered& entry, const c10::OperatorHandle& op, const RuleSlot& slot)
+    static torch::CppFunction kernel_of(const std::string& name, const Registered& entry, const c10::OperatorHandle& op,
+                                        const RuleSlot& slot)
     {
         auto kernel = std::make_unique<RuleKernel>(op, slot, entry.family);
-        if (const auto make = find_direct(name, entry.rule)) return make({op, c10::BoxedKernel::makeFromFunctor(std::move(kernel)), &slot, entry.rule});
+        if (const auto make = find_direct(name, entry.rule))
+            return make({op, c10::BoxedKernel::makeFromFunctor(std::move(kernel)), &slot, entry.rule});
         return torch::CppFunction::makeFromBoxedFunctor(std::move(kernel));
     }
 
@@ -297,7 +310,8 @@ struct Installation {
         if (op)
             rules_of_namespace.impl(short_name.c_str(), kernel_of(name, entry, *op, slot->second));
         else
-            rules_of_namespace.impl(short_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<UnknownOperatorKernel>(slot->second)));
+            rules_of_namespace.impl(short_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(
+                                                            std::make_unique<UnknownOperatorKernel>(slot->second)));
     }
 
     /// Makes sparse arguments dense if they come with sharded ones, also for operators with one kernel for all devices,
@@ -305,13 +319,15 @@ struct Installation {
     void make_sparse_dense(const c10::OperatorHandle& op)
     {
         bool for_all = false;
-        for (const auto key : {c10::DispatchKey::CompositeExplicitAutograd, c10::DispatchKey::CompositeExplicitAutogradNonFunctional}) {
+        for (const auto key :
+             {c10::DispatchKey::CompositeExplicitAutograd, c10::DispatchKey::CompositeExplicitAutogradNonFunctional}) {
             for_all |= op.hasKernelForDispatchKey(key);
         }
         const auto name = full_name_of(op.operator_name());
         if (!for_all || name == "aten::_sparse_addmm") return;  // it only calls addmm, which has a rule
         for (const auto key : {c10::DispatchKey::SparsePrivateUse2, c10::DispatchKey::SparseCsrPrivateUse2}) {
-            library(name, key).impl(name.substr(name.find("::") + 2).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<DenseKernel>()));
+            library(name, key).impl(name.substr(name.find("::") + 2).c_str(),
+                                    torch::CppFunction::makeFromBoxedFunctor(std::make_unique<DenseKernel>()));
         }
     }
 
@@ -323,11 +339,13 @@ struct Installation {
     void install_fallbacks()
     {
         static const RuleSlot gathered{&gathered_rule};
-        library("_::", c10::DispatchKey::PrivateUse2).fallback(torch::CppFunction::makeFromBoxedFunctor(std::make_unique<UnknownOperatorKernel>(gathered)));
+        library("_::", c10::DispatchKey::PrivateUse2)
+            .fallback(torch::CppFunction::makeFromBoxedFunctor(std::make_unique<UnknownOperatorKernel>(gathered)));
         for (const auto key : {c10::DispatchKey::SparsePrivateUse2, c10::DispatchKey::SparseCsrPrivateUse2}) {
             library("_::", key).fallback(torch::CppFunction::makeFromBoxedFunctor(std::make_unique<DenseKernel>()));
         }
-        library("_::", c10::DispatchKey::AutogradPrivateUse2).fallback(torch::autograd::autogradNotImplementedFallback());
+        library("_::", c10::DispatchKey::AutogradPrivateUse2)
+            .fallback(torch::autograd::autogradNotImplementedFallback());
         // cuDNN keeps a buffer of recurrent networks that only cuDNN can read: sharded networks use LibTorch's cells,
         // which have rules.
         const std::string recurrent = "aten::cudnn_is_acceptable";
@@ -357,7 +375,8 @@ void Installation::install_registered(const std::string& registered)
         install(full_name, find_rule(*op), &*op);
         if (is_new && !arrives_below_autograd(*op)) {
             library(full_name, c10::DispatchKey::AutogradPrivateUse2)
-                .impl(full_name.substr(full_name.find("::") + 2).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CompositionKernel>()));
+                .impl(full_name.substr(full_name.find("::") + 2).c_str(),
+                      torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CompositionKernel>()));
         }
     }
     if (!found && !is_aten) install(registered, table().at(registered), nullptr);
@@ -367,7 +386,10 @@ void Installation::install_registered(const std::string& registered)
 at::Tensor pointwise_result(const torch::jit::Stack& operands)
 {
     auto config = at::TensorIteratorConfig();
-    config.set_check_mem_overlap(false).check_all_same_dtype(false).declare_static_dtype_and_device(at::kFloat, at::kMeta).add_owned_output(at::Tensor());
+    config.set_check_mem_overlap(false)
+        .check_all_same_dtype(false)
+        .declare_static_dtype_and_device(at::kFloat, at::kMeta)
+        .add_owned_output(at::Tensor());
     for (const auto& value : operands) {
         for_each_tensor(value, [&](const at::Tensor& tensor) { config.add_owned_const_input(tensor); });
     }
@@ -379,18 +401,22 @@ const AxisLayout kReplicate{};
 }  // namespace
 
 OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle)
-    : op(handle), num_returns(static_cast<std::int64_t>(handle.schema().returns().size())), is_random(handle.hasTag(at::Tag::nondeterministic_seeded)),
-      changes_view(handle.hasTag(at::Tag::inplace_view))
+    : op(handle), num_returns(static_cast<std::int64_t>(handle.schema().returns().size())),
+      is_random(handle.hasTag(at::Tag::nondeterministic_seeded)), changes_view(handle.hasTag(at::Tag::inplace_view))
 {
-    for (const auto key : {c10::DispatchKey::Meta, c10::DispatchKey::CompositeExplicitAutograd, c10::DispatchKey::CompositeExplicitAutogradNonFunctional}) {
+    for (const auto key : {c10::DispatchKey::Meta, c10::DispatchKey::CompositeExplicitAutograd,
+                           c10::DispatchKey::CompositeExplicitAutogradNonFunctional}) {
         has_meta |= op.hasKernelForDispatchKey(key);
     }
     const auto optional_tensor = c10::OptionalType::ofTensor();
     for (const auto& argument : op.schema().arguments()) {
         const auto& type = *argument.type();
-        const auto& inner = type.kind() == c10::TypeKind::OptionalType ? *type.castRaw<c10::OptionalType>()->getElementType() : type;
-        const auto& element = inner.kind() == c10::TypeKind::ListType ? *inner.castRaw<c10::ListType>()->getElementType() : inner;
-        if (argument.alias_info() && argument.alias_info()->isWrite()) written_args.push_back(static_cast<std::int64_t>(takes_tensors.size()));
+        const auto& inner =
+            type.kind() == c10::TypeKind::OptionalType ? *type.castRaw<c10::OptionalType>()->getElementType() : type;
+        const auto& element =
+            inner.kind() == c10::TypeKind::ListType ? *inner.castRaw<c10::ListType>()->getElementType() : inner;
+        if (argument.alias_info() && argument.alias_info()->isWrite())
+            written_args.push_back(static_cast<std::int64_t>(takes_tensors.size()));
         takes_tensors.push_back(element.isSubtypeOf(*optional_tensor));
     }
     if (!written_args.empty()) mutated_arg = written_args.front();
@@ -422,18 +448,22 @@ void RuleCall::look_at(const at::Tensor& tensor)
     refresh_copy(tensor);
     const auto& mesh = spec_of(tensor)->device_mesh;
     if (mesh == mesh_) return;
-    if (mesh_) refuse("its arguments are on different device meshes", "Gather one with full_tensor, or make both on the same mesh");
+    if (mesh_)
+        refuse("its arguments are on different device meshes",
+               "Gather one with full_tensor, or make both on the same mesh");
     mesh_ = mesh;
 }
 
 void RuleCall::on_plain_operand() const
 {
     if (plain_tensor_policy() == PlainTensorPolicy::Refuse) {
-        throw InvalidInput(full_name() +
-                           ": a plain and a sharded tensor are combined. Make the plain one sharded (from_local with Replicate), or allow it with "
-                           "set_plain_tensor_policy.");
+        throw InvalidInput(full_name() + ": a plain and a sharded tensor are combined. Make the plain one sharded "
+                                         "(from_local with Replicate), or allow it with "
+                                         "set_plain_tensor_policy.");
     }
-    TORCH_WARN_ONCE(full_name(), ": a plain and a sharded tensor are combined; the plain one is taken to be the same on every rank (Replicate)");
+    TORCH_WARN_ONCE(
+        full_name(),
+        ": a plain and a sharded tensor are combined; the plain one is taken to be the same on every rank (Replicate)");
 }
 
 std::string RuleCall::full_name() const
@@ -473,7 +503,8 @@ at::Tensor RuleCall::with_layout(const at::Tensor& tensor, std::int64_t axis, co
     auto axes = spec_of(source)->axes;
     axes[axis] = layout;
     for (std::size_t other = 0; other < axes.size(); ++other) {  // one axis at most may shard a dimension
-        const bool taken = layout.is_shard() && axes[other].is_shard() && axes[other].placement.dim == layout.placement.dim;
+        const bool taken =
+            layout.is_shard() && axes[other].is_shard() && axes[other].placement.dim == layout.placement.dim;
         if (taken && static_cast<std::int64_t>(other) != axis) axes[other] = {};
     }
     return convert(source, make_spec(mesh_, axes, spec_of(source)->index_map));
@@ -508,7 +539,8 @@ torch::jit::Stack RuleCall::run_local()
 {
     facts_.op.callBoxed(stack_);
     const auto num_returns = facts_.num_returns;
-    torch::jit::Stack results(std::make_move_iterator(stack_->end() - num_returns), std::make_move_iterator(stack_->end()));
+    torch::jit::Stack results(std::make_move_iterator(stack_->end() - num_returns),
+                              std::make_move_iterator(stack_->end()));
     stack_->erase(stack_->end() - num_returns, stack_->end());
     return results;
 }
@@ -529,27 +561,32 @@ void RuleCall::run(c10::ArrayRef<SpecPtr> specs)
         if (!facts_.is_view) mark_fresh(result);
         return result;
     };
-    for (std::size_t i = 0; i < num_returns; ++i, ++next) map_tensors((*stack_)[stack_->size() - num_returns + i], wrapped);
+    for (std::size_t i = 0; i < num_returns; ++i, ++next)
+        map_tensors((*stack_)[stack_->size() - num_returns + i], wrapped);
 }
 
 void RuleCall::keep_strides()
 {
     bool contiguous = true;
     for (std::int64_t i = 0; i < num_args_; ++i) {
-        if (facts_.takes_tensors[i]) for_each_tensor(arg(i), [&](const at::Tensor& tensor) { contiguous &= tensor.is_contiguous(); });
+        if (facts_.takes_tensors[i])
+            for_each_tensor(arg(i), [&](const at::Tensor& tensor) { contiguous &= tensor.is_contiguous(); });
     }
     if (contiguous && !facts_.is_view) return;
     torch::jit::Stack stack(stack_->end() - num_args_, stack_->end());
     for (auto& value : stack) {
         if (value.isDevice()) value = at::Device(at::kMeta);  // conversions may have a device argument
         map_tensors(value, [](const at::Tensor& tensor) {
-            return at::empty_strided(tensor.sizes(), tensor.strides(), at::TensorOptions(tensor.scalar_type()).device(at::kMeta));
+            return at::empty_strided(tensor.sizes(), tensor.strides(),
+                                     at::TensorOptions(tensor.scalar_type()).device(at::kMeta));
         });
     }
     // Some pointwise operators have a meta kernel that fails; their strides follow from the operands, unless the call
     // has a memory format.
     const bool told_a_format = !facts_.takes_tensors.empty() && schema().arguments().back().name() == "memory_format";
-    const auto is_pointwise = [&] { return facts_.op.hasTag(at::Tag::pointwise) || find_rule(facts_.op).rule == pointwise_rule(); };
+    const auto is_pointwise = [&] {
+        return facts_.op.hasTag(at::Tag::pointwise) || find_rule(facts_.op).rule == pointwise_rule();
+    };
     if (!told_a_format && !facts_.is_view && is_pointwise()) {
         shown_.assign(static_cast<std::size_t>(facts_.num_returns), pointwise_result(stack));
         return;
@@ -587,7 +624,8 @@ void RuleCall::refuse(const std::string& why, const std::string& remedy) const
     refuse_operator(full_name(), tensors(), why, remedy);
 }
 
-RuleRegistration::RuleRegistration(std::string_view family, std::initializer_list<const char*> operators, ShardRule rule)
+RuleRegistration::RuleRegistration(std::string_view family, std::initializer_list<const char*> operators,
+                                   ShardRule rule)
 {
     const std::lock_guard lock(installation().mutex);
     for (const auto* op : operators) table()[op] = {std::string(family), rule};

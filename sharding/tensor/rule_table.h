@@ -37,8 +37,8 @@ struct OperatorFacts {
     bool is_view = false;       ///< the result shares memory with the first argument
 };
 
-/// One call of an operator on at least one sharded tensor, below autograd. A rule converts the arguments to placements that it supports,
-/// runs the operator on the local parts, and gives the layouts of the results.
+/// One call of an operator on at least one sharded tensor, below autograd. A rule converts the arguments to placements
+/// that it supports, runs the operator on the local parts, and gives the layouts of the results.
 class RuleCall {
 public:
     RuleCall(const OperatorFacts& facts, torch::jit::Stack* stack);
@@ -100,7 +100,10 @@ public:
     void keep_strides();
 
     /// Strides of the k-th result tensor; empty (contiguous) without `keep_strides`.
-    c10::IntArrayRef strides(std::size_t k) const { return k < shown_.size() ? shown_[k].strides() : c10::IntArrayRef(); }
+    c10::IntArrayRef strides(std::size_t k) const
+    {
+        return k < shown_.size() ? shown_[k].strides() : c10::IntArrayRef();
+    }
 
     /// Returns whether the result shares memory with the first argument.
     bool is_view() const { return facts_.is_view; }
@@ -181,8 +184,9 @@ void install_rules();
 /// the whole value. Other rules call this one for layouts that they do not support.
 void gathered_rule(RuleCall& call);
 
-/// Rule of operators that write their results to tensors given as `out`: calls the overload that returns new tensors, then copies them. A sharded
-/// `out` keeps its layout; a plain one gets the whole value and, as in LibTorch, is resized if its shape does not fit.
+/// Rule of operators that write their results to tensors given as `out`: calls the overload that returns new tensors,
+/// then copies them. A sharded `out` keeps its layout; a plain one gets the whole value and, as in LibTorch, is resized
+/// if its shape does not fit.
 void out_rule(RuleCall& call);
 
 /// One call of an operator, as the rule table handled it.

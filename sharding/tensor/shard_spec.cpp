@@ -24,7 +24,8 @@ bool AxisLayout::operator==(const AxisLayout& other) const
     if (placement.kind != other.placement.kind) return false;
     if (is_replicate()) return true;
     if (is_partial()) return placement.reduction == other.placement.reduction;
-    return placement.dim == other.placement.dim && blocks == other.blocks && (extents == other.extents || *extents == *other.extents);
+    return placement.dim == other.placement.dim && blocks == other.blocks &&
+           (extents == other.extents || *extents == *other.extents);
 }
 
 AxisLayouts without_pending(AxisLayouts axes)
@@ -93,7 +94,9 @@ bool ShardSpec::operator==(const ShardSpec& other) const
 
 void ShardSpec::validate() const
 {
-    const auto fail = [](const std::string& what, const char* remedy) { throw InvalidInput("ShardSpec: " + what + ". " + remedy); };
+    const auto fail = [](const std::string& what, const char* remedy) {
+        throw InvalidInput("ShardSpec: " + what + ". " + remedy);
+    };
     if (!device_mesh) fail("there is no device mesh", "Pass the device mesh of the ranks that hold the parts.");
     const auto num_axes = device_mesh->num_axes();
     if (static_cast<std::int64_t>(axes.size()) != num_axes) {
@@ -102,22 +105,30 @@ void ShardSpec::validate() const
     for (std::int64_t a = 0; a < num_axes; ++a) {
         const auto& axis = axes[a];
         if (!axis.is_shard()) continue;
-        const auto where = [&] { return to_string(axis.placement) + " on axis '" + device_mesh->axis_names()[a] + "' "; };
+        const auto where = [&] {
+            return to_string(axis.placement) + " on axis '" + device_mesh->axis_names()[a] + "' ";
+        };
         const auto num_ranks = device_mesh->size(a);
         if (!axis.extents) fail(where() + "has no extents", "Pass the number of rows of each rank.");
         const auto found = static_cast<std::int64_t>(axis.extents->size());
         if (found != num_ranks) {
-            fail(fmt::format("{}has {} extents, expected {}", where(), found, num_ranks), "Pass one extent for each rank, 0 for a rank without rows.");
+            fail(fmt::format("{}has {} extents, expected {}", where(), found, num_ranks),
+                 "Pass one extent for each rank, 0 for a rank without rows.");
         }
         for (std::int64_t r = 0; r < num_ranks; ++r) {
-            if ((*axis.extents)[r] < 0) fail(fmt::format("{}has the extent {} on rank {}", where(), (*axis.extents)[r], r), "Expected 0 or more.");
+            if ((*axis.extents)[r] < 0)
+                fail(fmt::format("{}has the extent {} on rank {}", where(), (*axis.extents)[r], r),
+                     "Expected 0 or more.");
         }
         if (axis.blocks < 1) fail(fmt::format("{}has {} blocks", where(), axis.blocks), "Expected 1 or more.");
-        if (axis.placement.dim < 0) fail(fmt::format("{}cuts dimension {}", where(), axis.placement.dim), "Count the dimension from the front.");
+        if (axis.placement.dim < 0)
+            fail(fmt::format("{}cuts dimension {}", where(), axis.placement.dim),
+                 "Count the dimension from the front.");
     }
 }
 
-SpecPtr make_spec(std::shared_ptr<const DeviceMesh> device_mesh, c10::ArrayRef<AxisLayout> axes, std::shared_ptr<const IndexMap> index_map)
+SpecPtr make_spec(std::shared_ptr<const DeviceMesh> device_mesh, c10::ArrayRef<AxisLayout> axes,
+                  std::shared_ptr<const IndexMap> index_map)
 {
     auto spec = std::make_shared<ShardSpec>();
     spec->device_mesh = std::move(device_mesh);
@@ -133,7 +144,8 @@ SpecPtr replicated_spec(std::shared_ptr<const DeviceMesh> device_mesh)
     return make_spec(std::move(device_mesh), axes);
 }
 
-SpecPtr shard_spec(std::shared_ptr<const IndexMap> index_map, std::shared_ptr<const DeviceMesh> device_mesh, std::int64_t dim)
+SpecPtr shard_spec(std::shared_ptr<const IndexMap> index_map, std::shared_ptr<const DeviceMesh> device_mesh,
+                   std::int64_t dim)
 {
     const auto domain = device_mesh->axis("domain");
     const std::vector<std::int64_t> own{index_map->num_owned, index_map->num_global};
@@ -170,7 +182,8 @@ std::string to_string(const ShardSpec& spec)
         if (axis.is_shard()) {
             text += " of ";
             if (axis.blocks > 1) text += fmt::format("{} x (", axis.blocks);
-            for (std::size_t r = 0; r < axis.extents->size(); ++r) text += (r ? "+" : "") + std::to_string((*axis.extents)[r]);
+            for (std::size_t r = 0; r < axis.extents->size(); ++r)
+                text += (r ? "+" : "") + std::to_string((*axis.extents)[r]);
             if (axis.blocks > 1) text += ")";
         }
         text += " on " + spec.device_mesh->axis_names()[a];

@@ -20,9 +20,9 @@ using Extents = std::vector<std::int64_t>;
 
 /// Placement on one axis, with the extents that a Shard needs.
 ///
-/// The sharded dimension of the whole has `blocks * sum(extents)` entries: `blocks` copies of the cut row range, one after the
-/// other. blocks > 1 arises when a batch dimension is flattened into the rows, (B, N, C) to (B*N, C): each of the B blocks is cut
-/// in the same way. A rank holds `blocks * extents[coordinate]` entries.
+/// The sharded dimension of the whole has `blocks * sum(extents)` entries: `blocks` copies of the cut row range, one
+/// after the other. blocks > 1 arises when a batch dimension is flattened into the rows, (B, N, C) to (B*N, C): each of
+/// the B blocks is cut in the same way. A rank holds `blocks * extents[coordinate]` entries.
 struct AxisLayout {
     Placement placement;
     std::shared_ptr<const Extents> extents;  ///< for a Shard: one for each rank, zero allowed
@@ -72,7 +72,8 @@ struct ShardSpec {
 using SpecPtr = std::shared_ptr<const ShardSpec>;
 
 /// @throws InvalidInput as `ShardSpec::validate`.
-SpecPtr make_spec(std::shared_ptr<const DeviceMesh> device_mesh, c10::ArrayRef<AxisLayout> axes, std::shared_ptr<const IndexMap> index_map = nullptr);
+SpecPtr make_spec(std::shared_ptr<const DeviceMesh> device_mesh, c10::ArrayRef<AxisLayout> axes,
+                  std::shared_ptr<const IndexMap> index_map = nullptr);
 
 /// A layout in which every axis is Replicate.
 SpecPtr replicated_spec(std::shared_ptr<const DeviceMesh> device_mesh);
@@ -80,7 +81,8 @@ SpecPtr replicated_spec(std::shared_ptr<const DeviceMesh> device_mesh);
 /// The layout in which the owned rows of a part are a Shard(dim) on the axis `domain`; other axes are Replicate.
 /// Collective over `domain`: ranks exchange their numbers of owned rows. @throws InvalidInput if the parts do not make
 /// up the whole.
-SpecPtr shard_spec(std::shared_ptr<const IndexMap> index_map, std::shared_ptr<const DeviceMesh> device_mesh, std::int64_t dim = 0);
+SpecPtr shard_spec(std::shared_ptr<const IndexMap> index_map, std::shared_ptr<const DeviceMesh> device_mesh,
+                   std::int64_t dim = 0);
 
 /// n rows in `num_ranks` near-equal extents, the larger ones first.
 Extents even_extents(std::int64_t n, std::int64_t num_ranks);

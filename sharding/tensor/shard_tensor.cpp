@@ -26,7 +26,8 @@ struct SharedMemory : c10::intrusive_ptr_target {
 
 struct MovedCopy;
 
-/// Local part and layout of a sharded tensor. Detached and saved copies share it, so that a change of layout applies to all of them.
+/// Local part and layout of a sharded tensor. Detached and saved copies share it, so that a change of layout applies to
+/// all of them.
 struct ShardValue : c10::intrusive_ptr_target {
     at::Tensor local;
     SpecPtr spec;
@@ -69,8 +70,10 @@ const c10::Storage& no_memory()
 /// processes?) without reading it; code that needs its bytes, such as `torch::save`, gets an error.
 const c10::Storage& no_storage()
 {
-    static const c10::Storage storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::kMeta), nullptr, false);
-    static const c10::Storage second_holder = storage;  // a use count above one, so that autograd does not treat it as owned by one tensor alone
+    static const c10::Storage storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::kMeta), nullptr,
+                                      false);
+    static const c10::Storage second_holder =
+        storage;  // a use count above one, so that autograd does not treat it as owned by one tensor alone
     return storage;
 }
 
@@ -78,7 +81,8 @@ const c10::Storage& no_storage()
 c10::DispatchKeySet keys_for(const c10::Device& device)
 {
     return c10::DispatchKeySet(c10::DispatchKey::PrivateUse2) |
-           c10::getAutocastRelatedKeySetFromBackend(c10::toBackendComponent(c10::TensorOptions(device).computeDispatchKey()));
+           c10::getAutocastRelatedKeySetFromBackend(
+               c10::toBackendComponent(c10::TensorOptions(device).computeDispatchKey()));
 }
 
 class ShardTensorImpl : public c10::TensorImpl {
@@ -93,7 +97,8 @@ public:
     }
 
     /// Another handle on the same value; the caller copies the metadata.
-    explicit ShardTensorImpl(const ShardTensorImpl* from) : TensorImpl(keys_for(from->device()), from->dtype(), from->device()), value_(from->value_)
+    explicit ShardTensorImpl(const ShardTensorImpl* from)
+        : TensorImpl(keys_for(from->device()), from->dtype(), from->device()), value_(from->value_)
     {
         storage_ = no_memory();
     }
@@ -108,13 +113,18 @@ public:
     const c10::Storage& storage() const override
     {
         const auto& axes = value_->spec->axes;
-        const bool alone = value_->is_fresh && torch::autograd::get_current_graph_task_id() >= 0 && !value_->shares_memory() && value_.use_count() == 1 &&
-                           value_->local.use_count() == 1 && value_->local.has_storage() &&
-                           std::all_of(axes.begin(), axes.end(), [](const AxisLayout& axis) { return axis.is_shard(); });
+        const bool alone =
+            value_->is_fresh && torch::autograd::get_current_graph_task_id() >= 0 && !value_->shares_memory() &&
+            value_.use_count() == 1 && value_->local.use_count() == 1 && value_->local.has_storage() &&
+            std::all_of(axes.begin(), axes.end(), [](const AxisLayout& axis) { return axis.is_shard(); });
         return alone ? value_->local.storage() : no_storage();
     }
 
-    c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version, bool allow) const override { return copy(version, allow); }
+    c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version,
+                                                           bool allow) const override
+    {
+        return copy(version, allow);
+    }
 
     c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version, bool allow) const override
     {
@@ -249,7 +259,8 @@ void check_fits(const at::Tensor& local, const ShardSpec& spec, const char* wher
         if (!axis.is_shard()) continue;
         const auto dim = axis.placement.dim;
         if (dim < 0 || dim >= local.dim()) {
-            throw InvalidInput(fmt::format("{}: {} of a tensor with {} dimensions. Shard a dimension that it has.", where, to_string(spec), local.dim()));
+            throw InvalidInput(fmt::format("{}: {} of a tensor with {} dimensions. Shard a dimension that it has.",
+                                           where, to_string(spec), local.dim()));
         }
         const auto expected = axis.blocks * (*axis.extents)[spec.device_mesh->coordinate(a)];
         if (local.size(dim) != expected) {
@@ -264,12 +275,14 @@ void check_fits(const at::Tensor& local, const ShardSpec& spec, const char* wher
 
 bool is_sharded(const at::Tensor& tensor)
 {
-    return tensor.defined() && tensor.unsafeGetTensorImpl()->key_set().has_backend(c10::BackendComponent::PrivateUse2Bit);
+    return tensor.defined() &&
+           tensor.unsafeGetTensorImpl()->key_set().has_backend(c10::BackendComponent::PrivateUse2Bit);
 }
 
 const SpecPtr& spec_of(const at::Tensor& tensor)
 {
-    if (!is_sharded(tensor)) throw InvalidInput("spec_of: the tensor is plain. Make it sharded with from_local or distribute_rows.");
+    if (!is_sharded(tensor))
+        throw InvalidInput("spec_of: the tensor is plain. Make it sharded with from_local or distribute_rows.");
     return impl_of(tensor)->spec();
 }
 
@@ -324,7 +337,8 @@ void move_copy(const at::Tensor& tensor, at::Tensor local, SpecPtr spec)
     impl_of(tensor)->value().moved = std::move(moved);
 }
 
-void mark_moved_copy(c10::ArrayRef<c10::IValue> views, const at::Tensor& base, const at::Tensor& local, const SpecPtr& spec)
+void mark_moved_copy(c10::ArrayRef<c10::IValue> views, const at::Tensor& base, const at::Tensor& local,
+                     const SpecPtr& spec)
 {
     const auto moved = moved_copy(base, local, spec);
     for (const auto& view : views) {
@@ -381,7 +395,8 @@ void fill_pending(const at::Tensor& local, const ShardSpec& spec, const at::Tens
 {
     bool counts = true;  // in a pending sum, the first rank's part is the value, the others' are zero
     for (std::size_t a = 0; a < spec.axes.size(); ++a) {
-        if (spec.axes[a].placement == Partial() && spec.device_mesh->coordinate(static_cast<std::int64_t>(a)) > 0) counts = false;
+        if (spec.axes[a].placement == Partial() && spec.device_mesh->coordinate(static_cast<std::int64_t>(a)) > 0)
+            counts = false;
     }
     if (counts)
         local.copy_(value);
@@ -401,11 +416,13 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec)
     });
 }
 
-at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const DeviceMesh>& device_mesh, c10::ArrayRef<Placement> placements)
+at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const DeviceMesh>& device_mesh,
+                      c10::ArrayRef<Placement> placements)
 {
     if (static_cast<std::int64_t>(placements.size()) != device_mesh->num_axes()) {
         throw InvalidInput(
-            fmt::format("from_local: {} placements for a device mesh of {} axes. Give one placement an axis.", placements.size(), device_mesh->num_axes()));
+            fmt::format("from_local: {} placements for a device mesh of {} axes. Give one placement an axis.",
+                        placements.size(), device_mesh->num_axes()));
     }
     std::vector<AxisLayout> axes(placements.size());
     for (std::size_t a = 0; a < placements.size(); ++a) {
@@ -415,7 +432,8 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
             auto& dim = axes[a].placement.dim;
             if (dim < 0) dim += local.dim();
             if (dim < 0 || dim >= local.dim()) {
-                throw InvalidInput(fmt::format("from_local: {} of a tensor with {} dimensions.", to_string(placements[a]), local.dim()));
+                throw InvalidInput(fmt::format("from_local: {} of a tensor with {} dimensions.",
+                                               to_string(placements[a]), local.dim()));
             }
             auto extents = std::make_shared<Extents>();
             for (const auto& shape : shapes) extents->push_back(shape[dim]);
@@ -468,7 +486,9 @@ at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& target)
     const auto source = spec_of(tensor);
     if (*source == *target) return tensor;
     return with_backward(convert(tensor, target), tensor, "RedistributeBackward",
-                         [spec = gradient_spec(source)](const at::Tensor& gradient) { return is_sharded(gradient) ? redistribute(gradient, spec) : gradient; });
+                         [spec = gradient_spec(source)](const at::Tensor& gradient) {
+                             return is_sharded(gradient) ? redistribute(gradient, spec) : gradient;
+                         });
 }
 
 at::Tensor redistribute(const at::Tensor& tensor, c10::ArrayRef<Placement> placements)
@@ -476,7 +496,8 @@ at::Tensor redistribute(const at::Tensor& tensor, c10::ArrayRef<Placement> place
     const auto& source = spec_of(tensor);
     if (placements.size() != source->axes.size()) {
         throw InvalidInput(
-            fmt::format("redistribute: {} placements for a device mesh of {} axes. Give one placement an axis.", placements.size(), source->axes.size()));
+            fmt::format("redistribute: {} placements for a device mesh of {} axes. Give one placement an axis.",
+                        placements.size(), source->axes.size()));
     }
     std::vector<AxisLayout> axes(placements.size());
     for (std::size_t a = 0; a < placements.size(); ++a) {
@@ -485,7 +506,8 @@ at::Tensor redistribute(const at::Tensor& tensor, c10::ArrayRef<Placement> place
         if (placements[a].is_shard()) {
             if (dim < 0) dim += tensor.dim();
             if (dim < 0 || dim >= tensor.dim()) {
-                throw InvalidInput(fmt::format("redistribute: {} of a tensor with {} dimensions.", to_string(placements[a]), tensor.dim()));
+                throw InvalidInput(fmt::format("redistribute: {} of a tensor with {} dimensions.",
+                                               to_string(placements[a]), tensor.dim()));
             }
         }
         if (source->axes[a].placement == axes[a].placement) {

@@ -25,7 +25,8 @@ const SpecPtr& spec_of(const at::Tensor& tensor);
 ///
 /// In the first form ranks exchange their extents (collective); in the second `spec` has them, without communication.
 /// @throws InvalidInput if ranks disagree in the dimensions that are not sharded.
-at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const DeviceMesh>& device_mesh, c10::ArrayRef<Placement> placements);
+at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const DeviceMesh>& device_mesh,
+                      c10::ArrayRef<Placement> placements);
 at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec);
 
 /// This rank's part as a plain tensor; for a Partial, this rank's summand. Differentiable: its gradient is taken as
@@ -68,7 +69,8 @@ void move_copy(const at::Tensor& tensor, at::Tensor local, SpecPtr spec);
 
 /// Marks these views of `base` as views of a copy of it in another layout, which is kept up to date as in `move_copy`.
 /// The base keeps its layout.
-void mark_moved_copy(c10::ArrayRef<c10::IValue> views, const at::Tensor& base, const at::Tensor& local, const SpecPtr& spec);
+void mark_moved_copy(c10::ArrayRef<c10::IValue> views, const at::Tensor& base, const at::Tensor& local,
+                     const SpecPtr& spec);
 
 /// Marks a tensor whose local part shares memory with no other tensor, on any rank.
 void mark_fresh(const at::Tensor& tensor);

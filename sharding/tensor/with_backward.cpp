@@ -72,7 +72,8 @@ struct SeveralBackward : CrossingNode {
 
 }  // namespace
 
-at::Tensor with_backward(at::Tensor output, const at::Tensor& input, const char* label, std::function<at::Tensor(const at::Tensor&)> backward, bool record)
+at::Tensor with_backward(at::Tensor output, const at::Tensor& input, const char* label,
+                         std::function<at::Tensor(const at::Tensor&)> backward, bool record)
 {
     const bool takes_gradient = input.defined() ? input.requires_grad() : record;
     if (!at::GradMode::is_enabled() || !takes_gradient) return output;
@@ -88,12 +89,15 @@ at::Tensor with_backward(at::Tensor output, const at::Tensor& input, const char*
 void set_backward(std::vector<at::Tensor>& outputs, at::TensorList inputs, const char* label,
                   std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)> backward)
 {
-    if (!at::GradMode::is_enabled() || std::none_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) { return input.requires_grad(); })) return;
+    if (!at::GradMode::is_enabled() ||
+        std::none_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) { return input.requires_grad(); }))
+        return;
     const auto node = make_graph_node<SeveralBackward>();
     torch::autograd::edge_list edges;
     for (const auto& input : inputs) edges.push_back(torch::autograd::impl::gradient_edge(input));
     node->set_next_edges(std::move(edges));
-    const bool from_sharded = std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) { return is_sharded(input); });
+    const bool from_sharded =
+        std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) { return is_sharded(input); });
     if (!outputs.empty()) node->note_crossing(from_sharded, !from_sharded, outputs[0]);
     node->backward = std::move(backward);
     node->label = label;

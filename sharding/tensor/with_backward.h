@@ -18,8 +18,8 @@ namespace meshard {
 /// history. Returns `output` unchanged if gradients are not recorded or `input` requires none. With `input` undefined
 /// the step is recorded if `record` is true, on a rank that only takes part in the communication of backward. `label`
 /// names the step in messages.
-at::Tensor with_backward(at::Tensor output, const at::Tensor& input, const char* label, std::function<at::Tensor(const at::Tensor&)> backward,
-                         bool record = false);
+at::Tensor with_backward(at::Tensor output, const at::Tensor& input, const char* label,
+                         std::function<at::Tensor(const at::Tensor&)> backward, bool record = false);
 
 /// `with_backward` for several inputs and outputs: `backward` gets a gradient for each output, zeros where there is
 /// none, and returns one for each input.

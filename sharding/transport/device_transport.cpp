@@ -74,8 +74,10 @@ private:
 
 class HostAndDevices : public c10d::Backend {
 public:
-    HostAndDevices(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds limit, std::string required)
-        : Backend(host->getRank(), host->getSize()), host_(std::move(host)), store_(std::move(store)), limit_(limit), required_(std::move(required))
+    HostAndDevices(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store,
+                   std::chrono::milliseconds limit, std::string required)
+        : Backend(host->getRank(), host->getSize()), host_(std::move(host)), store_(std::move(store)), limit_(limit),
+          required_(std::move(required))
     {
     }
 
@@ -95,7 +97,8 @@ public:
         return with_results(host_->broadcast(here, options), here, tensors);
     }
 
-    c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_rows, std::vector<std::int64_t>& in_rows,
+    c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_rows,
+                                           std::vector<std::int64_t>& in_rows,
                                            const c10d::AllToAllOptions& options) override
     {
         if (auto* const own = serving(out)) return own->alltoall_base(out, in, out_rows, in_rows, options);
@@ -109,7 +112,8 @@ public:
     /// Only transports of devices that have connected can coalesce; the host's backend cannot.
     bool supportsCoalescing() const override
     {
-        return std::any_of(carriers_.begin(), carriers_.end(), [](const auto& carrier) { return coalesces(carrier.second); });
+        return std::any_of(carriers_.begin(), carriers_.end(),
+                           [](const auto& carrier) { return coalesces(carrier.second); });
     }
 
     void startCoalescing() override
@@ -167,12 +171,16 @@ private:
     static bool coalesces(const Connected& one) { return one.backend && one.backend->supportsCoalescing(); }
 
     /// Returns the backend for `tensor`; null if it must be copied to the host.
-    c10d::Backend* serving(const at::Tensor& tensor) { return tensor.is_cpu() ? host_.get() : connected(tensor.device()).backend.get(); }
+    c10d::Backend* serving(const at::Tensor& tensor)
+    {
+        return tensor.is_cpu() ? host_.get() : connected(tensor.device()).backend.get();
+    }
 
     const Connected& connected(const at::Device& device)
     {
         const auto found = carriers_.find(device.type());
-        return found != carriers_.end() ? found->second : carriers_.emplace(device.type(), connect(device)).first->second;
+        return found != carriers_.end() ? found->second
+                                        : carriers_.emplace(device.type(), connect(device)).first->second;
     }
 
     static std::vector<at::Tensor> on_host(const std::vector<at::Tensor>& tensors)
@@ -185,7 +193,8 @@ private:
         return here;
     }
 
-    static c10::intrusive_ptr<Work> with_results(c10::intrusive_ptr<Work> work, std::vector<at::Tensor> here, std::vector<at::Tensor> results)
+    static c10::intrusive_ptr<Work> with_results(c10::intrusive_ptr<Work> work, std::vector<at::Tensor> here,
+                                                 std::vector<at::Tensor> results)
     {
         return c10::make_intrusive<HostCopies>(std::move(work), std::move(here), std::move(results));
     }
@@ -211,7 +220,8 @@ private:
         }
         if (all_can && static_cast<int>(cards.size()) == getSize()) {
             const auto& chosen = transport->second;
-            return {chosen.name, chosen.connect(c10::make_intrusive<c10d::PrefixStore>(chosen.name, store_), getRank(), getSize(), limit_)};
+            return {chosen.name, chosen.connect(c10::make_intrusive<c10d::PrefixStore>(chosen.name, store_), getRank(),
+                                                getSize(), limit_)};
         }
         if (can_use && transport->second.name == required_) {
             throw CommunicationError(fmt::format("launch: {} needs a device for each rank, but {} ranks have {}. Start "
@@ -231,8 +241,8 @@ private:
 /// Used if the host's backend gathers rows of CPU tensors while it sends them.
 class HostRowsAndDevices : public HostAndDevices, public RowExchange {
 public:
-    HostRowsAndDevices(c10::intrusive_ptr<c10d::Backend> host, RowExchange& rows, c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds limit,
-                       std::string required)
+    HostRowsAndDevices(c10::intrusive_ptr<c10d::Backend> host, RowExchange& rows, c10::intrusive_ptr<c10d::Store> store,
+                       std::chrono::milliseconds limit, std::string required)
         : HostAndDevices(std::move(host), std::move(store), limit, std::move(required)), rows_(rows)
     {
     }
@@ -242,7 +252,8 @@ public:
         return options.device().is_cpu() ? rows_.empty_received(sizes, options) : at::empty(sizes, options);
     }
 
-    c10::intrusive_ptr<Work> exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes, const at::Tensor& received,
+    c10::intrusive_ptr<Work> exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes,
+                                           const at::Tensor& received,
                                            const std::vector<std::int64_t>& receive_bytes) override
     {
         return rows_.exchange_rows(std::move(sent), send_bytes, received, receive_bytes);
@@ -252,8 +263,8 @@ private:
     RowExchange& rows_;  // the host's backend
 };
 
-c10::intrusive_ptr<c10d::Backend> wrapped(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds limit,
-                                          const std::string& required)
+c10::intrusive_ptr<c10d::Backend> wrapped(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store,
+                                          std::chrono::milliseconds limit, const std::string& required)
 {
     if (auto* const rows = dynamic_cast<RowExchange*>(host.get())) {
         return c10::make_intrusive<HostRowsAndDevices>(std::move(host), *rows, std::move(store), limit, required);
@@ -285,19 +296,23 @@ std::string identity_of(const at::Device& device)
     return std::string(host) + " " + device.str();
 }
 
-c10::intrusive_ptr<c10d::Backend> with_device_transports(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store,
-                                                         std::chrono::milliseconds time_limit, const std::string& required)
+c10::intrusive_ptr<c10d::Backend> with_device_transports(c10::intrusive_ptr<c10d::Backend> host,
+                                                         c10::intrusive_ptr<c10d::Store> store,
+                                                         std::chrono::milliseconds time_limit,
+                                                         const std::string& required)
 {
     bool any = false;
     for (const auto& [type, transport] : Transports::all().get()) {
         const auto why = transport.why_not();
         any |= why.empty();
-        if (!why.empty() && transport.name == required) throw CommunicationError("launch: " + required + " was asked for, but " + why + ".");
+        if (!why.empty() && transport.name == required)
+            throw CommunicationError("launch: " + required + " was asked for, but " + why + ".");
     }
     return any ? wrapped(std::move(host), std::move(store), time_limit, required) : host;
 }
 
-c10::intrusive_ptr<c10d::Backend> with_device_backend(c10::intrusive_ptr<c10d::Backend> host, c10::DeviceType type, c10::intrusive_ptr<c10d::Backend> device)
+c10::intrusive_ptr<c10d::Backend> with_device_backend(c10::intrusive_ptr<c10d::Backend> host, c10::DeviceType type,
+                                                      c10::intrusive_ptr<c10d::Backend> device)
 {
     auto group = by_way_of_host(std::move(host));
     dynamic_cast<HostAndDevices&>(*group).take(type, std::move(device));
@@ -315,8 +330,10 @@ void require_not_recording(const at::Device& device)
     const auto transports = Transports::all().get();
     const auto found = transports.find(device.type());
     if (found == transports.end() || !found->second.is_recording || !found->second.is_recording()) return;
-    throw InvalidInput("messages of " + device.str() + " go by way of the host, which a graph cannot record: the ranks share a device, or a rank has no " +
-                       found->second.name + ". Give each rank a device of its own, or run the step without a graph.");
+    throw InvalidInput(
+        "messages of " + device.str() +
+        " go by way of the host, which a graph cannot record: the ranks share a device, or a rank has no " +
+        found->second.name + ". Give each rank a device of its own, or run the step without a graph.");
 }
 
 c10::intrusive_ptr<c10d::Backend> by_way_of_host(c10::intrusive_ptr<c10d::Backend> host)

@@ -20,7 +20,9 @@ struct DeviceTransport {
     std::function<std::string()> why_not;
     /// Returns the physical device, as the same text in every process that uses it.
     std::function<std::string(const at::Device&)> identity;
-    std::function<c10::intrusive_ptr<c10d::Backend>(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds limit)> connect;
+    std::function<c10::intrusive_ptr<c10d::Backend>(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                                    std::chrono::milliseconds limit)>
+        connect;
     /// Returns whether work that this thread queues on the device is being recorded for later replays. Null if it never
     /// is, or if the code that records checks this itself.
     std::function<bool()> is_recording = nullptr;
@@ -47,11 +49,14 @@ std::string identity_of(const at::Device& device);
 /// @param required   name of a transport that must be available, such as "nccl"; empty: none
 /// @return `host` itself if this process can use no transport
 /// @throws CommunicationError if the required transport is not available; at its first tensor, if ranks share a device
-c10::intrusive_ptr<c10d::Backend> with_device_transports(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store,
-                                                         std::chrono::milliseconds time_limit, const std::string& required);
+c10::intrusive_ptr<c10d::Backend> with_device_transports(c10::intrusive_ptr<c10d::Backend> host,
+                                                         c10::intrusive_ptr<c10d::Store> store,
+                                                         std::chrono::milliseconds time_limit,
+                                                         const std::string& required);
 
 /// `with_device_transports` with a transport that has connected already, for tensors of one type of device.
-c10::intrusive_ptr<c10d::Backend> with_device_backend(c10::intrusive_ptr<c10d::Backend> host, c10::DeviceType type, c10::intrusive_ptr<c10d::Backend> device);
+c10::intrusive_ptr<c10d::Backend> with_device_backend(c10::intrusive_ptr<c10d::Backend> host, c10::DeviceType type,
+                                                      c10::intrusive_ptr<c10d::Backend> device);
 
 /// The transport by which such a group sends tensors of a device; null if they are copied to the host. Collective over
 /// the group, as `carrier_of`.

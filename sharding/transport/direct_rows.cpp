@@ -45,12 +45,14 @@ std::string mismatch(int sender, std::int64_t sent, std::int64_t expected)
 
 }  // namespace
 
-DirectRows::DirectRows(const MessageRings& rings, const PeerRanks& peers, RowStream sent, const std::vector<std::int64_t>& send_bytes, at::Tensor received,
+DirectRows::DirectRows(const MessageRings& rings, const PeerRanks& peers, RowStream sent,
+                       const std::vector<std::int64_t>& send_bytes, at::Tensor received,
                        const std::vector<std::int64_t>& receive_bytes)
     : peers_(peers), sent_(std::move(sent)), received_(std::move(received)), target_(received_), by_rank_(rings.size())
 {
     const auto me = rings.rank(), size = rings.size();
-    if (send_bytes[me] != receive_bytes[me]) throw std::runtime_error("all_to_all: a rank sends itself another number of rows than it receives");
+    if (send_bytes[me] != receive_bytes[me])
+        throw std::runtime_error("all_to_all: a rank sends itself another number of rows than it receives");
     std::int64_t send = 0, receive = 0;
     bool is_written_to = false;
     for (int r = 0; r < size; ++r) {
@@ -67,20 +69,23 @@ DirectRows::DirectRows(const MessageRings& rings, const PeerRanks& peers, RowStr
 
     if (is_written_to && peers_.memory->offset_of(received_) < 0) {
         target_ = peers_.memory->empty(received_.sizes(), received_.options());
-        if (!target_.defined()) throw std::runtime_error(fmt::format("no memory for {} bytes of other ranks' rows", receive));
+        if (!target_.defined())
+            throw std::runtime_error(fmt::format("no memory for {} bytes of other ranks' rows", receive));
     }
     auto numbers = send_bytes;  // then one target offset for each rank, and the number of bytes expected from each rank
     numbers[me] = 0;
     // Offset of each part of the ring's message in that message and in the stream.
     std::vector<std::array<std::int64_t, 2>> parts;
     for (int r = 0; r < size; ++r) {
-        if (numbers[r] > 0 && !is_direct(numbers[r])) parts.push_back({through_ring(numbers, 0, r), by_rank_[r].send_begin});
+        if (numbers[r] > 0 && !is_direct(numbers[r]))
+            parts.push_back({through_ring(numbers, 0, r), by_rank_[r].send_begin});
     }
     const auto bytes = through_ring(numbers, 0, size);
     const auto offset = is_written_to ? peers_.memory->offset_of(target_) : 0;
     for (int r = 0; r < size; ++r) numbers.push_back(offset + by_rank_[r].receive_begin);
     numbers.insert(numbers.end(), receive_bytes.begin(), receive_bytes.end());
-    const auto read = [stream = sent_, parts = std::move(parts), bytes](std::int64_t begin, std::int64_t count, char* to) {
+    const auto read = [stream = sent_, parts = std::move(parts), bytes](std::int64_t begin, std::int64_t count,
+                                                                        char* to) {
         for (std::size_t i = 0; i < parts.size(); ++i) {
             const auto part_end = i + 1 < parts.size() ? parts[i + 1][0] : bytes;
             const auto from = std::max(begin, parts[i][0]), end = std::min(begin + count, part_end);
@@ -105,8 +110,10 @@ bool DirectRows::write(MessageRings& rings)
         if (peer.is_written) continue;
         all = false;
         if (!peer.first.has_header()) continue;
-        const auto offset = peer.first.sizes[size + me], expected = peer.first.sizes[2 * size + me], begin = peer.send_begin, done = peer.written;
-        if (expected != peer.send_end - begin) throw std::runtime_error(mismatch(rings.rank(), peer.send_end - begin, expected));
+        const auto offset = peer.first.sizes[size + me], expected = peer.first.sizes[2 * size + me],
+                   begin = peer.send_begin, done = peer.written;
+        if (expected != peer.send_end - begin)
+            throw std::runtime_error(mismatch(rings.rank(), peer.send_end - begin, expected));
         const auto count = std::min(kPiece, peer.send_end - begin - done);
         sent_.write_to_peer(begin + done, count, peers_.views[r]->at(offset + done));
         peer.written += count;
@@ -132,10 +139,12 @@ bool DirectRows::receive(MessageRings& rings, int rank)
             peer.will_end = std::any_of(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(size), is_direct);
             rings.advance(rank, through_ring(sizes, 0, me));  // skips what the peer sends to other ranks
         }
-        const auto left = is_direct(expected) ? 0 : expected - peer.taken, count = std::min(rings.available(rank), left);
+        const auto left = is_direct(expected) ? 0 : expected - peer.taken,
+                   count = std::min(rings.available(rank), left);
         if (count > 0) {
             rings.peek(rank, count, [&](const char* data, std::int64_t at, std::int64_t k) {
-                std::memcpy(bytes_of(received_) + peer.receive_begin + peer.taken + at, data, static_cast<std::size_t>(k));
+                std::memcpy(bytes_of(received_) + peer.receive_begin + peer.taken + at, data,
+                            static_cast<std::size_t>(k));
             });
             peer.taken += count;
             rings.advance(rank, count);
@@ -161,7 +170,8 @@ void DirectRows::finish()
     if (target_.is_same(received_)) return;
     for (const auto& peer : by_rank_) {
         const auto begin = peer.receive_begin, count = peer.receive_end - begin;
-        if (is_direct(count) && peer.will_end) std::memcpy(bytes_of(received_) + begin, bytes_of(target_) + begin, static_cast<std::size_t>(count));
+        if (is_direct(count) && peer.will_end)
+            std::memcpy(bytes_of(received_) + begin, bytes_of(target_) + begin, static_cast<std::size_t>(count));
     }
 }
 

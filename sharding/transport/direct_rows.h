@@ -15,8 +15,9 @@ namespace meshard {
 
 /// The ranks of one machine, if all of them can write to each other's memory.
 struct PeerRanks {
-    std::shared_ptr<PeerMemory> memory;                  ///< memory of this process; null if some rank cannot write to it
-    std::vector<std::shared_ptr<const PeerView>> views;  ///< indexed by rank; empty if some rank cannot write to another
+    std::shared_ptr<PeerMemory> memory;  ///< memory of this process; null if some rank cannot write to it
+    std::vector<std::shared_ptr<const PeerView>>
+        views;  ///< indexed by rank; empty if some rank cannot write to another
 
     bool can_write() const { return !views.empty(); }
 };
@@ -31,7 +32,8 @@ public:
     /// @param received   receive buffer, contiguous bytes on the CPU; allocate it with `empty_for_peers`, otherwise the
     ///                   rows are received in a temporary buffer and copied at the end
     /// @throws std::runtime_error if that temporary buffer cannot be allocated
-    DirectRows(const MessageRings& rings, const PeerRanks& peers, RowStream sent, const std::vector<std::int64_t>& send_bytes, at::Tensor received,
+    DirectRows(const MessageRings& rings, const PeerRanks& peers, RowStream sent,
+               const std::vector<std::int64_t>& send_bytes, at::Tensor received,
                const std::vector<std::int64_t>& receive_bytes);
 
     /// Writes at most one piece (4 MiB) to another rank's buffer in each call.

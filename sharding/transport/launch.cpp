@@ -35,9 +35,10 @@ int number(const char* variable)
     int value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (text.empty() || error != std::errc() || end != text.data() + text.size()) {
-        throw InvalidInput(fmt::format("launch: the environment variable {} is {}, expected a number up to {}. Start with torchrun, "
-                                       "srun, mpirun or --nproc, or set MESHARD_LAUNCH=single for one rank.",
-                                       variable, text.empty() ? "not set" : "'" + text + "'", std::numeric_limits<int>::max()));
+        throw InvalidInput(
+            fmt::format("launch: the environment variable {} is {}, expected a number up to {}. Start with torchrun, "
+                        "srun, mpirun or --nproc, or set MESHARD_LAUNCH=single for one rank.",
+                        variable, text.empty() ? "not set" : "'" + text + "'", std::numeric_limits<int>::max()));
     }
     return value;
 }
@@ -94,9 +95,10 @@ std::string hostname()
 
 InvalidInput no_rendezvous(const LaunchInfo& info)
 {
-    return InvalidInput(fmt::format("launch: {} ranks (from {}) need a rendezvous to find each other. Set MASTER_ADDR and MASTER_PORT "
-                                    "to the host of rank 0 and a free port, or MESHARD_RENDEZVOUS=file:///path/on/a/shared/disk.",
-                                    info.size, info.source));
+    return InvalidInput(
+        fmt::format("launch: {} ranks (from {}) need a rendezvous to find each other. Set MASTER_ADDR and MASTER_PORT "
+                    "to the host of rank 0 and a free port, or MESHARD_RENDEZVOUS=file:///path/on/a/shared/disk.",
+                    info.size, info.source));
 }
 
 }  // namespace
@@ -104,12 +106,15 @@ InvalidInput no_rendezvous(const LaunchInfo& info)
 LaunchInfo detect_launch()
 {
     const auto pinned = environment("MESHARD_LAUNCH");
-    const auto wanted = [&](const char* kind, const char* variable) { return pinned == kind || (pinned.empty() && std::getenv(variable)); };
+    const auto wanted = [&](const char* kind, const char* variable) {
+        return pinned == kind || (pinned.empty() && std::getenv(variable));
+    };
     wanted_timeout();  // an invalid value must be reported before ranks are started
     LaunchInfo info;
     std::string host = environment("MASTER_ADDR"), port = environment("MASTER_PORT");
 
-    if (!pinned.empty() && pinned != "env" && pinned != "slurm" && pinned != "ompi" && pinned != "pmi" && pinned != "single") {
+    if (!pinned.empty() && pinned != "env" && pinned != "slurm" && pinned != "ompi" && pinned != "pmi" &&
+        pinned != "single") {
         throw InvalidInput("launch: MESHARD_LAUNCH is '" + pinned + "', expected env, slurm, ompi, pmi or single.");
     }
     if (wanted("env", "RANK") && (pinned == "env" || std::getenv("WORLD_SIZE"))) {
@@ -131,7 +136,9 @@ LaunchInfo detect_launch()
         info.local_rank = number_or("OMPI_COMM_WORLD_LOCAL_RANK", 0);
         const bool one_host = number_or("OMPI_COMM_WORLD_LOCAL_SIZE", 0) == info.size;
         if (host.empty() && one_host) host = "127.0.0.1";
-        if (port.empty()) port = port_from(environment("PMIX_NAMESPACE") + environment("OMPI_MCA_ess_base_jobid") + environment("OMPI_MCA_orte_hnp_uri"));
+        if (port.empty())
+            port = port_from(environment("PMIX_NAMESPACE") + environment("OMPI_MCA_ess_base_jobid") +
+                             environment("OMPI_MCA_orte_hnp_uri"));
     } else if (wanted("pmi", "PMI_RANK")) {
         info.source = "pmi";
         info.rank = number("PMI_RANK");
@@ -142,7 +149,8 @@ LaunchInfo detect_launch()
     }
 
     if (info.size < 1 || info.rank < 0 || info.rank >= info.size) {
-        throw InvalidInput(fmt::format("launch: rank {} of {} (from {}) makes no sense; expected 0 <= rank < size.", info.rank, info.size, info.source));
+        throw InvalidInput(fmt::format("launch: rank {} of {} (from {}) makes no sense; expected 0 <= rank < size.",
+                                       info.rank, info.size, info.source));
     }
     if (info.size > 1) {
         info.rendezvous = environment("MESHARD_RENDEZVOUS");
@@ -165,7 +173,8 @@ bool has_met = false;  // whether the other ranks know this process, and will no
 /// Gloo; between GPUs over NCCL.
 class StoreWorld : public World {
 public:
-    StoreWorld(const LaunchInfo& info, double timeout_seconds, const std::string& backend, c10::DeviceType device, const Facts& facts)
+    StoreWorld(const LaunchInfo& info, double timeout_seconds, const std::string& backend, c10::DeviceType device,
+               const Facts& facts)
         : rank_(info.rank), size_(info.size), wanted_(backend), device_type_(device)
     {
         const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_seconds * 1000));
@@ -188,9 +197,13 @@ public:
     int size() const override { return size_; }
     std::string backend_name() const override { return shared_memory_ ? "shm" : "gloo"; }
 
-    Carrier carrier(const at::Device& device) override { return backends_.empty() ? World::carrier(device) : carrier_of(*backends_.front(), device); }
+    Carrier carrier(const at::Device& device) override
+    {
+        return backends_.empty() ? World::carrier(device) : carrier_of(*backends_.front(), device);
+    }
 
-    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis, std::shared_ptr<CommCounter> counter) override
+    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
+                         std::shared_ptr<CommCounter> counter) override
     {
         if (ranks.size() == 1) return RankGroup(nullptr, axis, std::move(counter));
         const auto index = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
@@ -208,8 +221,9 @@ public:
         } catch (const Error&) {
             throw;
         } catch (const std::exception& error) {
-            throw CommunicationError(fmt::format("launch: rank {} could not connect to the other ranks of '{}' within {} s: {}", rank_, axis,
-                                                 timeout_.count() / 1000, first_line(error.what())));
+            throw CommunicationError(
+                fmt::format("launch: rank {} could not connect to the other ranks of '{}' within {} s: {}", rank_, axis,
+                            timeout_.count() / 1000, first_line(error.what())));
         }
     }
 
@@ -218,18 +232,24 @@ public:
         try {
             for (const auto& backend : backends_) backend->barrier({})->wait();
         } catch (const std::exception& error) {
-            throw CommunicationError(
-                fmt::format("launch: rank {} waits for the others to end their work: {}. See the other ranks' messages.", rank_, first_line(error.what())));
+            throw CommunicationError(fmt::format(
+                "launch: rank {} waits for the others to end their work: {}. See the other ranks' messages.", rank_,
+                first_line(error.what())));
         }
     }
 
 private:
-    explicit StoreWorld(const LaunchInfo& info) : rank_(info.rank), size_(info.size), device_type_(c10::DeviceType::CPU) {}
+    explicit StoreWorld(const LaunchInfo& info) : rank_(info.rank), size_(info.size), device_type_(c10::DeviceType::CPU)
+    {
+    }
 
     static constexpr const char* kFailed = "failed ";  // written instead of a rank's hash
     static constexpr auto kLastWait = std::chrono::seconds(5);
 
-    static std::string first_line(const std::string& text) { return text.substr(0, std::min<std::size_t>(text.find('\n'), 200)); }
+    static std::string first_line(const std::string& text)
+    {
+        return text.substr(0, std::min<std::size_t>(text.find('\n'), 200));
+    }
 
     void connect_store(const LaunchInfo& info, std::chrono::milliseconds timeout)
     {
@@ -243,13 +263,15 @@ private:
             }
             const auto colon = place.rfind(':');
             if (!place.starts_with("tcp://") || colon <= 5) {
-                throw InvalidInput("launch: the rendezvous is '" + place + "', expected tcp://host:port or file:///path.");
+                throw InvalidInput("launch: the rendezvous is '" + place +
+                                   "', expected tcp://host:port or file:///path.");
             }
             c10d::TCPStoreOptions options;
             std::uint16_t port = 0;
             const auto [end, error] = std::from_chars(place.data() + colon + 1, place.data() + place.size(), port);
             if (error != std::errc() || end != place.data() + place.size() || port == 0) {
-                throw InvalidInput("launch: the port of the rendezvous " + place + " must be a number from 1 to 65535.");
+                throw InvalidInput("launch: the port of the rendezvous " + place +
+                                   " must be a number from 1 to 65535.");
             }
             options.port = port;
             options.isServer = rank_ == 0;
@@ -259,8 +281,9 @@ private:
             if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True") options.isServer = false;
             store_ = c10::make_intrusive<c10d::TCPStore>(place.substr(6, colon - 6), options);
             if (!environment("TORCHELASTIC_RUN_ID").empty()) {
-                store_ = c10::make_intrusive<c10d::PrefixStore>(
-                    "meshard/" + environment("TORCHELASTIC_RUN_ID") + "/" + environment("TORCHELASTIC_RESTART_COUNT"), store_);
+                store_ = c10::make_intrusive<c10d::PrefixStore>("meshard/" + environment("TORCHELASTIC_RUN_ID") + "/" +
+                                                                    environment("TORCHELASTIC_RESTART_COUNT"),
+                                                                store_);
             }
         } catch (const Error&) {
             throw;
@@ -304,7 +327,8 @@ private:
                 if (is_of_agent && space != std::string::npos && has_ended(text.substr(space + 1))) text.clear();
                 if (text.starts_with(kFailed)) {
                     wait_for_others_to_read();
-                    throw CommunicationError(fmt::format("launch: rank {} has failed: {}", r, text.substr(std::strlen(kFailed))));
+                    throw CommunicationError(
+                        fmt::format("launch: rank {} has failed: {}", r, text.substr(std::strlen(kFailed))));
                 }
                 if (text.empty())
                     missing += (missing.empty() ? "" : ", ") + std::to_string(r);
@@ -315,9 +339,10 @@ private:
             }
         } while (!missing.empty() && std::chrono::steady_clock::now() < deadline);
         if (missing.empty()) return;
-        throw CommunicationError(fmt::format("launch: rank {} of {} did not connect within {} s. See that rank's own messages, and whether "
-                                             "its verb, RANK, MASTER_ADDR and MASTER_PORT are right.",
-                                             missing, size_, static_cast<int>(timeout_seconds)));
+        throw CommunicationError(
+            fmt::format("launch: rank {} of {} did not connect within {} s. See that rank's own messages, and whether "
+                        "its verb, RANK, MASTER_ADDR and MASTER_PORT are right.",
+                        missing, size_, static_cast<int>(timeout_seconds)));
     }
 
     /// Called on every rank if facts differ: writes this rank's facts, and reads the others' that arrive within some
@@ -328,13 +353,18 @@ private:
         std::vector<std::string> packed(size_);
         const auto deadline = std::chrono::steady_clock::now() + kLastWait;
         for (int r = 0; r < size_; ++r) {
-            while ((packed[r] = read(fmt::format("facts.{}", r))).empty() && std::chrono::steady_clock::now() < deadline) usleep(2000);
+            while ((packed[r] = read(fmt::format("facts.{}", r))).empty() &&
+                   std::chrono::steady_clock::now() < deadline)
+                usleep(2000);
         }
         wait_for_others_to_read();
         return RanksDisagree(packed);
     }
 
-    void write(const std::string& key, const std::string& text) { store_->set(key, std::vector<std::uint8_t>(text.begin(), text.end())); }
+    void write(const std::string& key, const std::string& text)
+    {
+        store_->set(key, std::vector<std::uint8_t>(text.begin(), text.end()));
+    }
 
     /// The text that a rank has written under `key`; empty if none.
     std::string read(const std::string& key)
@@ -352,17 +382,22 @@ private:
         if (rank_ != 0) return;
         const auto deadline = std::chrono::steady_clock::now() + kLastWait;
         for (int r = 0; r < size_; ++r) {
-            while (!store_->check({fmt::format("read.{}", r)}) && std::chrono::steady_clock::now() < deadline) usleep(2000);
+            while (!store_->check({fmt::format("read.{}", r)}) && std::chrono::steady_clock::now() < deadline)
+                usleep(2000);
         }
     }
 
-    c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int index, const std::vector<std::string>& names)
+    c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int index,
+                                              const std::vector<std::string>& names)
     {
         const auto size = static_cast<int>(names.size());
         if (shared_memory_) {
-            if (auto backend = connect_shared_memory(store, index, size, timeout_, [names](int rank) { return has_ended(names[rank]); })) return backend;
+            if (auto backend = connect_shared_memory(store, index, size, timeout_,
+                                                     [names](int rank) { return has_ended(names[rank]); }))
+                return backend;
             if (wanted_ == "shm") {
-                throw CommunicationError("launch: MESHARD_BACKEND=shm, but the ranks cannot see each other's memory; are they in different containers? "
+                throw CommunicationError("launch: MESHARD_BACKEND=shm, but the ranks cannot see each other's memory; "
+                                         "are they in different containers? "
                                          "Leave MESHARD_BACKEND unset for Gloo.");
             }
             shared_memory_ = false;
@@ -375,7 +410,8 @@ private:
     bool on_one_host() const
     {
         const auto host = hostname() + ":";
-        return std::all_of(names_.begin(), names_.end(), [&](const std::string& name) { return name.starts_with(host); });
+        return std::all_of(names_.begin(), names_.end(),
+                           [&](const std::string& name) { return name.starts_with(host); });
     }
 
     std::shared_ptr<::gloo::transport::Device> device()
@@ -410,18 +446,21 @@ public:
     int size() const override { return 1; }
     std::string backend_name() const override { return "none"; }
     void finish() override {}
-    RankGroup make_group(const std::vector<int>&, const std::string&, const std::string& axis, std::shared_ptr<CommCounter> counter) override
+    RankGroup make_group(const std::vector<int>&, const std::string&, const std::string& axis,
+                         std::shared_ptr<CommCounter> counter) override
     {
         return RankGroup(nullptr, axis, std::move(counter));
     }
 };
 
-std::unique_ptr<World> connected_world(const LaunchInfo& info, double timeout_seconds, c10::DeviceType device, Facts facts)
+std::unique_ptr<World> connected_world(const LaunchInfo& info, double timeout_seconds, c10::DeviceType device,
+                                       Facts facts)
 {
     if (info.size == 1) return std::make_unique<SingleWorld>();
     timeout_seconds = wanted_timeout().value_or(timeout_seconds);
     const auto backend = environment("MESHARD_BACKEND");
-    if (!backend.empty() && backend != "shm" && backend != "gloo" && backend != "mpi" && backend != "nccl" && backend != "auto") {
+    if (!backend.empty() && backend != "shm" && backend != "gloo" && backend != "mpi" && backend != "nccl" &&
+        backend != "auto") {
         throw InvalidInput("launch: MESHARD_BACKEND is '" + backend + "', expected auto, shm, gloo, mpi or nccl.");
     }
     facts.emplace_back("the number of ranks", std::to_string(info.size));
@@ -430,8 +469,8 @@ std::unique_ptr<World> connected_world(const LaunchInfo& info, double timeout_se
 
     const bool by_mpirun = info.source == "openmpi" || info.source == "pmi";
     const bool any = backend.empty() || backend == "auto";
-    const bool over_mpi =
-        backend == "mpi" || ((by_mpirun || info.source == "slurm") && any && (device == c10::DeviceType::CPU || !why_no_transport(device).empty()));
+    const bool over_mpi = backend == "mpi" || ((by_mpirun || info.source == "slurm") && any &&
+                                               (device == c10::DeviceType::CPU || !why_no_transport(device).empty()));
     // Ranks of mpirun meet over MPI, whatever backend carries their messages: MESHARD_BACKEND is among the facts to
     // compare.
     if (over_mpi || by_mpirun) {
@@ -440,9 +479,10 @@ std::unique_ptr<World> connected_world(const LaunchInfo& info, double timeout_se
             if (over_mpi) return world;
             world->finish();
         } else if (backend == "mpi") {
-            throw CommunicationError(fmt::format("launch: MESHARD_BACKEND=mpi, but MPI does not see the {} ranks that {} started, or this "
-                                                 "build has no MPI. Start with mpirun, or leave it to Gloo.",
-                                                 info.size, info.source));
+            throw CommunicationError(
+                fmt::format("launch: MESHARD_BACKEND=mpi, but MPI does not see the {} ranks that {} started, or this "
+                            "build has no MPI. Start with mpirun, or leave it to Gloo.",
+                            info.size, info.source));
         }
     }
     return std::make_unique<StoreWorld>(info, timeout_seconds, backend, device, facts);
@@ -454,8 +494,10 @@ void report_failure_to_ranks(const std::string& message)
 {
     try {
         const auto info = has_met ? LaunchInfo() : detect_launch();
-        const bool has_own_store = info.rendezvous.starts_with("tcp://") && environment("TORCHELASTIC_USE_AGENT_STORE") != "True";
-        if (has_own_store && (info.source == "environment" || info.source == "slurm")) StoreWorld::tell_failure(info, message);
+        const bool has_own_store =
+            info.rendezvous.starts_with("tcp://") && environment("TORCHELASTIC_USE_AGENT_STORE") != "True";
+        if (has_own_store && (info.source == "environment" || info.source == "slurm"))
+            StoreWorld::tell_failure(info, message);
     } catch (const std::exception&) {
         // No other rank can be reached.
     }

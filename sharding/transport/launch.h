@@ -42,7 +42,8 @@ public:
     ///                 environment variables MESHARD_...
     /// @throws CommunicationError naming the ranks that did not connect within the time limit
     /// @throws RanksDisagree if ranks were started differently; under mpirun all but the lowest throw FailedElsewhere
-    static std::unique_ptr<World> connect(const LaunchInfo& info, double timeout_seconds = kTimeoutSeconds, at::Device device = at::kCPU, Facts facts = {});
+    static std::unique_ptr<World> connect(const LaunchInfo& info, double timeout_seconds = kTimeoutSeconds,
+                                          at::Device device = at::kCPU, Facts facts = {});
 
     /// Orderly end: waits for all ranks, then closes the connections. Without it (after an error) the destructor closes
     /// at once, so that waiting ranks fail instead of hanging. @throws CommunicationError if a rank ended without it

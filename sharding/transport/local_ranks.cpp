@@ -59,7 +59,8 @@ public:
     /// Returns whether the program had a handler of its own. Ranks, which run the same program, will have it too.
     bool had_handler() const { return before_[0].sa_handler != SIG_DFL && before_[0].sa_handler != SIG_IGN; }
 
-    /// Called in a rank just after fork: restores the default handlers, so that a signal ends it until the program that it executes installs its own.
+    /// Called in a rank just after fork: restores the default handlers, so that a signal ends it until the program that
+    /// it executes installs its own.
     static void let_them_end()
     {
         for (const int signal : kSignals) {
@@ -99,10 +100,12 @@ struct MeetingPlace {
 
 /// @param delays_signals   block signals until the rank has its handlers: while it loads, they would end it without a
 /// message
-pid_t start_rank(int rank, int size, const std::vector<std::string>& arguments, const std::filesystem::path& folder, bool delays_signals)
+pid_t start_rank(int rank, int size, const std::vector<std::string>& arguments, const std::filesystem::path& folder,
+                 bool delays_signals)
 {
     std::vector<std::string> variables;
-    const auto replaced = {"RANK=", "WORLD_SIZE=", "LOCAL_RANK=", "LOCAL_WORLD_SIZE=", "MESHARD_LAUNCH=", "MESHARD_RENDEZVOUS="};
+    const auto replaced = {
+        "RANK=", "WORLD_SIZE=", "LOCAL_RANK=", "LOCAL_WORLD_SIZE=", "MESHARD_LAUNCH=", "MESHARD_RENDEZVOUS="};
     for (char** entry = environ; *entry; ++entry) {
         const std::string text = *entry;
         bool keep = true;
@@ -133,7 +136,8 @@ pid_t start_rank(int rank, int size, const std::vector<std::string>& arguments, 
     if (pid == 0 && delays_signals)
         for (const int signal : {SIGINT, SIGHUP}) sigaddset(&before, signal);
     sigprocmask(SIG_SETMASK, &before, nullptr);
-    if (pid < 0) throw CommunicationError(fmt::format("--nproc: cannot start rank {}: {}.", rank, std::strerror(errno)));
+    if (pid < 0)
+        throw CommunicationError(fmt::format("--nproc: cannot start rank {}: {}.", rank, std::strerror(errno)));
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGTERM);  // ranks do not outlive the launcher
         if (getppid() != parent) _exit(kExitOfDeadRank);
@@ -153,7 +157,8 @@ struct Failure {
 bool is_interrupted(int status)
 {
     if (WIFEXITED(status)) return WEXITSTATUS(status) == kExitOfInterruption;
-    return num_signals > 0 && std::find(std::begin(kSignals), std::end(kSignals), WTERMSIG(status)) != std::end(kSignals);
+    return num_signals > 0 &&
+           std::find(std::begin(kSignals), std::end(kSignals), WTERMSIG(status)) != std::end(kSignals);
 }
 
 /// Selects the failure to show: a rank that was killed, else the first one that reports a failure of its own, else the
@@ -162,7 +167,8 @@ Failure explain(const std::vector<int>& order, const std::vector<int>& status, c
 {
     // If all ranks end with the same code and none reports a failure, that code is their result, and they have printed
     // the message.
-    const bool is_result_of_all = std::all_of(status.begin(), status.end(), [&](int other) { return other == status.front(); });
+    const bool is_result_of_all =
+        std::all_of(status.begin(), status.end(), [&](int other) { return other == status.front(); });
     Failure best;
     int best_class = 4;
     for (const int rank : order) {
@@ -180,8 +186,8 @@ Failure explain(const std::vector<int>& order, const std::vector<int>& status, c
             kind = 2;
         } else if (WIFSIGNALED(status[rank])) {
             const int signal = WTERMSIG(status[rank]);
-            failure.message = fmt::format("meshard: rank {} was killed by signal {} ({}{}). All ranks have stopped.", rank, signal, strsignal(signal),
-                                          signal == SIGKILL ? "; out of memory?" : "");
+            failure.message = fmt::format("meshard: rank {} was killed by signal {} ({}{}). All ranks have stopped.",
+                                          rank, signal, strsignal(signal), signal == SIGKILL ? "; out of memory?" : "");
             kind = 0;
         } else if (failure.message.empty() && !is_result_of_all) {
             failure.message = fmt::format("meshard: rank {} ended with exit code {}.", rank, failure.exit_code);
@@ -202,7 +208,8 @@ int run_local_ranks(int size, const std::vector<std::string>& arguments, double 
     const MeetingPlace place;
 
     std::vector<pid_t> pids(size, -1);
-    for (int rank = 0; rank < size; ++rank) pids[rank] = start_rank(rank, size, arguments, place.folder, signals.had_handler());
+    for (int rank = 0; rank < size; ++rank)
+        pids[rank] = start_rank(rank, size, arguments, place.folder, signals.had_handler());
 
     std::vector<int> status(size, 0), order;  // order: ranks in the order in which they ended by themselves
     int running = size;

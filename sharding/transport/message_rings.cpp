@@ -41,7 +41,10 @@ std::int64_t MessageRings::bytes(int size)
     return counter_bytes(size) + size * kRingBytes;
 }
 
-MessageRings::MessageRings(void* memory, int rank, int size) : memory_(memory), rank_(rank), size_(size), read_position_(size, 0) {}
+MessageRings::MessageRings(void* memory, int rank, int size)
+    : memory_(memory), rank_(rank), size_(size), read_position_(size, 0)
+{
+}
 
 MessageRings::~MessageRings()
 {
@@ -67,13 +70,19 @@ void MessageRings::advance(int peer, std::int64_t n)
 
 Outgoing::Outgoing(MessageHeader header, const std::vector<std::int64_t>& sizes, const char* data, std::int64_t bytes)
     : Outgoing(
-          header, sizes, [data](std::int64_t begin, std::int64_t count, char* to) { std::memcpy(to, data + begin, static_cast<std::size_t>(count)); }, bytes)
+          header, sizes,
+          [data](std::int64_t begin, std::int64_t count, char* to) {
+              std::memcpy(to, data + begin, static_cast<std::size_t>(count));
+          },
+          bytes)
 {
 }
 
-Outgoing::Outgoing(MessageHeader header, const std::vector<std::int64_t>& sizes, Source read, std::int64_t bytes) : read_(std::move(read)), bytes_(bytes)
+Outgoing::Outgoing(MessageHeader header, const std::vector<std::int64_t>& sizes, Source read, std::int64_t bytes)
+    : read_(std::move(read)), bytes_(bytes)
 {
-    head_.resize(static_cast<std::size_t>(aligned(static_cast<std::int64_t>(sizeof header + sizes.size() * sizeof(std::int64_t)))));
+    head_.resize(static_cast<std::size_t>(
+        aligned(static_cast<std::int64_t>(sizeof header + sizes.size() * sizeof(std::int64_t)))));
     std::memcpy(head_.data(), &header, sizeof header);
     if (!sizes.empty()) std::memcpy(head_.data() + sizeof header, sizes.data(), sizes.size() * sizeof(std::int64_t));
 }
@@ -102,16 +111,20 @@ bool Outgoing::put(MessageRings& rings)
 bool Incoming::read_header(MessageRings& rings, int peer, MessageHeader expected, std::int64_t num_sizes)
 {
     if (known_) return true;
-    const auto n = aligned(static_cast<std::int64_t>(sizeof(MessageHeader)) + num_sizes * static_cast<std::int64_t>(sizeof(std::int64_t)));
+    const auto n = aligned(static_cast<std::int64_t>(sizeof(MessageHeader)) +
+                           num_sizes * static_cast<std::int64_t>(sizeof(std::int64_t)));
     if (rings.available(peer) < MessageRings::kLine) return false;
     std::vector<char> bytes(static_cast<std::size_t>(n));
-    const auto copy = [&](const char* data, std::int64_t at, std::int64_t count) { std::memcpy(bytes.data() + at, data, static_cast<std::size_t>(count)); };
+    const auto copy = [&](const char* data, std::int64_t at, std::int64_t count) {
+        std::memcpy(bytes.data() + at, data, static_cast<std::size_t>(count));
+    };
     MessageHeader header{};
     rings.peek(peer, MessageRings::kLine, copy);
     std::memcpy(&header, bytes.data(), sizeof header);
     if (header.kind != expected.kind || (expected.bytes >= 0 && header.bytes != expected.bytes)) {
-        throw std::runtime_error(fmt::format("the ranks call different collectives: here {} of {} bytes, on rank {} {} of {}", name_of(expected.kind),
-                                             expected.bytes, peer, name_of(header.kind), header.bytes));
+        throw std::runtime_error(
+            fmt::format("the ranks call different collectives: here {} of {} bytes, on rank {} {} of {}",
+                        name_of(expected.kind), expected.bytes, peer, name_of(header.kind), header.bytes));
     }
     if (rings.available(peer) < n) return false;
     rings.peek(peer, n, copy);
@@ -127,8 +140,9 @@ bool Incoming::take(MessageRings& rings, int peer, std::int64_t n, char* into)
     const auto count = std::min(rings.available(peer), aligned(n) - position_);
     const auto useful = std::min(count, n - position_);
     if (useful > 0) {
-        rings.peek(peer, useful,
-                   [&](const char* data, std::int64_t at, std::int64_t k) { std::memcpy(into + position_ + at, data, static_cast<std::size_t>(k)); });
+        rings.peek(peer, useful, [&](const char* data, std::int64_t at, std::int64_t k) {
+            std::memcpy(into + position_ + at, data, static_cast<std::size_t>(k));
+        });
     }
     position_ += count;
     rings.advance(peer, count);

@@ -41,7 +41,10 @@ public:
     }
 
     /// Bytes that `peer` has written and this rank has not read yet.
-    std::int64_t available(int peer) const { return std::max<std::int64_t>(0, written(peer).load(std::memory_order_acquire) - read_position_[peer]); }
+    std::int64_t available(int peer) const
+    {
+        return std::max<std::int64_t>(0, written(peer).load(std::memory_order_acquire) - read_position_[peer]);
+    }
 
     /// Calls f(data, at, count) on one or two pieces that make up the next n bytes of `peer`, which must be available.
     /// Does not mark them as read (`advance`).
@@ -73,7 +76,10 @@ private:
     static std::int64_t counter_bytes(std::int64_t size);
     std::atomic<std::int64_t>& counter(std::int64_t i) const { return static_cast<Counter*>(memory_)[i].value; }
     std::atomic<std::int64_t>& written(int rank) const { return counter(rank); }
-    std::atomic<std::int64_t>& consumed(int writer, int reader) const { return counter(2 * size_ + writer * size_ + reader); }
+    std::atomic<std::int64_t>& consumed(int writer, int reader) const
+    {
+        return counter(2 * size_ + writer * size_ + reader);
+    }
 
     template <class F>
     void in_pieces(int writer, std::int64_t position, std::int64_t n, F&& f) const

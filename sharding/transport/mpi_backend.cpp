@@ -39,7 +39,8 @@ MPI_Datatype mpi_type(at::ScalarType type)
     case at::kBool:
         return MPI_UINT8_T;
     default:
-        throw std::runtime_error(std::string("MPI cannot reduce values of type ") + at::toString(type) + "; convert to float");
+        throw std::runtime_error(std::string("MPI cannot reduce values of type ") + at::toString(type) +
+                                 "; convert to float");
     }
 }
 
@@ -55,8 +56,10 @@ class MpiBackend : public c10d::Backend, public RowExchange {
 public:
     /// @param neighbors   the ranks of this group that can write to each other's memory
     /// @param progress    null if MPI allows one thread only
-    MpiBackend(MPI_Comm communicator, int rank, int size, std::chrono::milliseconds limit, Neighborhood neighbors, std::shared_ptr<MpiProgress> progress)
-        : Backend(rank, size), communicator_(communicator), limit_(limit), neighbors_(std::move(neighbors)), progress_(std::move(progress))
+    MpiBackend(MPI_Comm communicator, int rank, int size, std::chrono::milliseconds limit, Neighborhood neighbors,
+               std::shared_ptr<MpiProgress> progress)
+        : Backend(rank, size), communicator_(communicator), limit_(limit), neighbors_(std::move(neighbors)),
+          progress_(std::move(progress))
     {
     }
 
@@ -77,8 +80,10 @@ public:
         auto& tensor = tensors[0];
         auto work = make_work(tensor);
         for_each_chunk(tensor.numel(), kLargest, [&](std::int64_t offset, int count) {
-            auto* data = static_cast<char*>(tensor.data_ptr()) + offset * static_cast<std::int64_t>(tensor.element_size());
-            check_mpi(MPI_Iallreduce(MPI_IN_PLACE, data, count, mpi_type(tensor.scalar_type()), mpi_op(options.reduceOp), communicator_, work->add()),
+            auto* data =
+                static_cast<char*>(tensor.data_ptr()) + offset * static_cast<std::int64_t>(tensor.element_size());
+            check_mpi(MPI_Iallreduce(MPI_IN_PLACE, data, count, mpi_type(tensor.scalar_type()),
+                                     mpi_op(options.reduceOp), communicator_, work->add()),
                       "all-reduce");
         });
         return work;
@@ -90,16 +95,16 @@ public:
         const auto bytes = tensor.numel() * static_cast<std::int64_t>(tensor.element_size());
         auto work = make_work(tensor);
         for_each_chunk(bytes, kLargest, [&](std::int64_t offset, int count) {
-            check_mpi(
-                MPI_Ibcast(static_cast<char*>(tensor.data_ptr()) + offset, count, MPI_BYTE, static_cast<int>(options.rootRank), communicator_, work->add()),
-                "broadcast");
+            check_mpi(MPI_Ibcast(static_cast<char*>(tensor.data_ptr()) + offset, count, MPI_BYTE,
+                                 static_cast<int>(options.rootRank), communicator_, work->add()),
+                      "broadcast");
         });
         return work;
     }
 
     /// Sends messages only between ranks that have data for each other.
-    c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_rows, std::vector<std::int64_t>& in_rows,
-                                           const c10d::AllToAllOptions&) override
+    c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_rows,
+                                           std::vector<std::int64_t>& in_rows, const c10d::AllToAllOptions&) override
     {
         auto work = make_work(out);
         work->kept.push_back(in);
@@ -111,15 +116,19 @@ public:
         for_each_other([&](int r) { post_receive(*work, out, receive[r], receive[r + 1], r, kLargest, tag); });
         for_each_other([&](int r) {
             for_each_chunk(send[r + 1] - send[r], kLargest, [&](std::int64_t offset, int count) {
-                check_mpi(MPI_Isend(bytes_of(in) + send[r] + offset, count, MPI_BYTE, r, tag, communicator_, work->add()), "send");
+                check_mpi(
+                    MPI_Isend(bytes_of(in) + send[r] + offset, count, MPI_BYTE, r, tag, communicator_, work->add()),
+                    "send");
             });
         });
         const auto me = getRank();
-        std::memcpy(bytes_of(out) + receive[me], bytes_of(in) + send[me], static_cast<std::size_t>(send[me + 1] - send[me]));
+        std::memcpy(bytes_of(out) + receive[me], bytes_of(in) + send[me],
+                    static_cast<std::size_t>(send[me + 1] - send[me]));
         return carried_on(std::move(work), send.back() + receive.back());
     }
 
-    c10::intrusive_ptr<Work> exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes, const at::Tensor& received,
+    c10::intrusive_ptr<Work> exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes,
+                                           const at::Tensor& received,
                                            const std::vector<std::int64_t>& receive_bytes) override
     {
         const auto send = offsets_of(send_bytes, 1), receive = offsets_of(receive_bytes, 1);
@@ -132,7 +141,8 @@ public:
         for_each_other([&](int r) {
             const bool is_direct = neighbors_.write_here[r] && receive_bytes[r] >= PeerMemory::kWorthwhileBytes;
             if (is_direct) work->send_target(r, offset < 0 ? -1 : offset + receive[r], receive_bytes[r]);
-            if (!is_direct || offset < 0) post_receive(*work, received, receive[r], receive[r + 1], r, MpiRows::kChunk, tag);
+            if (!is_direct || offset < 0)
+                post_receive(*work, received, receive[r], receive[r + 1], r, MpiRows::kChunk, tag);
         });
         for_each_other([&](int r) {
             if (neighbors_.views[r] && send_bytes[r] >= PeerMemory::kWorthwhileBytes)
@@ -144,7 +154,10 @@ public:
         return carried_on(std::move(work), send.back() + receive.back());
     }
 
-    at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options) override { return empty_for_peers(neighbors_.memory, sizes, options); }
+    at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options) override
+    {
+        return empty_for_peers(neighbors_.memory, sizes, options);
+    }
 
     c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions&) override
     {
@@ -161,7 +174,8 @@ private:
     template <class F>
     static void for_each_chunk(std::int64_t n, std::int64_t largest, F&& f)
     {
-        for (std::int64_t offset = 0; offset < n; offset += largest) f(offset, static_cast<int>(std::min(n - offset, largest)));
+        for (std::int64_t offset = 0; offset < n; offset += largest)
+            f(offset, static_cast<int>(std::min(n - offset, largest)));
     }
 
     template <class F>
@@ -183,9 +197,12 @@ private:
     /// are guaranteed to keep their order. All ranks start exchanges in the same order.
     int next_tag() { return 1 + 2 * static_cast<int>(num_exchanges_++ % kNumTags); }
 
-    static void post_receive(MpiRequests& work, const at::Tensor& out, std::int64_t begin, std::int64_t end, int rank, std::int64_t largest, int tag)
+    static void post_receive(MpiRequests& work, const at::Tensor& out, std::int64_t begin, std::int64_t end, int rank,
+                             std::int64_t largest, int tag)
     {
-        for_each_chunk(end - begin, largest, [&](std::int64_t offset, int count) { work.receive(bytes_of(out) + begin + offset, count, rank, tag); });
+        for_each_chunk(end - begin, largest, [&](std::int64_t offset, int count) {
+            work.receive(bytes_of(out) + begin + offset, count, rank, tag);
+        });
     }
 
     c10::intrusive_ptr<MpiRequests> make_work(const at::Tensor& tensor) const
@@ -212,7 +229,8 @@ private:
 
 class MpiWorld : public World {
 public:
-    MpiWorld(double timeout_seconds, c10::DeviceType device) : device_(device), limit_(static_cast<std::int64_t>(timeout_seconds * 1000))
+    MpiWorld(double timeout_seconds, c10::DeviceType device)
+        : device_(device), limit_(static_cast<std::int64_t>(timeout_seconds * 1000))
     {
         MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
         MPI_Comm_size(MPI_COMM_WORLD, &size_);
@@ -228,7 +246,8 @@ public:
     int size() const override { return size_; }
     std::string backend_name() const override { return "mpi"; }
 
-    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis, std::shared_ptr<CommCounter> counter) override
+    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
+                         std::shared_ptr<CommCounter> counter) override
     {
         (void)name;
         if (ranks.size() == 1) return RankGroup(nullptr, axis, std::move(counter));
@@ -242,8 +261,8 @@ public:
         MPI_Group_free(&members);
         MPI_Group_free(&everyone);
         MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
-        c10::intrusive_ptr<c10d::Backend> backend =
-            c10::make_intrusive<MpiBackend>(communicator, index, static_cast<int>(ranks.size()), limit_, neighbors_.of(ranks), progress_);
+        c10::intrusive_ptr<c10d::Backend> backend = c10::make_intrusive<MpiBackend>(
+            communicator, index, static_cast<int>(ranks.size()), limit_, neighbors_.of(ranks), progress_);
         if (device_ != c10::DeviceType::CPU) backend = by_way_of_host(std::move(backend));
         return RankGroup(std::move(backend), axis, std::move(counter));
     }
@@ -269,7 +288,10 @@ private:
 /// never call it.
 class TimeLimit {
 public:
-    explicit TimeLimit(double seconds) : before_(std::signal(SIGALRM, end)) { alarm(static_cast<unsigned>(std::clamp(seconds, 1.0, 1e9))); }
+    explicit TimeLimit(double seconds) : before_(std::signal(SIGALRM, end))
+    {
+        alarm(static_cast<unsigned>(std::clamp(seconds, 1.0, 1e9)));
+    }
     ~TimeLimit()
     {
         alarm(0);
@@ -282,7 +304,8 @@ private:
     static void end(int)
     {
         constexpr std::string_view kText =
-            "meshard: other ranks of this run did not come to MPI within MESHARD_TIMEOUT_SECONDS (300 unless set). See their own "
+            "meshard: other ranks of this run did not come to MPI within MESHARD_TIMEOUT_SECONDS (300 unless set). See "
+            "their own "
             "messages. Were they started with a verb that runs on one rank, or with MESHARD_LAUNCH=single?\n";
         [[maybe_unused]] const auto written = write(STDERR_FILENO, kText.data(), kText.size());
         _exit(kExitOfMissingRank);
@@ -294,7 +317,8 @@ private:
 
 }  // namespace
 
-std::unique_ptr<World> connect_mpi(const LaunchInfo& info, double timeout_seconds, c10::DeviceType device, const Facts& facts)
+std::unique_ptr<World> connect_mpi(const LaunchInfo& info, double timeout_seconds, c10::DeviceType device,
+                                   const Facts& facts)
 {
     const TimeLimit limit(timeout_seconds);
     int initialized = 0, level = 0, size = 0;

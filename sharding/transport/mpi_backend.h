@@ -15,6 +15,7 @@ namespace meshard {
 /// @param facts    what must be equal on all ranks; compared first
 /// @throws RanksDisagree on the lowest rank, FailedElsewhere on the others
 /// @return null if MPI did not start these ranks, or this build has no MPI
-std::unique_ptr<World> connect_mpi(const LaunchInfo& info, double timeout_seconds, c10::DeviceType device, const Facts& facts);
+std::unique_ptr<World> connect_mpi(const LaunchInfo& info, double timeout_seconds, c10::DeviceType device,
+                                   const Facts& facts);
 
 }  // namespace meshard

@@ -108,7 +108,8 @@ bool MpiWork::wait(std::chrono::milliseconds timeout)
             if (isCompleted()) return true;  // the rank may have sent everything before it left
             throw std::runtime_error(who);
         }
-        if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error(fmt::format("no answer within {} s", limit.count() / 1000));
+        if (std::chrono::steady_clock::now() > deadline)
+            throw std::runtime_error(fmt::format("no answer within {} s", limit.count() / 1000));
     }
     return true;
 }
@@ -153,7 +154,9 @@ void MpiRows::send(int rank, std::int64_t begin, std::int64_t end)
 void MpiRows::write(int rank, const PeerView& view, std::int64_t begin, std::int64_t end)
 {
     auto& written = written_.emplace_back(Written{rank, view, begin, end});
-    check_mpi(MPI_Irecv(&written.target, sizeof written.target, MPI_BYTE, rank, tag_ + 1, communicator_, &written.request), "receive");
+    check_mpi(
+        MPI_Irecv(&written.target, sizeof written.target, MPI_BYTE, rank, tag_ + 1, communicator_, &written.request),
+        "receive");
 }
 
 void MpiRows::send_target(int rank, std::int64_t offset, std::int64_t bytes)
@@ -179,8 +182,8 @@ bool MpiRows::advance(Written& written)
     auto& offset = written.target.offset;
     // Writing more would overwrite what follows the target.
     if (!had_target && written.target.bytes != written.end - written.begin) {
-        throw std::runtime_error(
-            fmt::format("all_to_all: {} bytes are sent to rank {}, which expects {}", written.end - written.begin, written.rank, written.target.bytes));
+        throw std::runtime_error(fmt::format("all_to_all: {} bytes are sent to rank {}, which expects {}",
+                                             written.end - written.begin, written.rank, written.target.bytes));
     }
     if (!had_target && offset < 0) {
         send(written.rank, written.begin, written.end);
@@ -209,7 +212,8 @@ bool MpiRows::advance(Slot& slot)
             sent_.read(begin, count, slot.bytes.data());
             bytes = slot.bytes.data();
         }
-        check_mpi(MPI_Isend(bytes, static_cast<int>(count), MPI_BYTE, rank, tag_, communicator_, &slot.request), "send");
+        check_mpi(MPI_Isend(bytes, static_cast<int>(count), MPI_BYTE, rank, tag_, communicator_, &slot.request),
+                  "send");
     }
     return slot.request == MPI_REQUEST_NULL && chunks_.empty();
 }

@@ -18,11 +18,13 @@ std::string identity_of_gpu(const at::Device& device)
 {
     const char* const host = std::getenv("NCCL_HOSTID");
     std::string text = host ? host + std::string(" ") : "";
-    for (const unsigned char byte : at::cuda::getDeviceProperties(device.index())->uuid.bytes) text += fmt::format("{:02x}", byte);
+    for (const unsigned char byte : at::cuda::getDeviceProperties(device.index())->uuid.bytes)
+        text += fmt::format("{:02x}", byte);
     return text;
 }
 
-c10::intrusive_ptr<c10d::Backend> connect_nccl(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds limit)
+c10::intrusive_ptr<c10d::Backend> connect_nccl(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                               std::chrono::milliseconds limit)
 {
     setenv(kErrorHandling, std::to_string(c10d::CleanUpOnly).c_str(), /*overwrite=*/0);
     auto options = c10d::ProcessGroupNCCL::Options::create();
@@ -38,7 +40,8 @@ DeviceTransport nccl_transport()
             .why_not = [] { return std::string(at::cuda::is_available() ? "" : "no GPU is seen by this process"); },
             .identity = identity_of_gpu,
             .connect = connect_nccl,
-            .is_recording = [] { return at::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None; }};
+            .is_recording =
+                [] { return at::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None; }};
 }
 
 }  // namespace meshard

@@ -20,7 +20,8 @@ constexpr std::int64_t kPage = 4096;
 
 char* map_whole(int file, std::int64_t size)
 {
-    auto* memory = mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    auto* memory =
+        mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
     return memory == MAP_FAILED ? nullptr : static_cast<char*>(memory);
 }
 
@@ -31,7 +32,8 @@ std::int64_t& token_at(char* begin)
 
 }  // namespace
 
-PeerMemory::PeerMemory(int file, char* begin, std::int64_t size) : file_(file), begin_(begin), size_(size), free_{{kPage, size - kPage}}
+PeerMemory::PeerMemory(int file, char* begin, std::int64_t size)
+    : file_(file), begin_(begin), size_(size), free_{{kPage, size - kPage}}
 {
     std::random_device random;
     token_at(begin_) = static_cast<std::int64_t>(random()) << 31 ^ random();
@@ -49,7 +51,8 @@ std::shared_ptr<PeerMemory> PeerMemory::create()
 {
     const auto size = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / kPage * kPage;
     rlimit limit{};
-    if (size <= kPage || getrlimit(RLIMIT_FSIZE, &limit) != 0 || (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < static_cast<rlim_t>(size)))
+    if (size <= kPage || getrlimit(RLIMIT_FSIZE, &limit) != 0 ||
+        (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < static_cast<rlim_t>(size)))
         return nullptr;
     const int file = memfd_create("meshard", MFD_CLOEXEC);
     if (file < 0) return nullptr;
@@ -89,7 +92,9 @@ at::Tensor PeerMemory::empty(at::IntArrayRef sizes, const at::TensorOptions& opt
         if (bytes == 0 || room < bytes) continue;
         free_.erase(range);
         if (room > bytes) free_.emplace(offset + bytes, room - bytes);
-        return at::from_blob(begin_ + offset, sizes, [self = shared_from_this(), offset = offset, bytes](void*) { self->give_back(offset, bytes); }, options);
+        return at::from_blob(
+            begin_ + offset, sizes,
+            [self = shared_from_this(), offset = offset, bytes](void*) { self->give_back(offset, bytes); }, options);
     }
     return {};
 }
@@ -118,7 +123,8 @@ std::int64_t PeerMemory::offset_of(const at::Tensor& tensor) const
     return data >= begin_ && data < begin_ + size_ ? data - begin_ : -1;
 }
 
-at::Tensor empty_for_peers(const std::shared_ptr<PeerMemory>& memory, at::IntArrayRef sizes, const at::TensorOptions& options)
+at::Tensor empty_for_peers(const std::shared_ptr<PeerMemory>& memory, at::IntArrayRef sizes,
+                           const at::TensorOptions& options)
 {
     const auto bytes = c10::multiply_integers(sizes) * static_cast<std::int64_t>(options.dtype().itemsize());
     if (memory && options.device().is_cpu() && bytes >= PeerMemory::kWorthwhileBytes) {
@@ -134,7 +140,9 @@ std::unique_ptr<PeerView> PeerView::open(const PeerMemory::Address& address)
     const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (file < 0) return nullptr;
     struct stat status{};
-    char* begin = fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > kPage ? map_whole(file, status.st_size) : nullptr;
+    char* begin = fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > kPage
+                      ? map_whole(file, status.st_size)
+                      : nullptr;
     close(file);
     if (!begin) return nullptr;
     auto view = std::unique_ptr<PeerView>(new PeerView(begin, status.st_size));

@@ -54,7 +54,8 @@ private:
 
 /// A receive buffer: in `memory` (may be null) if it is large enough for direct writes and there is room, otherwise
 /// from at::empty.
-at::Tensor empty_for_peers(const std::shared_ptr<PeerMemory>& memory, at::IntArrayRef sizes, const at::TensorOptions& options);
+at::Tensor empty_for_peers(const std::shared_ptr<PeerMemory>& memory, at::IntArrayRef sizes,
+                           const at::TensorOptions& options);
 
 /// The PeerMemory of another process, mapped into this one.
 class PeerView {

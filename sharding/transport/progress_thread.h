@@ -8,7 +8,8 @@
 
 namespace meshard {
 
-/// A thread that advances messages while the program computes, for transports that move bytes only when they are called.
+/// A thread that advances messages while the program computes, for transports that move bytes only when they are
+/// called.
 class ProgressThread {
 public:
     /// `step` does what is possible without waiting and returns whether anything is left to do. After a `step` that

@@ -62,7 +62,8 @@ Combine combine_of(at::ScalarType type)
     case at::kBool:
         return combine<std::uint8_t>;
     default:
-        throw std::runtime_error(std::string("shared memory: cannot reduce values of type ") + at::toString(type) + "; convert to float");
+        throw std::runtime_error(std::string("shared memory: cannot reduce values of type ") + at::toString(type) +
+                                 "; convert to float");
     }
 }
 
@@ -88,7 +89,8 @@ struct Staged {
 class AllReduce : public RingCollective {
 public:
     AllReduce(const MessageRings& rings, const at::Tensor& tensor, c10d::ReduceOp::RedOpType op)
-        : staged_(tensor), op_(op), combine_(combine_of(tensor.scalar_type())), incoming_(rings.size()), sums_(rings.size())
+        : staged_(tensor), op_(op), combine_(combine_of(tensor.scalar_type())), incoming_(rings.size()),
+          sums_(rings.size())
     {
         const auto size = rings.size();
         const auto bytes = staged_.bytes();
@@ -123,7 +125,8 @@ public:
         for (int r = 0; r < rings.size(); ++r) {
             if (r == rings.rank()) continue;
             const auto n = starts_[r + 1] - starts_[r];
-            all &= sums_[r].read_header(rings, r, {Kind::AllReduce, n}, 0) && sums_[r].take(rings, r, n, staged_.data() + starts_[r]);
+            all &= sums_[r].read_header(rings, r, {Kind::AllReduce, n}, 0) &&
+                   sums_[r].take(rings, r, n, staged_.data() + starts_[r]);
         }
         return all;
     }
@@ -189,7 +192,8 @@ private:
 
 class Broadcast : public RingCollective {
 public:
-    Broadcast(const MessageRings& rings, const at::Tensor& tensor, int root) : staged_(tensor), root_(root), is_root_(root == rings.rank())
+    Broadcast(const MessageRings& rings, const at::Tensor& tensor, int root)
+        : staged_(tensor), root_(root), is_root_(root == rings.rank())
     {
         if (is_root_) message_ = Outgoing({Kind::Broadcast, staged_.bytes()}, {}, staged_.data(), staged_.bytes());
     }
@@ -199,7 +203,8 @@ public:
     bool read(MessageRings& rings) override
     {
         const auto n = staged_.bytes();
-        return is_root_ || (incoming_.read_header(rings, root_, {Kind::Broadcast, n}, 0) && incoming_.take(rings, root_, n, staged_.data()));
+        return is_root_ || (incoming_.read_header(rings, root_, {Kind::Broadcast, n}, 0) &&
+                            incoming_.take(rings, root_, n, staged_.data()));
     }
 
     void finish() override
@@ -218,13 +223,17 @@ private:
 class AllToAll : public RingCollective {
 public:
     /// `read(begin, count, to)` copies bytes of the sent stream to `to`; called during the lifetime of this object.
-    AllToAll(const MessageRings& rings, const at::Tensor& out, std::vector<std::int64_t> receive_bytes, std::vector<std::int64_t> send_bytes,
-             Outgoing::Source read)
-        : out_(out), receive_(std::move(receive_bytes)), incoming_(receive_.size()), taken_(receive_.size(), 0), finished_(receive_.size(), false)
+    AllToAll(const MessageRings& rings, const at::Tensor& out, std::vector<std::int64_t> receive_bytes,
+             std::vector<std::int64_t> send_bytes, Outgoing::Source read)
+        : out_(out), receive_(std::move(receive_bytes)), incoming_(receive_.size()), taken_(receive_.size(), 0),
+          finished_(receive_.size(), false)
     {
         const auto me = rings.rank();
-        const auto before = [me](const std::vector<std::int64_t>& bytes) { return std::accumulate(bytes.begin(), bytes.begin() + me, std::int64_t{0}); };
-        if (send_bytes[me] != receive_[me]) throw std::runtime_error("all_to_all: a rank sends itself another number of rows than it receives");
+        const auto before = [me](const std::vector<std::int64_t>& bytes) {
+            return std::accumulate(bytes.begin(), bytes.begin() + me, std::int64_t{0});
+        };
+        if (send_bytes[me] != receive_[me])
+            throw std::runtime_error("all_to_all: a rank sends itself another number of rows than it receives");
         read(before(send_bytes), receive_[me], out_.data() + before(receive_));
         const auto all = std::accumulate(send_bytes.begin(), send_bytes.end(), std::int64_t{0});
         message_ = Outgoing({Kind::AllToAll, all}, send_bytes, std::move(read), all);
@@ -248,7 +257,8 @@ public:
             const auto before = std::accumulate(incoming.sizes.begin(), incoming.sizes.begin() + me, std::int64_t{0});
             const auto total = std::accumulate(incoming.sizes.begin(), incoming.sizes.end(), std::int64_t{0});
             if (incoming.sizes[me] != receive_[r]) {
-                throw std::runtime_error(fmt::format("all_to_all: rank {} sends {} bytes, expected {}", r, incoming.sizes[me], receive_[r]));
+                throw std::runtime_error(
+                    fmt::format("all_to_all: rank {} sends {} bytes, expected {}", r, incoming.sizes[me], receive_[r]));
             }
             if (is_new) rings.advance(r, before);  // skips what the peer sends to other ranks
             const auto n = std::min(rings.available(r), receive_[r] - taken_[r]);
@@ -281,7 +291,9 @@ private:
 
 class Barrier : public RingCollective {
 public:
-    explicit Barrier(const MessageRings& rings) : message_({Kind::Barrier, 0}, {}, nullptr, 0), incoming_(rings.size()) {}
+    explicit Barrier(const MessageRings& rings) : message_({Kind::Barrier, 0}, {}, nullptr, 0), incoming_(rings.size())
+    {
+    }
     bool write(MessageRings& rings) override { return message_.put(rings); }
     bool read(MessageRings& rings) override
     {
@@ -299,7 +311,8 @@ private:
 
 }  // namespace
 
-std::unique_ptr<RingCollective> ring_all_reduce(const MessageRings& rings, const at::Tensor& tensor, c10d::ReduceOp::RedOpType op)
+std::unique_ptr<RingCollective> ring_all_reduce(const MessageRings& rings, const at::Tensor& tensor,
+                                                c10d::ReduceOp::RedOpType op)
 {
     return std::make_unique<AllReduce>(rings, tensor, op);
 }
@@ -309,7 +322,8 @@ std::unique_ptr<RingCollective> ring_broadcast(const MessageRings& rings, const 
     return std::make_unique<Broadcast>(rings, tensor, root);
 }
 
-std::unique_ptr<RingCollective> ring_all_to_all(const MessageRings& rings, const at::Tensor& out, std::vector<std::int64_t> receive_bytes,
+std::unique_ptr<RingCollective> ring_all_to_all(const MessageRings& rings, const at::Tensor& out,
+                                                std::vector<std::int64_t> receive_bytes,
                                                 std::vector<std::int64_t> send_bytes, Outgoing::Source read)
 {
     return std::make_unique<AllToAll>(rings, out, std::move(receive_bytes), std::move(send_bytes), std::move(read));

@@ -30,13 +30,15 @@ public:
 };
 
 /// In place. Sums are added in rank order, so that all ranks get the same bits.
-std::unique_ptr<RingCollective> ring_all_reduce(const MessageRings& rings, const at::Tensor& tensor, c10d::ReduceOp::RedOpType op);
+std::unique_ptr<RingCollective> ring_all_reduce(const MessageRings& rings, const at::Tensor& tensor,
+                                                c10d::ReduceOp::RedOpType op);
 
 std::unique_ptr<RingCollective> ring_broadcast(const MessageRings& rings, const at::Tensor& tensor, int root);
 
 /// @param read   `read(begin, count, to)` copies bytes of the sent stream to `to`; called during the lifetime of the
 /// result
-std::unique_ptr<RingCollective> ring_all_to_all(const MessageRings& rings, const at::Tensor& out, std::vector<std::int64_t> receive_bytes,
+std::unique_ptr<RingCollective> ring_all_to_all(const MessageRings& rings, const at::Tensor& out,
+                                                std::vector<std::int64_t> receive_bytes,
                                                 std::vector<std::int64_t> send_bytes, Outgoing::Source read);
 
 std::unique_ptr<RingCollective> ring_barrier(const MessageRings& rings);

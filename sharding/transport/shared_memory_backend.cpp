@@ -44,7 +44,10 @@ class SharedMemoryBackend;
 /// A collective that has been started. Each call of `progress` does what is possible without waiting.
 class SharedMemoryWork : public Work {
 public:
-    SharedMemoryWork(SharedMemoryBackend* backend, std::unique_ptr<RingCollective> collective) : backend_(backend), collective_(std::move(collective)) {}
+    SharedMemoryWork(SharedMemoryBackend* backend, std::unique_ptr<RingCollective> collective)
+        : backend_(backend), collective_(std::move(collective))
+    {
+    }
 
     bool isCompleted() override;
     bool wait(std::chrono::milliseconds timeout) override;
@@ -93,8 +96,10 @@ struct Waiting {
 
 class SharedMemoryBackend : public c10d::Backend, public RowExchange {
 public:
-    SharedMemoryBackend(void* memory, int rank, int size, PeerRanks peers, std::chrono::milliseconds limit, std::function<bool(int)> has_ended)
-        : Backend(rank, size), rings_(memory, rank, size), peers_(std::move(peers)), limit_(limit), has_ended_(std::move(has_ended))
+    SharedMemoryBackend(void* memory, int rank, int size, PeerRanks peers, std::chrono::milliseconds limit,
+                        std::function<bool(int)> has_ended)
+        : Backend(rank, size), rings_(memory, rank, size), peers_(std::move(peers)), limit_(limit),
+          has_ended_(std::move(has_ended))
     {
         const std::lock_guard lock(registry().mutex);
         registry().backends.push_back(this);
@@ -109,15 +114,22 @@ public:
     const std::string getBackendName() const override { return "shm"; }
     void abort() override { rings_.leave(); }
 
-    c10::intrusive_ptr<Work> allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override;
-    c10::intrusive_ptr<Work> broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override;
-    c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_rows, std::vector<std::int64_t>& in_rows,
+    c10::intrusive_ptr<Work> allreduce(std::vector<at::Tensor>& tensors,
+                                       const c10d::AllreduceOptions& options) override;
+    c10::intrusive_ptr<Work> broadcast(std::vector<at::Tensor>& tensors,
+                                       const c10d::BroadcastOptions& options) override;
+    c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_rows,
+                                           std::vector<std::int64_t>& in_rows,
                                            const c10d::AllToAllOptions& options) override;
     c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& options) override;
-    c10::intrusive_ptr<Work> exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes, const at::Tensor& received,
+    c10::intrusive_ptr<Work> exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes,
+                                           const at::Tensor& received,
                                            const std::vector<std::int64_t>& receive_bytes) override;
 
-    at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options) override { return empty_for_peers(peers_.memory, sizes, options); }
+    at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options) override
+    {
+        return empty_for_peers(peers_.memory, sizes, options);
+    }
 
     bool is_idle() const { return queue_.empty(); }
 
@@ -141,7 +153,8 @@ public:
         const auto limit = timeout > std::chrono::milliseconds(0) ? timeout : limit_;
         std::optional<Clock::time_point> deadline, next_look;
         // With more ranks than cores, waiting ranks must yield to those that compute.
-        static const std::int64_t spins = std::thread::hardware_concurrency() >= static_cast<unsigned>(getSize()) ? 4000 : 50;
+        static const std::int64_t spins =
+            std::thread::hardware_concurrency() >= static_cast<unsigned>(getSize()) ? 4000 : 50;
         for (std::int64_t spin = 0;; ++spin) {
             if (progresses_to(work)) return;
             if (spin < spins) {
@@ -245,21 +258,26 @@ c10::intrusive_ptr<Work> SharedMemoryBackend::submit(std::unique_ptr<RingCollect
     return work;
 }
 
-c10::intrusive_ptr<Work> SharedMemoryBackend::allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options)
+c10::intrusive_ptr<Work> SharedMemoryBackend::allreduce(std::vector<at::Tensor>& tensors,
+                                                        const c10d::AllreduceOptions& options)
 {
     return submit(ring_all_reduce(rings_, tensors[0], options.reduceOp.op_), tensors[0].nbytes());
 }
 
-c10::intrusive_ptr<Work> SharedMemoryBackend::broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options)
+c10::intrusive_ptr<Work> SharedMemoryBackend::broadcast(std::vector<at::Tensor>& tensors,
+                                                        const c10d::BroadcastOptions& options)
 {
     return submit(ring_broadcast(rings_, tensors[0], static_cast<int>(options.rootRank)));
 }
 
-c10::intrusive_ptr<Work> SharedMemoryBackend::alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_rows,
-                                                            std::vector<std::int64_t>& in_rows, const c10d::AllToAllOptions&)
+c10::intrusive_ptr<Work> SharedMemoryBackend::alltoall_base(at::Tensor& out, at::Tensor& in,
+                                                            std::vector<std::int64_t>& out_rows,
+                                                            std::vector<std::int64_t>& in_rows,
+                                                            const c10d::AllToAllOptions&)
 {
     const auto in_bytes = [](const at::Tensor& tensor, const std::vector<std::int64_t>& rows) {
-        const auto row_bytes = c10::multiply_integers(tensor.sizes().slice(1)) * static_cast<std::int64_t>(tensor.element_size());
+        const auto row_bytes =
+            c10::multiply_integers(tensor.sizes().slice(1)) * static_cast<std::int64_t>(tensor.element_size());
         auto bytes = rows;
         for (auto& n : bytes) n *= row_bytes;
         return bytes;
@@ -267,17 +285,21 @@ c10::intrusive_ptr<Work> SharedMemoryBackend::alltoall_base(at::Tensor& out, at:
     const auto read = [sent = in.contiguous().cpu()](std::int64_t begin, std::int64_t count, char* to) {
         std::memcpy(to, static_cast<const char*>(sent.const_data_ptr()) + begin, static_cast<std::size_t>(count));
     };
-    return submit(ring_all_to_all(rings_, out, in_bytes(out, out_rows), in_bytes(in, in_rows), read), std::max(out.nbytes(), in.nbytes()));
+    return submit(ring_all_to_all(rings_, out, in_bytes(out, out_rows), in_bytes(in, in_rows), read),
+                  std::max(out.nbytes(), in.nbytes()));
 }
 
-c10::intrusive_ptr<Work> SharedMemoryBackend::exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes, const at::Tensor& received,
+c10::intrusive_ptr<Work> SharedMemoryBackend::exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes,
+                                                            const at::Tensor& received,
                                                             const std::vector<std::int64_t>& receive_bytes)
 {
     std::unique_ptr<RingCollective> exchange;
     if (peers_.can_write()) {
         exchange = std::make_unique<DirectRows>(rings_, peers_, std::move(sent), send_bytes, received, receive_bytes);
     } else {
-        auto read = [sent = std::move(sent)](std::int64_t begin, std::int64_t count, char* to) { sent.read(begin, count, to); };
+        auto read = [sent = std::move(sent)](std::int64_t begin, std::int64_t count, char* to) {
+            sent.read(begin, count, to);
+        };
         exchange = ring_all_to_all(rings_, received, receive_bytes, send_bytes, std::move(read));
     }
     auto work = submit(std::move(exchange));
@@ -336,13 +358,15 @@ PeerRanks find_peers(c10d::Store& store, int rank, int size)
 
 void* map(int file, int size)
 {
-    void* memory = mmap(nullptr, static_cast<std::size_t>(MessageRings::bytes(size)), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void* memory =
+        mmap(nullptr, static_cast<std::size_t>(MessageRings::bytes(size)), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     return memory == MAP_FAILED ? nullptr : memory;
 }
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds time_limit,
+c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                        int size, std::chrono::milliseconds time_limit,
                                                         std::function<bool(int)> has_ended)
 {
     // The first rank's memory file has no name: the others open it through /proc, and it is freed when the last of them
@@ -379,7 +403,8 @@ c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr
         if (memory) munmap(memory, static_cast<std::size_t>(MessageRings::bytes(size)));
         return {};
     }
-    return c10::make_intrusive<SharedMemoryBackend>(memory, rank, size, find_peers(*store, rank, size), time_limit, std::move(has_ended));
+    return c10::make_intrusive<SharedMemoryBackend>(memory, rank, size, find_peers(*store, rank, size), time_limit,
+                                                    std::move(has_ended));
 }
 
 }  // namespace meshard

@@ -21,7 +21,8 @@ namespace meshard {
 /// Collective over the group; `store` is the group's own. `has_ended(rank)` returns whether a rank's process is known
 /// to have ended. Returns null on every rank if one of them has no access to the shared memory (another host or
 /// container).
-c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds time_limit,
+c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                        int size, std::chrono::milliseconds time_limit,
                                                         std::function<bool(int)> has_ended);
 
 }  // namespace meshard

@@ -39,7 +39,8 @@ struct WindowOfBlocks {
 void add_rows(const WindowOfBlocks& window, BlockRows& rows)
 {
     Partition cells_of_blocks{static_cast<std::int32_t>(window.num_blocks), {}};
-    for (const auto block : window.blocks) cells_of_blocks.owners.push_back(static_cast<std::int32_t>(block - window.first));
+    for (const auto block : window.blocks)
+        cells_of_blocks.owners.push_back(static_cast<std::int32_t>(block - window.first));
     if (window.num_blocks == 0) return;
     const auto cells = rows_by_part(cells_of_blocks);
     const auto num_cells = window.graph.num_cells;
@@ -48,7 +49,8 @@ void add_rows(const WindowOfBlocks& window, BlockRows& rows)
         found.clear();
         for (const auto cell : cells.row(block))
             for (const auto neighbor : window.graph.graph.row(cell)) {
-                const auto other = neighbor < num_cells ? window.blocks[neighbor] : window.outside[neighbor - num_cells];
+                const auto other =
+                    neighbor < num_cells ? window.blocks[neighbor] : window.outside[neighbor - num_cells];
                 if (other != window.first + block) found.push_back(other);
             }
         std::ranges::sort(found);
@@ -61,7 +63,8 @@ void add_rows(const WindowOfBlocks& window, BlockRows& rows)
         rows.degrees.push_back(static_cast<std::int32_t>(rows.neighbors.size() - degree_before));
         for (std::int32_t w = 0; w < window.num_weights; ++w) {
             std::int32_t sum = 0;
-            for (const auto cell : cells.row(block)) sum += window.weights.empty() ? 1 : window.weights[std::int64_t{cell} * window.num_weights + w];
+            for (const auto cell : cells.row(block))
+                sum += window.weights.empty() ? 1 : window.weights[std::int64_t{cell} * window.num_weights + w];
             rows.row_weights.push_back(sum);
         }
         for (int d = 0; d < 3 && !window.centroids.empty(); ++d) {
@@ -97,7 +100,9 @@ Partition cut_graph(PartitionProblem problem, const WindowCutOptions& options, s
     if (options.method == "auto") {
         how.method = "rcb";
         auto other = cut_rows(problem, how);
-        const auto rank = [&](const CutResult& result) { return std::pair(result.in_pieces.size(), faces_cut(result.partition, problem)); };
+        const auto rank = [&](const CutResult& result) {
+            return std::pair(result.in_pieces.size(), faces_cut(result.partition, problem));
+        };
         if (rank(other) < rank(best)) best = std::move(other);
     }
     if (!best.in_pieces.empty()) {  // connected parts may need all of it
@@ -126,7 +131,8 @@ struct Blocks {
     std::vector<std::int64_t> begins{0};
 };
 
-Blocks find_blocks(const CurveWindows& windows, RankMessages& messages, std::int64_t most_rows, std::span<const std::int32_t> start)
+Blocks find_blocks(const CurveWindows& windows, RankMessages& messages, std::int64_t most_rows,
+                   std::span<const std::int32_t> start)
 {
     Blocks blocks;
     const auto begin = windows.positions().begin(messages.rank());
@@ -134,7 +140,8 @@ Blocks find_blocks(const CurveWindows& windows, RankMessages& messages, std::int
     std::vector<std::int64_t> counts;
     for (auto window = windows.first_window(); window < windows.end_window(); ++window) {
         auto graph = windows.inner_graph(window);
-        if (!start.empty()) graph = edges_within_parts(graph, start.subspan(windows.begin(window) - begin, windows.size(window)));
+        if (!start.empty())
+            graph = edges_within_parts(graph, start.subspan(windows.begin(window) - begin, windows.size(window)));
         const auto clusters = cluster_rows(graph, static_cast<std::int32_t>(most_rows));
         blocks.of_rows.insert(blocks.of_rows.end(), clusters.cluster_of.begin(), clusters.cluster_of.end());
         counts.push_back(clusters.num_clusters);
@@ -148,29 +155,33 @@ Blocks find_blocks(const CurveWindows& windows, RankMessages& messages, std::int
 
 }  // namespace
 
-std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& messages, const WindowCutOptions& options,
-                                     std::span<const std::int32_t> weights, std::int32_t num_weights, std::span<const std::int32_t> start)
+std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& messages,
+                                     const WindowCutOptions& options, std::span<const std::int32_t> weights,
+                                     std::int32_t num_weights, std::span<const std::int32_t> start)
 {
     // Blocks of eight cells make METIS much cheaper than single cells and hardly change the cut; small parts need
     // smaller blocks. On average clusters are smaller than the limit.
     constexpr std::int64_t fewest_blocks_a_part = 200;
     const std::int64_t most_cells = options.thorough ? 2 : 8;
     const auto num_cells = windows.positions().begins.back();
-    const auto largest = std::max(std::clamp(num_cells / (options.num_parts * fewest_blocks_a_part), std::int64_t{1}, most_cells),
-                                  (3 * num_cells / 2 + options.most_blocks - 1) / options.most_blocks);
+    const auto largest =
+        std::max(std::clamp(num_cells / (options.num_parts * fewest_blocks_a_part), std::int64_t{1}, most_cells),
+                 (3 * num_cells / 2 + options.most_blocks - 1) / options.most_blocks);
     auto found = find_blocks(windows, messages, largest, start);
     auto& blocks = found.of_rows;
     const auto& begins = found.begins;
     if (options.given != nullptr && begins.back() > 2 * options.most_blocks)
-        throw InvalidInput(fmt::format("the given partition is too scattered to be improved in the memory allowed: its parts lie in "
-                                       "{} clusters of cells, {} are possible. Allow more memory, or leave the partition as it is.",
-                                       begins.back(), 2 * options.most_blocks));
+        throw InvalidInput(
+            fmt::format("the given partition is too scattered to be improved in the memory allowed: its parts lie in "
+                        "{} clusters of cells, {} are possible. Allow more memory, or leave the partition as it is.",
+                        begins.back(), 2 * options.most_blocks));
 
     // Start owner of each of this rank's blocks.
     std::vector<std::int32_t> starts(start.empty() ? 0 : begins[windows.end_window()] - begins[windows.first_window()]);
     for (std::size_t i = 0; i < start.size(); ++i) starts[blocks[i] - begins[windows.first_window()]] = start[i];
 
-    const bool needs_centroids = options.given == nullptr && (options.method == "auto" || partition_method(options.method).needs_centroids);
+    const bool needs_centroids =
+        options.given == nullptr && (options.method == "auto" || partition_method(options.method).needs_centroids);
     BlockRows rows;
     for (std::int32_t round = 0; round < windows.num_rounds(); ++round) {
         const auto window = windows.window_in_round(messages.rank(), round);
@@ -179,9 +190,10 @@ std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& 
         if (window < 0) continue;
         const auto first = windows.begin(window) - windows.positions().begin(messages.rank());
         const auto centroids = needs_centroids ? windows.centroids(window) : std::vector<float>{};
-        const auto known = weights.empty() ? weights : weights.subspan(first * num_weights, windows.size(window) * num_weights);
-        add_rows({graph, std::span(blocks).subspan(first, windows.size(window)), outside, begins[window], begins[window + 1] - begins[window], known,
-                  num_weights, centroids},
+        const auto known =
+            weights.empty() ? weights : weights.subspan(first * num_weights, windows.size(window) * num_weights);
+        add_rows({graph, std::span(blocks).subspan(first, windows.size(window)), outside, begins[window],
+                  begins[window + 1] - begins[window], known, num_weights, centroids},
                  rows);
     }
     Csr graph;

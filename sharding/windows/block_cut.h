@@ -36,7 +36,8 @@ struct WindowCutOptions {
 /// @param start     owners of this rank's cells, to be improved by `repair_partition` instead of a new cut: all cells
 ///                  of a block then have one owner; or empty
 /// @return owners of this rank's cells
-std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& messages, const WindowCutOptions& options,
-                                     std::span<const std::int32_t> weights, std::int32_t num_weights, std::span<const std::int32_t> start = {});
+std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& messages,
+                                     const WindowCutOptions& options, std::span<const std::int32_t> weights,
+                                     std::int32_t num_weights, std::span<const std::int32_t> start = {});
 
 }  // namespace meshard

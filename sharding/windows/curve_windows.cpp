@@ -74,7 +74,8 @@ int home_of(const SharedFacet& facet, int num_ranks)
 
 }  // namespace
 
-CurveWindows::CurveWindows(const StoredMesh& mesh, RankMessages& messages, std::int64_t cells_a_window, std::int64_t cache_bytes)
+CurveWindows::CurveWindows(const StoredMesh& mesh, RankMessages& messages, std::int64_t cells_a_window,
+                           std::int64_t cache_bytes)
     : mesh_(mesh), messages_(messages), cells_(RankRanges::even(mesh.num_rows(), messages.size())),
       points_(RankRanges::even(mesh.num_points(), messages.size())), cache_left_(cache_bytes)
 {
@@ -124,8 +125,9 @@ void CurveWindows::find_box()
     mesh_.release_pages();
     num_bad = sum_everywhere(messages_, std::vector{num_bad}).front();
     if (num_bad > 0)
-        throw InvalidInput(fmt::format("the mesh has {}{} NaN or infinite; every point needs a position. Repair the mesh.", num_bad,
-                                       num_bad == 1 ? " coordinate that is" : " coordinates that are"));
+        throw InvalidInput(
+            fmt::format("the mesh has {}{} NaN or infinite; every point needs a position. Repair the mesh.", num_bad,
+                        num_bad == 1 ? " coordinate that is" : " coordinates that are"));
     const auto boxes = gather_everywhere(messages_, box);
     for (std::size_t i = 0; i < boxes.size(); ++i) box[i % 6] = std::min(box[i % 6], boxes[i]);
     double longest = 0;
@@ -147,7 +149,8 @@ std::vector<CurveWindows::OnCurve> CurveWindows::places(std::span<const std::int
             std::array<double, 3> unit{};
             for (const auto point : corners)
                 for (int d = 0; d < 3; ++d) unit[d] += static_cast<double>(points[3 * std::int64_t{point} + d]);
-            for (int d = 0; d < 3 && !corners.empty(); ++d) unit[d] = (unit[d] / static_cast<double>(corners.size()) - low_[d]) * scale_;
+            for (int d = 0; d < 3 && !corners.empty(); ++d)
+                unit[d] = (unit[d] / static_cast<double>(corners.size()) - low_[d]) * scale_;
             found[i] = {hilbert_index(unit), ids[i]};
         }
     });
@@ -161,7 +164,8 @@ std::vector<CurveWindows::OnCurve> CurveWindows::find_splitters(std::int64_t num
     const auto stride = std::max<std::int64_t>(1, cells_.begins.back() / (num_windows * samples_a_window));
     std::vector<std::int32_t> ids;
     const auto rank = messages_.rank();
-    for (auto id = (cells_.begin(rank) + stride - 1) / stride * stride; num_windows > 1 && id < cells_.begin(rank + 1); id += stride)
+    for (auto id = (cells_.begin(rank) + stride - 1) / stride * stride; num_windows > 1 && id < cells_.begin(rank + 1);
+         id += stride)
         ids.push_back(static_cast<std::int32_t>(id));
     auto samples = gather_everywhere(messages_, places(ids, is_point_cloud() ? Mesh{} : mesh_.cells(ids)));
     std::ranges::sort(samples);
@@ -178,7 +182,8 @@ void CurveWindows::deal_cells(const std::vector<OnCurve>& splitters)
     const auto num_windows = static_cast<std::int64_t>(splitters.size()) + 1;
     begins_.assign(num_windows + 1, 0);  // gives `num_windows()` its value
     std::vector<int> rank_of_window(num_windows);
-    for (int r = 0; r < num_ranks; ++r) std::fill(rank_of_window.begin() + first_window_of(r), rank_of_window.begin() + first_window_of(r + 1), r);
+    for (int r = 0; r < num_ranks; ++r)
+        std::fill(rank_of_window.begin() + first_window_of(r), rank_of_window.begin() + first_window_of(r + 1), r);
 
     if (!is_point_cloud()) first_cells_.assign(points_.size(rank), std::numeric_limits<std::int32_t>::max());
     std::vector<std::vector<OnCurve>> dealt(num_ranks);
@@ -192,7 +197,8 @@ void CurveWindows::deal_cells(const std::vector<OnCurve>& splitters)
         std::iota(ids.begin(), ids.end(), static_cast<std::int32_t>(begin));
         const Mesh cells = is_point_cloud() ? Mesh{} : mesh_.cells(ids);
         for (const auto type : cells.cell_types) types[type] = 1;
-        for (const auto& place : places(ids, cells)) dealt[rank_of_window[std::ranges::upper_bound(splitters, place) - splitters.begin()]].push_back(place);
+        for (const auto& place : places(ids, cells))
+            dealt[rank_of_window[std::ranges::upper_bound(splitters, place) - splitters.begin()]].push_back(place);
         std::vector<std::vector<PointUse>> uses(num_ranks);
         for (std::int64_t i = 0; i < cells.num_cells(); ++i)
             for (const auto point : cells.cells.row(i)) uses[points_.rank_of(point)].push_back({point, ids[i]});
@@ -224,7 +230,8 @@ void CurveWindows::deal_cells(const std::vector<OnCurve>& splitters)
     std::vector<std::int64_t> counts;
     std::int64_t before = 0;
     for (auto w = first_window(); w < end_window(); ++w) {
-        const auto end = w + 1 == num_windows ? static_cast<std::int64_t>(mine.size()) : std::ranges::lower_bound(mine, splitters[w]) - mine.begin();
+        const auto end = w + 1 == num_windows ? static_cast<std::int64_t>(mine.size())
+                                              : std::ranges::lower_bound(mine, splitters[w]) - mine.begin();
         counts.push_back(end - before);
         before = end;
     }
@@ -245,7 +252,8 @@ std::vector<bool> CurveWindows::find_shared_points() const
         const auto window = first_window() + round;
         std::vector<std::vector<std::int32_t>> uses(messages_.size());
         if (window < end_window())
-            for (const auto point : points_of(mesh_.cells(ids(window)), seen)) uses[points_.rank_of(point)].push_back(point);
+            for (const auto point : points_of(mesh_.cells(ids(window)), seen))
+                uses[points_.rank_of(point)].push_back(point);
         mesh_.release_pages();
         const auto received = exchange(messages_, std::move(uses));
         for (int r = 0; r < messages_.size(); ++r)
@@ -282,7 +290,8 @@ void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
                 if (flags[i] != 0) border.push_back(points[i]);
             for (const auto point : border) marks[point] = true;
             if (!rows_are_points_) {
-                for (auto facet : with_numbers_in_file(ids(window), [&] { return facets_of_marked_points(cells, dimensions_, marks); })) {
+                for (auto facet : with_numbers_in_file(
+                         ids(window), [&] { return facets_of_marked_points(cells, dimensions_, marks); })) {
                     const auto position = static_cast<std::int32_t>(begin(window)) + facet.cell;
                     const auto type = cells.cell_types[facet.cell];
                     facet.cell = ids(window)[facet.cell];
@@ -297,7 +306,8 @@ void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
         cells = {};
         mesh_.release_pages();
         duplicates.send();
-        for (const auto& part : exchange(messages_, std::move(to))) facets.insert(facets.end(), part.begin(), part.end());
+        for (const auto& part : exchange(messages_, std::move(to)))
+            facets.insert(facets.end(), part.begin(), part.end());
     }
 
     duplicates.count(faults_);
@@ -310,16 +320,20 @@ void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
         const auto group = std::span(facets).subspan(begin, end - begin);
         if (group.size() > 2)
             crowds_.add(std::array{group[0].facet.cell, group[1].facet.cell, group[2].facet.cell},
-                        std::array{group[0].cell_type, group[1].cell_type, group[2].cell_type}, static_cast<std::int32_t>(group.size()));
+                        std::array{group[0].cell_type, group[1].cell_type, group[2].cell_type},
+                        static_cast<std::int32_t>(group.size()));
         cells.clear();
-        for (std::size_t i = 0; i < group.size(); ++i) cells.push_back({group[i].facet.key, static_cast<std::int32_t>(i)});
+        for (std::size_t i = 0; i < group.size(); ++i)
+            cells.push_back({group[i].facet.key, static_cast<std::int32_t>(i)});
         for (const auto& [i, j] : cells_joined_by(cells))
-            for (const auto& pair : {Crossing{group[i].position, group[j].position}, Crossing{group[j].position, group[i].position}})
+            for (const auto& pair :
+                 {Crossing{group[i].position, group[j].position}, Crossing{group[j].position, group[i].position}})
                 pairs[positions_.rank_of(pair.here)].push_back(pair);
     }
     std::vector<BorderFacet>().swap(facets);
     for (const auto& part : exchange(messages_, std::move(pairs)))
-        for (const auto& pair : part) (window_of(pair.here) == window_of(pair.there) ? inner_crossings_ : crossings_).push_back(pair);
+        for (const auto& pair : part)
+            (window_of(pair.here) == window_of(pair.there) ? inner_crossings_ : crossings_).push_back(pair);
     for (auto* found : {&crossings_, &inner_crossings_}) {
         std::ranges::sort(*found);
         found->erase(std::ranges::unique(*found).begin(), found->end());
@@ -329,7 +343,8 @@ void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
 void CurveWindows::find_nearest()
 {
     constexpr std::int32_t num_nearest = 8;  // as in `mesh_graph`
-    nearest_ = std::make_unique<NearestGraph>(*this, messages_, num_nearest, RowCoordinates(*this, messages_, RowCoordinate::Point));
+    nearest_ = std::make_unique<NearestGraph>(*this, messages_, num_nearest,
+                                              RowCoordinates(*this, messages_, RowCoordinate::Point));
     for (auto window = first_window(); window < end_window(); ++window) {
         const auto most_bytes = 8 * (size(window) + 1) + 2 * num_nearest * 4 * size(window);
         if (most_bytes > cache_left_) return;
@@ -398,7 +413,8 @@ FacetCrowds CurveWindows::crowds() const
     FacetCrowds all;
     for (const auto& found : gather_everywhere(messages_, std::vector{crowds_})) {
         all.most_cells = std::max(all.most_cells, found.most_cells);
-        if (found.first_cell >= 0 && (all.first_cell < 0 || found.first_cell < all.first_cell)) all.first_cell = found.first_cell;
+        if (found.first_cell >= 0 && (all.first_cell < 0 || found.first_cell < all.first_cell))
+            all.first_cell = found.first_cell;
     }
     return all;
 }
@@ -426,7 +442,8 @@ MeshFaults CurveWindows::faults() const
 
 std::span<const Crossing> CurveWindows::crossings(std::int32_t window) const
 {
-    return nearest_ ? nearest_->crossings(window) : crossings_from(crossings_, begin(window), begin(window) + size(window));
+    return nearest_ ? nearest_->crossings(window)
+                    : crossings_from(crossings_, begin(window), begin(window) + size(window));
 }
 
 WindowGraph CurveWindows::graph(std::int32_t window) const

@@ -100,7 +100,10 @@ private:
         auto operator<=>(const OnCurve&) const = default;
     };
 
-    std::int32_t first_window_of(int rank) const { return static_cast<std::int32_t>(std::int64_t{num_windows()} * rank / messages_.size()); }
+    std::int32_t first_window_of(int rank) const
+    {
+        return static_cast<std::int32_t>(std::int64_t{num_windows()} * rank / messages_.size());
+    }
 
     void find_box();
     std::vector<OnCurve> places(std::span<const std::int32_t> ids, const Mesh& cells) const;

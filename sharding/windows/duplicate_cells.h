@@ -20,7 +20,8 @@ public:
     /// Adds a window of this rank.
     /// @param ids         number of each cell in the file
     /// @param is_shared   for each point, whether cells of several windows use it
-    void add_window(std::int32_t window, const Mesh& cells, std::span<const std::int32_t> ids, const std::vector<bool>& is_shared);
+    void add_window(std::int32_t window, const Mesh& cells, std::span<const std::int32_t> ids,
+                    const std::vector<bool>& is_shared);
 
     /// Sends cells to the ranks that compare them; to be called after some windows. Collective.
     void send();

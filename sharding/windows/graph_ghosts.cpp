@@ -23,8 +23,8 @@ Candidate candidate_of(const GhostMark& mark)
 }
 
 // Marks the neighbours of the ghosts of the previous layer.
-void add_layer(const CurveWindows& windows, RankMessages& messages, const GraphOfWindow& graph_of, std::span<const std::int32_t> owners, std::int32_t level,
-               std::vector<GhostMark>& marks)
+void add_layer(const CurveWindows& windows, RankMessages& messages, const GraphOfWindow& graph_of,
+               std::span<const std::int32_t> owners, std::int32_t level, std::vector<GhostMark>& marks)
 {
     std::ranges::sort(marks);
     std::vector<Candidate> candidates;
@@ -38,12 +38,14 @@ void add_layer(const CurveWindows& windows, RankMessages& messages, const GraphO
             for (auto mark = of_window; mark != marks.end() && mark->position < begin + graph.num_cells; ++mark) {
                 if (mark->level != level - 1) continue;
                 for (const auto neighbor : graph.graph.row(mark->position - begin)) {
-                    const auto position = neighbor < graph.num_cells ? begin + neighbor : graph.outside[neighbor - graph.num_cells];
+                    const auto position =
+                        neighbor < graph.num_cells ? begin + neighbor : graph.outside[neighbor - graph.num_cells];
                     to[windows.positions().rank_of(position)].push_back({position, mark->part});
                 }
             }
         }
-        for (const auto& part : exchange(messages, std::move(to))) candidates.insert(candidates.end(), part.begin(), part.end());
+        for (const auto& part : exchange(messages, std::move(to)))
+            candidates.insert(candidates.end(), part.begin(), part.end());
     }
     std::ranges::sort(candidates);
     candidates.erase(std::ranges::unique(candidates).begin(), candidates.end());
@@ -58,8 +60,8 @@ void add_layer(const CurveWindows& windows, RankMessages& messages, const GraphO
 
 }  // namespace
 
-void add_first_ghosts(const WindowGraph& graph, std::int64_t begin, std::span<const std::int32_t> owners, std::span<const std::int32_t> outside,
-                      std::vector<GhostMark>& marks)
+void add_first_ghosts(const WindowGraph& graph, std::int64_t begin, std::span<const std::int32_t> owners,
+                      std::span<const std::int32_t> outside, std::vector<GhostMark>& marks)
 {
     std::unordered_map<std::int32_t, std::int32_t> seen_by;  // for each part the last cell that has a neighbour in it
     for (std::int32_t cell = 0; cell < graph.num_cells; ++cell) {
@@ -73,16 +75,19 @@ void add_first_ghosts(const WindowGraph& graph, std::int64_t begin, std::span<co
     }
 }
 
-void spread_ghosts(const CurveWindows& windows, RankMessages& messages, const GraphOfWindow& graph_of, std::span<const std::int32_t> owners,
-                   std::int32_t num_layers, std::vector<GhostMark>& marks)
+void spread_ghosts(const CurveWindows& windows, RankMessages& messages, const GraphOfWindow& graph_of,
+                   std::span<const std::int32_t> owners, std::int32_t num_layers, std::vector<GhostMark>& marks)
 {
-    for (std::int32_t level = 2; level <= num_layers; ++level) add_layer(windows, messages, graph_of, owners, level, marks);
+    for (std::int32_t level = 2; level <= num_layers; ++level)
+        add_layer(windows, messages, graph_of, owners, level, marks);
 }
 
-std::vector<GhostMark> ghosts_by_nearest(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners, std::int32_t num_nearest,
+std::vector<GhostMark> ghosts_by_nearest(const CurveWindows& windows, RankMessages& messages,
+                                         std::span<const std::int32_t> owners, std::int32_t num_nearest,
                                          std::int32_t num_layers)
 {
-    const NearestGraph nearest(windows, messages, num_nearest, RowCoordinates(windows, messages, RowCoordinate::Centroid));
+    const NearestGraph nearest(windows, messages, num_nearest,
+                               RowCoordinates(windows, messages, RowCoordinate::Centroid));
     const auto graph_of = [&](std::int32_t window) { return nearest.graph(window); };
     std::vector<GhostMark> marks;
     for (std::int32_t round = 0; round < windows.num_rounds(); ++round) {
@@ -91,7 +96,9 @@ std::vector<GhostMark> ghosts_by_nearest(const CurveWindows& windows, RankMessag
         const auto outside = fetch<std::int32_t>(messages, windows.positions(), owners, graph.outside);
         if (window < 0) continue;
         const auto begin = windows.begin(window);
-        add_first_ghosts(graph, begin, owners.subspan(begin - windows.positions().begin(messages.rank()), windows.size(window)), outside, marks);
+        add_first_ghosts(graph, begin,
+                         owners.subspan(begin - windows.positions().begin(messages.rank()), windows.size(window)),
+                         outside, marks);
     }
     spread_ghosts(windows, messages, graph_of, owners, num_layers, marks);
     return marks;

@@ -42,10 +42,12 @@ class NearestGraph::WindowSearch {
 public:
     WindowSearch(const NearestGraph& graph, std::int32_t window)
         : graph_(graph), window_(window), rows_(graph.ordered(window)), coordinates_(rows_.coordinates.to_doubles()),
-          inner_(nearest_neighbors(rows_.coordinates, graph.num_nearest_)), worst_(rows_.order.size(), std::numeric_limits<double>::infinity())
+          inner_(nearest_neighbors(rows_.coordinates, graph.num_nearest_)),
+          worst_(rows_.order.size(), std::numeric_limits<double>::infinity())
     {
         for (std::int64_t row = 0; row < inner_.num_rows(); ++row)
-            if (const auto found = inner_.row(row); std::ssize(found) == graph.num_nearest_) worst_[row] = squared_distance(row, found.back());
+            if (const auto found = inner_.row(row); std::ssize(found) == graph.num_nearest_)
+                worst_[row] = squared_distance(row, found.back());
     }
 
     /// Requests for rows of other windows that may be nearer than those found so far.
@@ -55,7 +57,9 @@ public:
         std::vector<Request> result;
         for (std::int32_t other = 0; other < graph_.windows_.num_windows(); ++other) {
             const auto& box = graph_.coordinates_.box(other);
-            if (other == window_ || graph_.windows_.size(other) == 0 || !(box.squared_distance(graph_.coordinates_.box(window_)) <= reach)) continue;
+            if (other == window_ || graph_.windows_.size(other) == 0 ||
+                !(box.squared_distance(graph_.coordinates_.box(window_)) <= reach))
+                continue;
             Request request{graph_.messages_.rank(), other, {}, -1};
             for (std::size_t row = 0; row < worst_.size(); ++row) {
                 const auto point = coordinates_at(coordinates_, static_cast<std::int64_t>(row));
@@ -113,7 +117,10 @@ public:
 
 private:
     std::int32_t id(std::int32_t row) const { return graph_.windows_.ids(window_)[rows_.order[row]]; }
-    std::int32_t position(std::int32_t row) const { return static_cast<std::int32_t>(graph_.windows_.begin(window_)) + rows_.order[row]; }
+    std::int32_t position(std::int32_t row) const
+    {
+        return static_cast<std::int32_t>(graph_.windows_.begin(window_)) + rows_.order[row];
+    }
 
     // Adds in the same order as the search tree, so that the bits are equal.
     double squared_distance(std::int64_t a, std::int64_t b) const
@@ -137,8 +144,10 @@ private:
     std::unordered_map<std::int32_t, std::vector<Neighbor>> lists_;
 };
 
-NearestGraph::NearestGraph(const CurveWindows& windows, RankMessages& messages, std::int32_t num_nearest, RowCoordinates coordinates)
-    : windows_(windows), messages_(messages), num_nearest_(num_nearest), coordinates_(std::move(coordinates)), num_inside_(windows.ids().size(), 0)
+NearestGraph::NearestGraph(const CurveWindows& windows, RankMessages& messages, std::int32_t num_nearest,
+                           RowCoordinates coordinates)
+    : windows_(windows), messages_(messages), num_nearest_(num_nearest), coordinates_(std::move(coordinates)),
+      num_inside_(windows.ids().size(), 0)
 {
     std::vector<Crossing> found;
     for (std::int32_t round = 0; round < windows.num_rounds(); ++round) find_in_round(round, found);
@@ -148,7 +157,8 @@ NearestGraph::NearestGraph(const CurveWindows& windows, RankMessages& messages, 
         to[windows.positions().rank_of(there)].push_back({there, here});
     }
     std::vector<Crossing>().swap(found);
-    for (const auto& part : exchange(messages, std::move(to))) crossings_.insert(crossings_.end(), part.begin(), part.end());
+    for (const auto& part : exchange(messages, std::move(to)))
+        crossings_.insert(crossings_.end(), part.begin(), part.end());
     std::ranges::sort(crossings_);
     crossings_.erase(std::ranges::unique(crossings_).begin(), crossings_.end());
 }
@@ -174,18 +184,22 @@ void NearestGraph::find_in_round(std::int32_t round, std::vector<Crossing>& foun
             if (request.window != other) continue;
             if (coordinates.empty()) coordinates = coordinates_.of(other).to_doubles();
             for (std::int64_t row = 0; row < windows_.size(other); ++row)
-                if (const auto point = coordinates_at(coordinates, row); request.box.squared_distance(point) <= request.most_squared)
-                    to[request.rank].push_back({windows_.ids(other)[row], static_cast<std::int32_t>(windows_.begin(other) + row), point});
+                if (const auto point = coordinates_at(coordinates, row);
+                    request.box.squared_distance(point) <= request.most_squared)
+                    to[request.rank].push_back(
+                        {windows_.ids(other)[row], static_cast<std::int32_t>(windows_.begin(other) + row), point});
         }
         std::vector<Row> others;
-        for (const auto& part : exchange(messages_, std::move(to))) others.insert(others.end(), part.begin(), part.end());
+        for (const auto& part : exchange(messages_, std::move(to)))
+            others.insert(others.end(), part.begin(), part.end());
         if (search) search->add(std::move(others));
     }
     if (!search) return;
     const auto first = windows_.begin(window) - windows_.positions().begin(messages_.rank());
     search->finish([&](std::int32_t index, std::int64_t num_inside, std::span<const std::int32_t> elsewhere) {
         num_inside_[first + index] = static_cast<std::uint16_t>(num_inside);
-        for (const auto position : elsewhere) found.push_back({static_cast<std::int32_t>(windows_.begin(window)) + index, position});
+        for (const auto position : elsewhere)
+            found.push_back({static_cast<std::int32_t>(windows_.begin(window)) + index, position});
     });
 }
 
@@ -211,7 +225,8 @@ Csr NearestGraph::inner_graph(std::int32_t window) const
     std::vector<std::int32_t> found;
     for (std::size_t index = 0; index < row_at.size(); ++index) {
         found.clear();
-        for (const auto row : nearest.row(row_at[index]).first(num_inside_[first + static_cast<std::int64_t>(index)])) found.push_back(rows.order[row]);
+        for (const auto row : nearest.row(row_at[index]).first(num_inside_[first + static_cast<std::int64_t>(index)]))
+            found.push_back(rows.order[row]);
         directed.push_row(found);
     }
     return symmetric_graph(directed);

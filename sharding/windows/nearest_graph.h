@@ -21,7 +21,8 @@ class NearestGraph {
 public:
     /// Each window searches its own rows, and then requests rows of other windows that may be nearer. Collective.
     /// @throws InvalidInput for a coordinate above 1e150.
-    NearestGraph(const CurveWindows& windows, RankMessages& messages, std::int32_t num_nearest, RowCoordinates coordinates);
+    NearestGraph(const CurveWindows& windows, RankMessages& messages, std::int32_t num_nearest,
+                 RowCoordinates coordinates);
 
     /// Neighbours within a window of this rank, by index in the window.
     Csr inner_graph(std::int32_t window) const;

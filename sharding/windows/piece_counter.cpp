@@ -16,7 +16,8 @@ struct Join {
 
 }  // namespace
 
-void PieceCounter::add_window(const WindowGraph& graph, std::int64_t begin, std::span<const std::int32_t> owners, std::span<const std::int32_t> outside)
+void PieceCounter::add_window(const WindowGraph& graph, std::int64_t begin, std::span<const std::int32_t> owners,
+                              std::span<const std::int32_t> outside)
 {
     std::vector<std::int32_t> piece(graph.num_cells, -1), stack;
     for (std::int32_t start = 0; start < graph.num_cells; ++start) {
@@ -40,18 +41,21 @@ void PieceCounter::add_window(const WindowGraph& graph, std::int64_t begin, std:
         for (const auto neighbor : graph.graph.row(cell)) {
             if (neighbor < graph.num_cells) continue;
             is_at_border = true;
-            if (outside[neighbor - graph.num_cells] == owners[cell]) links_.push_back({graph.outside[neighbor - graph.num_cells], piece[cell]});
+            if (outside[neighbor - graph.num_cells] == owners[cell])
+                links_.push_back({graph.outside[neighbor - graph.num_cells], piece[cell]});
         }
         if (is_at_border) places_.push_back({static_cast<std::int32_t>(begin + cell), piece[cell]});
     }
 }
 
-std::vector<std::int64_t> PieceCounter::count(RankMessages& messages, const RankRanges& positions, std::int32_t num_parts) const
+std::vector<std::int64_t> PieceCounter::count(RankMessages& messages, const RankRanges& positions,
+                                              std::int32_t num_parts) const
 {
     const auto counts = gather_everywhere(messages, std::vector{static_cast<std::int32_t>(parts_.size())});
     const auto first_here = std::accumulate(counts.begin(), counts.begin() + messages.rank(), std::int32_t{0});
     std::vector<std::vector<Place>> to(messages.size());
-    for (const auto& link : links_) to[positions.rank_of(link.position)].push_back({link.position, first_here + link.piece});
+    for (const auto& link : links_)
+        to[positions.rank_of(link.position)].push_back({link.position, first_here + link.piece});
     std::vector<Join> joins;
     for (const auto& part : exchange(messages, std::move(to)))
         for (const auto& link : part) {

@@ -16,7 +16,8 @@ class PieceCounter {
 public:
     /// Adds a window of this rank, in ascending order; `owners` are the owners of its cells, `outside` those of the
     /// other rows of `graph`.
-    void add_window(const WindowGraph& graph, std::int64_t begin, std::span<const std::int32_t> owners, std::span<const std::int32_t> outside);
+    void add_window(const WindowGraph& graph, std::int64_t begin, std::span<const std::int32_t> owners,
+                    std::span<const std::int32_t> outside);
 
     /// The number of pieces of each part, on rank 0; zeros elsewhere. Collective, after all windows.
     std::vector<std::int64_t> count(RankMessages& messages, const RankRanges& positions, std::int32_t num_parts) const;

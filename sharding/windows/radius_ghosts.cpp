@@ -20,8 +20,10 @@ struct Source {
 
 class RadiusGhosts {
 public:
-    RadiusGhosts(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners, double radius)
-        : windows_(windows), messages_(messages), owners_(owners), radius_(radius), coordinates_(windows, messages, RowCoordinate::Centroid)
+    RadiusGhosts(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners,
+                 double radius)
+        : windows_(windows), messages_(messages), owners_(owners), radius_(radius),
+          coordinates_(windows, messages, RowCoordinate::Centroid)
     {
     }
 
@@ -40,7 +42,10 @@ public:
     }
 
 private:
-    bool are_near(std::int32_t a, std::int32_t b) const { return coordinates_.box(a).squared_distance(coordinates_.box(b)) <= radius_ * radius_; }
+    bool are_near(std::int32_t a, std::int32_t b) const
+    {
+        return coordinates_.box(a).squared_distance(coordinates_.box(b)) <= radius_ * radius_;
+    }
 
     // Each rank searches one of its windows, for the sources of one window of each rank after the other.
     void search_in_round(std::int32_t round)
@@ -58,11 +63,13 @@ private:
                     const auto asked = windows_.window_in_round(rank, other_round);
                     is_any_near = asked >= 0 && are_near(window, asked);
                 }
-                if (other >= 0 && are_near(window, other)) to[searching] = sources_near(other, coordinates_.box(window));
+                if (other >= 0 && are_near(window, other))
+                    to[searching] = sources_near(other, coordinates_.box(window));
             }
             if (!is_any_near) continue;  // the same on all ranks
             std::vector<Source> sources;
-            for (const auto& part : exchange(messages_, std::move(to))) sources.insert(sources.end(), part.begin(), part.end());
+            for (const auto& part : exchange(messages_, std::move(to)))
+                sources.insert(sources.end(), part.begin(), part.end());
             if (here >= 0) mark_near(here, coordinates, std::move(sources));
         }
     }
@@ -75,7 +82,8 @@ private:
         std::vector<Source> sources;
         const auto add = [&](std::int64_t row, std::int32_t part) {
             const std::array<float, 3> point{values[3 * row], values[3 * row + 1], values[3 * row + 2]};
-            if (box.squared_distance(std::array<double, 3>{point[0], point[1], point[2]}) <= radius_ * radius_) sources.push_back({part, point});
+            if (box.squared_distance(std::array<double, 3>{point[0], point[1], point[2]}) <= radius_ * radius_)
+                sources.push_back({part, point});
         };
         const auto begin = windows_.begin(window);
         const auto first = begin - windows_.positions().begin(messages_.rank());
@@ -110,7 +118,8 @@ private:
                 const auto point = coordinates_at(coordinates, row);
                 if (owners_[first + row] == part || box.squared_distance(point) > radius_ * radius_) continue;
                 const auto position = static_cast<std::int32_t>(windows_.begin(window) + row);
-                if (!is_marked(position, part) && tree.has_any_within(point, radius_)) found_.push_back({position, part, level_});
+                if (!is_marked(position, part) && tree.has_any_within(point, radius_))
+                    found_.push_back({position, part, level_});
             }
         }
     }
@@ -132,8 +141,8 @@ private:
 
 }  // namespace
 
-std::vector<GhostMark> ghosts_by_radius(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners, double radius,
-                                        std::int32_t num_layers)
+std::vector<GhostMark> ghosts_by_radius(const CurveWindows& windows, RankMessages& messages,
+                                        std::span<const std::int32_t> owners, double radius, std::int32_t num_layers)
 {
     return RadiusGhosts(windows, messages, owners, radius).find(num_layers);
 }

@@ -15,7 +15,7 @@ namespace meshard {
 /// searches them, part by part, for one within the radius of each of its own rows. Collective.
 /// @param owners   owners of this rank's cells
 /// @return marks of this rank's cells
-std::vector<GhostMark> ghosts_by_radius(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners, double radius,
-                                        std::int32_t num_layers);
+std::vector<GhostMark> ghosts_by_radius(const CurveWindows& windows, RankMessages& messages,
+                                        std::span<const std::int32_t> owners, double radius, std::int32_t num_layers);
 
 }  // namespace meshard

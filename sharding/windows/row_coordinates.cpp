@@ -5,7 +5,8 @@
 
 namespace meshard {
 
-RowCoordinates::RowCoordinates(const CurveWindows& windows, RankMessages& messages, RowCoordinate kind) : windows_(windows), kind_(kind)
+RowCoordinates::RowCoordinates(const CurveWindows& windows, RankMessages& messages, RowCoordinate kind)
+    : windows_(windows), kind_(kind)
 {
     if (kind == RowCoordinate::Centroid) centroids_.reserve(3 * windows.ids().size());
     std::vector<CoordinateBox> boxes;
@@ -16,7 +17,8 @@ RowCoordinates::RowCoordinates(const CurveWindows& windows, RankMessages& messag
         }
         const auto coordinates = of(window).to_doubles();
         boxes.emplace_back();
-        for (std::int64_t row = 0; row < windows.size(window); ++row) boxes.back().add(coordinates_at(coordinates, row));
+        for (std::int64_t row = 0; row < windows.size(window); ++row)
+            boxes.back().add(coordinates_at(coordinates, row));
     }
     boxes_ = gather_everywhere(messages, boxes);
 }

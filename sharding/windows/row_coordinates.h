@@ -29,7 +29,10 @@ struct CoordinateBox {
     }
 
     /// Distance to a point, or to another box. Rounding never makes it larger than the distance to a point in the box.
-    double squared_distance(const std::array<double, 3>& point) const { return squared_distance(CoordinateBox{point, point}); }
+    double squared_distance(const std::array<double, 3>& point) const
+    {
+        return squared_distance(CoordinateBox{point, point});
+    }
     double squared_distance(const CoordinateBox& other) const
     {
         double sum = 0;

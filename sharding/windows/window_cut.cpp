@@ -72,10 +72,13 @@ void WindowCut::cut_along_curve()
     if (weights_.empty()) sums = {num_cells_};
     const auto num_used = std::ranges::count_if(sums, [](auto sum) { return sum > 0; });
     const auto weight_of = [&](std::int64_t index) {
-        if (num_weights_ == 1 || num_used == 0) return weights_.empty() || num_used == 0 ? 1.0 : static_cast<double>(weights_[index]);
+        if (num_weights_ == 1 || num_used == 0)
+            return weights_.empty() || num_used == 0 ? 1.0 : static_cast<double>(weights_[index]);
         double share = 0;
         for (std::int32_t w = 0; w < num_weights_; ++w)
-            if (sums[w] > 0) share += weights_[index * num_weights_ + w] / (static_cast<double>(sums[w]) * static_cast<double>(num_used));
+            if (sums[w] > 0)
+                share +=
+                    weights_[index * num_weights_ + w] / (static_cast<double>(sums[w]) * static_cast<double>(num_used));
         return share;
     };
     owners_.assign(windows_.ids().size(), 0);
@@ -83,7 +86,8 @@ void WindowCut::cut_along_curve()
     std::vector<double> totals;  // weight of each window
     for (auto window = windows_.first_window(); window < windows_.end_window(); ++window) {
         totals.push_back(0);
-        for (std::int64_t i = 0; i < windows_.size(window); ++i) totals.back() += weight_of(windows_.begin(window) - begin + i);
+        for (std::int64_t i = 0; i < windows_.size(window); ++i)
+            totals.back() += weight_of(windows_.begin(window) - begin + i);
     }
     totals = gather_everywhere(messages_, totals);
     std::vector<double> before{0};  // sum of the capacities of the parts before each part
@@ -102,7 +106,8 @@ void WindowCut::cut_along_curve()
 
 std::span<std::int32_t> WindowCut::owners_in(std::int32_t window)
 {
-    return std::span(owners_).subspan(windows_.begin(window) - windows_.positions().begin(messages_.rank()), windows_.size(window));
+    return std::span(owners_).subspan(windows_.begin(window) - windows_.positions().begin(messages_.rank()),
+                                      windows_.size(window));
 }
 
 std::vector<std::int64_t> WindowCut::part_sizes() const
@@ -124,7 +129,10 @@ std::vector<std::int32_t> WindowCut::part_weights() const
 
 BalanceTarget WindowCut::balance_of(std::span<const std::int32_t> part_weights) const
 {
-    return {.imbalance = options_.imbalance, .num_weights = num_weights_, .row_weights = part_weights, .capacities = options_.capacities};
+    return {.imbalance = options_.imbalance,
+            .num_weights = num_weights_,
+            .row_weights = part_weights,
+            .capacities = options_.capacities};
 }
 
 std::vector<double> WindowCut::imbalances() const
@@ -138,7 +146,8 @@ std::vector<double> WindowCut::imbalances() const
 std::span<const std::int32_t> WindowCut::weights_in(std::int32_t window) const
 {
     if (weights_.empty()) return {};
-    return std::span(weights_).subspan((windows_.begin(window) - windows_.positions().begin(messages_.rank())) * num_weights_,
+    return std::span(weights_).subspan((windows_.begin(window) - windows_.positions().begin(messages_.rank())) *
+                                           num_weights_,
                                        windows_.size(window) * num_weights_);
 }
 
@@ -181,15 +190,18 @@ void WindowCut::refine()
         for (std::size_t at = 0; at < weights.size(); ++at)
             most_here[std::int64_t{owners[at / num_weights_]} * num_weights_ + at % num_weights_] += weights[at];
         for (std::size_t at = 0; at < most.size(); ++at)
-            if (const auto present = num_present[at / num_weights_]; present > 0) most_here[at] += std::max<std::int64_t>(0, most[at] - sums[at]) / present;
+            if (const auto present = num_present[at / num_weights_]; present > 0)
+                most_here[at] += std::max<std::int64_t>(0, most[at] - sums[at]) / present;
 
         const double work = options_.thorough ? 12 : 3;  // largest work for each row and entry
-        BoundarySearch search(graph.graph, owners, options_.num_parts, {.num_weights = num_weights_, .row_weights = weights, .most_weight = most_here},
+        BoundarySearch search(graph.graph, owners, options_.num_parts,
+                              {.num_weights = num_weights_, .row_weights = weights, .most_weight = most_here},
                               {.ghost_share = options_.ghost_share,
                                .patience = options_.thorough ? 120 : 40,
                                .num_rounds = options_.thorough ? 30 : 10,
                                .least_gain = options_.thorough ? 0.0002 : 0.001,
-                               .most_work = static_cast<std::int64_t>(work * static_cast<double>(graph.graph.num_rows() + graph.graph.num_entries())),
+                               .most_work = static_cast<std::int64_t>(
+                                   work * static_cast<double>(graph.graph.num_rows() + graph.graph.num_entries())),
                                .keep_connected = options_.contiguous,
                                .seed = options_.seed * 1000 + static_cast<std::uint64_t>(window),
                                .is_fixed = is_fixed});
@@ -211,7 +223,8 @@ void WindowCut::number_along_curve()
     std::vector<std::int32_t> order(options_.num_parts), number(options_.num_parts);
     std::iota(order.begin(), order.end(), 0);
     const auto mean_position = [&](std::int32_t part) {
-        return sizes[part] > 0 ? static_cast<double>(sums[part]) / static_cast<double>(sizes[part]) : static_cast<double>(num_cells_);
+        return sizes[part] > 0 ? static_cast<double>(sums[part]) / static_cast<double>(sizes[part])
+                               : static_cast<double>(num_cells_);
     };
     std::ranges::stable_sort(order, {}, mean_position);
     for (std::int32_t i = 0; i < options_.num_parts; ++i) number[order[i]] = i;
@@ -233,7 +246,8 @@ PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers, const GhostRule
 {
     const auto neighbors = rule.neighbors;
     // A cloud has no edges and vertices.
-    const bool by_points = (neighbors == GhostNeighbors::Edge || neighbors == GhostNeighbors::Vertex) && !windows_.is_point_cloud();
+    const bool by_points =
+        (neighbors == GhostNeighbors::Edge || neighbors == GhostNeighbors::Vertex) && !windows_.is_point_cloud();
     const bool by_graph = !by_points && neighbors != GhostNeighbors::Radius && neighbors != GhostNeighbors::Nearest;
     const auto num_parts = options_.num_parts;
     std::vector<EdgeCount> edges;
@@ -267,7 +281,9 @@ PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers, const GhostRule
     if (num_layers == 0)
         marks_.clear();
     else if (by_graph)
-        spread_ghosts(windows_, messages_, [&](std::int32_t window) { return windows_.graph(window); }, owners_, num_layers, marks_);
+        spread_ghosts(
+            windows_, messages_, [&](std::int32_t window) { return windows_.graph(window); }, owners_, num_layers,
+            marks_);
     else if (by_points)
         marks_ = ghosts_by_points_or_edges(windows_, messages_, owners_, neighbors, num_layers);
     else if (neighbors == GhostNeighbors::Radius)
@@ -317,7 +333,8 @@ void WindowCut::settle_cells()
         if (window < windows_.end_window()) {
             const auto ids = windows_.ids(window);
             const auto owners = owners_in(window);
-            for (std::size_t i = 0; i < ids.size(); ++i) to[windows_.cells().rank_of(ids[i])].push_back({ids[i], owners[i]});
+            for (std::size_t i = 0; i < ids.size(); ++i)
+                to[windows_.cells().rank_of(ids[i])].push_back({ids[i], owners[i]});
         }
         for (const auto& part : exchange(messages_, std::move(to)))
             for (const auto& cell : part) owners_by_id_[cell.id - windows_.cells().begin(rank)] = cell.owner;
@@ -356,18 +373,24 @@ RowsOfPart WindowCut::rows_of_parts(std::int32_t first_part) const
     std::vector<std::vector<std::int32_t>> owned(messages_.size());
     const auto first_id = static_cast<std::int32_t>(windows_.cells().begin(rank));
     for (std::size_t i = 0; i < owners_by_id_.size(); ++i)
-        if (const auto turn = owners_by_id_[i] - first_part; turn >= 0 && turn < num_asked) owned[turn].push_back(first_id + static_cast<std::int32_t>(i));
+        if (const auto turn = owners_by_id_[i] - first_part; turn >= 0 && turn < num_asked)
+            owned[turn].push_back(first_id + static_cast<std::int32_t>(i));
     std::vector<std::vector<GhostRow>> ghosts(messages_.size());
     const auto begin = windows_.positions().begin(rank);
-    for (auto mark = std::ranges::lower_bound(marks_, first_part, {}, &GhostMark::part); mark != marks_.end() && mark->part < first_part + num_asked; ++mark)
-        ghosts[mark->part - first_part].push_back({owners_[mark->position - begin], windows_.ids()[mark->position - begin], mark->level});
+    for (auto mark = std::ranges::lower_bound(marks_, first_part, {}, &GhostMark::part);
+         mark != marks_.end() && mark->part < first_part + num_asked; ++mark)
+        ghosts[mark->part - first_part].push_back(
+            {owners_[mark->position - begin], windows_.ids()[mark->position - begin], mark->level});
     std::vector<std::vector<std::int32_t>> unused(messages_.size());
     if (first_part == 0) unused[0] = unused_points_;
 
     RowsOfPart rows;
-    for (const auto& part : exchange(messages_, std::move(owned))) rows.owned.insert(rows.owned.end(), part.begin(), part.end());
-    for (const auto& part : exchange(messages_, std::move(ghosts))) rows.ghosts.insert(rows.ghosts.end(), part.begin(), part.end());
-    for (const auto& part : exchange(messages_, std::move(unused))) rows.unused_points.insert(rows.unused_points.end(), part.begin(), part.end());
+    for (const auto& part : exchange(messages_, std::move(owned)))
+        rows.owned.insert(rows.owned.end(), part.begin(), part.end());
+    for (const auto& part : exchange(messages_, std::move(ghosts)))
+        rows.ghosts.insert(rows.ghosts.end(), part.begin(), part.end());
+    for (const auto& part : exchange(messages_, std::move(unused)))
+        rows.unused_points.insert(rows.unused_points.end(), part.begin(), part.end());
     std::ranges::sort(rows.ghosts);
     return rows;
 }
@@ -386,7 +409,8 @@ Csr WindowCut::neighbors_in_file(std::int64_t begin, std::int64_t end) const
             const auto row = graph.graph.row(cell);
             cells.push_back(ids[cell]);
             degrees.push_back(static_cast<std::int32_t>(row.size()));
-            for (const auto neighbor : row) found.push_back(neighbor < graph.num_cells ? ids[neighbor] : outside[neighbor - graph.num_cells]);
+            for (const auto neighbor : row)
+                found.push_back(neighbor < graph.num_cells ? ids[neighbor] : outside[neighbor - graph.num_cells]);
         }
     }
     cells = gather_on_first(messages_, std::move(cells));
@@ -412,13 +436,15 @@ std::vector<std::int32_t> WindowCut::owners_in_file(std::int64_t begin, std::int
 {
     const auto first = windows_.cells().begin(messages_.rank()), last = windows_.cells().begin(messages_.rank() + 1);
     std::vector<std::int32_t> mine;
-    for (auto cell = std::max(begin, first); cell < std::min(end, last); ++cell) mine.push_back(owners_by_id_[cell - first]);
+    for (auto cell = std::max(begin, first); cell < std::min(end, last); ++cell)
+        mine.push_back(owners_by_id_[cell - first]);
     return gather_on_first(messages_, std::move(mine));
 }
 
 std::vector<std::int32_t> WindowCut::owners_of_points(std::span<const std::int32_t> points) const
 {
-    return fetch<std::int32_t>(messages_, windows_.points(), windows_.is_point_cloud() ? owners_by_id_ : point_owners_, points);
+    return fetch<std::int32_t>(messages_, windows_.points(), windows_.is_point_cloud() ? owners_by_id_ : point_owners_,
+                               points);
 }
 
 }  // namespace meshard

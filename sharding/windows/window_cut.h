@@ -76,7 +76,8 @@ public:
     /// The owners of the cells of one of this rank's windows, by index in the window.
     std::span<const std::int32_t> owners(std::int32_t window) const
     {
-        return std::span(owners_).subspan(windows_.begin(window) - windows_.positions().begin(messages_.rank()), windows_.size(window));
+        return std::span(owners_).subspan(windows_.begin(window) - windows_.positions().begin(messages_.rank()),
+                                          windows_.size(window));
     }
 
     /// The owners of these points.

@@ -35,7 +35,9 @@ void make_unique(std::vector<T>& values)
 
 int home_of(const Item& item, int num_ranks)
 {
-    const auto hash = (static_cast<std::uint64_t>(item[0]) * 0x9e3779b97f4a7c15u ^ static_cast<std::uint32_t>(item[1])) * 0x9e3779b97f4a7c15u;
+    const auto hash =
+        (static_cast<std::uint64_t>(item[0]) * 0x9e3779b97f4a7c15u ^ static_cast<std::uint32_t>(item[1])) *
+        0x9e3779b97f4a7c15u;
     return static_cast<int>((hash >> 33) % static_cast<std::uint64_t>(num_ranks));
 }
 
@@ -55,7 +57,8 @@ struct WindowItems {
         of_cells = cells.cells;
         for (const auto point : of_cells.indices) items.push_back({point, -1});
         make_unique(items);
-        for (auto& point : of_cells.indices) point = static_cast<std::int32_t>(std::ranges::lower_bound(items, Item{point, -1}) - items.begin());
+        for (auto& point : of_cells.indices)
+            point = static_cast<std::int32_t>(std::ranges::lower_bound(items, Item{point, -1}) - items.begin());
     }
 
     std::vector<std::int32_t> points() const
@@ -74,14 +77,16 @@ struct WindowItems {
         std::vector<bool> result(items.size(), true);
         for (std::size_t i = 0; i < items.size(); ++i)
             for (const auto point : items[i])
-                if (point >= 0 && flags[std::ranges::lower_bound(points, point) - points.begin()] == 0) result[i] = false;
+                if (point >= 0 && flags[std::ranges::lower_bound(points, point) - points.begin()] == 0)
+                    result[i] = false;
         return result;
     }
 };
 
 class ItemGhosts {
 public:
-    ItemGhosts(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners, GhostNeighbors neighbors)
+    ItemGhosts(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners,
+               GhostNeighbors neighbors)
         : windows_(windows), messages_(messages), owners_(owners), neighbors_(neighbors)
     {
     }
@@ -108,7 +113,8 @@ private:
         received.clear();
         for (std::int32_t round = 0; round < windows_.num_rounds(); ++round) {
             const auto window = windows_.first_window() + round;
-            for (auto& part : exchange(messages_, work(window))) received.insert(received.end(), part.begin(), part.end());
+            for (auto& part : exchange(messages_, work(window)))
+                received.insert(received.end(), part.begin(), part.end());
         }
     }
 
@@ -121,7 +127,10 @@ private:
         return items;
     }
 
-    std::int64_t place(std::int32_t window) const { return windows_.begin(window) - windows_.positions().begin(messages_.rank()); }
+    std::int64_t place(std::int32_t window) const
+    {
+        return windows_.begin(window) - windows_.positions().begin(messages_.rank());
+    }
 
     // Calls `work(cell, part)` for the marks of the previous layer in a window.
     template <class F>
@@ -129,7 +138,8 @@ private:
     {
         const auto begin = static_cast<std::int32_t>(windows_.begin(window));
         const auto end = begin + static_cast<std::int32_t>(windows_.size(window));
-        for (auto mark = std::ranges::lower_bound(marks_, begin, {}, &GhostMark::position); mark != marks_.end() && mark->position < end; ++mark)
+        for (auto mark = std::ranges::lower_bound(marks_, begin, {}, &GhostMark::position);
+             mark != marks_.end() && mark->position < end; ++mark)
             if (mark->level == level_ - 1) work(mark->position - begin, mark->part);
     }
 
@@ -145,7 +155,8 @@ private:
             if (is_here(window)) {
                 const Mesh cells = windows_.cells(window);
                 for (std::int64_t cell = 0; cell < cells.num_cells(); ++cell)
-                    for (const auto point : cells.cells.row(cell)) to[windows_.points().rank_of(point)].push_back({point, owners_[place(window) + cell]});
+                    for (const auto point : cells.cells.row(cell))
+                        to[windows_.points().rank_of(point)].push_back({point, owners_[place(window) + cell]});
                 windows_.mesh().release_pages();
                 for (auto& touches : to) make_unique(touches);
             }
@@ -167,9 +178,11 @@ private:
                 std::vector<std::vector<std::int32_t>> to(messages_.size());
                 if (!is_here(window)) return to;
                 std::vector<std::int32_t> ids;
-                each_mark_before(window, [&](std::int32_t cell, std::int32_t) { ids.push_back(windows_.ids(window)[cell]); });
+                each_mark_before(window,
+                                 [&](std::int32_t cell, std::int32_t) { ids.push_back(windows_.ids(window)[cell]); });
                 make_unique(ids);
-                for (const auto point : windows_.mesh().cells(ids).cells.indices) to[windows_.points().rank_of(point)].push_back(point);
+                for (const auto point : windows_.mesh().cells(ids).cells.indices)
+                    to[windows_.points().rank_of(point)].push_back(point);
                 for (auto& list : to) make_unique(list);
                 return to;
             },
@@ -195,10 +208,12 @@ private:
                 if (!items) return to;
                 const auto touch = [&](std::int64_t cell, std::int32_t part) {
                     for (const auto i : items->of_cells.row(cell))
-                        if (is_front[i]) to[home_of(items->items[i], messages_.size())].push_back({items->items[i], part});
+                        if (is_front[i])
+                            to[home_of(items->items[i], messages_.size())].push_back({items->items[i], part});
                 };
                 if (level_ == 1)
-                    for (std::int64_t cell = 0; cell < windows_.size(window); ++cell) touch(cell, owners_[place(window) + cell]);
+                    for (std::int64_t cell = 0; cell < windows_.size(window); ++cell)
+                        touch(cell, owners_[place(window) + cell]);
                 else
                     each_mark_before(window, touch);
                 for (auto& touches : to) make_unique(touches);
@@ -222,10 +237,12 @@ private:
             const auto wanted = exchange(messages_, std::move(asked));
             for (int r = 0; r < messages_.size(); ++r)
                 for (const auto& item : wanted[r])
-                    for (auto touch = std::ranges::lower_bound(touches_, item, {}, &Touch::item); touch != touches_.end() && touch->item == item; ++touch)
+                    for (auto touch = std::ranges::lower_bound(touches_, item, {}, &Touch::item);
+                         touch != touches_.end() && touch->item == item; ++touch)
                         answers[r].push_back(*touch);
             std::vector<Touch> touches;
-            for (auto& part : exchange(messages_, std::move(answers))) touches.insert(touches.end(), part.begin(), part.end());
+            for (auto& part : exchange(messages_, std::move(answers)))
+                touches.insert(touches.end(), part.begin(), part.end());
             if (!items) continue;
             std::ranges::sort(touches);
             std::vector<std::int32_t> parts;
@@ -234,7 +251,8 @@ private:
                 for (const auto i : items->of_cells.row(cell)) {
                     if (!is_front[i]) continue;
                     const auto& item = items->items[i];
-                    for (auto touch = std::ranges::lower_bound(touches, item, {}, &Touch::item); touch != touches.end() && touch->item == item; ++touch)
+                    for (auto touch = std::ranges::lower_bound(touches, item, {}, &Touch::item);
+                         touch != touches.end() && touch->item == item; ++touch)
                         if (touch->part != owners_[place(window) + cell]) parts.push_back(touch->part);
                 }
                 make_unique(parts);
@@ -249,7 +267,8 @@ private:
 
     bool is_marked(std::int32_t position, std::int32_t part) const
     {
-        return std::ranges::binary_search(marks_, PointTouch{position, part}, {}, [](const GhostMark& mark) { return PointTouch{mark.position, mark.part}; });
+        return std::ranges::binary_search(marks_, PointTouch{position, part}, {},
+                                          [](const GhostMark& mark) { return PointTouch{mark.position, mark.part}; });
     }
 
     const CurveWindows& windows_;
@@ -264,8 +283,9 @@ private:
 
 }  // namespace
 
-std::vector<GhostMark> ghosts_by_points_or_edges(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners,
-                                                 GhostNeighbors neighbors, std::int32_t num_layers)
+std::vector<GhostMark> ghosts_by_points_or_edges(const CurveWindows& windows, RankMessages& messages,
+                                                 std::span<const std::int32_t> owners, GhostNeighbors neighbors,
+                                                 std::int32_t num_layers)
 {
     return ItemGhosts(windows, messages, owners, neighbors).find(num_layers);
 }

@@ -21,7 +21,8 @@ struct GhostMark {
 /// building that graph. In each layer only the points and edges at which parts meet are examined. Collective.
 /// @param owners   owners of this rank's cells
 /// @return marks of this rank's cells
-std::vector<GhostMark> ghosts_by_points_or_edges(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners,
-                                                 GhostNeighbors neighbors, std::int32_t num_layers);
+std::vector<GhostMark> ghosts_by_points_or_edges(const CurveWindows& windows, RankMessages& messages,
+                                                 std::span<const std::int32_t> owners, GhostNeighbors neighbors,
+                                                 std::int32_t num_layers);
 
 }  // namespace meshard

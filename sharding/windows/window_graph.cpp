@@ -9,7 +9,8 @@ namespace meshard {
 std::span<const Crossing> crossings_from(std::span<const Crossing> crossings, std::int64_t begin, std::int64_t end)
 {
     const auto at = [&](std::int64_t position) {
-        return std::ranges::lower_bound(crossings, position, {}, [](const Crossing& pair) { return std::int64_t{pair.here}; });
+        return std::ranges::lower_bound(crossings, position, {},
+                                        [](const Crossing& pair) { return std::int64_t{pair.here}; });
     };
     return {at(begin), at(end)};
 }
@@ -31,7 +32,8 @@ WindowGraph join_outside(const Csr& inner, std::span<const Crossing> crossings, 
         const auto row = inner.row(cell);
         graph.indices.insert(graph.indices.end(), row.begin(), row.end());
         for (; next != crossings.end() && next->here - begin == cell; ++next) {
-            const auto outside = static_cast<std::int32_t>(std::ranges::lower_bound(result.outside, next->there) - result.outside.begin());
+            const auto outside = static_cast<std::int32_t>(std::ranges::lower_bound(result.outside, next->there) -
+                                                           result.outside.begin());
             graph.indices.push_back(result.num_cells + outside);
             back.emplace_back(outside, cell);
         }

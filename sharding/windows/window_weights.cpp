@@ -48,22 +48,26 @@ std::vector<double> values_of(const CurveWindows& windows, RankMessages& message
                 values[windows.begin(window) - begin + cell] = 1 + static_cast<double>(graph.graph.row(cell).size());
         }
     } else if (name.starts_with("array:")) {
-        const auto& array = windows.is_point_cloud() ? require_weight_array(windows.mesh().rest().point_data, name.substr(6), "point")
-                                                     : require_weight_array(windows.mesh().rest().cell_data, name.substr(6), "cell");
+        const auto& array = windows.is_point_cloud()
+                                ? require_weight_array(windows.mesh().rest().point_data, name.substr(6), "point")
+                                : require_weight_array(windows.mesh().rest().cell_data, name.substr(6), "cell");
         for (auto window = windows.first_window(); window < windows.end_window(); ++window) {
             const auto ids = windows.ids(window);
-            for (std::size_t i = 0; i < ids.size(); ++i) values[windows.begin(window) - begin + static_cast<std::int64_t>(i)] = require_weight(array, ids[i]);
+            for (std::size_t i = 0; i < ids.size(); ++i)
+                values[windows.begin(window) - begin + static_cast<std::int64_t>(i)] = require_weight(array, ids[i]);
             windows.mesh().release_pages();
         }
     } else {
-        throw InvalidInput("row_weights: unknown weight '" + name + "'; known are cells, points, faces and array:NAME.");
+        throw InvalidInput("row_weights: unknown weight '" + name +
+                           "'; known are cells, points, faces and array:NAME.");
     }
     return values;
 }
 
 }  // namespace
 
-std::vector<std::int32_t> window_weights(const CurveWindows& windows, RankMessages& messages, std::span<const std::string> names)
+std::vector<std::int32_t> window_weights(const CurveWindows& windows, RankMessages& messages,
+                                         std::span<const std::string> names)
 {
     std::vector<std::int32_t> weights(windows.ids().size() * names.size());
     for (std::size_t w = 0; w < names.size(); ++w) {
@@ -74,7 +78,8 @@ std::vector<std::int32_t> window_weights(const CurveWindows& windows, RankMessag
         const auto begin = windows.positions().begin(messages.rank());
         for (auto window = windows.first_window(); window < windows.end_window(); ++window) {
             double sum = 0;
-            for (auto i = windows.begin(window) - begin; i < windows.begin(window) - begin + windows.size(window); ++i) {
+            for (auto i = windows.begin(window) - begin; i < windows.begin(window) - begin + windows.size(window);
+                 ++i) {
                 sum += values[i];
                 if (values[i] != std::floor(values[i])) are_integers = 0;
             }

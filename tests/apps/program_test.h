@@ -24,7 +24,8 @@ protected:
     ProgramTest()
     {
         const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-        std::string name = std::string("meshard-") + info->test_suite_name() + "-" + info->name() + "-" + std::to_string(getpid());
+        std::string name =
+            std::string("meshard-") + info->test_suite_name() + "-" + info->name() + "-" + std::to_string(getpid());
         std::ranges::replace(name, '/', '-');  // in the names of tests with a parameter
         folder_ = std::filesystem::temp_directory_path() / name;
         std::filesystem::remove_all(folder_);
@@ -79,7 +80,8 @@ protected:
     std::vector<std::string> entries() const
     {
         std::vector<std::string> names;
-        for (const auto& entry : std::filesystem::directory_iterator(folder_)) names.push_back(entry.path().filename().string());
+        for (const auto& entry : std::filesystem::directory_iterator(folder_))
+            names.push_back(entry.path().filename().string());
         std::ranges::sort(names);
         return names;
     }
@@ -89,13 +91,17 @@ private:
 };
 
 /// Succeeds if the program ended with `exit_code` and said one line on stderr that contains every one of `texts`.
-inline testing::AssertionResult fails_with(const ProgramResult& result, int exit_code, const std::vector<std::string>& texts)
+inline testing::AssertionResult fails_with(const ProgramResult& result, int exit_code,
+                                           const std::vector<std::string>& texts)
 {
     if (result.exit_code != exit_code) {
-        return testing::AssertionFailure() << "exit code " << result.exit_code << ", expected " << exit_code << "; stderr: " << result.err;
+        return testing::AssertionFailure()
+               << "exit code " << result.exit_code << ", expected " << exit_code << "; stderr: " << result.err;
     }
-    if (std::ranges::count(result.err, '\n') != 1) return testing::AssertionFailure() << "not one line on stderr: " << result.err;
-    if (!result.err.starts_with("meshard")) return testing::AssertionFailure() << "does not begin with meshard: " << result.err;
+    if (std::ranges::count(result.err, '\n') != 1)
+        return testing::AssertionFailure() << "not one line on stderr: " << result.err;
+    if (!result.err.starts_with("meshard"))
+        return testing::AssertionFailure() << "does not begin with meshard: " << result.err;
     for (const std::string& text : texts) {
         if (result.err.find(text) == std::string::npos) {
             return testing::AssertionFailure() << "no '" << text << "' in: " << result.err;

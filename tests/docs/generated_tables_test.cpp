@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables of docs/*.md that follow from the program: what stands between a line `<!-- table: WHAT -->` and a line `<!-- end of table -->`. This test fails
-// when one is out of date, and writes all anew when MESHARD_UPDATE_DOCS is set. WHAT is one of
+// Tables of docs/*.md that follow from the program: what stands between a line `<!-- table: WHAT -->` and a line `<!--
+// end of table -->`. This test fails when one is out of date, and writes all anew when MESHARD_UPDATE_DOCS is set. WHAT
+// is one of
 //   verbs                                  of `meshard --help`
 //   options of VERB                        of `meshard VERB --help`
 //   options of VERB, else as of OTHER      without those that OTHER has just so
@@ -66,7 +67,8 @@ std::vector<std::pair<std::string, std::string>> verbs()
     return verbs;
 }
 
-/// Plain text for a cell of a table: names of options, extensions and settings as code, like what stands between backquotes.
+/// Plain text for a cell of a table: names of options, extensions and settings as code, like what stands between
+/// backquotes.
 std::string cell(const std::string& text)
 {
     static const std::regex code(R"((^|[ (])(--?[a-z][a-z-]*|\.[a-z][a-z0-9]*|~?[a-z_.]+=[^ ,;)]+|~key)(?=[ ,;:)]|$))");
@@ -93,15 +95,17 @@ std::string row_of(const json& argument)
 {
     std::string names;
     const auto value = argument["value"].get<std::string>();
-    const bool is_positional = argument["is_positional"].get<bool>(), must_be_given = argument["is_required"].get<bool>();
+    const bool is_positional = argument["is_positional"].get<bool>(),
+               must_be_given = argument["is_required"].get<bool>();
     if (is_positional) names = code(value);
     const bool with_value = !value.empty() && !is_positional;
     for (std::size_t i = 0; i < argument["names"].size(); ++i) {
         const bool is_last = i + 1 == argument["names"].size();
-        names += (names.empty() ? "" : ", ") + code(argument["names"][i].get<std::string>() + (is_last && with_value ? " " + value : ""));
+        names += (names.empty() ? "" : ", ") +
+                 code(argument["names"][i].get<std::string>() + (is_last && with_value ? " " + value : ""));
     }
-    return "| " + names + " | " + (must_be_given ? "must be given" : cell(argument["fallback"].get<std::string>())) + " | " +
-           cell(argument["meaning"].get<std::string>()) + " |\n";
+    return "| " + names + " | " + (must_be_given ? "must be given" : cell(argument["fallback"].get<std::string>())) +
+           " | " + cell(argument["meaning"].get<std::string>()) + " |\n";
 }
 
 std::string options_table(const std::string& verb, const std::string& other)
@@ -110,7 +114,8 @@ std::string options_table(const std::string& verb, const std::string& other)
     std::string rows, same, group;
     for (const auto& argument : arguments) {
         if (std::find(known.begin(), known.end(), argument) != known.end()) {
-            for (const auto& name : argument["names"]) same += (same.empty() ? "" : ", ") + code(name.get<std::string>());
+            for (const auto& name : argument["names"])
+                same += (same.empty() ? "" : ", ") + code(name.get<std::string>());
             continue;
         }
         if (const auto heading = argument["group"].get<std::string>(); heading != group) {
@@ -134,7 +139,8 @@ std::string keys_table(bool of_models)
         rows += cell(value_text(rule)) + " | " + fallback + " | " + cell(rule.meaning) + " |\n";
     }
     const std::string of = of_models ? "of | " : "";
-    return "| key | " + of + "value | default | meaning |\n| --- | " + (of_models ? "--- | " : "") + "--- | --- | --- |\n" + rows;
+    return "| key | " + of + "value | default | meaning |\n| --- | " + (of_models ? "--- | " : "") +
+           "--- | --- | --- |\n" + rows;
 }
 
 /// @throws InvalidInput for a name that no table has.
@@ -145,9 +151,12 @@ std::string table(const std::string& what)
     if (std::regex_match(what, match, options)) return options_table(match[1], match[2]);
     if (what == "keys of train") return keys_table(false);
     if (what == "keys of models") return keys_table(true);
-    if (what != "verbs") throw InvalidInput("there is no table '" + what + "'; tests/docs/generated_tables_test.cpp lists those that there are.");
+    if (what != "verbs")
+        throw InvalidInput("there is no table '" + what +
+                           "'; tests/docs/generated_tables_test.cpp lists those that there are.");
     std::string rows;
-    for (const auto& [verb, purpose] : verbs()) rows += "| [`" + verb + "`](#meshard-" + verb + ") | " + cell(purpose) + " |\n";
+    for (const auto& [verb, purpose] : verbs())
+        rows += "| [`" + verb + "`](#meshard-" + verb + ") | " + cell(purpose) + " |\n";
     return "| verb | what it does |\n| --- | --- |\n" + rows;
 }
 
@@ -191,31 +200,41 @@ TEST(GeneratedTables, AreThoseOfTheProgram)
         if (!tables.empty()) expect_up_to_date(entry.path(), current);
     }
     for (const auto& [verb, purpose] : verbs()) {
-        const auto is_its_table = [&, start = "options of " + verb](const auto& what) { return what == start || what.starts_with(start + ","); };
+        const auto is_its_table = [&, start = "options of " + verb](const auto& what) {
+            return what == start || what.starts_with(start + ",");
+        };
         EXPECT_TRUE(std::any_of(found.begin(), found.end(), is_its_table))
             << "no page has the options of `meshard " << verb << "`: add a chapter to docs/commands.md with the lines\n"
             << "<!-- table: options of " << verb << " -->\n"
             << kEnd << "\nand run " << kUpdateCommand;
     }
-    for (const char* what : {"verbs", "options of bench partition", "options of bench data", "keys of train", "keys of models"})
+    for (const char* what :
+         {"verbs", "options of bench partition", "options of bench data", "keys of train", "keys of models"})
         EXPECT_TRUE(found.contains(what)) << what;
 }
 
 TEST(GeneratedTables, ReplaceWhatStoodThere)
 {
     const auto page = with_tables("# Page\n<!-- table: options of check -->\n| old |\n" + kEnd + "\nprose\n");
-    const std::string rows = "| `DIR` | must be given | shards folder to test |\n| `--json` |  | one JSON object on stdout instead of the report |\n";
-    EXPECT_EQ(page.first, "# Page\n<!-- table: options of check -->\n| option | default | meaning |\n| --- | --- | --- |\n" + rows + kEnd + "\nprose\n");
+    const std::string rows = "| `DIR` | must be given | shards folder to test |\n| `--json` |  | one JSON object on "
+                             "stdout instead of the report |\n";
+    EXPECT_EQ(page.first,
+              "# Page\n<!-- table: options of check -->\n| option | default | meaning |\n| --- | --- | --- |\n" + rows +
+                  kEnd + "\nprose\n");
     EXPECT_EQ(with_tables(page.first).first, page.first);
-    EXPECT_TRUE(throws_with<InvalidInput>("the table 'verbs' has no line", [] { with_tables("<!-- table: verbs -->\nprose\n"); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("has no line", [] { with_tables("<!-- table: verbs -->\n<!-- table: keys of train -->\n" + kEnd + "\n"); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("there is no table 'option of check'", [] { with_tables("<!-- table: option of check -->\n" + kEnd + "\n"); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("the table 'verbs' has no line",
+                                          [] { with_tables("<!-- table: verbs -->\nprose\n"); }));
+    EXPECT_TRUE(throws_with<InvalidInput>(
+        "has no line", [] { with_tables("<!-- table: verbs -->\n<!-- table: keys of train -->\n" + kEnd + "\n"); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("there is no table 'option of check'",
+                                          [] { with_tables("<!-- table: option of check -->\n" + kEnd + "\n"); }));
 }
 
 TEST(GeneratedTables, KeepWhatMarkdownWouldTakeAway)
 {
     EXPECT_EQ(cell("a | b, 2 * 3, x<y"), "a \\| b, 2 \\* 3, x&lt;y");
-    EXPECT_EQ(cell("with --levels, a .vtu (or -o) and ~key; e.g. lr=1e-3"), "with `--levels`, a `.vtu` (or `-o`) and `~key`; e.g. `lr=1e-3`");
+    EXPECT_EQ(cell("with --levels, a .vtu (or -o) and ~key; e.g. lr=1e-3"),
+              "with `--levels`, a `.vtu` (or `-o`) and `~key`; e.g. `lr=1e-3`");
     EXPECT_EQ(cell("`meshard check --help | less` of --json"), "`meshard check --help \\| less` of `--json`");
     EXPECT_EQ(code("key=value|~key"), "`key=value\\|~key`");
 }

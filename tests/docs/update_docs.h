@@ -20,8 +20,9 @@ inline void expect_up_to_date(const std::filesystem::path& page, const std::stri
     if (std::getenv("MESHARD_UPDATE_DOCS")) std::ofstream(page) << current;
     std::ostringstream written;
     written << std::ifstream(page).rdbuf();
-    EXPECT_TRUE(written.str() == current) << "docs/" << page.filename().string()
-                                          << " is out of date. Write it anew, from the root of the repository: " << kUpdateCommand;
+    EXPECT_TRUE(written.str() == current)
+        << "docs/" << page.filename().string()
+        << " is out of date. Write it anew, from the root of the repository: " << kUpdateCommand;
 }
 
 }  // namespace meshard

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The damaged files that once reached code of the readers which whole files do not reach: each is read or refused by an Error.
+// The damaged files that once reached code of the readers which whole files do not reach: each is read or refused by an
+// Error.
 #include "tests/fuzz/damaged_samples.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_paths.h"
@@ -12,7 +13,8 @@ namespace {
 TEST(DamageSeeds, WholeFilesAreRead)
 {
     const TemporaryFolder folder;
-    for (const DamageSample& sample : make_damage_samples(folder.path())) EXPECT_TRUE(survives_reading(sample)) << sample.name;
+    for (const DamageSample& sample : make_damage_samples(folder.path()))
+        EXPECT_TRUE(survives_reading(sample)) << sample.name;
 }
 
 TEST(DamageSeeds, AreReadOrRefused)

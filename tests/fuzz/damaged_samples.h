@@ -18,8 +18,8 @@ struct DamageSample {
     std::string bytes;  ///< of the file that is whole
 };
 
-/// Writes small files of every format that meshard reads by itself into an empty folder: each must be read there without an error. The checkpoints
-/// and the odd ones among them are copies of those in tests/data.
+/// Writes small files of every format that meshard reads by itself into an empty folder: each must be read there
+/// without an error. The checkpoints and the odd ones among them are copies of those in tests/data.
 std::vector<DamageSample> make_damage_samples(const std::filesystem::path& folder);
 
 /// Reads it as users' files are read, all of it. Anything but success or an Error is thrown on.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads damaged files until the time is over: each must be read or refused with an Error. A file that crashes a reader, takes
-// more than 20 seconds or throws anything else stays where the message says.
+// Reads damaged files until the time is over: each must be read or refused with an Error. A file that crashes a reader,
+// takes more than 20 seconds or throws anything else stays where the message says.
 //
 //   reader_fuzz [--seconds 10] [--seed 0] [--only .vtu] [--keep DIR]
 //   reader_fuzz --replay DIR             reads what --keep kept
 //
-// Where the readers are compiled with -fsanitize-coverage=trace-pc, files that reach new code are damaged further, and --keep keeps them.
+// Where the readers are compiled with -fsanitize-coverage=trace-pc, files that reach new code are damaged further, and
+// --keep keeps them.
 #include "tests/fuzz/damaged_samples.h"
 #include "tests/support/temporary_folder.h"
 
@@ -32,7 +33,8 @@ std::size_t num_new_places = 0;
 // Called by instrumented code at each of its branches.
 extern "C" __attribute__((no_sanitize_coverage)) void __sanitizer_cov_trace_pc()
 {
-    auto& seen = was_reached[(reinterpret_cast<std::uintptr_t>(__builtin_return_address(0)) * 0x9e3779b97f4a7c15u) >> 44];
+    auto& seen =
+        was_reached[(reinterpret_cast<std::uintptr_t>(__builtin_return_address(0)) * 0x9e3779b97f4a7c15u) >> 44];
     num_new_places += seen == 0;
     seen = 1;
 }
@@ -44,7 +46,8 @@ namespace {
 
 class Fuzzer {
 public:
-    Fuzzer(const std::filesystem::path& folder, std::uint32_t seed, std::filesystem::path kept) : random_(seed), kept_(std::move(kept))
+    Fuzzer(const std::filesystem::path& folder, std::uint32_t seed, std::filesystem::path kept)
+        : random_(seed), kept_(std::move(kept))
     {
         for (auto& sample : make_damage_samples(folder)) {
             survives_reading(sample);  // what whole files reach is nothing new
@@ -73,7 +76,8 @@ public:
     {
         for (const auto& entry : corpus_) {
             if (!std::filesystem::is_directory(folder / entry.sample.name)) continue;
-            for (const auto& file : std::filesystem::directory_iterator(folder / entry.sample.name)) read(entry.sample, read_bytes(file.path()));
+            for (const auto& file : std::filesystem::directory_iterator(folder / entry.sample.name))
+                read(entry.sample, read_bytes(file.path()));
         }
     }
 
@@ -107,8 +111,17 @@ private:
 
     void damage(std::string& bytes)
     {
-        static const char* const numbers[] = {
-            "-1", "0", "1", "2147483647", "2147483648", "4294967295", "-9223372036854775808", "18446744073709551615", "1e400", "nan", "99999999999999999999"};
+        static const char* const numbers[] = {"-1",
+                                              "0",
+                                              "1",
+                                              "2147483647",
+                                              "2147483648",
+                                              "4294967295",
+                                              "-9223372036854775808",
+                                              "18446744073709551615",
+                                              "1e400",
+                                              "nan",
+                                              "99999999999999999999"};
         if (bytes.empty()) return;
         const std::size_t at = random_() % bytes.size();
         const std::size_t length = std::min<std::size_t>(bytes.size() - at, 1 + random_() % 40);
@@ -132,16 +145,19 @@ private:
             const std::size_t digit = bytes.find_first_of("0123456789", at);
             if (digit == std::string::npos) break;
             const std::size_t end = bytes.find_first_not_of("0123456789.", digit);
-            bytes.replace(digit, (end == std::string::npos ? bytes.size() : end) - digit, numbers[random_() % std::size(numbers)]);
+            bytes.replace(digit, (end == std::string::npos ? bytes.size() : end) - digit,
+                          numbers[random_() % std::size(numbers)]);
             break;
         }
         case 6:
             bytes.insert(at, 1, "<>\"/(){}[];#$ \n&'"[random_() % 17]);
             break;
         default: {  // a binary word of a value that is often wrong
-            const std::uint64_t values[] = {0, 1, ~std::uint64_t{0}, std::uint64_t{1} << 31, std::uint64_t{1} << 32, std::uint64_t{1} << 62, 255};
+            const std::uint64_t values[] = {
+                0, 1, ~std::uint64_t{0}, std::uint64_t{1} << 31, std::uint64_t{1} << 32, std::uint64_t{1} << 62, 255};
             const std::uint64_t value = values[random_() % std::size(values)];
-            std::memcpy(bytes.data() + at, &value, std::min<std::size_t>(bytes.size() - at, random_() % 2 == 0 ? 4 : 8));
+            std::memcpy(bytes.data() + at, &value,
+                        std::min<std::size_t>(bytes.size() - at, random_() % 2 == 0 ? 4 : 8));
         }
         }
     }
@@ -182,10 +198,12 @@ void end_by_signal(int)
 int main(int argc, char** argv)
 {
     using namespace meshard;
-    std::map<std::string, std::string> options{{"--seconds", "10"}, {"--seed", "0"}, {"--only", ""}, {"--keep", ""}, {"--replay", ""}};
+    std::map<std::string, std::string> options{
+        {"--seconds", "10"}, {"--seed", "0"}, {"--only", ""}, {"--keep", ""}, {"--replay", ""}};
     for (int i = 1; i < argc; i += 2) {
         if (!options.contains(argv[i]) || i + 1 == argc) {
-            std::fprintf(stderr, "usage: reader_fuzz [--seconds S] [--seed N] [--only NAME] [--keep DIR] [--replay DIR]\n");
+            std::fprintf(stderr,
+                         "usage: reader_fuzz [--seconds S] [--seed N] [--only NAME] [--keep DIR] [--replay DIR]\n");
             return 2;
         }
         options[argv[i]] = argv[i + 1];
@@ -198,15 +216,18 @@ int main(int argc, char** argv)
     const TemporaryFolder folder;
     long long count = 0;
     try {
-        Fuzzer fuzzer(folder.path(), static_cast<std::uint32_t>(std::atoll(options["--seed"].c_str())), options["--keep"]);
+        Fuzzer fuzzer(folder.path(), static_cast<std::uint32_t>(std::atoll(options["--seed"].c_str())),
+                      options["--keep"]);
         if (!options["--replay"].empty()) {
             fuzzer.replay(options["--replay"]);
             return 0;
         }
-        const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(std::atof(options["--seconds"].c_str()));
+        const auto end =
+            std::chrono::steady_clock::now() + std::chrono::duration<double>(std::atof(options["--seconds"].c_str()));
         for (; std::chrono::steady_clock::now() < end; ++count) fuzzer.step(options["--only"]);
     } catch (const std::exception& error) {
-        std::fprintf(stderr, "reader_fuzz: %s\nreader_fuzz: thrown for this file: %s\n", error.what(), Fuzzer::last_name);
+        std::fprintf(stderr, "reader_fuzz: %s\nreader_fuzz: thrown for this file: %s\n", error.what(),
+                     Fuzzer::last_name);
         return 1;
     }
     std::printf("%lld damaged files were read or refused\n", count);

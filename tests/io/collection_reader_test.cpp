@@ -14,9 +14,11 @@ namespace {
 
 std::string multi_block(const std::string& content)
 {
-    return "<?xml version=\"1.0\"?>\n<VTKFile type=\"vtkMultiBlockDataSet\" version=\"1.0\" byte_order=\"LittleEndian\">\n  <vtkMultiBlockDataSet>\n" +
+    return "<?xml version=\"1.0\"?>\n<VTKFile type=\"vtkMultiBlockDataSet\" version=\"1.0\" "
+           "byte_order=\"LittleEndian\">\n  <vtkMultiBlockDataSet>\n" +
            content +
-           "  </vtkMultiBlockDataSet>\n  <FieldData><DataArray type=\"Float32\" Name=\"TimeValue\" NumberOfTuples=\"1\" format=\"ascii\"> 7 "
+           "  </vtkMultiBlockDataSet>\n  <FieldData><DataArray type=\"Float32\" Name=\"TimeValue\" "
+           "NumberOfTuples=\"1\" format=\"ascii\"> 7 "
            "</DataArray></FieldData>\n</VTKFile>\n";
 }
 
@@ -32,7 +34,8 @@ void write_case(const TemporaryFolder& folder)
     write_mesh(folder / "case/boundary/right.vtp", right);
     write_bytes(folder / "case.vtm",
                 multi_block("<DataSet name=\"internal\" file=\"case/internal.vtu\"/>\n<Block name=\"boundary\">\n"
-                            "<DataSet name=\"left\" file=\"case/boundary/left.vtp\"/>\n<DataSet name=\"right\" file=\"case/boundary/right.vtp\"/>\n"
+                            "<DataSet name=\"left\" file=\"case/boundary/left.vtp\"/>\n<DataSet name=\"right\" "
+                            "file=\"case/boundary/right.vtp\"/>\n"
                             "<DataSet index=\"2\"/></Block>\n"));
 }
 
@@ -53,7 +56,8 @@ TEST(Collections, JoinTheirBlocks)
     EXPECT_EQ(find_array(mesh.field_data, "TimeValue")->value(0), 7);
     EXPECT_TRUE(std::isnan(find_array(mesh.cell_data, "shear")->value(0)));
     EXPECT_EQ(find_array(mesh.cell_data, "shear")->value(8), 0);
-    for (std::int64_t i = 0; i < 8; ++i) EXPECT_EQ(find_array(mesh.cell_data, "patch")->value(i), find_array(cube(2).cell_data, "patch")->value(i));
+    for (std::int64_t i = 0; i < 8; ++i)
+        EXPECT_EQ(find_array(mesh.cell_data, "patch")->value(i), find_array(cube(2).cell_data, "patch")->value(i));
 }
 
 TEST(Collections, GiveTheBlocksThatAreChosen)
@@ -74,7 +78,8 @@ TEST(Collections, GiveTheBlocksThatAreChosen)
     expected.field_data.clear();
     EXPECT_EQ(difference(left, expected), "");
     options.blocks = {"boundary/lift"};
-    EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'boundary/left'?", [&] { read_mesh(folder / "case.vtm", options); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("Did you mean 'boundary/left'?", [&] { read_mesh(folder / "case.vtm", options); }));
 }
 
 TEST(Collections, RefuseCyclesAndWhatIsMissing)
@@ -82,7 +87,9 @@ TEST(Collections, RefuseCyclesAndWhatIsMissing)
     const TemporaryFolder folder;
     write_bytes(folder / "self.vtm", multi_block("<DataSet name=\"a\" file=\"self.vtm\"/>\n"));
     write_bytes(folder / "one.vtm", multi_block("<DataSet name=\"a\" file=\"two.pvd\"/>\n"));
-    write_bytes(folder / "two.pvd", "<VTKFile type=\"Collection\"><Collection><DataSet timestep=\"0\" file=\"./one.vtm\"/></Collection></VTKFile>");
+    write_bytes(
+        folder / "two.pvd",
+        "<VTKFile type=\"Collection\"><Collection><DataSet timestep=\"0\" file=\"./one.vtm\"/></Collection></VTKFile>");
     write_bytes(folder / "lost.vtm", multi_block("<DataSet name=\"a\" file=\"absent.vtu\"/>\n"));
     write_bytes(folder / "none.vtm", "<VTKFile type=\"vtkMultiBlockDataSet\"></VTKFile>");
 
@@ -97,9 +104,12 @@ TEST(Collections, AreSeriesInTime)
     const TemporaryFolder folder;
     write_mesh(folder / "a.vtp", strip(2));
     write_mesh(folder / "b.vtp", strip(3));
-    write_bytes(folder / "run.pvd", "<VTKFile type=\"Collection\"><Collection><DataSet timestep=\"2.5\" part=\"0\" file=\"b.vtp\"/>"
-                                    "<DataSet timestep=\"1\" part=\"0\" file=\"a.vtp\"/></Collection></VTKFile>");
-    write_bytes(folder / "run.vtp.series", R"({"file-series-version": "1.0", "files": [{"name": "a.vtp", "time": 1}, {"name": "b.vtp", "time": 2.5}]})");
+    write_bytes(folder / "run.pvd",
+                "<VTKFile type=\"Collection\"><Collection><DataSet timestep=\"2.5\" part=\"0\" file=\"b.vtp\"/>"
+                "<DataSet timestep=\"1\" part=\"0\" file=\"a.vtp\"/></Collection></VTKFile>");
+    write_bytes(
+        folder / "run.vtp.series",
+        R"({"file-series-version": "1.0", "files": [{"name": "a.vtp", "time": 1}, {"name": "b.vtp", "time": 2.5}]})");
     for (const char* name : {"run.pvd", "run.vtp.series"}) {
         const Mesh last = read_mesh(folder / name);
         ReadOptions options;
@@ -113,7 +123,8 @@ TEST(Collections, AreSeriesInTime)
         EXPECT_TRUE(throws_with<IoError>("it has no such time", [&] { read_mesh(folder / name, options); }));
     }
     write_bytes(folder / "bad.series", R"({"files": [{"name": "a.vtp"}]})");
-    EXPECT_TRUE(throws_with<IoError>("entry 0 of 'files' has no name and time", [&] { read_mesh(folder / "bad.series"); }));
+    EXPECT_TRUE(
+        throws_with<IoError>("entry 0 of 'files' has no name and time", [&] { read_mesh(folder / "bad.series"); }));
 }
 
 TEST(Collections, MergePartitions)
@@ -123,8 +134,10 @@ TEST(Collections, MergePartitions)
     write_mesh(folder / "b.vtu", tet_cube(1));
     write_bytes(folder / "all.vtpc",
                 "<VTKFile type=\"vtkPartitionedDataSetCollection\"><vtkPartitionedDataSetCollection>"
-                "<Partitions index=\"0\" name=\"solid\"><DataSet index=\"0\" file=\"a.vtu\"/><DataSet index=\"1\" file=\"b.vtu\"/></Partitions>"
-                "<Partitions index=\"1\"><DataSet index=\"0\" file=\"b.vtu\"/></Partitions></vtkPartitionedDataSetCollection></VTKFile>");
+                "<Partitions index=\"0\" name=\"solid\"><DataSet index=\"0\" file=\"a.vtu\"/><DataSet index=\"1\" "
+                "file=\"b.vtu\"/></Partitions>"
+                "<Partitions index=\"1\"><DataSet index=\"0\" "
+                "file=\"b.vtu\"/></Partitions></vtkPartitionedDataSetCollection></VTKFile>");
     const auto blocks = read_blocks(folder / "all.vtpc");
     ASSERT_EQ(blocks.size(), 2);
     EXPECT_EQ(blocks[0].name, "solid");
@@ -137,7 +150,8 @@ TEST(Collections, AreRefusedWhenCut)
 {
     const TemporaryFolder folder;
     write_case(folder);
-    write_bytes(folder / "x.series", R"({"file-series-version": "1.0", "files": [{"name": "case/boundary/left.vtp", "time": 1}]})");
+    write_bytes(folder / "x.series",
+                R"({"file-series-version": "1.0", "files": [{"name": "case/boundary/left.vtp", "time": 1}]})");
     for (const char* name : {"case.vtm", "x.series"}) {
         std::string bytes = read_bytes(folder / name);
         while (bytes.back() == '\n') bytes.pop_back();

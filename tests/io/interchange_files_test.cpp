@@ -73,7 +73,8 @@ public:
         cg_section_write(file_, base_, zone_, "cells", CGNS_ENUMV(HEXA_8), 1, 2, 0, corners.data(), &number);
         cg_section_write(file_, base_, zone_, "faces", CGNS_ENUMV(QUAD_4), 3, 3, 0, face.data(), &number);
         const cgsize_t range[] = {3, 3};
-        cg_boco_write(file_, base_, zone_, "inlet", CGNS_ENUMV(FamilySpecified), CGNS_ENUMV(PointRange), 2, range, &number);
+        cg_boco_write(file_, base_, zone_, "inlet", CGNS_ENUMV(FamilySpecified), CGNS_ENUMV(PointRange), 2, range,
+                      &number);
         cg_boco_gridlocation_write(file_, base_, zone_, number, CGNS_ENUMV(FaceCenter));
         cg_goto(file_, base_, "Zone_t", zone_, "ZoneBC_t", 1, "BC_t", number, "end");
         cg_famname_write("walls");
@@ -103,7 +104,8 @@ public:
             z.push_back(i >> 2);
         }
         add_coordinates(x, y, z);
-        const cgsize_t faces[] = {1, 3, 4, 2, 5, 6, 8, 7, 1, 2, 6, 5, 2, 4, 8, 6, 4, 3, 7, 8, 3, 1, 5, 7}, ends[] = {0, 4, 8, 12, 16, 20, 24};
+        const cgsize_t faces[] = {1, 3, 4, 2, 5, 6, 8, 7, 1, 2, 6, 5, 2, 4, 8, 6, 4, 3, 7, 8, 3, 1, 5, 7},
+                       ends[] = {0, 4, 8, 12, 16, 20, 24};
         const cgsize_t sides[] = {1, 2, 3, 4, 5, 6}, side_ends[] = {0, 6};
         int number = 0;
         cg_poly_section_write(file_, base_, zone_, "faces", CGNS_ENUMV(NGON_n), 1, 6, 0, faces, ends, &number);
@@ -114,11 +116,14 @@ private:
     void add_coordinates(const std::vector<double>& x, const std::vector<double>& y, const std::vector<double>& z)
     {
         int number = 0;
-        const std::pair<const char*, const std::vector<double>&> axes[] = {{"CoordinateX", x}, {"CoordinateY", y}, {"CoordinateZ", z}};
-        for (const auto& [name, values] : axes) cg_coord_write(file_, base_, zone_, CGNS_ENUMV(RealDouble), name, values.data(), &number);
+        const std::pair<const char*, const std::vector<double>&> axes[] = {
+            {"CoordinateX", x}, {"CoordinateY", y}, {"CoordinateZ", z}};
+        for (const auto& [name, values] : axes)
+            cg_coord_write(file_, base_, zone_, CGNS_ENUMV(RealDouble), name, values.data(), &number);
     }
 
-    void add_fields(const std::string& name, const std::vector<double>& x, const std::vector<double>& y, const std::vector<double>& z, int num_cells)
+    void add_fields(const std::string& name, const std::vector<double>& x, const std::vector<double>& y,
+                    const std::vector<double>& z, int num_cells)
     {
         std::vector<double> values, on_cells;
         for (std::size_t i = 0; i < x.size(); ++i) values.push_back(x[i] + 10 * y[i] + 100 * z[i]);
@@ -150,15 +155,18 @@ TEST(InterchangeFiles, OfCgnsKeepZonesPatchesAndFields)
     mesh.validate();
     EXPECT_EQ(mesh.cell_types, std::vector<std::uint8_t>(4, 12));
     ASSERT_EQ(mesh.num_points(), 24);
-    for (std::int64_t i = 0; i < 24; ++i) EXPECT_EQ(require_array(mesh.point_data, "Pressure", "", "point").value(i), sum_of_coordinates(mesh, i));
-    for (std::int64_t i = 0; i < 4; ++i) EXPECT_EQ(require_array(mesh.cell_data, "Temperature", "", "cell").value(i), 300 + static_cast<double>(i % 2));
+    for (std::int64_t i = 0; i < 24; ++i)
+        EXPECT_EQ(require_array(mesh.point_data, "Pressure", "", "point").value(i), sum_of_coordinates(mesh, i));
+    for (std::int64_t i = 0; i < 4; ++i)
+        EXPECT_EQ(require_array(mesh.cell_data, "Temperature", "", "cell").value(i), 300 + static_cast<double>(i % 2));
     EXPECT_EQ(require_array(mesh.cell_data, "BlockId", "", "cell").to_doubles(), (std::vector<double>{0, 0, 1, 1}));
     const auto names = require_array(mesh.field_data, "BlockName", "", "field").strings();
     EXPECT_NE(names[0].find("fluid"), std::string::npos) << names[0];
     EXPECT_NE(names[1].find("block"), std::string::npos) << names[1];
 
     // Patches without a family VTK leaves out.
-    EXPECT_TRUE(std::ranges::any_of(warnings, [](const std::string& text) { return text.find("BCOutflow") != std::string::npos; }));
+    EXPECT_TRUE(std::ranges::any_of(
+        warnings, [](const std::string& text) { return text.find("BCOutflow") != std::string::npos; }));
     options.blocks = {"Base/fluid/Patches/inlet"};
     const Mesh patch = read_mesh(folder / "a.cgns", options);
     ASSERT_EQ(patch.num_cells(), 1);
@@ -226,7 +234,8 @@ TEST(InterchangeFiles, OfExodusHaveTheSameBytesEachTimeInTheirRecords)
     int word = 8, stored = 8;
     const int file = ex_open((folder / "a.exo").c_str(), EX_WRITE, &word, &stored, &version);
     ASSERT_GE(file, 0);
-    char code[MAX_STR_LENGTH + 1] = "meshard", release[MAX_STR_LENGTH + 1] = "1", date[MAX_STR_LENGTH + 1] = "today", hour[MAX_STR_LENGTH + 1] = "";
+    char code[MAX_STR_LENGTH + 1] = "meshard", release[MAX_STR_LENGTH + 1] = "1", date[MAX_STR_LENGTH + 1] = "today",
+                               hour[MAX_STR_LENGTH + 1] = "";
     char* records[1][4] = {{code, release, date, hour}};
     EXPECT_EQ(ex_put_qa(file, 1, records), 0);
     char line[MAX_LINE_LENGTH + 1] = "a line", last[MAX_LINE_LENGTH + 1] = "";
@@ -246,7 +255,8 @@ TEST(InterchangeFiles, OfExodusHaveTheSameBytesEachTimeInTheirRecords)
     const auto text_of = [&](const char* name, std::int64_t row) {
         const DataArray& array = require_array(read[0].field_data, name, "", "field");
         std::string text;
-        for (int c = 0; c < array.num_components() && array.value(row, c) != 0; ++c) text += static_cast<char>(array.value(row, c));
+        for (int c = 0; c < array.num_components() && array.value(row, c) != 0; ++c)
+            text += static_cast<char>(array.value(row, c));
         return text;
     };
     EXPECT_EQ(text_of("QA_Records", 0), "meshard");
@@ -264,7 +274,8 @@ TEST(InterchangeFiles, OfExodusKeepBlocksSideSetsAndTimes)
     mesh.validate();
     EXPECT_EQ(mesh.cell_types, std::vector<std::uint8_t>(2, 12));
     EXPECT_EQ(require_array(mesh.field_data, "TimeValue", "", "field").value(0), 1);
-    for (std::int64_t i = 0; i < mesh.num_points(); ++i) EXPECT_EQ(require_array(mesh.point_data, "p", "", "point").value(i), sum_of_coordinates(mesh, i));
+    for (std::int64_t i = 0; i < mesh.num_points(); ++i)
+        EXPECT_EQ(require_array(mesh.point_data, "p", "", "point").value(i), sum_of_coordinates(mesh, i));
     EXPECT_EQ(require_array(mesh.cell_data, "q", "", "cell").to_doubles(), (std::vector<double>{14, 15}));
     const auto names = require_array(mesh.field_data, "BlockName", "", "field").strings();
     EXPECT_NE(names[0].find("core"), std::string::npos) << names[0];

@@ -31,10 +31,11 @@ TEST(MeshIo, RefusesWhatIsNoMesh)
     const TemporaryFolder folder;
     for (const char* extension : {"vtu", "vtp", "pvtu", "pvtp", "vtk", "stl", "ply"}) {
         const auto path = folder / (std::string("file.") + extension);
-        for (const std::string& content :
-             {std::string(), std::string("hello, world\n"), std::string("\0\1\2\3", 4), std::string("<html><body>404</body></html>"), std::string(3000, 'x')}) {
+        for (const std::string& content : {std::string(), std::string("hello, world\n"), std::string("\0\1\2\3", 4),
+                                           std::string("<html><body>404</body></html>"), std::string(3000, 'x')}) {
             write_bytes(path, content);
-            EXPECT_TRUE(throws_with<IoError>("file.", [&] { read_mesh(path); })) << extension << " " << content.substr(0, 20);
+            EXPECT_TRUE(throws_with<IoError>("file.", [&] { read_mesh(path); }))
+                << extension << " " << content.substr(0, 20);
         }
     }
 }
@@ -45,8 +46,9 @@ TEST(MeshIo, RefusesOtherKindsOfData)
     write_bytes(folder / "image.vtu", R"(<VTKFile type="ImageData"><ImageData></ImageData></VTKFile>)");
     EXPECT_TRUE(throws_with<IoError>("found 'ImageData'", [&] { read_mesh(folder / "image.vtu"); }));
 
-    write_bytes(folder / "grid.vtk", "# vtk DataFile Version 3.0\ntitle\nASCII\nDATASET STRUCTURED_POINTS\nDIMENSIONS 2 2 2\n"
-                                     "ORIGIN 0 0 0\nSPACING 1 1 1\n");
+    write_bytes(folder / "grid.vtk",
+                "# vtk DataFile Version 3.0\ntitle\nASCII\nDATASET STRUCTURED_POINTS\nDIMENSIONS 2 2 2\n"
+                "ORIGIN 0 0 0\nSPACING 1 1 1\n");
     EXPECT_TRUE(throws_with<IoError>("vtkStructuredPoints", [&] { read_mesh(folder / "grid.vtk"); }));
 }
 
@@ -60,7 +62,8 @@ TEST(MeshIo, RefusesToWriteWhatTheFormatCannotHold)
     Mesh zero = two_triangles();
     zero.field_data.push_back(DataArray::from_strings("zero", {std::string("a\0b", 3)}));
 
-    EXPECT_TRUE(throws_with<InvalidInput>("hexahedron, which .vtp cannot hold", [&] { write_mesh(folder / "a.vtp", cube(1)); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("hexahedron, which .vtp cannot hold",
+                                          [&] { write_mesh(folder / "a.vtp", cube(1)); }));
     EXPECT_TRUE(throws_with<InvalidInput>("comes after Polys", [&] { write_mesh(folder / "a.vtp", turned); }));
     EXPECT_TRUE(throws_with<InvalidInput>("the character 0", [&] { write_mesh(folder / "a.vtp", zero); }));
     EXPECT_TRUE(throws_with<IoError>("writable are .vtu .vtp", [&] { write_mesh(folder / "a.stl", cube(1)); }));
@@ -82,7 +85,8 @@ TEST(MeshIo, ReadsLegacyFilesThroughVtk)
 
             EXPECT_EQ(vtk_difference(folder / "mesh.vtk", read), "") << name;
             EXPECT_EQ(read.kind, mesh.kind) << name;
-            EXPECT_TRUE(mesh.has_polyhedra() || read.cells == mesh.cells) << name;  // VTK orders a polyhedron's points itself
+            EXPECT_TRUE(mesh.has_polyhedra() || read.cells == mesh.cells)
+                << name;  // VTK orders a polyhedron's points itself
             EXPECT_EQ(read.cell_types, mesh.cell_types) << name;
             EXPECT_TRUE(!binary || read.points.same_bits(mesh.points)) << name;
             EXPECT_EQ(read.cell_data.size(), mesh.num_cells() == 0 ? 0 : mesh.cell_data.size()) << name;
@@ -92,7 +96,8 @@ TEST(MeshIo, ReadsLegacyFilesThroughVtk)
 TEST(MeshIo, KeepsVtkQuiet)
 {
     const TemporaryFolder folder;
-    write_bytes(folder / "bad.vtk", "# vtk DataFile Version 3.0\ntitle\nASCII\nDATASET POLYDATA\nPOINTS 5 float\n0 0 0\n");
+    write_bytes(folder / "bad.vtk",
+                "# vtk DataFile Version 3.0\ntitle\nASCII\nDATASET POLYDATA\nPOINTS 5 float\n0 0 0\n");
 
     testing::internal::CaptureStderr();
     EXPECT_TRUE(throws_with<IoError>("VTK says", [&] { read_mesh(folder / "bad.vtk"); }));
@@ -103,13 +108,16 @@ TEST(MeshIo, KeepsVtkQuiet)
 TEST(MeshIo, ReadsUnusualButValidXml)
 {
     const TemporaryFolder folder;
-    write_bytes(folder / "odd.vtu", "\xEF\xBB\xBF<?xml version='1.0'?>\r\n<!-- a > b -->\n<VTKFile type='UnstructuredGrid' \n>"
-                                    "<UnstructuredGrid><Piece NumberOfPoints=' 1 ' NumberOfCells='1'><PointData Scalars='a&amp;b&#x41;'>"
-                                    "<DataArray type='UInt8' Name='a&amp;b&#65;' format='ascii'><!-- c --> 255 </DataArray></PointData>"
-                                    "<Points><DataArray type='Float64' NumberOfComponents='3' format='ascii'>1e400 1e-400 +5</DataArray></Points>"
-                                    "<Cells><DataArray type='UInt16' Name='connectivity' format='ascii'>0</DataArray>"
-                                    "<DataArray type='UInt8' Name='offsets' format='ascii'>1</DataArray>"
-                                    "<DataArray type='Int32' Name='types' format='ascii'>1</DataArray></Cells></Piece></UnstructuredGrid></VTKFile>\n\n");
+    write_bytes(
+        folder / "odd.vtu",
+        "\xEF\xBB\xBF<?xml version='1.0'?>\r\n<!-- a > b -->\n<VTKFile type='UnstructuredGrid' \n>"
+        "<UnstructuredGrid><Piece NumberOfPoints=' 1 ' NumberOfCells='1'><PointData Scalars='a&amp;b&#x41;'>"
+        "<DataArray type='UInt8' Name='a&amp;b&#65;' format='ascii'><!-- c --> 255 </DataArray></PointData>"
+        "<Points><DataArray type='Float64' NumberOfComponents='3' format='ascii'>1e400 1e-400 +5</DataArray></Points>"
+        "<Cells><DataArray type='UInt16' Name='connectivity' format='ascii'>0</DataArray>"
+        "<DataArray type='UInt8' Name='offsets' format='ascii'>1</DataArray>"
+        "<DataArray type='Int32' Name='types' "
+        "format='ascii'>1</DataArray></Cells></Piece></UnstructuredGrid></VTKFile>\n\n");
 
     const Mesh mesh = read_mesh(folder / "odd.vtu");
 

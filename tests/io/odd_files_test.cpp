@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that are legal or common but unlike what our own writers make. Each is one line of tests/data/odd/README.md, which says what is expected.
+// Files that are legal or common but unlike what our own writers make. Each is one line of tests/data/odd/README.md,
+// which says what is expected.
 #include "io/bytes/read_warnings.h"
 #include "io/mesh_io.h"
 #include "io/vtk/mapped_mesh.h"
@@ -56,7 +57,8 @@ std::vector<OddFile> odd_files(const std::vector<std::string>& extensions)
         const auto columns = split(line, '|');
         if (columns.size() != 4 || columns[1].find('.') == std::string::npos) continue;
         const std::string extension = std::filesystem::path(columns[1].substr(0, columns[1].find(' '))).extension();
-        if (std::ranges::find(extensions, extension) != extensions.end()) files.push_back({columns[1], split(columns[3], ';')});
+        if (std::ranges::find(extensions, extension) != extensions.end())
+            files.push_back({columns[1], split(columns[3], ';')});
     }
     return files;
 }
@@ -85,7 +87,8 @@ std::string content_of(const DataArray& array)
     const auto num_nan = num_values - values.size();
     if (values.empty()) return num_nan > 0 ? "nan" : "none";
     const auto [least, most] = std::ranges::minmax(values);
-    return number(least) + (least == most ? "" : ".." + number(most)) + (num_nan > 0 ? " and " + std::to_string(num_nan) + " nan" : "");
+    return number(least) + (least == most ? "" : ".." + number(most)) +
+           (num_nan > 0 ? " and " + std::to_string(num_nan) + " nan" : "");
 }
 
 /// `Float64 x 3 'µm' (à, b)`: type, components, unit and names of components, as far as there are any.
@@ -94,7 +97,8 @@ std::string type_of(const DataArray& array)
     std::string text(to_string(array.type()));
     if (array.num_components() > 1) text += " x " + std::to_string(array.num_components());
     if (!array.unit.empty()) text += " '" + array.unit + "'";
-    for (std::size_t i = 0; i < array.component_names.size(); ++i) text += (i == 0 ? " (" : ", ") + array.component_names[i];
+    for (std::size_t i = 0; i < array.component_names.size(); ++i)
+        text += (i == 0 ? " (" : ", ") + array.component_names[i];
     return text + (array.component_names.empty() ? "" : ")");
 }
 
@@ -105,10 +109,12 @@ std::string first_row_of(const DataArray& array)
     return text;
 }
 
-/// What the table may say of a mesh: `12 points`, `2 cells`, `2 hexahedron`, `z 0..1`, `cell p 10..20`, `cell p is Float64`.
+/// What the table may say of a mesh: `12 points`, `2 cells`, `2 hexahedron`, `z 0..1`, `cell p 10..20`, `cell p is
+/// Float64`.
 std::vector<std::string> facts_of(const Mesh& mesh)
 {
-    std::vector<std::string> facts{std::to_string(mesh.num_points()) + " points", std::to_string(mesh.num_cells()) + " cells"};
+    std::vector<std::string> facts{std::to_string(mesh.num_points()) + " points",
+                                   std::to_string(mesh.num_cells()) + " cells"};
     std::map<std::string, int> types;
     for (const auto type : mesh.cell_types) ++types[cell_type_name(type)];
     for (const auto& [name, count] : types) facts.push_back(std::to_string(count) + " " + name);
@@ -119,13 +125,15 @@ std::vector<std::string> facts_of(const Mesh& mesh)
         for (std::size_t i = axis; i < coordinates.size(); i += 3) along.push_back(coordinates[i]);
         facts.push_back(std::string(1, "xyz"[axis]) + " " + content_of(DataArray::from("", std::move(along))));
     }
-    for (const auto& [group, arrays] : {std::pair("point", &mesh.point_data), std::pair("cell", &mesh.cell_data), std::pair("field", &mesh.field_data)}) {
+    for (const auto& [group, arrays] : {std::pair("point", &mesh.point_data), std::pair("cell", &mesh.cell_data),
+                                        std::pair("field", &mesh.field_data)}) {
         facts.push_back(std::to_string(arrays->size()) + " " + group + " arrays");
         for (const DataArray& array : *arrays) {
             const std::string name = std::string(group) + " " + array.name();
             facts.push_back(name + " " + content_of(array));
             facts.push_back(name + " is " + type_of(array));
-            if (array.type() != ScalarType::String && array.num_rows() > 0) facts.push_back(name + " begins " + first_row_of(array));
+            if (array.type() != ScalarType::String && array.num_rows() > 0)
+                facts.push_back(name + " begins " + first_row_of(array));
         }
     }
     return facts;
@@ -166,12 +174,15 @@ TEST_P(OddFiles, AreReadAsTheTableSays)
             EXPECT_NE(error.find(rest("error: ")), std::string::npos) << "the error is \"" << error << '"';
         } else if (begins("warning: ")) {
             expects_warning = true;
-            EXPECT_TRUE(std::ranges::any_of(warnings, [&](const std::string& text) { return text.find(rest("warning: ")) != std::string::npos; }))
-                << "expected a warning with \"" << rest("warning: ") << "\"; there are " << testing::PrintToString(warnings);
+            EXPECT_TRUE(std::ranges::any_of(
+                warnings, [&](const std::string& text) { return text.find(rest("warning: ")) != std::string::npos; }))
+                << "expected a warning with \"" << rest("warning: ") << "\"; there are "
+                << testing::PrintToString(warnings);
         } else if (fact == "as VTK") {
             EXPECT_EQ(vtk_difference(path, mesh), "");
         } else {
-            EXPECT_TRUE(std::ranges::find(facts, fact) != facts.end()) << "expected " << fact << "; found " << testing::PrintToString(facts);
+            EXPECT_TRUE(std::ranges::find(facts, fact) != facts.end())
+                << "expected " << fact << "; found " << testing::PrintToString(facts);
         }
     }
     // What is cut in windows is read in another way.

@@ -67,7 +67,9 @@ void expect_cut_and_merged(const std::filesystem::path& path, std::int32_t num_p
     const TemporaryFolder folder;
     const Mesh mesh = read_mesh(path);
     const Csr graph = mesh_graph(mesh);
-    save_subdomains(folder / "shards", extract_subdomains(mesh, graph, partition_with_metis(graph, {.num_parts = num_parts}), num_layers), {.source = path});
+    save_subdomains(folder / "shards",
+                    extract_subdomains(mesh, graph, partition_with_metis(graph, {.num_parts = num_parts}), num_layers),
+                    {.source = path});
     const std::string what = path.filename().string() + " in " + std::to_string(num_parts);
 
     EXPECT_EQ(check_shards(folder / "shards"), std::vector<std::string>()) << what;
@@ -85,7 +87,8 @@ TEST(SampleData, SurfacesSurviveCuttingAndMerging)
     const auto files = surfaces();
     ASSERT_FALSE(files.empty());
     for (std::size_t i = 0; i < files.size(); i += 8)
-        for (const std::int32_t num_parts : {1, 7, 64}) expect_cut_and_merged(files[i], num_parts, static_cast<std::int32_t>(i % 3));
+        for (const std::int32_t num_parts : {1, 7, 64})
+            expect_cut_and_merged(files[i], num_parts, static_cast<std::int32_t>(i % 3));
 }
 
 TEST(SampleData, VolumesSurviveCuttingAndMerging)

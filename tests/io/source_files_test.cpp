@@ -23,7 +23,8 @@ protected:
     std::vector<std::string> files(const std::string& source) const
     {
         std::vector<std::string> names;
-        for (const auto& file : source_files(folder_ / source)) names.push_back(file.lexically_relative(folder_.path()).string());
+        for (const auto& file : source_files(folder_ / source))
+            names.push_back(file.lexically_relative(folder_.path()).string());
         return names;
     }
 
@@ -62,7 +63,8 @@ TEST_F(SourceFiles, AreThePiecesOfAnIndexAndTheMembersOfACollection)
 
 TEST_F(SourceFiles, AreWhatAnEnsightCaseNames)
 {
-    write("run.case", "FORMAT\ntype: ensight gold\nGEOMETRY\nmodel: run.geo\nVARIABLE\nscalar per node: 1 p run.p***\n");
+    write("run.case",
+          "FORMAT\ntype: ensight gold\nGEOMETRY\nmodel: run.geo\nVARIABLE\nscalar per node: 1 p run.p***\n");
     for (const char* name : {"run.geo", "run.p000", "run.p001", "run.p0001", "other.geo"}) write(name);
 
     EXPECT_EQ(files("run.case"), (Names{"run.case", "run.geo", "run.p000", "run.p001"}));
@@ -71,16 +73,21 @@ TEST_F(SourceFiles, AreWhatAnEnsightCaseNames)
 TEST_F(SourceFiles, OfAnEnsightCaseMayLieInFoldersWhoseNamesMeanSomethingToAShell)
 {
     for (const std::string name : {"runs [a]", "b?", "c*", "d\\e", "~", "{f,g}"}) {
-        write(name + "/run.case", "FORMAT\ntype: ensight gold\nGEOMETRY\nmodel: sub[1]/run.geo**\nVARIABLE\nscalar per node: 1 p run?.p**\n");
+        write(
+            name + "/run.case",
+            "FORMAT\ntype: ensight gold\nGEOMETRY\nmodel: sub[1]/run.geo**\nVARIABLE\nscalar per node: 1 p run?.p**\n");
         for (const char* file : {"sub[1]/run.geo00", "run?.p01", "runs.p01", "run?.p1"}) write(name + "/" + file);
 
-        EXPECT_EQ(files(name + "/run.case"), (Names{name + "/run.case", name + "/run?.p01", name + "/sub[1]/run.geo00"}));
+        EXPECT_EQ(files(name + "/run.case"),
+                  (Names{name + "/run.case", name + "/run?.p01", name + "/sub[1]/run.geo00"}));
     }
 }
 
 TEST_F(SourceFiles, MayBeNamedAsXmlNamesThem)
 {
-    write("all.vtm", R"(<VTKFile type="vtkMultiBlockDataSet"><vtkMultiBlockDataSet><DataSet file='a.vtp'/><DataSet file="b &amp; &#99;.vtp"/>
+    write(
+        "all.vtm",
+        R"(<VTKFile type="vtkMultiBlockDataSet"><vtkMultiBlockDataSet><DataSet file='a.vtp'/><DataSet file="b &amp; &#99;.vtp"/>
                         <DataSet file="d's.vtp"/></vtkMultiBlockDataSet></VTKFile>)");
     for (const char* name : {"a.vtp", "b & c.vtp", "d's.vtp"}) write(name);
 
@@ -89,8 +96,9 @@ TEST_F(SourceFiles, MayBeNamedAsXmlNamesThem)
 
 TEST_F(SourceFiles, AreTheMeshesOfAnOpenFoamCaseAndItsLatestFields)
 {
-    for (const char* name : {"case/a.foam", "case/system/controlDict", "case/constant/polyMesh/points", "case/0/U", "case/0.5/U", "case/0.5/polyMesh/points",
-                             "case/10/U", "case/2/U", "case/processor0/10/U", "case/processor0/9/U", "case/processor0/constant/polyMesh/faces"})
+    for (const char* name : {"case/a.foam", "case/system/controlDict", "case/constant/polyMesh/points", "case/0/U",
+                             "case/0.5/U", "case/0.5/polyMesh/points", "case/10/U", "case/2/U", "case/processor0/10/U",
+                             "case/processor0/9/U", "case/processor0/constant/polyMesh/faces"})
         write(name);
 
     const Names expected{"case/0.5/polyMesh/points",

@@ -46,9 +46,9 @@ TEST(Truncation, IsFoundInEveryEncoding)
 {
     const TemporaryFolder folder;
     using E = VtkEncoding;
-    for (const E& encoding :
-         {E{.mode = E::Ascii}, E{.mode = E::Base64}, E{.mode = E::Base64, .compressor = E::Zlib}, E{.mode = E::AppendedBase64, .compressor = E::Zlib},
-          E{.mode = E::AppendedRaw}, E{.mode = E::AppendedRaw, .compressor = E::Zlib, .wide_header = true}}) {
+    for (const E& encoding : {E{.mode = E::Ascii}, E{.mode = E::Base64}, E{.mode = E::Base64, .compressor = E::Zlib},
+                              E{.mode = E::AppendedBase64, .compressor = E::Zlib}, E{.mode = E::AppendedRaw},
+                              E{.mode = E::AppendedRaw, .compressor = E::Zlib, .wide_header = true}}) {
         write_with_vtk(folder / "a.vtu", polyhedral_cube(2), encoding);
         expect_refused_when_cut(folder / "a.vtu", 300);
         write_with_vtk(folder / "a.vtp", sphere(5), encoding);
@@ -86,7 +86,8 @@ TEST(Damage, MissingMiddleIsFound)
     for (const Compression compression : {Compression::None, Compression::Zlib, Compression::Lz4}) {
         write_mesh(folder / "a.vtu", cube(3), {.compression = compression});
         const std::string bytes = read_bytes(folder / "a.vtu");
-        const std::size_t begin = bytes.find("_", bytes.find("<AppendedData")) + 1, end = bytes.rfind("</AppendedData>");
+        const std::size_t begin = bytes.find("_", bytes.find("<AppendedData")) + 1,
+                          end = bytes.rfind("</AppendedData>");
 
         for (std::size_t at = begin; at + 64 < end; at += (end - begin) / 50) {
             std::string damaged = bytes;
@@ -107,7 +108,8 @@ TEST(Damage, FlippedBytesNeverCrash)
     std::mt19937 random(7);
     for (const char* name : {"a.vtu", "a.vtp"})
         for (const Compression compression : {Compression::None, Compression::Zlib, Compression::Lz4}) {
-            write_mesh(folder / name, std::string_view(name) == "a.vtu" ? mixed_cells() : surface_of_all_kinds(), {.compression = compression});
+            write_mesh(folder / name, std::string_view(name) == "a.vtu" ? mixed_cells() : surface_of_all_kinds(),
+                       {.compression = compression});
             const std::string bytes = read_bytes(folder / name);
             for (int trial = 0; trial < 3000; ++trial) {
                 std::fstream file(folder / name, std::ios::in | std::ios::out | std::ios::binary);
@@ -159,7 +161,8 @@ TEST(Damage, IsNamed)
             read_mesh(folder / "bad.vtu");
             ADD_FAILURE() << bad.name << " was read";
         } catch (const IoError& error) {
-            EXPECT_NE(std::string(error.what()).find(bad.message), std::string::npos) << bad.name << ": " << error.what();
+            EXPECT_NE(std::string(error.what()).find(bad.message), std::string::npos)
+                << bad.name << ": " << error.what();
         }
     }
 }
@@ -175,7 +178,9 @@ TEST(Damage, PointOutOfRangeIsNamed)
         read_mesh(folder / "bad.vtp");
         ADD_FAILURE();
     } catch (const IoError& error) {
-        EXPECT_NE(std::string(error.what()).find("cell 1 of the <Polys> uses point 77, expected 0 to 3"), std::string::npos) << error.what();
+        EXPECT_NE(std::string(error.what()).find("cell 1 of the <Polys> uses point 77, expected 0 to 3"),
+                  std::string::npos)
+            << error.what();
     }
 }
 

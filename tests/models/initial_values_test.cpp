@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights that models draw when they are made, against those of the reference package for the same seed, to the last bit.
+// Weights that models draw when they are made, against those of the reference package for the same seed, to the last
+// bit.
 #include "io/checkpoints/safetensors.h"
 #include "models/geotransolver/geotransolver.h"
 #include "models/graph/mesh_graph_net.h"
@@ -64,17 +65,21 @@ TEST_P(InitialValues, AreTheReferencesForTheSameSeed)
         ++num_expected;
         const auto name = array.name.substr(GetParam().size() + 1);
         ASSERT_TRUE(values.contains(name)) << name;
-        const auto expected = torch::from_blob(const_cast<std::byte*>(array.data), array.shape, array.type == ArrayType::I64 ? torch::kLong : torch::kFloat);
-        // Orthogonal matrices come from a factorisation in the processor's own math library, which rounds as it likes; all else is the same bits everywhere.
+        const auto expected = torch::from_blob(const_cast<std::byte*>(array.data), array.shape,
+                                               array.type == ArrayType::I64 ? torch::kLong : torch::kFloat);
+        // Orthogonal matrices come from a factorisation in the processor's own math library, which rounds as it likes;
+        // all else is the same bits everywhere.
         const bool is_orthogonal = name.ends_with("in_project_slice.weight");
         const auto& drawn = values[name];
-        EXPECT_TRUE(is_orthogonal ? torch::allclose(drawn.detach(), expected, 1e-6, 1e-6) : torch::equal(drawn.detach(), expected))
+        EXPECT_TRUE(is_orthogonal ? torch::allclose(drawn.detach(), expected, 1e-6, 1e-6)
+                                  : torch::equal(drawn.detach(), expected))
             << name << ": drawn " << values[name] << ", the reference's " << expected;
     }
     EXPECT_EQ(num_expected, values.size());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, InitialValues, testing::ValuesIn(case_names()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(All, InitialValues, testing::ValuesIn(case_names()),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace meshard

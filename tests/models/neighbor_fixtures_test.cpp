@@ -25,7 +25,8 @@ at::Tensor as_table(const Neighbors& found, const at::Tensor& entries, std::int6
     const auto num_queries = found.offsets.size(0) - 1;
     auto table = at::full({num_queries, k}, fill, entries.options());
     for (std::int64_t i = 0; i < num_queries; ++i) {
-        const auto begin = found.offsets[i].item<std::int64_t>(), count = found.offsets[i + 1].item<std::int64_t>() - begin;
+        const auto begin = found.offsets[i].item<std::int64_t>(),
+                   count = found.offsets[i + 1].item<std::int64_t>() - begin;
         table[i].narrow(0, 0, count).copy_(entries.narrow(0, begin, count));
     }
     return table;
@@ -56,21 +57,26 @@ void compare_first_of_the_walk(const nlohmann::json& description, const NamedTen
 
     const auto expected = tensors.at("warp.indices").to(at::kLong);
     EXPECT_TRUE(at::equal(as_table(found, found.ids, k, 0).view_as(expected), expected));
-    EXPECT_TRUE(at::allclose(as_table(found, found.distances, k, 0).view_as(expected), tensors.at("warp.distances"), 1e-5, 1e-6));
-    EXPECT_TRUE(at::equal(found.offsets.diff().view_as(tensors.at("warp.count")), tensors.at("warp.count").to(at::kLong)));
+    EXPECT_TRUE(at::allclose(as_table(found, found.distances, k, 0).view_as(expected), tensors.at("warp.distances"),
+                             1e-5, 1e-6));
+    EXPECT_TRUE(
+        at::equal(found.offsets.diff().view_as(tensors.at("warp.count")), tensors.at("warp.count").to(at::kLong)));
 
     const auto nearest = radius_search(points, queries, radius, k);
-    EXPECT_TRUE(at::allclose(as_table(nearest, nearest.distances, k, 0).view_as(expected), tensors.at("torch.distances"), 1e-5, 1e-6));
+    EXPECT_TRUE(at::allclose(as_table(nearest, nearest.distances, k, 0).view_as(expected),
+                             tensors.at("torch.distances"), 1e-5, 1e-6));
 }
 
 void compare_pairs(const nlohmann::json& description, const NamedTensors& tensors)
 {
-    const auto found = radius_search(tensors.at("input.points"), tensors.at("input.queries"), description["radius"].get<double>());
+    const auto found =
+        radius_search(tensors.at("input.points"), tensors.at("input.queries"), description["radius"].get<double>());
 
     const auto queries = at::arange(found.offsets.size(0) - 1, at::kLong).repeat_interleave(found.offsets.diff());
     const auto pairs = [](const at::Tensor& query, const at::Tensor& point) {
         std::set<std::pair<std::int64_t, std::int64_t>> set;
-        for (std::int64_t i = 0; i < query.numel(); ++i) set.emplace(query[i].item<std::int64_t>(), point[i].item<std::int64_t>());
+        for (std::int64_t i = 0; i < query.numel(); ++i)
+            set.emplace(query[i].item<std::int64_t>(), point[i].item<std::int64_t>());
         return set;
     };
     const auto expected = tensors.at("warp.indices").to(at::kLong);
@@ -91,7 +97,8 @@ TEST_P(NeighborFixtures, Agree)
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, NeighborFixtures, testing::ValuesIn(test::fixture_cases({"knn", "radius_search"})), test::NameOfFixture());
+INSTANTIATE_TEST_SUITE_P(All, NeighborFixtures, testing::ValuesIn(test::fixture_cases({"knn", "radius_search"})),
+                         test::NameOfFixture());
 
 }  // namespace
 }  // namespace meshard

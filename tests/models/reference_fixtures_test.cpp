@@ -36,7 +36,8 @@ std::vector<FixtureCase> double_precision_cases()
     auto cases = test::model_cases();
     std::erase_if(cases, [](const auto& fixture) {
         const auto content = read_safetensors(fixture.arrays_path());
-        return std::none_of(content.arrays.begin(), content.arrays.end(), [](const auto& array) { return array.name.starts_with("output64"); });
+        return std::none_of(content.arrays.begin(), content.arrays.end(),
+                            [](const auto& array) { return array.name.starts_with("output64"); });
     });
     return cases;
 }
@@ -52,7 +53,8 @@ TEST_P(DoublePrecisionFixtures, OutputsAndGradientsAgree)
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ReferenceFixtures, testing::ValuesIn(test::model_cases()), test::NameOfFixture());
-INSTANTIATE_TEST_SUITE_P(All, DoublePrecisionFixtures, testing::ValuesIn(double_precision_cases()), test::NameOfFixture());
+INSTANTIATE_TEST_SUITE_P(All, DoublePrecisionFixtures, testing::ValuesIn(double_precision_cases()),
+                         test::NameOfFixture());
 
 // What is not in the repository is skipped by whoever has no more than that.
 TEST(KeptFixtures, AreOfEveryKindThatIsTested)

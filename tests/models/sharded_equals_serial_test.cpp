@@ -33,7 +33,8 @@ std::vector<at::Tensor> cut_rows(Cut cut, std::int64_t num_points, int num_ranks
 {
     std::vector<std::vector<std::int64_t>> rows(num_ranks);
     std::mt19937 generator(11);
-    const auto owners = cut == Cut::Metis ? partition_with_metis(cell_graph(cube(5)), {.num_parts = num_ranks}).owners : std::vector<std::int32_t>();
+    const auto owners = cut == Cut::Metis ? partition_with_metis(cell_graph(cube(5)), {.num_parts = num_ranks}).owners
+                                          : std::vector<std::int32_t>();
     for (std::int64_t i = 0; i < num_points; ++i) {
         std::int64_t owner = 0;
         switch (cut) {
@@ -95,13 +96,17 @@ TEST_P(ShardedTransolver, EqualsSerial)
     expected_loss.backward();
     const auto rows = cut_rows(cut, kNumPoints, num_ranks);
     const double tolerance = type == at::kDouble ? 1e-12 : 2e-6;
-    // Some gradients are sums that cancel: in single precision their rounding follows the largest gradient, not their own size.
+    // Some gradients are sums that cancel: in single precision their rounding follows the largest gradient, not their
+    // own size.
     double largest_gradient = 0;
-    for (const auto& parameter : serial->parameters()) largest_gradient = std::max(largest_gradient, test::largest(parameter.grad()));
+    for (const auto& parameter : serial->parameters())
+        largest_gradient = std::max(largest_gradient, test::largest(parameter.grad()));
 
     run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
         const auto& own = rows[device_mesh->all().rank()];
-        const auto shard = [&](const at::Tensor& whole) { return from_local(whole.index_select(1, own), device_mesh, {Shard(1)}); };
+        const auto shard = [&](const at::Tensor& whole) {
+            return from_local(whole.index_select(1, own), device_mesh, {Shard(1)});
+        };
         Transolver model(test::small_transolver());
         model->to(type);
         if (device_mesh->all().rank() == 0) copy_values(*serial, *model);  // the others get theirs from `replicate`
@@ -111,7 +116,8 @@ TEST_P(ShardedTransolver, EqualsSerial)
         const auto loss = mean_squared_error(output, shard(target));
         loss.backward();
 
-        test::expect_near("output", to_local(output).detach(), expected.detach().index_select(1, own), tolerance * test::largest(expected));
+        test::expect_near("output", to_local(output).detach(), expected.detach().index_select(1, own),
+                          tolerance * test::largest(expected));
         EXPECT_NEAR(loss.item<double>(), expected_loss.item<double>(), tolerance * expected_loss.item<double>());
         const auto gradients = model->named_parameters();
         for (const auto& item : serial->named_parameters()) {
@@ -122,29 +128,37 @@ TEST_P(ShardedTransolver, EqualsSerial)
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ShardedTransolver,
-                         testing::Combine(testing::Values(1, 2, 3, 5), testing::Values(Cut::Contiguous, Cut::Metis, Cut::Random, Cut::NineToOne, Cut::OneEmpty),
-                                          testing::Values<std::int64_t>(1, 3), testing::Values(at::kDouble, at::kFloat)));
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, ShardedTransolver,
+    testing::Combine(testing::Values(1, 2, 3, 5),
+                     testing::Values(Cut::Contiguous, Cut::Metis, Cut::Random, Cut::NineToOne, Cut::OneEmpty),
+                     testing::Values<std::int64_t>(1, 3), testing::Values(at::kDouble, at::kFloat)));
 
 class ShardedFixtures : public testing::TestWithParam<test::FixtureCase> {};
 
-/// Single precision rounds otherwise on every cut. Where a case has values in double precision, these are what cuts must not change; its single precision
-/// may then differ by twice the suggested tolerance: one rank's gradients of FIGConvUNet reach 1.3 times when weights change in their last bit.
+/// Single precision rounds otherwise on every cut. Where a case has values in double precision, these are what cuts
+/// must not change; its single precision may then differ by twice the suggested tolerance: one rank's gradients of
+/// FIGConvUNet reach 1.3 times when weights change in their last bit.
 constexpr double kSlackOfRounding = 2;
 
 /// Runs the case of `description` with values of `type` on `num_ranks` ranks, and compares with what one rank has.
-void expect_fixture_on_ranks(const test::FixtureCase& fixture, const nlohmann::json& description, const NamedTensors& tensors, int num_ranks,
-                             at::ScalarType type)
+void expect_fixture_on_ranks(const test::FixtureCase& fixture, const nlohmann::json& description,
+                             const NamedTensors& tensors, int num_ranks, at::ScalarType type)
 {
     // On a grid the order of the rows has a meaning: ranks take one run of it each.
     const auto constructor = description.value("constructor", nlohmann::json::object());
     const bool is_image = test::is_grid_model(fixture);
     const std::int64_t dim = is_image ? 2 : 1;
-    const bool is_grid =
-        is_image || (constructor.contains("structured_shape") && !constructor["structured_shape"].is_null()) || constructor.contains("spatial_shape");
+    const bool is_grid = is_image ||
+                         (constructor.contains("structured_shape") && !constructor["structured_shape"].is_null()) ||
+                         constructor.contains("spatial_shape");
     const bool is_double = type == at::kDouble;
-    const auto rows_of = [&](const at::Tensor& whole) { return cut_rows(is_grid ? Cut::Runs : Cut::NineToOne, whole.size(dim), num_ranks); };
-    const auto order_rows = [&](const at::Tensor& whole) { return whole.index_select(dim, torch::cat(rows_of(whole))); };
+    const auto rows_of = [&](const at::Tensor& whole) {
+        return cut_rows(is_grid ? Cut::Runs : Cut::NineToOne, whole.size(dim), num_ranks);
+    };
+    const auto order_rows = [&](const at::Tensor& whole) {
+        return whole.index_select(dim, torch::cat(rows_of(whole)));
+    };
 
     run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
         const auto own_ids = [&](const at::Tensor& whole) { return rows_of(whole)[device_mesh->all().rank()]; };
@@ -153,7 +167,10 @@ void expect_fixture_on_ranks(const test::FixtureCase& fixture, const nlohmann::j
         const auto shard = [&](const at::Tensor& local, const at::Tensor& whole) {
             if (is_image) return from_local(local, device_mesh, {Shard(dim)});
             const auto ids = own_ids(whole);
-            IndexMap map{.num_global = whole.size(dim), .num_owned = static_cast<std::int32_t>(ids.size(0)), .global_ids = {}, .ghost_owners = {}};
+            IndexMap map{.num_global = whole.size(dim),
+                         .num_owned = static_cast<std::int32_t>(ids.size(0)),
+                         .global_ids = {},
+                         .ghost_owners = {}};
             map.global_ids.assign(ids.data_ptr<std::int64_t>(), ids.data_ptr<std::int64_t>() + ids.size(0));
             return from_local(local, shard_spec(std::make_shared<const IndexMap>(std::move(map)), device_mesh, 1));
         };
@@ -199,7 +216,8 @@ void expect_fixture_on_ranks(const test::FixtureCase& fixture, const nlohmann::j
             if (locals.count(argument) && tensors.count(name)) {
                 // A gradient of few rows may be smaller than the whole's largest value, which sets the tolerance.
                 const auto largest = test::largest(tensors.at(name));
-                test::expect_near(name, locals[argument].grad(), own_rows(tensors.at(name)), is_double ? 1e-11 * std::max(1.0, largest) : 5e-5 * largest);
+                test::expect_near(name, locals[argument].grad(), own_rows(tensors.at(name)),
+                                  is_double ? 1e-11 * std::max(1.0, largest) : 5e-5 * largest);
             }
             expected.erase("grad_input." + argument);
             expected.erase("grad_input64." + argument);
@@ -207,7 +225,8 @@ void expect_fixture_on_ranks(const test::FixtureCase& fixture, const nlohmann::j
         if (is_double)
             test::expect_double_values(result, expected);
         else
-            test::expect_reference_values(result, description, expected, test::has_double_values(tensors) ? kSlackOfRounding : 1);
+            test::expect_reference_values(result, description, expected,
+                                          test::has_double_values(tensors) ? kSlackOfRounding : 1);
     });
 }
 
@@ -218,16 +237,19 @@ TEST_P(ShardedFixtures, AgreeOnUnevenRanks)
     const auto tensors = test::read_tensors(GetParam().arrays_path());
     for (const int num_ranks : {2, 3, 5}) {
         expect_fixture_on_ranks(GetParam(), description, tensors, num_ranks, at::kFloat);
-        if (test::has_double_values(tensors)) expect_fixture_on_ranks(GetParam(), description, tensors, num_ranks, at::kDouble);
+        if (test::has_double_values(tensors))
+            expect_fixture_on_ranks(GetParam(), description, tensors, num_ranks, at::kDouble);
     }
 }
 
-/// All but MeshGraphNet's, whose graphs are of one rank (graphs that are cut are compared with whole ones in sharded_models_test.cpp), and those of images,
-/// which have tests of their own (diffusion/dit_test.cpp).
+/// All but MeshGraphNet's, whose graphs are of one rank (graphs that are cut are compared with whole ones in
+/// sharded_models_test.cpp), and those of images, which have tests of their own (diffusion/dit_test.cpp).
 std::vector<test::FixtureCase> cases_to_cut()
 {
     auto cases = test::model_cases();
-    std::erase_if(cases, [](const auto& fixture) { return fixture.kind == "MeshGraphNet" || fixture.kind == "DiT" || fixture.kind == "EDMPreconditioner"; });
+    std::erase_if(cases, [](const auto& fixture) {
+        return fixture.kind == "MeshGraphNet" || fixture.kind == "DiT" || fixture.kind == "EDMPreconditioner";
+    });
     return cases;
 }
 
@@ -264,7 +286,9 @@ TEST(ShardedRelativeL2, EqualsSerial)
 
     run_ranks(3, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
         const auto& own = rows[device_mesh->all().rank()];
-        const auto shard = [&](const at::Tensor& whole) { return from_local(whole.index_select(0, own), device_mesh, {Shard(0)}); };
+        const auto shard = [&](const at::Tensor& whole) {
+            return from_local(whole.index_select(0, own), device_mesh, {Shard(0)});
+        };
 
         EXPECT_NEAR(relative_l2(shard(prediction), shard(target)), relative_l2(prediction, target), 1e-12);
     });

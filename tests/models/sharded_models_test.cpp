@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every model on several ranks against itself on one: outputs, loss, the gradient of every parameter, and a short training.
+// Every model on several ranks against itself on one: outputs, loss, the gradient of every parameter, and a short
+// training.
 #include "models/geotransolver/geotransolver.h"
 #include "models/graph/ab_upt.h"
 #include "models/graph/mesh_graph_net.h"
@@ -52,7 +53,9 @@ Runnable make_geotransolver(GeoTransolverOptions options)
     return {model.ptr(), [model](const NamedTensors& inputs) mutable {
                 return model
                     ->forward({.local_embedding = {inputs.at("fx")},
-                               .global_embedding = torch::linspace(-1, 1, 2 * inputs.at("fx").size(0), inputs.at("places").options()).view({-1, 1, 2}),
+                               .global_embedding =
+                                   torch::linspace(-1, 1, 2 * inputs.at("fx").size(0), inputs.at("places").options())
+                                       .view({-1, 1, 2}),
                                .geometry = inputs.at("geometry"),
                                .local_positions = {inputs.at("places")}})
                     .at(0);
@@ -63,7 +66,9 @@ template <class ModelHolder>
 Runnable make_transolver(TransolverOptions options)
 {
     ModelHolder model(options);
-    return {model.ptr(), [model](const NamedTensors& inputs) mutable { return model->forward(inputs.at("fx"), inputs.at("places")); }};
+    return {model.ptr(), [model](const NamedTensors& inputs) mutable {
+                return model->forward(inputs.at("fx"), inputs.at("places"));
+            }};
 }
 
 Runnable make_mesh_graph_net(GhostMode mode, const std::string& aggregation, bool split_edges = false)
@@ -73,7 +78,8 @@ Runnable make_mesh_graph_net(GhostMode mode, const std::string& aggregation, boo
     options.input_dim_edges = 4;
     options.output_dim = 4;
     options.processor_size = 3;
-    options.hidden_dim_processor = options.hidden_dim_node_encoder = options.hidden_dim_edge_encoder = options.hidden_dim_node_decoder = 12;
+    options.hidden_dim_processor = options.hidden_dim_node_encoder = options.hidden_dim_edge_encoder =
+        options.hidden_dim_node_decoder = 12;
     options.aggregation = aggregation;
     options.do_concat_trick = split_edges;
     MeshGraphNet model(options);
@@ -106,16 +112,19 @@ Runnable make_ab_upt()
                                                      .surface_queries = inputs.at("queries"),
                                                      .volume_queries = {},
                                                      .condition = {}});
-                return outputs.surface_anchors + outputs.volume_anchors.mean(1, true) + outputs.surface_queries.square().mean(1, true);
+                return outputs.surface_anchors + outputs.volume_anchors.mean(1, true) +
+                       outputs.surface_queries.square().mean(1, true);
             }};
 }
 
 std::vector<ModelCase> model_cases()
 {
-    const std::vector<std::pair<std::string, std::vector<std::int64_t>>> points{{"fx", {2, kPoints, 2}}, {"places", {2, kPoints, 3}}};
+    const std::vector<std::pair<std::string, std::vector<std::int64_t>>> points{{"fx", {2, kPoints, 2}},
+                                                                                {"places", {2, kPoints, 3}}};
     auto with_geometry = points;
     with_geometry.emplace_back("geometry", std::vector<std::int64_t>{2, kGeometry, 3});
-    const std::vector<std::pair<std::string, std::vector<std::int64_t>>> cloud{{"fx", {1, kPoints, 2}}, {"places", {1, kPoints, 3}}};
+    const std::vector<std::pair<std::string, std::vector<std::int64_t>>> cloud{{"fx", {1, kPoints, 2}},
+                                                                               {"places", {1, kPoints, 3}}};
     const auto geotransolver = [](auto change) {
         return [change] {
             auto options = test::small_geotransolver_with_neighbors();
@@ -131,20 +140,27 @@ std::vector<ModelCase> model_cases()
              options.plus = true;
              Transolver model(options);
              model->set_noise(NoiseWhen::Always);  // belongs to the points
-             return Runnable{model.ptr(), [model](const NamedTensors& inputs) mutable { return model->forward(inputs.at("fx"), inputs.at("places")); }};
+             return Runnable{model.ptr(), [model](const NamedTensors& inputs) mutable {
+                                 return model->forward(inputs.at("fx"), inputs.at("places"));
+                             }};
          },
          at::kDouble},  // slices under noise are so steep that single precision's rounding grows to 1.5e-4 in 100 steps
 
         {"GeoTransolver", with_geometry, geotransolver([](auto& o) { o.include_local_features = false; })},
         {"GeoTransolverLocal", with_geometry, geotransolver([](auto&) {})},
-        {"GeoTransolverLocalFa", with_geometry, geotransolver([](auto& o) { o.attention_type = "GALE_FA", o.state_mixing_mode = "concat_project"; })},
+        {"GeoTransolverLocalFa", with_geometry,
+         geotransolver([](auto& o) { o.attention_type = "GALE_FA", o.state_mixing_mode = "concat_project"; })},
         {"MeshGraphNetRefreshed", cloud, [] { return make_mesh_graph_net(GhostMode::Refresh, "sum"); }},
         {"MeshGraphNetDeep", cloud, [] { return make_mesh_graph_net(GhostMode::Deep, "mean"); }},
         {"MeshGraphNetAuto", cloud, [] { return make_mesh_graph_net(GhostMode::Auto, "sum"); }},
         {"MeshGraphNetSplitEdges", cloud, [] { return make_mesh_graph_net(GhostMode::Refresh, "mean", true); }},
         {"MeshGraphNetSplitEdgesDeep", cloud, [] { return make_mesh_graph_net(GhostMode::Deep, "sum", true); }},
         {"AbUpt",
-         {{"places", {2, kPoints, 3}}, {"geometry", {2, kGeometry, 3}}, {"supernodes", {2, 9, 3}}, {"volume", {2, 23, 3}}, {"queries", {2, 15, 3}}},
+         {{"places", {2, kPoints, 3}},
+          {"geometry", {2, kGeometry, 3}},
+          {"supernodes", {2, 9, 3}},
+          {"volume", {2, 23, 3}},
+          {"queries", {2, 15, 3}}},
          make_ab_upt},
     };
 }
@@ -154,7 +170,9 @@ std::vector<std::int64_t> own_rows(std::int64_t num_rows, int rank, int num_rank
 {
     std::vector<std::int64_t> rows;
     for (std::int64_t i = 0; i < num_rows; ++i) {
-        const auto owner = num_ranks == 1 ? 0 : one_empty ? (i % 7 == 0 ? 1 : num_ranks - 1) : (i * i + i / 3) % num_ranks;
+        const auto owner = num_ranks == 1 ? 0
+                           : one_empty    ? (i % 7 == 0 ? 1 : num_ranks - 1)
+                                          : (i * i + i / 3) % num_ranks;
         if (owner == rank) rows.push_back(i);
     }
     return rows;
@@ -165,10 +183,15 @@ at::Tensor own_part(const at::Tensor& whole, const std::vector<std::int64_t>& ro
     return whole.index_select(1, torch::tensor(rows, torch::kLong));
 }
 
-at::Tensor shard(const at::Tensor& whole, const std::vector<std::int64_t>& rows, const std::shared_ptr<const DeviceMesh>& device_mesh)
+at::Tensor shard(const at::Tensor& whole, const std::vector<std::int64_t>& rows,
+                 const std::shared_ptr<const DeviceMesh>& device_mesh)
 {
-    const IndexMap map{.num_global = whole.size(1), .num_owned = static_cast<std::int32_t>(rows.size()), .global_ids = rows, .ghost_owners = {}};
-    return from_local(own_part(whole, rows).to(device_of_tests()), shard_spec(std::make_shared<const IndexMap>(map), device_mesh, 1));
+    const IndexMap map{.num_global = whole.size(1),
+                       .num_owned = static_cast<std::int32_t>(rows.size()),
+                       .global_ids = rows,
+                       .ghost_owners = {}};
+    return from_local(own_part(whole, rows).to(device_of_tests()),
+                      shard_spec(std::make_shared<const IndexMap>(map), device_mesh, 1));
 }
 
 /// With weights of some size, so that no part of the model is idle.
@@ -195,7 +218,8 @@ NamedTensors random_inputs(const ModelCase& model, at::ScalarType type)
     torch::manual_seed(6);
     NamedTensors inputs;
     for (const auto& [name, shape] : model.inputs) inputs[name] = torch::rand(shape, torch::kDouble).to(type);
-    if (inputs.count("supernodes")) inputs["supernodes"] = inputs.at("geometry").narrow(1, 0, inputs.at("supernodes").size(1)).clone();
+    if (inputs.count("supernodes"))
+        inputs["supernodes"] = inputs.at("geometry").narrow(1, 0, inputs.at("supernodes").size(1)).clone();
     return inputs;
 }
 
@@ -216,9 +240,12 @@ TEST_P(ShardedModels, EqualSerial)
         if (parameter.grad().defined()) largest_gradient = std::max(largest_gradient, test::largest(parameter.grad()));
     }
 
-    run_ranks(num_ranks, [&, &model = model, num_ranks = num_ranks, one_empty = one_empty](std::shared_ptr<const DeviceMesh> device_mesh) {
+    run_ranks(num_ranks, [&, &model = model, num_ranks = num_ranks,
+                          one_empty = one_empty](std::shared_ptr<const DeviceMesh> device_mesh) {
         const auto rank = device_mesh->all().rank();
-        const auto rows_of = [&](const at::Tensor& whole) { return own_rows(whole.size(1), rank, num_ranks, one_empty); };
+        const auto rows_of = [&](const at::Tensor& whole) {
+            return own_rows(whole.size(1), rank, num_ranks, one_empty);
+        };
         auto sharded = model.make();
         sharded.module->to(at::kDouble);
         move_module(*sharded.module, device_of_tests());
@@ -232,18 +259,22 @@ TEST_P(ShardedModels, EqualSerial)
         const auto loss = mean_squared_error(output, shard(target, rows_of(target), device_mesh));
         loss.backward();
 
-        test::expect_near("output", to_local(output).detach().cpu(), own_part(expected.detach(), rows_of(expected)), 1e-11 * test::largest(expected));
+        test::expect_near("output", to_local(output).detach().cpu(), own_part(expected.detach(), rows_of(expected)),
+                          1e-11 * test::largest(expected));
         EXPECT_NEAR(loss.item<double>(), expected_loss.item<double>(), 1e-11 * expected_loss.item<double>());
         const auto parameters = sharded.module->named_parameters();
         for (const auto& item : serial.module->named_parameters()) {
             const auto& gradient = item.value().grad();
             ASSERT_EQ(gradient.defined(), parameters[item.key()].grad().defined()) << item.key();
-            if (gradient.defined()) test::expect_near(item.key(), parameters[item.key()].grad().cpu(), gradient, 1e-11 * largest_gradient);
+            if (gradient.defined())
+                test::expect_near(item.key(), parameters[item.key()].grad().cpu(), gradient, 1e-11 * largest_gradient);
         }
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ShardedModels, testing::Combine(testing::ValuesIn(model_cases()), testing::Values(1, 2, 3, 5), testing::Bool()),
+INSTANTIATE_TEST_SUITE_P(Ranks, ShardedModels,
+                         testing::Combine(testing::ValuesIn(model_cases()), testing::Values(1, 2, 3, 5),
+                                          testing::Bool()),
                          [](const auto& info) {
                              return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param)) +
                                     (std::get<2>(info.param) ? "_one_empty" : "_random");
@@ -279,7 +310,9 @@ TEST_P(TrainedModels, LoseAsMuchOnRanksAsAlone)
 
     run_ranks(kRanks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
         const auto rank = device_mesh->all().rank();
-        const auto part = [&](const at::Tensor& whole) { return shard(whole, own_rows(whole.size(1), rank, kRanks, true), device_mesh); };
+        const auto part = [&](const at::Tensor& whole) {
+            return shard(whole, own_rows(whole.size(1), rank, kRanks, true), device_mesh);
+        };
         auto sharded = model.make();
         sharded.module->to(model.training_type);
         move_module(*sharded.module, device_of_tests());
@@ -290,12 +323,14 @@ TEST_P(TrainedModels, LoseAsMuchOnRanksAsAlone)
 
         const auto found = losses(sharded, parts, part(target));
 
-        for (int step = 0; step < kSteps; ++step) EXPECT_NEAR(found[step], expected[step], 1e-4 * expected[step]) << "step " << step;
+        for (int step = 0; step < kSteps; ++step)
+            EXPECT_NEAR(found[step], expected[step], 1e-4 * expected[step]) << "step " << step;
     });
     EXPECT_LT(expected.back(), 0.9 * expected.front()) << "it learns something";
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TrainedModels, testing::ValuesIn(model_cases()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, TrainedModels, testing::ValuesIn(model_cases()),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace meshard

@@ -20,11 +20,14 @@ TEST_P(SurfaceDistanceFixtures, EqualReferenceNumbers)
     if (!has_surface_search()) GTEST_SKIP() << "built without Embree";
     const auto description = GetParam().description();
     const auto tensors = test::read_tensors(GetParam().arrays_path());
-    for (const auto& [sign, name] : {std::pair(SurfaceSign::PseudoNormal, "normal."), std::pair(SurfaceSign::WindingNumber, "winding.")}) {
-        const auto found = signed_distance(tensors.at("input.vertices"), tensors.at("input.faces"), tensors.at("input.queries"),
-                                           {.sign = sign, .max_distance = description.at("max_dist").get<double>()});
+    for (const auto& [sign, name] :
+         {std::pair(SurfaceSign::PseudoNormal, "normal."), std::pair(SurfaceSign::WindingNumber, "winding.")}) {
+        const auto found =
+            signed_distance(tensors.at("input.vertices"), tensors.at("input.faces"), tensors.at("input.queries"),
+                            {.sign = sign, .max_distance = description.at("max_dist").get<double>()});
 
-        const auto expected = tensors.at(std::string(name) + "sdf"), points = tensors.at(std::string(name) + "hit_points");
+        const auto expected = tensors.at(std::string(name) + "sdf"),
+                   points = tensors.at(std::string(name) + "hit_points");
         const auto is_hit = expected.isnan().logical_not();
         EXPECT_TRUE(at::equal(found.distances.isnan().logical_not(), is_hit));
         EXPECT_TRUE(at::equal(found.faces.ge(0), is_hit));
@@ -36,7 +39,8 @@ TEST_P(SurfaceDistanceFixtures, EqualReferenceNumbers)
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, SurfaceDistanceFixtures, testing::ValuesIn(test::fixture_cases({"signed_distance_field"})), test::NameOfFixture());
+INSTANTIATE_TEST_SUITE_P(All, SurfaceDistanceFixtures,
+                         testing::ValuesIn(test::fixture_cases({"signed_distance_field"})), test::NameOfFixture());
 
 }  // namespace
 }  // namespace meshard

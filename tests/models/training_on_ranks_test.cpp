@@ -31,7 +31,8 @@ struct Training {
         target = torch::sin(3 * embedding.sum(-1, true)) * torch::ones({1, 60, 4});
     }
 
-    std::vector<double> losses(int num_steps, const std::shared_ptr<const DeviceMesh>& mesh, const Extents& extents) const
+    std::vector<double> losses(int num_steps, const std::shared_ptr<const DeviceMesh>& mesh,
+                               const Extents& extents) const
     {
         const auto cut = [&](const at::Tensor& whole) {
             if (!mesh) return whole;
@@ -68,7 +69,8 @@ TEST(TrainingOnRanks, FollowsTheSerialRunForAHundredSteps)
     ASSERT_LT(expected.back(), 0.5 * expected.front()) << "it must learn something";
     run_ranks(3, [&](const auto& mesh) {
         const auto found = training.losses(100, mesh, {41, 0, 19});
-        for (std::size_t k = 0; k < expected.size(); ++k) EXPECT_NEAR(found[k], expected[k], 1e-4 * expected[k]) << "step " << k;
+        for (std::size_t k = 0; k < expected.size(); ++k)
+            EXPECT_NEAR(found[k], expected[k], 1e-4 * expected[k]) << "step " << k;
     });
 }
 
@@ -97,13 +99,15 @@ TEST(TrainingOnRanks, NeedsTheMemoryOfItsShare)
         forward_backward();
         return bytes.peak();
     };
-    const auto step = [](Transolver& model, const at::Tensor& fx, const at::Tensor& embedding, const at::Tensor& target) {
+    const auto step = [](Transolver& model, const at::Tensor& fx, const at::Tensor& embedding,
+                         const at::Tensor& target) {
         mean_squared_error(model->forward(fx, embedding), target).backward();
     };
     run_ranks(4, [&](const auto& mesh) {
         constexpr std::int64_t kShare = 4000;
         const auto own = mesh->coordinate(0) == 3 ? kShare / 2 : kShare;
-        const auto fx = torch::ones({1, own, 2}), embedding = torch::ones({1, own, 3}), target = torch::ones({1, own, 4});
+        const auto fx = torch::ones({1, own, 2}), embedding = torch::ones({1, own, 3}),
+                   target = torch::ones({1, own, 4});
         Transolver plain(options), model(options);
         const auto alone = peak_of([&] { step(plain, fx, embedding, target); });
         const auto replicated = replicate(*model, mesh);

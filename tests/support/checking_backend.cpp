@@ -41,10 +41,10 @@ struct Call {
 
     std::string text() const
     {
-        return "collective " + std::to_string(number) + ", " + text_of(kind) + " of " + std::to_string(bytes) + " bytes of type " +
-               (type < 0 ? "none" : c10::toString(static_cast<at::ScalarType>(type))) + " on " +
-               c10::DeviceTypeName(static_cast<c10::DeviceType>(device), true) + ", " + (kind == Kind::AllReduce ? "reduction " : "from ") +
-               std::to_string(detail);
+        return "collective " + std::to_string(number) + ", " + text_of(kind) + " of " + std::to_string(bytes) +
+               " bytes of type " + (type < 0 ? "none" : c10::toString(static_cast<at::ScalarType>(type))) + " on " +
+               c10::DeviceTypeName(static_cast<c10::DeviceType>(device), true) + ", " +
+               (kind == Kind::AllReduce ? "reduction " : "from ") + std::to_string(detail);
     }
 };
 constexpr std::int64_t kCallNumbers = sizeof(Call) / sizeof(std::int64_t);
@@ -52,8 +52,10 @@ constexpr std::int64_t kCallNumbers = sizeof(Call) / sizeof(std::int64_t);
 void require_type(const at::Tensor& tensor, bool is_reduced)
 {
     const auto type = tensor.scalar_type();
-    const auto of_nccl = {at::kByte, at::kChar, at::kInt, at::kLong, at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kBool};
-    must(std::find(of_nccl.begin(), of_nccl.end(), type) != of_nccl.end(), std::string("NCCL has no type ") + c10::toString(type));
+    const auto of_nccl = {at::kByte,     at::kChar,  at::kInt,    at::kLong, at::kHalf,
+                          at::kBFloat16, at::kFloat, at::kDouble, at::kBool};
+    must(std::find(of_nccl.begin(), of_nccl.end(), type) != of_nccl.end(),
+         std::string("NCCL has no type ") + c10::toString(type));
     must(!is_reduced || type != at::kBool, "NCCL reduces no booleans");
     must(tensor.is_contiguous(), "a tensor is not contiguous");
     must(!tensor.is_conj() && !tensor.is_neg(), "a tensor is a lazy conjugate or negative");
@@ -81,11 +83,13 @@ struct Plain {
 class LateWork : public Work {
 public:
     /// What arrives in `target`, and what was sent from `source`, which must stay like `sent`; either may be undefined.
-    LateWork(c10::intrusive_ptr<Work> work, std::string what, at::Tensor target, at::Tensor arrived, at::Tensor source, at::Tensor sent)
-        : work_(std::move(work)), what_(std::move(what)), target_(std::move(target)), arrived_(std::move(arrived)), source_(std::move(source)),
-          sent_(std::move(sent))
+    LateWork(c10::intrusive_ptr<Work> work, std::string what, at::Tensor target, at::Tensor arrived, at::Tensor source,
+             at::Tensor sent)
+        : work_(std::move(work)), what_(std::move(what)), target_(std::move(target)), arrived_(std::move(arrived)),
+          source_(std::move(source)), sent_(std::move(sent))
     {
-        if (target_.defined() && target_.nbytes() > 0) std::memset(target_.mutable_data_ptr(), kNothing, target_.nbytes());
+        if (target_.defined() && target_.nbytes() > 0)
+            std::memset(target_.mutable_data_ptr(), kNothing, target_.nbytes());
     }
 
     bool isCompleted() override { return work_->isCompleted(); }
@@ -97,7 +101,8 @@ public:
         is_done_ = true;
         must(!target_.defined() || holds_nothing(target_), what_ + ": received memory was written to before `wait`");
         must(!source_.defined() || same_bytes(source_, sent_), what_ + ": sent memory was written to before `wait`");
-        if (target_.defined() && target_.nbytes() > 0) std::memcpy(target_.mutable_data_ptr(), arrived_.const_data_ptr(), target_.nbytes());
+        if (target_.defined() && target_.nbytes() > 0)
+            std::memcpy(target_.mutable_data_ptr(), arrived_.const_data_ptr(), target_.nbytes());
         return true;
     }
 
@@ -108,17 +113,22 @@ private:
     bool is_done_ = false;
 };
 
-/// A collective that was recorded: each run of the record calls it again, and waits for it where the recorded step has waited.
+/// A collective that was recorded: each run of the record calls it again, and waits for it where the recorded step has
+/// waited.
 class RecordedWork : public Work {
 public:
     /// Of a call that writes to `target`, which may be undefined.
-    RecordedWork(RecordedLaunches recorded, const at::Tensor& target, std::function<c10::intrusive_ptr<Work>()> call) : recorded_(std::move(recorded))
+    RecordedWork(RecordedLaunches recorded, const at::Tensor& target, std::function<c10::intrusive_ptr<Work>()> call)
+        : recorded_(std::move(recorded))
     {
         if (target.defined() && target.nbytes() > 0) std::memset(target.mutable_data_ptr(), kNothing, target.nbytes());
         recorded_()->push_back([call = std::move(call), pending = pending_] { *pending = call(); });
     }
 
-    bool isCompleted() override { throw std::runtime_error("checked: a collective of a record is asked whether it is done"); }
+    bool isCompleted() override
+    {
+        throw std::runtime_error("checked: a collective of a record is asked whether it is done");
+    }
 
     bool wait(std::chrono::milliseconds) override
     {
@@ -141,8 +151,10 @@ private:
 
 class CheckingBackend : public c10d::Backend {
 public:
-    CheckingBackend(c10::intrusive_ptr<c10d::Backend> inner, std::function<at::Tensor(const at::Tensor&)> as_host, RecordedLaunches recorded)
-        : Backend(inner->getRank(), inner->getSize()), inner_(std::move(inner)), as_host_(std::move(as_host)), recorded_(std::move(recorded))
+    CheckingBackend(c10::intrusive_ptr<c10d::Backend> inner, std::function<at::Tensor(const at::Tensor&)> as_host,
+                    RecordedLaunches recorded)
+        : Backend(inner->getRank(), inner->getSize()), inner_(std::move(inner)), as_host_(std::move(as_host)),
+          recorded_(std::move(recorded))
     {
     }
 
@@ -156,9 +168,12 @@ public:
         require_type(tensors[0], true);
         const auto here = on_host(tensors[0]);
         const bool is_sum = options.reduceOp == c10d::ReduceOp::SUM;
-        if (is_recorded(tensors[0])) return recorded_call(here, [this, tensors, options]() mutable { return allreduce(tensors, options); });
-        must(is_sum || !here.defined() || !here.is_floating_point() || !here.isnan().any().item<bool>(), "a maximum or minimum of NaN, which NCCL drops");
-        agree(Kind::AllReduce, tensors[0], static_cast<std::int64_t>(static_cast<c10d::ReduceOp::RedOpType>(options.reduceOp)), {}, {});
+        if (is_recorded(tensors[0]))
+            return recorded_call(here, [this, tensors, options]() mutable { return allreduce(tensors, options); });
+        must(is_sum || !here.defined() || !here.is_floating_point() || !here.isnan().any().item<bool>(),
+             "a maximum or minimum of NaN, which NCCL drops");
+        agree(Kind::AllReduce, tensors[0],
+              static_cast<std::int64_t>(static_cast<c10d::ReduceOp::RedOpType>(options.reduceOp)), {}, {});
         if (!here.defined()) return inner_->allreduce(tensors, options);
         std::vector<at::Tensor> own{here.clone()};
         auto work = inner_->allreduce(own, options);
@@ -180,10 +195,12 @@ public:
         std::vector<at::Tensor> own{here.clone()};
         auto work = inner_->broadcast(own, options);
         const bool sends = options.rootRank == getRank();
-        return c10::make_intrusive<LateWork>(std::move(work), "broadcast", sends ? at::Tensor() : here, own[0], sends ? here : at::Tensor(), own[0]);
+        return c10::make_intrusive<LateWork>(std::move(work), "broadcast", sends ? at::Tensor() : here, own[0],
+                                             sends ? here : at::Tensor(), own[0]);
     }
 
-    c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, Counts& out_rows, Counts& in_rows, const c10d::AllToAllOptions& options) override
+    c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, Counts& out_rows, Counts& in_rows,
+                                           const c10d::AllToAllOptions& options) override
     {
         const Plain plain;
         require_type(out, false);
@@ -192,7 +209,9 @@ public:
         must(out.device() == in.device(), "an all-to-all from " + in.device().str() + " to " + out.device().str());
         const auto to = on_host(out), from = on_host(in);
         if (is_recorded(out)) {
-            return recorded_call(to, [this, out, in, out_rows, in_rows, options]() mutable { return alltoall_base(out, in, out_rows, in_rows, options); });
+            return recorded_call(to, [this, out, in, out_rows, in_rows, options]() mutable {
+                return alltoall_base(out, in, out_rows, in_rows, options);
+            });
         }
         agree(Kind::AllToAll, in, -1, bytes_each(in, in_rows), bytes_each(out, out_rows));
         if (!to.defined()) return inner_->alltoall_base(out, in, out_rows, in_rows, options);
@@ -226,7 +245,8 @@ private:
 
     Counts bytes_each(const at::Tensor& rows, const Counts& counts) const
     {
-        must(static_cast<int>(counts.size()) == getSize() && std::accumulate(counts.begin(), counts.end(), std::int64_t{0}) == rows.size(0),
+        must(static_cast<int>(counts.size()) == getSize() &&
+                 std::accumulate(counts.begin(), counts.end(), std::int64_t{0}) == rows.size(0),
              "rows for all-to-all that do not fit their counts");
         const auto row = c10::multiply_integers(rows.sizes().slice(1)) * static_cast<std::int64_t>(rows.element_size());
         Counts bytes;
@@ -234,7 +254,8 @@ private:
         return bytes;
     }
 
-    /// All ranks call the same. `sent` and `received`: bytes for and from each rank, where they are not all the tensor's.
+    /// All ranks call the same. `sent` and `received`: bytes for and from each rank, where they are not all the
+    /// tensor's.
     void agree(Kind kind, const at::Tensor& tensor, std::int64_t detail, const Counts& sent, const Counts& received)
     {
         Call mine{++number_, kind, -1, 0, 0, detail, 0};
@@ -254,10 +275,12 @@ private:
             Call theirs;
             std::memcpy(&theirs, told.const_data_ptr<std::int64_t>() + r * kCallNumbers, sizeof theirs);
             must(std::memcmp(&mine, &theirs, sizeof mine - sizeof mine.bytes_for_you) == 0,
-                 "rank " + std::to_string(getRank()) + " calls " + mine.text() + "; rank " + std::to_string(r) + " calls " + theirs.text());
-            must(received.empty() || received[r] == theirs.bytes_for_you, "rank " + std::to_string(getRank()) + " has room for " +
-                                                                              (received.empty() ? "" : std::to_string(received[r])) + " bytes of rank " +
-                                                                              std::to_string(r) + ", which sends " + std::to_string(theirs.bytes_for_you));
+                 "rank " + std::to_string(getRank()) + " calls " + mine.text() + "; rank " + std::to_string(r) +
+                     " calls " + theirs.text());
+            must(received.empty() || received[r] == theirs.bytes_for_you,
+                 "rank " + std::to_string(getRank()) + " has room for " +
+                     (received.empty() ? "" : std::to_string(received[r])) + " bytes of rank " + std::to_string(r) +
+                     ", which sends " + std::to_string(theirs.bytes_for_you));
         }
     }
 
@@ -270,7 +293,8 @@ private:
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> checked(c10::intrusive_ptr<c10d::Backend> inner, std::function<at::Tensor(const at::Tensor&)> as_host,
+c10::intrusive_ptr<c10d::Backend> checked(c10::intrusive_ptr<c10d::Backend> inner,
+                                          std::function<at::Tensor(const at::Tensor&)> as_host,
                                           RecordedLaunches recorded)
 {
     return c10::make_intrusive<CheckingBackend>(std::move(inner), std::move(as_host), std::move(recorded));

@@ -22,7 +22,8 @@ namespace {
 
 using Body = std::function<void(const c10::intrusive_ptr<c10d::Backend>& group, const c10::Device& device)>;
 
-/// Calls `body` as two ranks, each with a device of the stand-in or with the CPU. @return what each rank threw, empty if nothing
+/// Calls `body` as two ranks, each with a device of the stand-in or with the CPU. @return what each rank threw, empty
+/// if nothing
 std::vector<std::string> run_two(const Body& body, bool on_device)
 {
     const auto store = c10::make_intrusive<c10d::HashStore>();
@@ -30,8 +31,12 @@ std::vector<std::string> run_two(const Body& body, bool on_device)
     std::vector<std::thread> threads;
     for (int rank = 0; rank < 2; ++rank) {
         threads.emplace_back([&, rank] {
-            auto group = checked(connect_shared_memory(store, rank, 2, std::chrono::seconds(5), [](int) { return false; }), loaded_standin()->as_host);
-            const auto device = on_device ? c10::Device(c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(rank)) : c10::Device(at::kCPU);
+            auto group =
+                checked(connect_shared_memory(store, rank, 2, std::chrono::seconds(5), [](int) { return false; }),
+                        loaded_standin()->as_host);
+            const auto device = on_device
+                                    ? c10::Device(c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(rank))
+                                    : c10::Device(at::kCPU);
             const c10::OptionalDeviceGuard here(device);
             try {
                 body(group, device);
@@ -50,7 +55,8 @@ void expect_refused(const std::string& text, const Body& body)
 {
     for (const bool on_device : {false, true}) {
         const auto errors = run_two(body, on_device);
-        EXPECT_NE((errors[0] + errors[1]).find(text), std::string::npos) << "found: " << errors[0] << " and " << errors[1];
+        EXPECT_NE((errors[0] + errors[1]).find(text), std::string::npos)
+            << "found: " << errors[0] << " and " << errors[1];
     }
 }
 
@@ -106,7 +112,9 @@ TEST(CheckedTransport, RefusesOtherCollectivesOnAnotherRank)
         else
             group->broadcast(tensors, {})->wait();
     });
-    expect_refused("of 16 bytes", [](const auto& group, const auto& device) { reduce(*group, at::ones({4 + group->getRank()}, device)); });
+    expect_refused("of 16 bytes", [](const auto& group, const auto& device) {
+        reduce(*group, at::ones({4 + group->getRank()}, device));
+    });
     expect_refused("of type Double", [](const auto& group, const auto& device) {
         reduce(*group, at::ones({4}, at::TensorOptions(device).dtype(group->getRank() == 0 ? at::kDouble : at::kLong)));
     });
@@ -119,15 +127,23 @@ TEST(CheckedTransport, RefusesOtherCollectivesOnAnotherRank)
 
 TEST(CheckedTransport, RefusesWhatNcclDoesNotTake)
 {
-    expect_refused("not contiguous", [](const auto& group, const auto& device) { reduce(*group, at::ones({4, 4}, device).t().narrow(0, 0, 2)); });
-    expect_refused("no type Short", [](const auto& group, const auto& device) { reduce(*group, at::ones({4}, at::TensorOptions(device).dtype(at::kShort))); });
-    expect_refused("no booleans", [](const auto& group, const auto& device) { reduce(*group, at::ones({4}, at::TensorOptions(device).dtype(at::kBool))); });
-    expect_refused("maximum or minimum of NaN",
-                   [](const auto& group, const auto& device) { reduce(*group, at::full({4}, std::nan(""), device), c10d::ReduceOp::MAX); });
+    expect_refused("not contiguous", [](const auto& group, const auto& device) {
+        reduce(*group, at::ones({4, 4}, device).t().narrow(0, 0, 2));
+    });
+    expect_refused("no type Short", [](const auto& group, const auto& device) {
+        reduce(*group, at::ones({4}, at::TensorOptions(device).dtype(at::kShort)));
+    });
+    expect_refused("no booleans", [](const auto& group, const auto& device) {
+        reduce(*group, at::ones({4}, at::TensorOptions(device).dtype(at::kBool)));
+    });
+    expect_refused("maximum or minimum of NaN", [](const auto& group, const auto& device) {
+        reduce(*group, at::full({4}, std::nan(""), device), c10d::ReduceOp::MAX);
+    });
     const auto errors = run_two(
         [](const auto& group, const auto& device) {
             reduce(*group, at::ones({1}, device));
-            reduce(*group, at::ones({1}, c10::Device(device.type(), static_cast<c10::DeviceIndex>(device.index() + 1))));
+            reduce(*group,
+                   at::ones({1}, c10::Device(device.type(), static_cast<c10::DeviceIndex>(device.index() + 1))));
         },
         true);
     EXPECT_NE(errors[0].find("in a group of standin:0"), std::string::npos) << errors[0];
@@ -141,7 +157,8 @@ TEST(CheckedTransport, AMissingWaitFindsNoNumbers)
                 const RankGroup group(backend, "all", std::make_shared<CommCounter>());
                 const auto sent = at::ones({2}, device);
                 auto received = at::zeros({2}, device);
-                auto pending = group.start_exchange(sent, std::vector<std::int64_t>{1, 1}, received, std::vector<std::int64_t>{1, 1});
+                auto pending = group.start_exchange(sent, std::vector<std::int64_t>{1, 1}, received,
+                                                    std::vector<std::int64_t>{1, 1});
                 EXPECT_TRUE(received.isnan().all().template item<bool>());
                 pending.wait();
                 EXPECT_TRUE(at::equal(received.cpu(), at::ones({2})));

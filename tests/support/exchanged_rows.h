@@ -23,11 +23,18 @@ inline at::Tensor rows_for(int from, int to, std::int64_t count)
     return at::arange(count, at::kLong).mul(2 + (from + to) % 2).add(to).remainder(2 * count + 3).flip(0);
 }
 
-/// Every rank has something for all others, more for those that follow it; rank `without`, unless negative, has nothing to do with any.
+/// Every rank has something for all others, more for those that follow it; rank `without`, unless negative, has nothing
+/// to do with any.
 struct ExchangePattern {
-    ExchangePattern(const RankGroup& group, std::int64_t rows, int without) : rows(rows), without(without), rank(group.rank()), size(group.size()) {}
+    ExchangePattern(const RankGroup& group, std::int64_t rows, int without)
+        : rows(rows), without(without), rank(group.rank()), size(group.size())
+    {
+    }
 
-    std::int64_t count(int from, int to) const { return from == to || from == without || to == without ? 0 : rows / (1 + (to - from + size) % size); }
+    std::int64_t count(int from, int to) const
+    {
+        return from == to || from == without || to == without ? 0 : rows / (1 + (to - from + size) % size);
+    }
     std::int64_t num_owned() const { return 2 * rows + 3; }
 
     std::shared_ptr<const ExchangePlan> plan(const RankGroup& group) const
@@ -35,17 +42,21 @@ struct ExchangePattern {
         std::vector<std::int64_t> sent, send, receive;
         for (int r = 0; r < size; ++r) {
             const auto picked = rows_for(rank, r, count(rank, r));
-            sent.insert(sent.end(), picked.const_data_ptr<std::int64_t>(), picked.const_data_ptr<std::int64_t>() + picked.numel());
+            sent.insert(sent.end(), picked.const_data_ptr<std::int64_t>(),
+                        picked.const_data_ptr<std::int64_t>() + picked.numel());
             send.push_back(count(rank, r));
             receive.push_back(count(r, rank));
         }
-        return std::make_shared<const ExchangePlan>(group, num_owned(), std::move(sent), std::move(send), std::move(receive));
+        return std::make_shared<const ExchangePlan>(group, num_owned(), std::move(sent), std::move(send),
+                                                    std::move(receive));
     }
 
     at::Tensor expected(std::int64_t width, at::ScalarType type, int shift) const
     {
         std::vector<at::Tensor> parts;
-        for (int r = 0; r < size; ++r) parts.push_back(field_of(r + shift, num_owned(), width, type).index_select(0, rows_for(r, rank, count(r, rank))));
+        for (int r = 0; r < size; ++r)
+            parts.push_back(
+                field_of(r + shift, num_owned(), width, type).index_select(0, rows_for(r, rank, count(r, rank))));
         return at::cat(parts);
     }
 
@@ -53,7 +64,8 @@ struct ExchangePattern {
     int without, rank, size;
 };
 
-/// Exchanges of many kinds and sizes over a group, large and small ones, several at once: what was received, and what indexing gives.
+/// Exchanges of many kinds and sizes over a group, large and small ones, several at once: what was received, and what
+/// indexing gives.
 inline std::vector<std::pair<at::Tensor, at::Tensor>> exchanged_rows(const RankGroup& group)
 {
     const int size = group.size(), rank = group.rank();
@@ -62,7 +74,9 @@ inline std::vector<std::pair<at::Tensor, at::Tensor>> exchanged_rows(const RankG
         for (const int without : {-1, size - 1}) {
             const ExchangePattern pattern(group, rows, without);
             const auto plan = pattern.plan(group);
-            const auto field = [&](std::int64_t width, at::ScalarType type, int shift) { return field_of(rank + shift, pattern.num_owned(), width, type); };
+            const auto field = [&](std::int64_t width, at::ScalarType type, int shift) {
+                return field_of(rank + shift, pattern.num_owned(), width, type);
+            };
 
             kept.emplace_back(exchange_ghosts(field(64, at::kFloat, 0), plan), pattern.expected(64, at::kFloat, 0));
             kept.emplace_back(exchange_ghosts(field(3, at::kDouble, 0), plan), pattern.expected(3, at::kDouble, 0));

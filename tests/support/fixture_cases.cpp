@@ -41,7 +41,8 @@ std::vector<fs::path> paths_below(const fs::path& folder, const Predicate& is_wa
     return paths;
 }
 
-/// Lists a fixture under its name, or a name with a number if another has it; not at all if `content_path` of that other holds the same bytes.
+/// Lists a fixture under its name, or a name with a number if another has it; not at all if `content_path` of that
+/// other holds the same bytes.
 template <class Fixture, class ContentPath>
 void add(std::vector<Fixture>& list, Fixture fixture, const ContentPath& content_path)
 {
@@ -62,11 +63,14 @@ nlohmann::json json_of(const fs::path& path)
 
 std::vector<FixtureCase> find_fixture_cases()
 {
-    const auto is_case = [](const fs::path& path) { return path.extension() == ".json" && fs::exists(fs::path(path).replace_extension(".safetensors")); };
+    const auto is_case = [](const fs::path& path) {
+        return path.extension() == ".json" && fs::exists(fs::path(path).replace_extension(".safetensors"));
+    };
     std::vector<FixtureCase> cases;
     for (const auto& folder : fixture_folders()) {
         for (const auto& path : paths_below(folder, is_case)) {
-            add(cases, FixtureCase{path.stem().string(), path, kind_of(json_of(path))}, [](const auto& fixture) { return fixture.arrays_path(); });
+            add(cases, FixtureCase{path.stem().string(), path, kind_of(json_of(path))},
+                [](const auto& fixture) { return fixture.arrays_path(); });
         }
     }
     return cases;
@@ -136,7 +140,9 @@ std::vector<fs::path> CheckpointFixture::model_files() const
 
 std::vector<fs::path> CheckpointFixture::optimizer_files() const
 {
-    return paths_below(folder, [](const fs::path& path) { return path.filename().string().starts_with("checkpoint.") && path.extension() == ".pt"; });
+    return paths_below(folder, [](const fs::path& path) {
+        return path.filename().string().starts_with("checkpoint.") && path.extension() == ".pt";
+    });
 }
 
 std::vector<CheckpointFixture> checkpoint_fixtures()
@@ -149,7 +155,8 @@ std::vector<CheckpointFixture> checkpoint_fixtures()
     for (const auto& folder : fixture_folders()) {
         for (const auto& path : paths_below(folder, is_checkpoint)) {
             const auto parent = path.parent_path();
-            add(fixtures, CheckpointFixture{parent.filename().string(), parent}, [](const auto& fixture) { return fixture.folder / "weights.safetensors"; });
+            add(fixtures, CheckpointFixture{parent.filename().string(), parent},
+                [](const auto& fixture) { return fixture.folder / "weights.safetensors"; });
         }
     }
     return fixtures;
@@ -162,12 +169,14 @@ std::vector<TrainingFixture> training_fixtures()
         return log.parent_path() / ("init" + stem.substr(3) + ".safetensors");
     };
     const auto is_log = [&](const fs::path& path) {
-        return path.extension() == ".jsonl" && path.filename().string().starts_with("log_") && fs::exists(init_of(path));
+        return path.extension() == ".jsonl" && path.filename().string().starts_with("log_") &&
+               fs::exists(init_of(path));
     };
     std::vector<TrainingFixture> fixtures;
     for (const auto& folder : fixture_folders()) {
         for (const auto& path : paths_below(folder, is_log)) {
-            add(fixtures, TrainingFixture{path.stem().string().substr(4), init_of(path), path}, [](const auto& fixture) { return fixture.log; });
+            add(fixtures, TrainingFixture{path.stem().string().substr(4), init_of(path), path},
+                [](const auto& fixture) { return fixture.log; });
         }
     }
     return fixtures;

@@ -35,7 +35,8 @@ NamedTensors read_tensors(const std::filesystem::path& path)
     const auto file = read_safetensors(path);
     NamedTensors tensors;
     for (const auto& array : file.arrays) {
-        tensors[array.name] = torch::from_blob(const_cast<std::byte*>(array.data), array.shape, scalar_type(array.type)).clone();
+        tensors[array.name] =
+            torch::from_blob(const_cast<std::byte*>(array.data), array.shape, scalar_type(array.type)).clone();
     }
     // A model that may give several results and gives one has it under the number 0.
     for (const std::string name : {"output", "output64", "grad_output"}) {

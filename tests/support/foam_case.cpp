@@ -41,7 +41,8 @@ std::vector<Face> faces_of_cell(const Mesh& mesh, std::int64_t cell)
     if (mesh.cell_types[cell] == 42) {
         const auto stream = mesh.face_streams.row(cell);
         for (std::size_t at = 1; at < stream.size(); at += 1 + static_cast<std::size_t>(stream[at]))
-            faces.emplace_back(stream.begin() + static_cast<std::ptrdiff_t>(at) + 1, stream.begin() + static_cast<std::ptrdiff_t>(at) + 1 + stream[at]);
+            faces.emplace_back(stream.begin() + static_cast<std::ptrdiff_t>(at) + 1,
+                               stream.begin() + static_cast<std::ptrdiff_t>(at) + 1 + stream[at]);
     } else {
         for (const auto& corners : solid_faces(cell_type_of(mesh.cell_types[cell]).shape)) {
             faces.emplace_back();
@@ -60,7 +61,9 @@ std::vector<Face> faces_of_cell(const Mesh& mesh, std::int64_t cell)
                 u[c] = a[c] - middle[c];
                 v[c] = b[c] - middle[c];
             }
-            for (int c = 0; c < 3; ++c) outward += (u[(c + 1) % 3] * v[(c + 2) % 3] - u[(c + 2) % 3] * v[(c + 1) % 3]) * (middle[c] - inside[c]);
+            for (int c = 0; c < 3; ++c)
+                outward +=
+                    (u[(c + 1) % 3] * v[(c + 2) % 3] - u[(c + 2) % 3] * v[(c + 1) % 3]) * (middle[c] - inside[c]);
         }
         if (outward < 0) std::ranges::reverse(face);
     }
@@ -76,9 +79,11 @@ public:
         file_ = file;
         binary_ = style_.binary && !text_only;
         out_.str("");
-        out_ << "/*--------- C++ ---------*\\\n\\*------------------------*/\nFoamFile\n{\n    version     2.0;\n    format      "
-             << (style_.binary ? "binary" : "ascii") << ";\n    class       " << type << ";\n    arch        \"LSB;label=" << style_.label_bits
-             << ";scalar=" << style_.scalar_bits << "\";\n    object      " << file.substr(file.rfind('/') + 1) << ";\n}\n// * * * //\n\n";
+        out_ << "/*--------- C++ ---------*\\\n\\*------------------------*/\nFoamFile\n{\n    version     2.0;\n    "
+                "format      "
+             << (style_.binary ? "binary" : "ascii") << ";\n    class       " << type
+             << ";\n    arch        \"LSB;label=" << style_.label_bits << ";scalar=" << style_.scalar_bits
+             << "\";\n    object      " << file.substr(file.rfind('/') + 1) << ";\n}\n// * * * //\n\n";
     }
 
     std::ostream& text() { return out_; }
@@ -173,7 +178,8 @@ WholeCase whole_case(const Mesh& mesh)
     }
     std::vector<WholeFace> left, rest;
     for (const auto& [key, face] : found) {
-        const bool at_left = std::ranges::all_of(face.points, [&](std::int32_t point) { return mesh.points.value(point, 0) == 0; });
+        const bool at_left =
+            std::ranges::all_of(face.points, [&](std::int32_t point) { return mesh.points.value(point, 0) == 0; });
         (face.neighbour >= 0 ? whole.faces : at_left ? left : rest).push_back(face);
     }
     std::ranges::sort(whole.faces, {}, [](const WholeFace& face) { return std::pair(face.owner, face.neighbour); });
@@ -201,7 +207,8 @@ void write_addressing(Writer& writer, const Share& share, const std::vector<Whol
 {
     std::vector<std::int64_t> numbers;
     for (const WholeFace& face : faces)
-        numbers.push_back(face.owner == whole.faces[static_cast<std::size_t>(face.number)].owner ? face.number + 1 : -face.number - 1);
+        numbers.push_back(face.owner == whole.faces[static_cast<std::size_t>(face.number)].owner ? face.number + 1
+                                                                                                 : -face.number - 1);
     const std::pair<const char*, const std::vector<std::int64_t>&> lists[] = {
         {"pointProcAddressing", share.points}, {"faceProcAddressing", numbers}, {"cellProcAddressing", share.cells}};
     for (const auto& [name, values] : lists) {
@@ -211,8 +218,8 @@ void write_addressing(Writer& writer, const Share& share, const std::vector<Whol
     }
 }
 
-void write_share(const std::filesystem::path& folder, const Mesh& mesh, const WholeCase& whole, const Share& share, const FoamCaseStyle& style,
-                 bool with_addressing)
+void write_share(const std::filesystem::path& folder, const Mesh& mesh, const WholeCase& whole, const Share& share,
+                 const FoamCaseStyle& style, bool with_addressing)
 {
     std::map<std::int64_t, std::int64_t> local_point, local_cell;
     for (const std::int64_t point : share.points) local_point.try_emplace(point, local_point.size());
@@ -255,8 +262,8 @@ void write_share(const std::filesystem::path& folder, const Mesh& mesh, const Wh
     writer.text() << share.patches.size() << "\n(\n";
     std::size_t start = share.inner.size();
     for (const Patch& patch : share.patches) {
-        writer.text() << "    " << patch.name << "\n    {\n        " << patch.settings << "\n        nFaces " << patch.faces.size() << ";\n        startFace "
-                      << start << ";\n    }\n";
+        writer.text() << "    " << patch.name << "\n    {\n        " << patch.settings << "\n        nFaces "
+                      << patch.faces.size() << ";\n        startFace " << start << ";\n    }\n";
         start += patch.faces.size();
     }
     writer.text() << ")\n";
@@ -275,23 +282,28 @@ void write_share(const std::filesystem::path& folder, const Mesh& mesh, const Wh
     const auto cell_at = [&](std::size_t i) { return static_cast<double>(share.cells[i]); };
     const std::vector<WholeFace>& left = share.patches[0].faces;
     writer.begin("0/T", "volScalarField", true);
-    writer.text() << "dimensions [0 0 0 1 0 0 0];\ninternalField uniform 1;\nboundaryField { left { type zeroGradient; } rest { type zeroGradient; } }\n";
+    writer.text() << "dimensions [0 0 0 1 0 0 0];\ninternalField uniform 1;\nboundaryField { left { type zeroGradient; "
+                     "} rest { type zeroGradient; } }\n";
     writer.end();
     writer.begin("0.5/T", "volScalarField", true);
-    writer.text() << "hot 300;\ndimensions [0 0 0 1 0 0 0];\ninternalField uniform $hot;\nboundaryField\n{\n    \"(left|right)\" { type fixedValue; value "
+    writer.text() << "hot 300;\ndimensions [0 0 0 1 0 0 0];\ninternalField uniform $hot;\nboundaryField\n{\n    "
+                     "\"(left|right)\" { type fixedValue; value "
                      "uniform 400; }\n    rest { type zeroGradient; }\n}\n";
     writer.end();
     writer.begin("0.5/p", "volScalarField");
     writer.text() << "dimensions [0 2 -2 0 0 0 0];\n\ninternalField nonuniform List<scalar> \n";
     writer.rows(num_cells, 1, [&](std::size_t i, int) { return 10.0 + cell_at(i); });
-    writer.text() << ";\n\nboundaryField\n{\n    left\n    {\n        type calculated;\n        value nonuniform List<scalar> \n";
-    writer.rows(left.size(), 1, [&](std::size_t i, int) { return 1000.0 + static_cast<double>(left[i].number - whole.num_inner); });
+    writer.text()
+        << ";\n\nboundaryField\n{\n    left\n    {\n        type calculated;\n        value nonuniform List<scalar> \n";
+    writer.rows(left.size(), 1,
+                [&](std::size_t i, int) { return 1000.0 + static_cast<double>(left[i].number - whole.num_inner); });
     writer.text() << ";\n    }\n    rest\n    {\n        type zeroGradient;\n    }\n}\n";
     writer.end();
     writer.begin("0.5/U", "volVectorField");
     writer.text() << "dimensions [0 1 -1 0 0 0 0];\n\ninternalField nonuniform List<vector> \n";
     writer.rows(num_cells, 3, [&](std::size_t i, int c) { return c == 2 ? -1.0 : cell_at(i) * (c + 1); });
-    writer.text() << ";\n\nboundaryField\n{\n    left { type noSlip; value uniform (0 0 0); }\n    rest { type zeroGradient; }\n}\n";
+    writer.text() << ";\n\nboundaryField\n{\n    left { type noSlip; value uniform (0 0 0); }\n    rest { type "
+                     "zeroGradient; }\n}\n";
     writer.end();
     writer.begin("0.5/S", "volSymmTensorField");
     writer.text() << "dimensions [0 2 -2 0 0 0 0];\n\ninternalField nonuniform List<symmTensor> \n";
@@ -300,7 +312,8 @@ void write_share(const std::filesystem::path& folder, const Mesh& mesh, const Wh
     writer.end();
     writer.begin("0.5/D", "pointVectorField");
     writer.text() << "dimensions [0 1 0 0 0 0 0];\n\ninternalField nonuniform List<vector> \n";
-    writer.rows(share.points.size(), 3, [&](std::size_t i, int c) { return c == 0 ? static_cast<double>(share.points[i]) : c - 1.0; });
+    writer.rows(share.points.size(), 3,
+                [&](std::size_t i, int c) { return c == 0 ? static_cast<double>(share.points[i]) : c - 1.0; });
     writer.text() << ";\n\nboundaryField\n{\n    left { type calculated; }\n    rest { type calculated; }\n}\n";
     writer.end();
 }
@@ -309,9 +322,10 @@ void write_control(const std::filesystem::path& folder)
 {
     std::filesystem::create_directories(folder / "system");
     std::ofstream(folder / "case.foam");
-    std::ofstream(folder / "system" / "controlDict") << "FoamFile { version 2.0; format ascii; class dictionary; object controlDict; }\n"
-                                                        "application x; startFrom latestTime; startTime 0; stopAt endTime; endTime 1; deltaT 0.5;\n"
-                                                        "writeControl timeStep; writeInterval 1; writeFormat ascii; writePrecision 17; writeCompression off;\n";
+    std::ofstream(folder / "system" / "controlDict")
+        << "FoamFile { version 2.0; format ascii; class dictionary; object controlDict; }\n"
+           "application x; startFrom latestTime; startTime 0; stopAt endTime; endTime 1; deltaT 0.5;\n"
+           "writeControl timeStep; writeInterval 1; writeFormat ascii; writePrecision 17; writeCompression off;\n";
 }
 
 std::vector<Patch> real_patches()
@@ -329,13 +343,15 @@ void write_foam_case(const std::filesystem::path& folder, const Mesh& mesh, cons
     for (std::int64_t cell = 0; cell < whole.num_cells; ++cell) share.cells.push_back(cell);
     share.patches = real_patches();
     for (const WholeFace& face : whole.faces)
-        (face.number < whole.num_inner ? share.inner : share.patches[face.number < whole.num_inner + whole.num_left ? 0 : 1].faces).push_back(face);
+        (face.number < whole.num_inner ? share.inner
+                                       : share.patches[face.number < whole.num_inner + whole.num_left ? 0 : 1].faces)
+            .push_back(face);
     write_share(folder, mesh, whole, share, style, false);
     write_control(folder);
 }
 
-void write_decomposed_foam_case(const std::filesystem::path& folder, const Mesh& mesh, std::span<const std::int32_t> owners, bool with_addressing,
-                                const FoamCaseStyle& style)
+void write_decomposed_foam_case(const std::filesystem::path& folder, const Mesh& mesh,
+                                std::span<const std::int32_t> owners, bool with_addressing, const FoamCaseStyle& style)
 {
     const WholeCase whole = whole_case(mesh);
     const std::int32_t num_parts = std::ranges::max(owners) + 1;
@@ -365,10 +381,10 @@ void write_decomposed_foam_case(const std::filesystem::path& folder, const Mesh&
         }
         share.points.assign(points.begin(), points.end());
         for (auto& [other, faces] : between)
-            share.patches.push_back(
-                {"procBoundary" + std::to_string(part) + "to" + std::to_string(other),
-                 "type processor; inGroups 1(processor); myProcNo " + std::to_string(part) + "; neighbProcNo " + std::to_string(other) + ";",
-                 std::move(faces)});
+            share.patches.push_back({"procBoundary" + std::to_string(part) + "to" + std::to_string(other),
+                                     "type processor; inGroups 1(processor); myProcNo " + std::to_string(part) +
+                                         "; neighbProcNo " + std::to_string(other) + ";",
+                                     std::move(faces)});
         write_share(folder / ("processor" + std::to_string(part)), mesh, whole, share, style, with_addressing);
     }
     write_control(folder);

@@ -15,8 +15,8 @@ namespace meshard {
 /// A partition of rows and what it is called.
 using NamedPartition = std::pair<std::string, Partition>;
 
-/// Rows cut in four ways: by METIS on their graph, in runs along a curve through their centroids, at random, and at random among the last half of the parts, so
-/// that the others are empty.
+/// Rows cut in four ways: by METIS on their graph, in runs along a curve through their centroids, at random, and at
+/// random among the last half of the parts, so that the others are empty.
 inline std::vector<NamedPartition> four_partitions(const Csr& graph, const std::vector<float>& centroids, int num_parts)
 {
     std::vector<NamedPartition> all;

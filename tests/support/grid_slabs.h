@@ -8,7 +8,8 @@
 
 namespace meshard::test {
 
-/// Rows of each rank of a grid with 16 along its cut axis: uneven, one of several ranks without any, not at multiples of what poolings make one.
+/// Rows of each rank of a grid with 16 along its cut axis: uneven, one of several ranks without any, not at multiples
+/// of what poolings make one.
 inline std::vector<std::int64_t> slabs_of_ranks(int num_ranks)
 {
     switch (num_ranks) {

@@ -101,13 +101,14 @@ Mesh polygon_with_triangles(std::int32_t n)
 Mesh polyhedron_with_tetrahedra(std::int32_t n)
 {
     Builder build;
-    const auto below = build.point(0, 0, 0), above = build.point(0, 0, 1), low = build.circle(n, 1, 0), high = build.circle(n, 1, 1);
+    const auto below = build.point(0, 0, 0), above = build.point(0, 0, 1), low = build.circle(n, 1, 0),
+               high = build.circle(n, 1, 1);
     std::vector<std::int32_t> points{below, above}, stream{3 * n};
     for (std::int32_t i = 0; i < 2 * n; ++i) points.push_back(low + i);
     for (std::int32_t i = 0; i < n; ++i) {
         const auto next = (i + 1) % n;
-        for (const auto& face :
-             {std::vector{below, low + next, low + i}, std::vector{above, high + i, high + next}, std::vector{low + i, low + next, high + next, high + i}}) {
+        for (const auto& face : {std::vector{below, low + next, low + i}, std::vector{above, high + i, high + next},
+                                 std::vector{low + i, low + next, high + next, high + i}}) {
             stream.push_back(static_cast<std::int32_t>(face.size()));
             stream.insert(stream.end(), face.begin(), face.end());
         }
@@ -125,8 +126,12 @@ Mesh polyhedron_with_tetrahedra(std::int32_t n)
 
 std::vector<NamedHub> hub_meshes()
 {
-    return {{"star_of_lines", star_of_lines}, {"triangles_at_an_edge", triangles_at_an_edge},     {"tetrahedra_at_a_face", tetrahedra_at_a_face},
-            {"triangle_fan", triangle_fan},   {"polygon_with_triangles", polygon_with_triangles}, {"polyhedron_with_tetrahedra", polyhedron_with_tetrahedra}};
+    return {{"star_of_lines", star_of_lines},
+            {"triangles_at_an_edge", triangles_at_an_edge},
+            {"tetrahedra_at_a_face", tetrahedra_at_a_face},
+            {"triangle_fan", triangle_fan},
+            {"polygon_with_triangles", polygon_with_triangles},
+            {"polyhedron_with_tetrahedra", polyhedron_with_tetrahedra}};
 }
 
 }  // namespace meshard

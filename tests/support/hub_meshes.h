@@ -9,7 +9,8 @@
 
 namespace meshard {
 
-// Meshes in which very many cells meet at one point, edge, face or cell. Double precision; cells are numbered around the hub.
+// Meshes in which very many cells meet at one point, edge, face or cell. Double precision; cells are numbered around
+// the hub.
 
 /// n lines of length 1 from the origin, in the plane z = 0.
 Mesh star_of_lines(std::int32_t n);
@@ -26,7 +27,8 @@ Mesh triangle_fan(std::int32_t n);
 /// A polygon of n edges, cell 0, and a triangle on each of them.
 Mesh polygon_with_triangles(std::int32_t n);
 
-/// A polyhedron, cell 0: a disk of n triangles above and below and its rim of n quads; and a tetrahedron on each triangle.
+/// A polyhedron, cell 0: a disk of n triangles above and below and its rim of n quads; and a tetrahedron on each
+/// triangle.
 Mesh polyhedron_with_tetrahedra(std::int32_t n);
 
 using MakeMesh = Mesh (*)(std::int32_t n);

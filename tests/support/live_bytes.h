@@ -9,7 +9,8 @@
 
 namespace meshard {
 
-/// Counts the bytes of tensors that this thread makes and frees while it lives, and their peak: a rank's own where ranks are threads.
+/// Counts the bytes of tensors that this thread makes and frees while it lives, and their peak: a rank's own where
+/// ranks are threads.
 class LiveBytes {
 public:
     LiveBytes() : count_(std::make_shared<Count>()), guard_(c10::DebugInfoKind::PROFILER_STATE, count_) {}

@@ -22,7 +22,8 @@ inline std::vector<std::pair<std::string, std::vector<int>>> point_partitions(co
     const auto single = points.to(at::kFloat).contiguous();
     const std::vector<float> centers(single.const_data_ptr<float>(), single.const_data_ptr<float>() + single.numel());
     std::vector<std::pair<std::string, std::vector<int>>> all;
-    for (const auto& [name, partition] : four_partitions(nearest_neighbor_graph(DataArray::from("points", centers, 3), 6), centers, ranks)) {
+    for (const auto& [name, partition] :
+         four_partitions(nearest_neighbor_graph(DataArray::from("points", centers, 3), 6), centers, ranks)) {
         all.emplace_back(name, std::vector<int>(partition.owners.begin(), partition.owners.end()));
     }
     return all;
@@ -35,7 +36,8 @@ struct CutPoints {
     SpecPtr spec;
 
     CutPoints(const std::vector<int>& owners, const std::shared_ptr<const DeviceMesh>& mesh)
-        : map(owned(owners, static_cast<int>(mesh->coordinate(0)))), ids(at::tensor(map->global_ids, at::kLong)), spec(shard_spec(map, mesh))
+        : map(owned(owners, static_cast<int>(mesh->coordinate(0)))), ids(at::tensor(map->global_ids, at::kLong)),
+          spec(shard_spec(map, mesh))
     {
     }
     at::Tensor of(const at::Tensor& whole) const { return whole.index_select(0, ids); }

@@ -7,13 +7,17 @@
 
 namespace meshard {
 
-/// A block with random weights, `scale` times normal ones, but for what its slices do among themselves. Without temperatures of points.
+/// A block with random weights, `scale` times normal ones, but for what its slices do among themselves. Without
+/// temperatures of points.
 inline FusedBlock random_block(const BlockShape& shape, at::ScalarType type, double scale)
 {
     const auto random = [&](at::IntArrayRef sizes) { return at::randn(sizes, type).mul_(scale).requires_grad_(); };
-    const auto linear = [&](std::int64_t out, std::int64_t in) { return Affine<at::Tensor>{random({out, in}), random({out})}; };
+    const auto linear = [&](std::int64_t out, std::int64_t in) {
+        return Affine<at::Tensor>{random({out, in}), random({out})};
+    };
     const auto norm = [&](std::int64_t channels) { return Affine<at::Tensor>{random({channels}), random({channels})}; };
-    const auto C = shape.channels, I = shape.inner(), H = shape.heads, S = shape.slices, D = shape.head_dim, R = shape.hidden;
+    const auto C = shape.channels, I = shape.inner(), H = shape.heads, S = shape.slices, D = shape.head_dim,
+               R = shape.hidden;
     FusedBlock block;
     block.shape = shape;
     block.weights = {.norm1 = norm(C),

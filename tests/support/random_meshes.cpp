@@ -100,7 +100,8 @@ private:
                             {p[3], p[0], p[4], p[7]}});
             break;
         case 2:
-            for (const auto& [a, b] : {std::pair{1, 2}, {2, 3}, {3, 7}, {7, 4}, {4, 5}, {5, 1}}) add_cell(10, {p[0], p[a], p[b], p[6]});
+            for (const auto& [a, b] : {std::pair{1, 2}, {2, 3}, {3, 7}, {7, 4}, {4, 5}, {5, 1}})
+                add_cell(10, {p[0], p[a], p[b], p[6]});
             break;
         case 3:
             add_cell(13, {p[0], p[1], p[2], p[4], p[5], p[6]});
@@ -111,7 +112,8 @@ private:
             for (const std::int32_t corner : p)
                 for (int c = 0; c < 3; ++c) middle[c] += coordinates_[3 * static_cast<std::size_t>(corner) + c] / 8;
             const std::int32_t top = add_point(middle[0], middle[1], middle[2]);
-            for (const auto& face : {std::array{0, 1, 2, 3}, {4, 7, 6, 5}, {0, 4, 5, 1}, {1, 5, 6, 2}, {2, 6, 7, 3}, {3, 7, 4, 0}})
+            for (const auto& face :
+                 {std::array{0, 1, 2, 3}, {4, 7, 6, 5}, {0, 4, 5, 1}, {1, 5, 6, 2}, {2, 6, 7, 3}, {3, 7, 4, 0}})
                 add_cell(14, {p[face[0]], p[face[1]], p[face[2]], p[face[3]], top});
             break;
         }
@@ -174,7 +176,8 @@ private:
                     add_cell(9, {at(i, j), at(i + 1, j), at(i + 1, j + 1), at(i, j + 1)});
                 else
                     for (const int half : {0, 1}) add_cell(5, {at(i, j), at(i + 1, j + half), at(i + 1 - half, j + 1)});
-                if (one_in(10) && i + 2 <= nx) add_cell(7, {at(i, j), at(i + 1, j), at(i + 2, j), at(i + 2, j + 1), at(i, j + 1)});
+                if (one_in(10) && i + 2 <= nx)
+                    add_cell(7, {at(i, j), at(i + 1, j), at(i + 2, j), at(i + 2, j + 1), at(i, j + 1)});
             }
         for (std::int32_t i = below(3); i > 0; --i) add_cell(6, {at(0, 0), at(0, 1), at(1, 0), at(1, 1), at(2, 0)});
     }
@@ -211,7 +214,8 @@ private:
             do type = static_cast<std::uint8_t>(1 + below(37));
             while (!cell_type_of(type).fixed_size || cell_type_of(type).dimension < 2);
             Points points;
-            for (int k = 0; k < cell_type_of(type).min_points; ++k) points.push_back(k < 4 && num_points() > 4 ? num_points() - 4 + k : -1);
+            for (int k = 0; k < cell_type_of(type).min_points; ++k)
+                points.push_back(k < 4 && num_points() > 4 ? num_points() - 4 + k : -1);
             for (std::int32_t& point : points)
                 if (point < 0) point = add_point(share(), share(), i + share());
             add_cell(type, points);
@@ -232,7 +236,8 @@ private:
 
     void shuffle(auto& values)
     {
-        for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[random_() % i]);  // the same everywhere
+        for (std::size_t i = values.size(); i > 1; --i)
+            std::swap(values[i - 1], values[random_() % i]);  // the same everywhere
     }
 
     void shuffle_cells()
@@ -246,7 +251,8 @@ private:
         streams_.clear();
         for (const std::int64_t i : order) {
             const auto row = sorted.mesh_.cells.row(i);
-            add_cell(sorted.mesh_.cell_types[static_cast<std::size_t>(i)], Points(row.begin(), row.end()), sorted.streams_[static_cast<std::size_t>(i)]);
+            add_cell(sorted.mesh_.cell_types[static_cast<std::size_t>(i)], Points(row.begin(), row.end()),
+                     sorted.streams_[static_cast<std::size_t>(i)]);
         }
     }
 
@@ -272,12 +278,14 @@ private:
         std::iota(places.begin(), places.end(), 0);
         shuffle(places);
         std::vector<double> moved(coordinates_.size());
-        for (std::size_t i = 0; i < places.size(); ++i) std::copy_n(&coordinates_[3 * i], 3, &moved[3 * static_cast<std::size_t>(places[i])]);
+        for (std::size_t i = 0; i < places.size(); ++i)
+            std::copy_n(&coordinates_[3 * i], 3, &moved[3 * static_cast<std::size_t>(places[i])]);
         coordinates_ = std::move(moved);
         for (std::int32_t& point : mesh_.cells.indices) point = places[static_cast<std::size_t>(point)];
         for (Points& stream : streams_)
             for (std::size_t at = 1; at < stream.size();)
-                for (std::int32_t left = stream[at++]; left > 0; --left, ++at) stream[at] = places[static_cast<std::size_t>(stream[at])];
+                for (std::int32_t left = stream[at++]; left > 0; --left, ++at)
+                    stream[at] = places[static_cast<std::size_t>(stream[at])];
     }
 
     Mesh finished()

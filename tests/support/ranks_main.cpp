@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The main function of test programs whose tests call run_ranks. `ops_tests --ranks=3` starts the program as three processes that are ranks (over shared
-// memory, or MESHARD_BACKEND=gloo); mpirun and torchrun start them too. The program fails if no test has run on as many ranks as there are processes.
+// The main function of test programs whose tests call run_ranks. `ops_tests --ranks=3` starts the program as three
+// processes that are ranks (over shared memory, or MESHARD_BACKEND=gloo); mpirun and torchrun start them too. The
+// program fails if no test has run on as many ranks as there are processes.
 #include "sharding/transport/launch.h"
 #include "tests/support/run_ranks.h"
 

@@ -29,7 +29,8 @@ struct Cut {
     bool pending = false;          // on the last axis, as parts that add up
 };
 
-/// A result that differs from the same in double by more than this share of its largest value is another one, not a rounded one.
+/// A result that differs from the same in double by more than this share of its largest value is another one, not a
+/// rounded one.
 constexpr double kOtherwise = 1e-3;
 
 /// What a case gives, on the CPU, and how far each may be from it, as a share of its largest value.
@@ -67,8 +68,8 @@ Extents random_extents(std::int64_t n, std::int64_t ranks, Draw& draw)
 }
 
 /// Inputs of one length are cut in the same way in most cases, as those of a model are.
-std::vector<Cut> draw_cuts(const std::vector<at::Tensor>& tensors, const std::vector<std::int64_t>& whole, c10::IntArrayRef mesh_shape, bool partial,
-                           Draw& draw)
+std::vector<Cut> draw_cuts(const std::vector<at::Tensor>& tensors, const std::vector<std::int64_t>& whole,
+                           c10::IntArrayRef mesh_shape, bool partial, Draw& draw)
 {
     std::vector<Cut> cuts(tensors.size());
     const bool alike = draw.chance(0.6);
@@ -76,17 +77,20 @@ std::vector<Cut> draw_cuts(const std::vector<at::Tensor>& tensors, const std::ve
     const auto common_dim = draw.integer(-4, 3);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
         cuts[i].axes.resize(mesh_shape.size());
-        if (!tensors[i].defined() || std::find(whole.begin(), whole.end(), static_cast<std::int64_t>(i)) != whole.end()) continue;
+        if (!tensors[i].defined() || std::find(whole.begin(), whole.end(), static_cast<std::int64_t>(i)) != whole.end())
+            continue;
         const auto& input = tensors[i];
         std::vector<std::int64_t> taken;
         for (std::size_t a = 0; a < mesh_shape.size(); ++a) {
             if (input.dim() == 0 || draw.chance(0.2)) continue;
             auto dim = draw.integer(0, input.dim() - 1);
-            if (alike && a == 0 && common_dim >= -input.dim() && common_dim < input.dim()) dim = common_dim < 0 ? common_dim + input.dim() : common_dim;
+            if (alike && a == 0 && common_dim >= -input.dim() && common_dim < input.dim())
+                dim = common_dim < 0 ? common_dim + input.dim() : common_dim;
             if (std::find(taken.begin(), taken.end(), dim) != taken.end()) continue;
             taken.push_back(dim);
             auto& extents = known[a][input.size(dim)];
-            if (!extents || !alike) extents = std::make_shared<Extents>(random_extents(input.size(dim), mesh_shape[a], draw));
+            if (!extents || !alike)
+                extents = std::make_shared<Extents>(random_extents(input.size(dim), mesh_shape[a], draw));
             cuts[i].axes[a] = {Shard(dim), extents, 1};
         }
         const auto last = mesh_shape.size() - 1;
@@ -98,7 +102,8 @@ std::vector<Cut> draw_cuts(const std::vector<at::Tensor>& tensors, const std::ve
     return cuts;
 }
 
-std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& factors, const std::vector<at::Tensor>& inputs)
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& factors,
+                                     const std::vector<at::Tensor>& inputs)
 {
     std::vector<at::Tensor> roots, wanted;
     at::Tensor total;
@@ -128,7 +133,9 @@ Results plain_results(const RuleCase& item, std::vector<at::Tensor>& factors, Dr
     results.outputs = item.function(inputs);
     if (draw) {
         for (const auto& output : results.outputs) {
-            factors.push_back(output.is_floating_point() ? draw->values(output.sizes(), output.scalar_type()).to(output.device()) : at::Tensor());
+            factors.push_back(output.is_floating_point()
+                                  ? draw->values(output.sizes(), output.scalar_type()).to(output.device())
+                                  : at::Tensor());
         }
     }
     results.gradients = gradients_of(results.outputs, factors, inputs);
@@ -139,24 +146,28 @@ Results plain_results(const RuleCase& item, std::vector<at::Tensor>& factors, Dr
     return results;
 }
 
-/// How far a result of single precision may be from the plain operator's, as a share of its largest value. Two sums of n numbers taken in
-/// different orders differ by n roundings at most, of numbers no larger than their largest sum (Higham 2002, 4.2). What an operator
-/// makes of roundings otherwise shows in how far the plain one itself is from the same in double. Where that is something else altogether
-/// (other random numbers, another branch) it says nothing.
+/// How far a result of single precision may be from the plain operator's, as a share of its largest value. Two sums of
+/// n numbers taken in different orders differ by n roundings at most, of numbers no larger than their largest sum
+/// (Higham 2002, 4.2). What an operator makes of roundings otherwise shows in how far the plain one itself is from the
+/// same in double. Where that is something else altogether (other random numbers, another branch) it says nothing.
 double single_tolerance(const at::Tensor& single, const at::Tensor& in_double, std::int64_t num_summands)
 {
     const auto summed = static_cast<double>(num_summands) * std::numeric_limits<float>::epsilon();
-    if (!single.defined() || !in_double.defined() || single.sizes() != in_double.sizes() || single.numel() == 0) return summed;
+    if (!single.defined() || !in_double.defined() || single.sizes() != in_double.sizes() || single.numel() == 0)
+        return summed;
     const auto value = single.to(at::kDouble);
     const auto largest = value.nan_to_num(0, 0, 0).abs().max().item<double>();
-    const auto own = (value - in_double.to(at::kDouble)).nan_to_num(0, 0, 0).abs().max().item<double>() / (largest > 0 ? largest : 1.0);
+    const auto own = (value - in_double.to(at::kDouble)).nan_to_num(0, 0, 0).abs().max().item<double>() /
+                     (largest > 0 ? largest : 1.0);
     return summed + (own < kOtherwise ? 4 * own : 0);
 }
 
 /// The tolerances of `expected`, all in single precision.
 void set_single_tolerances(const RuleCase& item, const std::vector<at::Tensor>& factors, Results& expected)
 {
-    const auto widened = [](const at::Tensor& tensor) { return tensor.defined() && tensor.scalar_type() == at::kFloat ? tensor.to(at::kDouble) : tensor; };
+    const auto widened = [](const at::Tensor& tensor) {
+        return tensor.defined() && tensor.scalar_type() == at::kFloat ? tensor.to(at::kDouble) : tensor;
+    };
     auto wide = item;
     for (auto& input : wide.inputs) input = widened(input);
     std::vector<at::Tensor> wide_factors;
@@ -164,13 +175,15 @@ void set_single_tolerances(const RuleCase& item, const std::vector<at::Tensor>& 
     Results in_double;
     try {
         in_double = plain_results(wide, wide_factors, nullptr);
-    } catch (const c10::Error&) {  // as many results as in single precision, but of other shapes: the factors do not fit
+    } catch (
+        const c10::Error&) {  // as many results as in single precision, but of other shapes: the factors do not fit
     }
     in_double.outputs.resize(expected.outputs.size());
     in_double.gradients.resize(expected.gradients.size());
     std::int64_t num_summands = 1;
     for (const auto* tensors : std::initializer_list<const Tensors*>{&item.inputs, &expected.outputs}) {
-        for (const auto& tensor : *tensors) num_summands = std::max(num_summands, tensor.defined() ? tensor.numel() : 0);
+        for (const auto& tensor : *tensors)
+            num_summands = std::max(num_summands, tensor.defined() ? tensor.numel() : 0);
     }
     for (std::size_t i = 0; i < expected.outputs.size(); ++i) {
         expected.of_outputs.push_back(single_tolerance(expected.outputs[i], in_double.outputs[i], num_summands));
@@ -180,8 +193,8 @@ void set_single_tolerances(const RuleCase& item, const std::vector<at::Tensor>& 
     }
 }
 
-Prepared prepare(std::uint64_t seed, const std::function<RuleCase(Draw&)>& draw_case, c10::IntArrayRef mesh_shape, const RuleProperty& property, Draw& draw,
-                 at::ScalarType type)
+Prepared prepare(std::uint64_t seed, const std::function<RuleCase(Draw&)>& draw_case, c10::IntArrayRef mesh_shape,
+                 const RuleProperty& property, Draw& draw, at::ScalarType type)
 {
     Prepared prepared;
     prepared.seed = seed;
@@ -190,7 +203,8 @@ Prepared prepare(std::uint64_t seed, const std::function<RuleCase(Draw&)>& draw_
         if (!input.defined()) continue;
         input = input.to(device_of_tests(), input.scalar_type() == at::kDouble ? type : input.scalar_type());
     }
-    prepared.cuts = draw_cuts(prepared.item.inputs, prepared.item.whole_inputs, mesh_shape, property.partial_inputs, draw);
+    prepared.cuts =
+        draw_cuts(prepared.item.inputs, prepared.item.whole_inputs, mesh_shape, property.partial_inputs, draw);
     auto& expected = prepared.expected;
     expected = plain_results(prepared.item, prepared.factors, &draw);
     prepared.factor_cuts = draw_cuts(prepared.factors, {}, mesh_shape, property.partial_inputs, draw);
@@ -223,7 +237,8 @@ at::Tensor whole_of(const at::Tensor& tensor)
 
 bool stays_plain(const RuleCase& item, std::size_t i)
 {
-    return std::find(item.whole_inputs.begin(), item.whole_inputs.end(), static_cast<std::int64_t>(i)) != item.whole_inputs.end();
+    return std::find(item.whole_inputs.begin(), item.whole_inputs.end(), static_cast<std::int64_t>(i)) !=
+           item.whole_inputs.end();
 }
 
 /// Inputs that lie as the case says, this rank's parts.
@@ -232,7 +247,8 @@ Tensors laid_out_inputs(const Prepared& prepared, const std::shared_ptr<const De
     Tensors inputs;
     for (std::size_t i = 0; i < prepared.item.inputs.size(); ++i) {
         const auto& input = prepared.item.inputs[i];
-        inputs.push_back(leaf(stays_plain(prepared.item, i) ? input.to(device_of_tests()) : laid_out(input, prepared.cuts[i], mesh)));
+        inputs.push_back(leaf(stays_plain(prepared.item, i) ? input.to(device_of_tests())
+                                                            : laid_out(input, prepared.cuts[i], mesh)));
     }
     return inputs;
 }
@@ -241,28 +257,34 @@ Tensors laid_out_factors(const Prepared& prepared, const std::shared_ptr<const D
 {
     Tensors factors;
     for (std::size_t i = 0; i < prepared.factors.size(); ++i) {
-        factors.push_back(prepared.factors[i].defined() ? laid_out(prepared.factors[i], prepared.factor_cuts[i], mesh) : at::Tensor());
+        factors.push_back(prepared.factors[i].defined() ? laid_out(prepared.factors[i], prepared.factor_cuts[i], mesh)
+                                                        : at::Tensor());
     }
     return factors;
 }
 
-void expect_near(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients, const Results& expected, const std::string& where)
+void expect_near(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients,
+                 const Results& expected, const std::string& where)
 {
     ASSERT_EQ(outputs.size(), expected.outputs.size()) << where;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-        EXPECT_TRUE(tensors_near(whole_of(outputs[i]), expected.outputs[i], expected.of_outputs[i])) << where << "; output " << i;
+        EXPECT_TRUE(tensors_near(whole_of(outputs[i]), expected.outputs[i], expected.of_outputs[i]))
+            << where << "; output " << i;
     }
     for (std::size_t i = 0; i < gradients.size(); ++i) {
-        EXPECT_TRUE(tensors_near(whole_of(gradients[i]), expected.gradients[i], expected.of_gradients[i])) << where << "; gradient " << i;
+        EXPECT_TRUE(tensors_near(whole_of(gradients[i]), expected.gradients[i], expected.of_gradients[i]))
+            << where << "; gradient " << i;
     }
 }
 
 /// Operator, layouts and results of a case, for messages.
 std::string text_of(const Prepared& prepared, const DeviceMesh& mesh)
 {
-    auto text = prepared.item.text + "; MESHARD_RULE_SEED=" + std::to_string(prepared.seed) + "; " + std::to_string(mesh.num_ranks()) + " ranks";
+    auto text = prepared.item.text + "; MESHARD_RULE_SEED=" + std::to_string(prepared.seed) + "; " +
+                std::to_string(mesh.num_ranks()) + " ranks";
     for (const auto& input : prepared.item.inputs) {
-        if (input.defined() && input.is_floating_point()) return text + "; " + c10::toString(input.scalar_type()) + (exact_mode() ? " in exact mode" : "");
+        if (input.defined() && input.is_floating_point())
+            return text + "; " + c10::toString(input.scalar_type()) + (exact_mode() ? " in exact mode" : "");
     }
     return text;
 }
@@ -271,7 +293,8 @@ void run(const Prepared& prepared, const std::shared_ptr<const DeviceMesh>& mesh
 {
     const auto& item = prepared.item;
     auto where = text_of(prepared, *mesh);
-    for (std::size_t i = 0; i < prepared.cuts.size(); ++i) where += "; input " + std::to_string(i) + ": " + to_string(*make_spec(mesh, prepared.cuts[i].axes));
+    for (std::size_t i = 0; i < prepared.cuts.size(); ++i)
+        where += "; input " + std::to_string(i) + ": " + to_string(*make_spec(mesh, prepared.cuts[i].axes));
     try {
         const auto inputs = laid_out_inputs(prepared, mesh);
         const auto outputs = item.function(inputs);
@@ -285,15 +308,16 @@ void run(const Prepared& prepared, const std::shared_ptr<const DeviceMesh>& mesh
     }
 }
 
-/// What one rank computes from the same inputs, cut along the same dimensions, must be the plain operator's results but for rounding, and
-/// takes their place: other numbers of ranks must give the same bits.
+/// What one rank computes from the same inputs, cut along the same dimensions, must be the plain operator's results but
+/// for rounding, and takes their place: other numbers of ranks must give the same bits.
 void expect_one_ranks_results(Prepared& prepared, c10::IntArrayRef mesh_shape, const std::vector<std::string>& names)
 {
     const auto on_one_rank = [](std::vector<Cut> cuts) {
         for (auto& cut : cuts) {
             for (auto& axis : cut.axes) {
                 if (axis.is_shard())
-                    axis.extents = std::make_shared<const Extents>(Extents{std::accumulate(axis.extents->begin(), axis.extents->end(), std::int64_t{0})});
+                    axis.extents = std::make_shared<const Extents>(
+                        Extents{std::accumulate(axis.extents->begin(), axis.extents->end(), std::int64_t{0})});
             }
         }
         return cuts;
@@ -318,14 +342,18 @@ void expect_one_ranks_results(Prepared& prepared, c10::IntArrayRef mesh_shape, c
 /// Operators that made ranks gather the whole, and how their arguments lay; shared by the ranks of a run.
 class Gathered {
 public:
-    explicit Gathered(const std::vector<Gathering>& declared) : declared_(declared), was_seen_(declared.size(), false) {}
+    explicit Gathered(const std::vector<Gathering>& declared) : declared_(declared), was_seen_(declared.size(), false)
+    {
+    }
 
     /// Whether the event is one that the family declares.
     bool is_declared(const RuleEvent& event)
     {
         const std::lock_guard lock(mutex_);
         for (std::size_t i = 0; i < declared_.size(); ++i) {
-            if (!std::regex_match(event.op, std::regex(declared_[i].op)) || !std::regex_search(event.inputs, std::regex(declared_[i].inputs))) continue;
+            if (!std::regex_match(event.op, std::regex(declared_[i].op)) ||
+                !std::regex_search(event.inputs, std::regex(declared_[i].inputs)))
+                continue;
             was_seen_[i] = true;
             return true;
         }
@@ -336,7 +364,8 @@ public:
     void expect_all_seen() const
     {
         for (std::size_t i = 0; i < declared_.size(); ++i) {
-            EXPECT_TRUE(was_seen_[i]) << "no case gathers in " << declared_[i].op << " of '" << declared_[i].inputs << "': take it out of `gathers`";
+            EXPECT_TRUE(was_seen_[i]) << "no case gathers in " << declared_[i].op << " of '" << declared_[i].inputs
+                                      << "': take it out of `gathers`";
         }
     }
 
@@ -384,17 +413,21 @@ private:
 };
 
 /// `type`: of floating inputs that are drawn in double.
-void run_cases(const std::function<RuleCase(Draw&)>& draw_case, const RuleProperty& property, int num_cases, at::ScalarType type, Gathered& gathered)
+void run_cases(const std::function<RuleCase(Draw&)>& draw_case, const RuleProperty& property, int num_cases,
+               at::ScalarType type, Gathered& gathered)
 {
     static const std::vector<std::vector<std::int64_t>> kGrids{{2, 2}, {2, 3}, {1, 3}, {2, 4}};
     const char* only = std::getenv("MESHARD_RULE_SEED");
     std::map<std::vector<std::int64_t>, std::vector<Prepared>> by_shape;
-    const auto names = [](const auto& shape) { return shape.size() == 2 ? std::vector<std::string>{"first", "second"} : std::vector<std::string>{"domain"}; };
+    const auto names = [](const auto& shape) {
+        return shape.size() == 2 ? std::vector<std::string>{"first", "second"} : std::vector<std::string>{"domain"};
+    };
     for (int k = 0; k < num_cases; ++k) {
         const auto seed = property.first_seed + static_cast<std::uint64_t>(k);
         if (only && std::to_string(seed) != only) continue;
         Draw draw(seed * 0x9E3779B97F4A7C15ull + 1);
-        const auto shape = draw.chance(0.25) ? draw.pick(kGrids) : std::vector<std::int64_t>{draw.pick(property.rank_counts)};
+        const auto shape =
+            draw.chance(0.25) ? draw.pick(kGrids) : std::vector<std::int64_t>{draw.pick(property.rank_counts)};
         auto prepared = prepare(seed, draw_case, shape, property, draw, type);
         if (exact_mode()) expect_one_ranks_results(prepared, shape, names(shape));
         by_shape[shape].push_back(std::move(prepared));
@@ -408,7 +441,8 @@ void run_cases(const std::function<RuleCase(Draw&)>& draw_case, const RuleProper
             for (const auto& item : cases) {
                 run(item, mesh);
                 // Exact mode may gather whatever it likes.
-                if (const auto undeclared = watch ? watch->take() : ""; !exact_mode() && !undeclared.empty() && mesh->all().rank() == 0) {
+                if (const auto undeclared = watch ? watch->take() : "";
+                    !exact_mode() && !undeclared.empty() && mesh->all().rank() == 0) {
                     ADD_FAILURE() << text_of(item, *mesh) << ": every rank gathered the whole for" << undeclared
                                   << "\nMend the rule, or declare it in `gathers` with the reason";
                 }
@@ -439,7 +473,8 @@ at::Tensor Draw::values(c10::IntArrayRef shape, at::ScalarType type)
 {
     auto tensor = at::empty(shape, at::kDouble);
     auto* data = tensor.data_ptr<double>();
-    for (std::int64_t i = 0; i < tensor.numel(); ++i) data[i] = std::sqrt(-2 * std::log(real(1e-12, 1))) * std::cos(real(0, 6.283185307179586));
+    for (std::int64_t i = 0; i < tensor.numel(); ++i)
+        data[i] = std::sqrt(-2 * std::log(real(1e-12, 1))) * std::cos(real(0, 6.283185307179586));
     return tensor.to(type);
 }
 
@@ -448,7 +483,8 @@ void check_rule(const std::function<RuleCase(Draw&)>& draw_case, const RulePrope
     if (!has_device_of_tests()) GTEST_SKIP() << "this process sees no device of type " << device_of_tests();
     Gathered gathered(property.gathers);
     run_cases(draw_case, property, property.num_cases, at::kDouble, gathered);
-    // Pending inputs are left out in single precision: their parts depend on the number of ranks, and cancel but for rounding.
+    // Pending inputs are left out in single precision: their parts depend on the number of ranks, and cancel but for
+    // rounding.
     auto single = property;
     single.partial_inputs = false;
     run_cases(draw_case, single, property.num_single_cases, at::kFloat, gathered);

@@ -57,8 +57,10 @@ struct Gathering {
 };
 
 /// Reasons that several families share.
-inline constexpr const char* kTwoAxes = "two axes would cut one dimension, or dimensions that are joined in another order";
-inline constexpr const char* kOrderOfTheWhole = "entries come in the order of the whole, which such a cut does not keep";
+inline constexpr const char* kTwoAxes =
+    "two axes would cut one dimension, or dimensions that are joined in another order";
+inline constexpr const char* kOrderOfTheWhole =
+    "entries come in the order of the whole, which such a cut does not keep";
 inline constexpr const char* kNoRule = "no rule of its own";
 
 struct RuleProperty {
@@ -72,12 +74,13 @@ struct RuleProperty {
     std::vector<Gathering> gathers{};  ///< of the operators that the cases run; no other one may
 };
 
-/// Random cases on random numbers of ranks (device meshes of one axis and of two), every input cut along random dimensions into random
-/// uneven extents, empty ones included: outputs and the gradient of every floating input equal the plain operator's. Prints the seed of a
-/// case that fails; MESHARD_RULE_SEED=n runs that case alone. No operator may gather the whole but those that `gathers` lists. Then the first
-/// cases again in single precision, where results may differ from the plain operator's by the roundings of their sums, and in exact mode, where
-/// one rank's results must be the plain operator's within the same roundings and every number of ranks must give the same bits as one. The tensors
-/// lie on MESHARD_TEST_DEVICE (cpu if unset); skipped where there is no such device.
+/// Random cases on random numbers of ranks (device meshes of one axis and of two), every input cut along random
+/// dimensions into random uneven extents, empty ones included: outputs and the gradient of every floating input equal
+/// the plain operator's. Prints the seed of a case that fails; MESHARD_RULE_SEED=n runs that case alone. No operator
+/// may gather the whole but those that `gathers` lists. Then the first cases again in single precision, where results
+/// may differ from the plain operator's by the roundings of their sums, and in exact mode, where one rank's results
+/// must be the plain operator's within the same roundings and every number of ranks must give the same bits as one. The
+/// tensors lie on MESHARD_TEST_DEVICE (cpu if unset); skipped where there is no such device.
 void check_rule(const std::function<RuleCase(Draw&)>& draw, const RuleProperty& property = {});
 
 }  // namespace meshard

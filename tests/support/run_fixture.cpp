@@ -34,7 +34,8 @@ std::vector<at::Tensor> streams(const NamedTensors& inputs, const std::string& n
 {
     if (inputs.count(name)) return {inputs.at(name)};
     std::vector<at::Tensor> list;
-    while (inputs.count(name + "." + std::to_string(list.size()))) list.push_back(inputs.at(name + "." + std::to_string(list.size())));
+    while (inputs.count(name + "." + std::to_string(list.size())))
+        list.push_back(inputs.at(name + "." + std::to_string(list.size())));
     return list;
 }
 
@@ -43,7 +44,8 @@ FixtureModel transolver_like(Model model)
 {
     return {model.ptr(),
             [model](const NamedTensors& inputs) mutable {
-                return std::vector<at::Tensor>{model->forward(inputs.at("fx"), optional(inputs, "embedding"), optional(inputs, "time"))};
+                return std::vector<at::Tensor>{
+                    model->forward(inputs.at("fx"), optional(inputs, "embedding"), optional(inputs, "time"))};
             },
             [model](UniformNoise noise) mutable { model->set_noise(std::move(noise)); }};
 }
@@ -52,17 +54,23 @@ template <class Layer>
 FixtureModel layer_with_context(Layer layer)
 {
     return {layer.ptr(),
-            [layer](const NamedTensors& inputs) mutable { return std::vector<at::Tensor>{layer->forward(inputs.at("x"), optional(inputs, "context"))}; },
+            [layer](const NamedTensors& inputs) mutable {
+                return std::vector<at::Tensor>{layer->forward(inputs.at("x"), optional(inputs, "context"))};
+            },
             {}};
 }
 
 template <class Layer>
 FixtureModel plain_layer(Layer layer)
 {
-    return {layer.ptr(), [layer](const NamedTensors& inputs) mutable { return std::vector<at::Tensor>{layer->forward(inputs.at("x"))}; }, {}};
+    return {
+        layer.ptr(),
+        [layer](const NamedTensors& inputs) mutable { return std::vector<at::Tensor>{layer->forward(inputs.at("x"))}; },
+        {}};
 }
 
-/// On one rank. The case lists its edges as pairs of source and target, in any order; those of a graph follow their targets.
+/// On one rank. The case lists its edges as pairs of source and target, in any order; those of a graph follow their
+/// targets.
 FixtureModel mesh_graph_net(const nlohmann::json& description)
 {
     const auto edges = description["edges"].get<std::vector<std::array<std::int64_t, 2>>>();
@@ -70,7 +78,9 @@ FixtureModel mesh_graph_net(const nlohmann::json& description)
     return {model.ptr(),
             [model, edges](const NamedTensors& inputs) mutable {
                 const auto& nodes = inputs.at("node_features");
-                const auto ends = torch::tensor(c10::ArrayRef<std::int64_t>(edges.data()->data(), 2 * edges.size()), torch::kLong).view({-1, 2});
+                const auto ends =
+                    torch::tensor(c10::ArrayRef<std::int64_t>(edges.data()->data(), 2 * edges.size()), torch::kLong)
+                        .view({-1, 2});
                 const auto [targets, order] = ends.select(1, 1).sort(true, 0, false);
                 Neighbors neighbors;
                 neighbors.offsets = torch::searchsorted(targets, torch::arange(nodes.size(0) + 1));
@@ -78,12 +88,14 @@ FixtureModel mesh_graph_net(const nlohmann::json& description)
                 neighbors.distances = torch::zeros_like(neighbors.rows, nodes.options());
                 neighbors.num_points = nodes.size(0);
                 const MeshGraph graph(MessageGraph(std::move(neighbors)), model->options());
-                return std::vector<at::Tensor>{model->forward(nodes, inputs.at("edge_features").index_select(0, order), graph)};
+                return std::vector<at::Tensor>{
+                    model->forward(nodes, inputs.at("edge_features").index_select(0, order), graph)};
             },
             {}};
 }
 
-/// Whether fp32 numbers of the reference carry noise that the model does not have: then those in double precision are compared with.
+/// Whether fp32 numbers of the reference carry noise that the model does not have: then those in double precision are
+/// compared with.
 bool has_noisy_single_precision(const nlohmann::json& description)
 {
     return description.contains("fp32_with_constant_gates_against_fp64");
@@ -102,17 +114,20 @@ FixtureModel dit(const nlohmann::json& constructor)
     Dit model(dit_options(constructor));
     return {model.ptr(),
             [model](const NamedTensors& inputs) mutable {
-                return std::vector<at::Tensor>{model->forward(inputs.at("x"), inputs.at("t"), optional(inputs, "condition"), optional(inputs, "invalid_mask"))};
+                return std::vector<at::Tensor>{model->forward(
+                    inputs.at("x"), inputs.at("t"), optional(inputs, "condition"), optional(inputs, "invalid_mask"))};
             },
             {}};
 }
 
 FixtureModel edm_preconditioner(const nlohmann::json& constructor)
 {
-    EdmPreconditioner model(dit_options(constructor["dit"]), std::vector<double>{constructor["sigma_data"].get<double>()});
+    EdmPreconditioner model(dit_options(constructor["dit"]),
+                            std::vector<double>{constructor["sigma_data"].get<double>()});
     return {model.ptr(),
             [model](const NamedTensors& inputs) mutable {
-                const DenoiserCondition condition{optional(inputs, "condition.cond_concat"), optional(inputs, "condition.cond_vec")};
+                const DenoiserCondition condition{optional(inputs, "condition.cond_concat"),
+                                                  optional(inputs, "condition.cond_vec")};
                 return std::vector<at::Tensor>{model->forward(inputs.at("x"), inputs.at("t"), condition)};
             },
             {}};
@@ -127,7 +142,8 @@ FixtureModel make_model(const nlohmann::json& description)
         return {model.ptr(),
                 [model](const NamedTensors& inputs) mutable {
                     const auto result = model->forward(inputs.at("vertices"), optional(inputs, "features"));
-                    return result.scalar.defined() ? std::vector<at::Tensor>{result.points, result.scalar} : std::vector<at::Tensor>{result.points};
+                    return result.scalar.defined() ? std::vector<at::Tensor>{result.points, result.scalar}
+                                                   : std::vector<at::Tensor>{result.points};
                 },
                 {}};
     }
@@ -153,12 +169,17 @@ FixtureModel make_model(const nlohmann::json& description)
     const auto dim = constructor["dim"].get<std::int64_t>(), heads = constructor["heads"].get<std::int64_t>(),
                head_dim = constructor["dim_head"].get<std::int64_t>();
     if (kind == "FLARE attention") {
-        return plain_layer(FlareAttention(
-            FlareAttentionOptions{.dim = dim, .num_heads = heads, .head_dim = head_dim, .num_queries = constructor["n_global_queries"].get<std::int64_t>()}));
+        return plain_layer(
+            FlareAttention(FlareAttentionOptions{.dim = dim,
+                                                 .num_heads = heads,
+                                                 .head_dim = head_dim,
+                                                 .num_queries = constructor["n_global_queries"].get<std::int64_t>()}));
     }
     SliceOptions slices{.dim = dim, .num_heads = heads, .head_dim = head_dim};
-    slices.num_slices = constructor.contains("slice_num") ? constructor["slice_num"].get<std::int64_t>() : constructor["n_global_queries"].get<std::int64_t>();
-    if (constructor.contains("spatial_shape")) slices.grid = constructor["spatial_shape"].get<std::vector<std::int64_t>>();
+    slices.num_slices = constructor.contains("slice_num") ? constructor["slice_num"].get<std::int64_t>()
+                                                          : constructor["n_global_queries"].get<std::int64_t>();
+    if (constructor.contains("spatial_shape"))
+        slices.grid = constructor["spatial_shape"].get<std::vector<std::int64_t>>();
     if (kind == "GALE" || kind == "GALE_FA") {
         const GaleOptions options{.slices = slices,
                                   .context_dim = constructor.value("context_dim", std::int64_t{0}),
@@ -172,8 +193,13 @@ FixtureModel make_model(const nlohmann::json& description)
 
 const std::set<std::string>& other_kinds()
 {
-    static const std::set<std::string> kinds{
-        "knn", "radius_search", "signed_distance_field", "error measures", "compute_force_coefficients", "neighbourhood attention", "DoMINO"};
+    static const std::set<std::string> kinds{"knn",
+                                             "radius_search",
+                                             "signed_distance_field",
+                                             "error measures",
+                                             "compute_force_coefficients",
+                                             "neighbourhood attention",
+                                             "DoMINO"};
     return kinds;
 }
 
@@ -206,7 +232,8 @@ std::vector<FixtureCase> model_cases()
 
 std::string reason_to_skip(const FixtureCase& fixture)
 {
-    return model_kinds().contains(fixture.kind) ? std::string() : "meshard has no model or layer of the kind " + fixture.kind;
+    return model_kinds().contains(fixture.kind) ? std::string()
+                                                : "meshard has no model or layer of the kind " + fixture.kind;
 }
 
 std::string output_name(const std::string& name, std::size_t index, std::size_t num_outputs)
@@ -253,7 +280,8 @@ FixtureModel load_fixture_model(const nlohmann::json& description, const NamedTe
             const auto draw = tensors.at("noise." + std::to_string(draws.size())).to(type);
             draws.push_back(order_rows ? order_rows(draw) : draw);
         }
-        model.set_noise([draws, next = std::size_t{0}](const at::Tensor&) mutable { return draws.at(next++ % draws.size()); });
+        model.set_noise(
+            [draws, next = std::size_t{0}](const at::Tensor&) mutable { return draws.at(next++ % draws.size()); });
     }
     return model;
 }
@@ -270,7 +298,8 @@ FixtureResult run_fixture(const nlohmann::json& description, const NamedTensors&
     result.outputs = model.forward(inputs);
     at::Tensor loss = torch::zeros({}, type);
     for (std::size_t i = 0; i < result.outputs.size(); ++i) {
-        loss = loss + (result.outputs[i] * tensors.at(output_name("grad_output", i, result.outputs.size())).to(type)).sum();
+        loss = loss +
+               (result.outputs[i] * tensors.at(output_name("grad_output", i, result.outputs.size())).to(type)).sum();
         result.outputs[i] = result.outputs[i].detach();
     }
     loss.backward();
@@ -282,16 +311,20 @@ FixtureResult run_fixture(const nlohmann::json& description, const NamedTensors&
     return result;
 }
 
-void expect_reference_values(const FixtureResult& result, const nlohmann::json& description, const NamedTensors& tensors, double slack)
+void expect_reference_values(const FixtureResult& result, const nlohmann::json& description,
+                             const NamedTensors& tensors, double slack)
 {
     const bool takes_double = has_noisy_single_precision(description);
     for (std::size_t i = 0; i < result.outputs.size(); ++i) {
         const auto name = output_name(takes_double ? "output64" : "output", i, result.outputs.size());
-        expect_near(name, result.outputs[i], tensors.at(name), description["suggested_tolerance"].value("output_abs", 2e-6));
+        expect_near(name, result.outputs[i], tensors.at(name),
+                    description["suggested_tolerance"].value("output_abs", 2e-6));
     }
     // A case with results in double precision may keep its gradients in that precision only.
-    const bool has_single = std::any_of(tensors.begin(), tensors.end(), [](const auto& item) { return item.first.rfind("grad.", 0) == 0; });
-    const std::string prefix = has_single && !takes_double ? "grad." : "grad64.", input_prefix = takes_double ? "grad_input64." : "grad_input.";
+    const bool has_single =
+        std::any_of(tensors.begin(), tensors.end(), [](const auto& item) { return item.first.rfind("grad.", 0) == 0; });
+    const std::string prefix = has_single && !takes_double ? "grad." : "grad64.",
+                      input_prefix = takes_double ? "grad_input64." : "grad_input.";
     const auto relative = slack * relative_tolerance(description);
     double largest_gradient = 0;
     for (const auto& [name, tensor] : tensors) {
@@ -303,7 +336,8 @@ void expect_reference_values(const FixtureResult& result, const nlohmann::json& 
             ++num_gradients;
             const auto own_name = "grad." + name.substr(prefix.size());
             ASSERT_TRUE(result.gradients.count(own_name)) << name;
-            expect_near(own_name, result.gradients.at(own_name), expected, relative * largest(expected) + slack * 1e-6 * largest_gradient);
+            expect_near(own_name, result.gradients.at(own_name), expected,
+                        relative * largest(expected) + slack * 1e-6 * largest_gradient);
         } else if (name.rfind(input_prefix, 0) == 0) {
             const auto own_name = "grad_input." + name.substr(input_prefix.size());
             ASSERT_TRUE(result.gradients.count(own_name)) << name;
@@ -316,7 +350,8 @@ void expect_reference_values(const FixtureResult& result, const nlohmann::json& 
 
 bool has_double_values(const NamedTensors& tensors)
 {
-    return std::any_of(tensors.begin(), tensors.end(), [](const auto& item) { return item.first.starts_with("output64"); });
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [](const auto& item) { return item.first.starts_with("output64"); });
 }
 
 void expect_double_values(const FixtureResult& result, const NamedTensors& tensors)

@@ -18,7 +18,8 @@
 
 namespace meshard::test {
 
-/// A model of a case, ready to run: its module with the stored parameters and buffers, and its forward by names of arguments
+/// A model of a case, ready to run: its module with the stored parameters and buffers, and its forward by names of
+/// arguments
 /// (`local_embedding.1` is the second of several). The outputs are one, or one a stream.
 struct FixtureModel {
     std::shared_ptr<torch::nn::Module> module;
@@ -36,15 +37,16 @@ std::vector<FixtureCase> model_cases();
 /// Why `load_fixture_model` cannot make the model of this case; empty if it can.
 std::string reason_to_skip(const FixtureCase& fixture);
 
-/// Fails the test if a stored parameter has no place in the model, or the other way round. Noise that the case holds (`noise.I`) is
-/// given to the model, its rows as `order_rows` puts them.
+/// Fails the test if a stored parameter has no place in the model, or the other way round. Noise that the case holds
+/// (`noise.I`) is given to the model, its rows as `order_rows` puts them.
 FixtureModel load_fixture_model(const nlohmann::json& description, const NamedTensors& tensors, at::ScalarType type,
                                 const std::function<at::Tensor(const at::Tensor&)>& order_rows = {});
 
 /// `name` of the only output, `name.I` of the I-th of several.
 std::string output_name(const std::string& name, std::size_t index, std::size_t num_outputs);
 
-/// True for models whose inputs and outputs are (B, C, extents): ranks share out the first extent, in the order of the grid.
+/// True for models whose inputs and outputs are (B, C, extents): ranks share out the first extent, in the order of the
+/// grid.
 bool is_grid_model(const FixtureCase& fixture);
 
 /// True for inputs whose second dimension is points or cells, which ranks share out.
@@ -59,8 +61,10 @@ struct FixtureResult {
 /// Runs the model forward, and backward from the sum over the outputs of sum(output * grad_output).
 FixtureResult run_fixture(const nlohmann::json& description, const NamedTensors& tensors, at::ScalarType type);
 
-/// Checks outputs and gradients in single precision against the fixture within the tolerances of the fixtures' README; those of gradients times `slack`.
-void expect_reference_values(const FixtureResult& result, const nlohmann::json& description, const NamedTensors& tensors, double slack = 1);
+/// Checks outputs and gradients in single precision against the fixture within the tolerances of the fixtures' README;
+/// those of gradients times `slack`.
+void expect_reference_values(const FixtureResult& result, const nlohmann::json& description,
+                             const NamedTensors& tensors, double slack = 1);
 
 /// True if the case has results in double precision.
 bool has_double_values(const NamedTensors& tensors);

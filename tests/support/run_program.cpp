@@ -14,7 +14,8 @@ namespace meshard {
 
 namespace {
 
-[[noreturn]] void become(const std::string& program, const std::vector<std::string>& arguments, const ProgramOptions& options, int out, int err)
+[[noreturn]] void become(const std::string& program, const std::vector<std::string>& arguments,
+                         const ProgramOptions& options, int out, int err)
 {
     std::vector<char*> argv{const_cast<char*>(program.c_str())};
     for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -33,10 +34,12 @@ namespace {
 
 }  // namespace
 
-ProgramResult run_program(const std::string& program, const std::vector<std::string>& arguments, const ProgramOptions& options)
+ProgramResult run_program(const std::string& program, const std::vector<std::string>& arguments,
+                          const ProgramOptions& options)
 {
     std::array<int, 2> out{}, err{};
-    if (pipe2(out.data(), O_CLOEXEC) != 0 || pipe2(err.data(), O_CLOEXEC) != 0) throw std::runtime_error("run_program: no pipe");
+    if (pipe2(out.data(), O_CLOEXEC) != 0 || pipe2(err.data(), O_CLOEXEC) != 0)
+        throw std::runtime_error("run_program: no pipe");
     const pid_t child = fork();
     if (child < 0) throw std::runtime_error("run_program: no process");
     if (child == 0) become(program, arguments, options, out[1], err[1]);

@@ -22,6 +22,7 @@ struct ProgramOptions {
 };
 
 /// Runs a program with these arguments to its end, without input.
-ProgramResult run_program(const std::string& program, const std::vector<std::string>& arguments, const ProgramOptions& options = {});
+ProgramResult run_program(const std::string& program, const std::vector<std::string>& arguments,
+                          const ProgramOptions& options = {});
 
 }  // namespace meshard

@@ -31,7 +31,8 @@ struct Done : Work {
     bool wait(std::chrono::milliseconds) override { return true; }
 };
 
-/// MKL chooses kernels for vectors of exponentials and sines in a process' first calls; ranks that made them at one time would differ in the last bit.
+/// MKL chooses kernels for vectors of exponentials and sines in a process' first calls; ranks that made them at one
+/// time would differ in the last bit.
 void choose_vector_kernels()
 {
     static const bool done = [] {
@@ -81,7 +82,8 @@ private:
             changed_.notify_all();
             return;
         }
-        const bool in_time = changed_.wait_for(lock, std::chrono::seconds(60), [&] { return aborted_ || round != round_; });
+        const bool in_time =
+            changed_.wait_for(lock, std::chrono::seconds(60), [&] { return aborted_ || round != round_; });
         if (aborted_ && round == round_) throw std::runtime_error("another rank has failed");
         if (!in_time) throw std::runtime_error("timed out: the ranks do not call the same collectives");
     }
@@ -124,11 +126,13 @@ public:
     c10::intrusive_ptr<Work> allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override
     {
         require_carried(tensors[0]);
-        require(is_added_by_all(tensors[0].scalar_type()), std::string("values of type ") + at::toString(tensors[0].scalar_type()) + " are not reduced");
+        require(is_added_by_all(tensors[0].scalar_type()),
+                std::string("values of type ") + at::toString(tensors[0].scalar_type()) + " are not reduced");
         at::Tensor result;
         hub_->meet(getRank(), tensors[0], {}, [&](const auto& all, const auto&) {
             for (const auto& other : all)
-                require(other.numel() == all[0].numel() && other.dtype() == all[0].dtype(), "the ranks reduce tensors of several sizes or types");
+                require(other.numel() == all[0].numel() && other.dtype() == all[0].dtype(),
+                        "the ranks reduce tensors of several sizes or types");
             result = all[0].clone();
             for (int r = 1; r < getSize(); ++r) {
                 if (options.reduceOp == c10d::ReduceOp::SUM)
@@ -156,15 +160,17 @@ public:
         return c10::make_intrusive<Done>();
     }
 
-    c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_splits, std::vector<std::int64_t>& in_splits,
-                                           const c10d::AllToAllOptions&) override
+    c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_splits,
+                                           std::vector<std::int64_t>& in_splits, const c10d::AllToAllOptions&) override
     {
         require_carried(in);
         require_carried(out);
         const auto fits = [this](const at::Tensor& rows, const std::vector<std::int64_t>& splits) {
-            return static_cast<int>(splits.size()) == getSize() && std::accumulate(splits.begin(), splits.end(), std::int64_t{0}) == rows.size(0);
+            return static_cast<int>(splits.size()) == getSize() &&
+                   std::accumulate(splits.begin(), splits.end(), std::int64_t{0}) == rows.size(0);
         };
-        require(fits(in, in_splits) && fits(out, out_splits) && in.dtype() == out.dtype(), "rows for all-to-all that do not fit their counts, or of two types");
+        require(fits(in, in_splits) && fits(out, out_splits) && in.dtype() == out.dtype(),
+                "rows for all-to-all that do not fit their counts, or of two types");
         hub_->meet(getRank(), in, in_splits, [&](const auto& all, const auto& splits) {
             std::int64_t offset = 0;
             const auto row_bytes = [](const at::Tensor& rows) {
@@ -172,7 +178,8 @@ public:
             };
             for (int r = 0; r < getSize(); ++r) {
                 const auto start = std::accumulate(splits[r].begin(), splits[r].begin() + getRank(), std::int64_t{0});
-                require(splits[r][getRank()] * row_bytes(all[r]) == out_splits[r] * row_bytes(out), "all-to-all sizes disagree");
+                require(splits[r][getRank()] * row_bytes(all[r]) == out_splits[r] * row_bytes(out),
+                        "all-to-all sizes disagree");
                 out.narrow(0, offset, out_splits[r]).copy_(all[r].narrow(0, start, out_splits[r]));
                 offset += out_splits[r];
             }
@@ -218,14 +225,16 @@ public:
     ThreadRank(Hubs& hubs, int rank, int size) : hubs_(hubs), rank_(rank), size_(size) {}
     int rank() const override { return rank_; }
     int size() const override { return size_; }
-    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis, std::shared_ptr<CommCounter> counter) override
+    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
+                         std::shared_ptr<CommCounter> counter) override
     {
         const auto size = static_cast<int>(ranks.size());
         if (size == 1) return RankGroup(nullptr, axis, std::move(counter));
         const auto index = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
         const auto key = name + "#" + std::to_string(num_made_[name]++);
         const auto* const device = loaded_standin();
-        auto backend = checked(c10::make_intrusive<ThreadBackend>(hubs_.get(key, size), index, size), device ? device->as_host : nullptr);
+        auto backend = checked(c10::make_intrusive<ThreadBackend>(hubs_.get(key, size), index, size),
+                               device ? device->as_host : nullptr);
         return RankGroup(std::move(backend), axis, std::move(counter));
     }
 
@@ -242,7 +251,8 @@ private:
 void take_device(int rank)
 {
     const auto type = at::getAccelerator();
-    if (type && at::accelerator::deviceCount() > 0) at::accelerator::setDeviceIndex(static_cast<c10::DeviceIndex>(rank % at::accelerator::deviceCount()));
+    if (type && at::accelerator::deviceCount() > 0)
+        at::accelerator::setDeviceIndex(static_cast<c10::DeviceIndex>(rank % at::accelerator::deviceCount()));
 }
 
 /// Null unless this process is one of several ranks.
@@ -258,8 +268,9 @@ World* processes()
 
 int num_runs = 0;
 
-/// Makes the calling thread a rank, with a device of its own where there are several. Backward, too, runs in this thread: LibTorch has otherwise one thread for
-/// each device, and where ranks share that, a collective of one rank would wait there for those of the others, which come after it.
+/// Makes the calling thread a rank, with a device of its own where there are several. Backward, too, runs in this
+/// thread: LibTorch has otherwise one thread for each device, and where ranks share that, a collective of one rank
+/// would wait there for those of the others, which come after it.
 void be_rank(int rank)
 {
     at::set_num_threads(1);
@@ -279,7 +290,8 @@ void finish_processes()
     if (auto* world = processes()) world->finish();
 }
 
-void run_ranks(std::vector<std::int64_t> shape, std::vector<std::string> axis_names, const std::function<void(std::shared_ptr<const DeviceMesh>)>& body)
+void run_ranks(std::vector<std::int64_t> shape, std::vector<std::string> axis_names,
+               const std::function<void(std::shared_ptr<const DeviceMesh>)>& body)
 {
     const auto n = static_cast<int>(std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
     if (auto* world = processes(); world && n > 1) {

@@ -12,8 +12,8 @@ namespace meshard {
 
 namespace {
 
-constexpr std::uint8_t vertex = 1, poly_vertex = 2, line = 3, poly_line = 4, triangle = 5, triangle_strip = 6, polygon = 7, quad = 9, tetra = 10,
-                       hexahedron = 12, wedge = 13, pyramid = 14, polyhedron = 42;
+constexpr std::uint8_t vertex = 1, poly_vertex = 2, line = 3, poly_line = 4, triangle = 5, triangle_strip = 6,
+                       polygon = 7, quad = 9, tetra = 10, hexahedron = 12, wedge = 13, pyramid = 14, polyhedron = 42;
 
 void add_cell(Mesh& mesh, std::uint8_t type, std::initializer_list<std::int32_t> points)
 {
@@ -73,7 +73,8 @@ Mesh squares(std::int32_t pieces, std::int32_t n)
     for (std::int32_t piece = 0; piece < pieces; ++piece) {
         const auto first = piece * 2 * (n + 1);
         for (std::int32_t i = 0; i <= n; ++i)
-            for (const auto y : {0, 1}) coordinates.insert(coordinates.end(), {static_cast<float>(i), static_cast<float>(y + 2 * piece), 0.0f});
+            for (const auto y : {0, 1})
+                coordinates.insert(coordinates.end(), {static_cast<float>(i), static_cast<float>(y + 2 * piece), 0.0f});
         for (std::int32_t i = 0; i < n; ++i) {
             const auto p = first + 2 * i;
             add_cell(mesh, quad, {p, p + 2, p + 3, p + 1});
@@ -102,7 +103,8 @@ Mesh exploded(const Mesh& mesh)
         if (!mesh.has_polyhedra()) continue;
         Csr stream;
         stream.push_row(mesh.face_streams.row(cell));
-        if (stream.num_entries() > 0) for_each_face_point(stream, [&](std::int64_t, std::int32_t& point) { point = place[point]; });
+        if (stream.num_entries() > 0)
+            for_each_face_point(stream, [&](std::int64_t, std::int32_t& point) { point = place[point]; });
         result.face_streams.push_row(stream.row(0));
     }
     result.points = mesh.points.gather(sources);
@@ -134,8 +136,10 @@ void add_sample_arrays(Mesh& mesh)
     }
     auto patch_array = DataArray::from("patch", std::move(patch));
     patch_array.attribute = "Scalars";
-    mesh.cell_data = {std::move(patch_array), DataArray::from("flag", std::move(flag)), DataArray::from("label", std::move(label))};
-    mesh.field_data = {DataArray::from("time", std::vector<double>{0.25}), DataArray::from_strings("names", {"body", "ground"})};
+    mesh.cell_data = {std::move(patch_array), DataArray::from("flag", std::move(flag)),
+                      DataArray::from("label", std::move(label))};
+    mesh.field_data = {DataArray::from("time", std::vector<double>{0.25}),
+                       DataArray::from_strings("names", {"body", "ground"})};
 }
 
 Mesh two_triangles()
@@ -159,7 +163,8 @@ Mesh islands(std::int32_t pieces, std::int32_t n)
 Mesh cube(std::int32_t n)
 {
     auto mesh = with_points(MeshKind::Unstructured, grid_points(n));
-    for_each_box(n, [&](const auto& p) { add_cell(mesh, hexahedron, {p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7]}); });
+    for_each_box(n,
+                 [&](const auto& p) { add_cell(mesh, hexahedron, {p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7]}); });
     return finished(std::move(mesh));
 }
 
@@ -178,15 +183,17 @@ Mesh tet_cube(std::int32_t n)
     auto mesh = with_points(MeshKind::Unstructured, grid_points(n));
     // Six tetrahedra around the diagonal 0-6, one for each way from 0 to 6 along the edges.
     for_each_box(n, [&](const auto& p) {
-        for (const auto& [a, b] : {std::pair{1, 2}, {2, 3}, {3, 7}, {7, 4}, {4, 5}, {5, 1}}) add_cell(mesh, tetra, {p[0], p[a], p[b], p[6]});
+        for (const auto& [a, b] : {std::pair{1, 2}, {2, 3}, {3, 7}, {7, 4}, {4, 5}, {5, 1}})
+            add_cell(mesh, tetra, {p[0], p[a], p[b], p[6]});
     });
     return finished(std::move(mesh));
 }
 
 Mesh mixed_cells()
 {
-    auto mesh = with_points<double>(MeshKind::Unstructured, {0,   0,   0, 1, 0,   0,   1, 1, 0, 0, 1, 0, 0, 0, 1,  1, 0, 1,  1, 1, 1,  0, 1, 1,
-                                                             0.5, 0.5, 2, 2, 0.5, 1.5, 2, 0, 0, 2, 1, 0, 0, 0, -1, 1, 0, -1, 1, 1, -1, 0, 1, -1});
+    auto mesh = with_points<double>(MeshKind::Unstructured, {0, 0, 0, 1, 0, 0, 1,  1, 0,   0,   1, 0, 0,   0,   1, 1,
+                                                             0, 1, 1, 1, 1, 0, 1,  1, 0.5, 0.5, 2, 2, 0.5, 1.5, 2, 0,
+                                                             0, 2, 1, 0, 0, 0, -1, 1, 0,   -1,  1, 1, -1,  0,   1, -1});
     add_cell(mesh, hexahedron, {0, 1, 2, 3, 4, 5, 6, 7});
     add_cell(mesh, pyramid, {4, 5, 6, 7, 8});
     add_cell(mesh, tetra, {5, 6, 8, 9});
@@ -205,7 +212,8 @@ Mesh surface_of_all_kinds()
 {
     std::vector<float> coordinates;
     for (std::int32_t i = 0; i < 12; ++i)
-        coordinates.insert(coordinates.end(), {static_cast<float>(i / 2), static_cast<float>(i % 2), 0.5f * static_cast<float>(i % 3)});
+        coordinates.insert(coordinates.end(),
+                           {static_cast<float>(i / 2), static_cast<float>(i % 2), 0.5f * static_cast<float>(i % 3)});
     auto mesh = with_points(MeshKind::Surface, std::move(coordinates));
     add_cell(mesh, vertex, {0});
     add_cell(mesh, poly_vertex, {1, 3});
@@ -261,7 +269,8 @@ Mesh polygon_surface()
 Mesh with_hole()
 {
     std::vector<float> coordinates;
-    for (std::int32_t p = 0; p < 16; ++p) coordinates.insert(coordinates.end(), {static_cast<float>(p % 4), static_cast<float>(p / 4), 0.0f});
+    for (std::int32_t p = 0; p < 16; ++p)
+        coordinates.insert(coordinates.end(), {static_cast<float>(p % 4), static_cast<float>(p / 4), 0.0f});
     auto mesh = with_points(MeshKind::Surface, std::move(coordinates));
     for (std::int32_t j = 0; j < 3; ++j)
         for (std::int32_t i = 0; i < 3; ++i) {
@@ -273,7 +282,8 @@ Mesh with_hole()
 
 Mesh with_unused_points()
 {
-    auto mesh = with_points<float>(MeshKind::Unstructured, {9, 9, 9, 0, 0, 0, 1, 0, 0, 8, 8, 8, 1, 1, 0, 0, 1, 0, 7, 7, 7, 6, 6, 6, 5, 5, 5});
+    auto mesh = with_points<float>(MeshKind::Unstructured,
+                                   {9, 9, 9, 0, 0, 0, 1, 0, 0, 8, 8, 8, 1, 1, 0, 0, 1, 0, 7, 7, 7, 6, 6, 6, 5, 5, 5});
     add_cell(mesh, triangle, {1, 2, 4});
     add_cell(mesh, triangle, {1, 4, 5});
     return finished(std::move(mesh));

@@ -13,8 +13,8 @@ struct SliceSizes {
     int heads, slices, head_dim;
 };
 
-/// What kernels of slice attention are given (ops/cuda/tile_kernels.h), in double; `inverse_temperature` (H, padded points) and `noise` (points, H, S) may be
-/// empty.
+/// What kernels of slice attention are given (ops/cuda/tile_kernels.h), in double; `inverse_temperature` (H, padded
+/// points) and `noise` (points, H, S) may be empty.
 struct SliceInputs {
     std::vector<double> x, slices, bias, features, y_gradient, states, sums_gradient, inverse_temperature, noise;
 };
@@ -29,13 +29,15 @@ inline SliceOutputs slice_oracle(const SliceSizes& sizes, const SliceInputs& in)
     const int H = sizes.heads, S = sizes.slices, D = sizes.head_dim;
     const auto N = sizes.count, padded = (N + 31) / 32 * 32;
     const auto zeros = [](std::int64_t size) { return std::vector<double>(static_cast<std::size_t>(size)); };
-    SliceOutputs out{zeros(H * S * (D + 1)), zeros(N * H * D), zeros(H * S * (D + 1)), zeros(N * H * D), zeros(N * H * D),
-                     zeros(H * S * (D + 1)), zeros(N * H)};
+    SliceOutputs out{
+        zeros(H * S * (D + 1)), zeros(N * H * D), zeros(H * S * (D + 1)), zeros(N * H * D), zeros(N * H * D),
+        zeros(H * S * (D + 1)), zeros(N * H)};
     std::vector<double> w(S), g(S), logit(S);
     for (std::int64_t n = 0; n < N; ++n)
         for (int h = 0; h < H; ++h) {
             const auto at = (n * H + h) * D;
-            const double inverse_temperature = in.inverse_temperature.empty() ? 1 : in.inverse_temperature[h * padded + n];
+            const double inverse_temperature =
+                in.inverse_temperature.empty() ? 1 : in.inverse_temperature[h * padded + n];
             double total = 0, mean = 0;
             for (int i = 0; i < S; ++i) {
                 double l = in.bias[h * S + i] + (in.noise.empty() ? 0 : in.noise[(n * H + h) * S + i]);

@@ -6,7 +6,8 @@
 
 namespace meshard::test {
 
-/// A Transolver that a test runs in milliseconds: widths that divide nothing else, inputs of 2 and 3 channels, 4 results.
+/// A Transolver that a test runs in milliseconds: widths that divide nothing else, inputs of 2 and 3 channels, 4
+/// results.
 inline TransolverOptions small_transolver()
 {
     TransolverOptions options;

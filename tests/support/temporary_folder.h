@@ -30,7 +30,10 @@ public:
     std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
 
     /// Number of files and folders directly in it.
-    std::ptrdiff_t size() const { return std::distance(std::filesystem::directory_iterator(path_), std::filesystem::directory_iterator()); }
+    std::ptrdiff_t size() const
+    {
+        return std::distance(std::filesystem::directory_iterator(path_), std::filesystem::directory_iterator());
+    }
 
 private:
     std::filesystem::path path_;

@@ -9,7 +9,8 @@
 
 namespace meshard {
 
-/// Where tensors of the tests lie that run on any device: MESHARD_TEST_DEVICE, the CPU if unset. Without an index: each rank's own device.
+/// Where tensors of the tests lie that run on any device: MESHARD_TEST_DEVICE, the CPU if unset. Without an index: each
+/// rank's own device.
 inline at::Device device_of_tests()
 {
     const char* name = std::getenv("MESHARD_TEST_DEVICE");

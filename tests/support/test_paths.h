@@ -5,7 +5,8 @@
 
 namespace meshard {
 
-/// A place in the source tree, as `docs/commands.md`. Known to one object file alone, so that the others are the same wherever the tree lies.
+/// A place in the source tree, as `docs/commands.md`. Known to one object file alone, so that the others are the same
+/// wherever the tree lies.
 std::string source_path(const std::string& relative);
 
 /// The program under test.

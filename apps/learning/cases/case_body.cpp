@@ -21,14 +21,17 @@ std::int64_t bytes_of_body(const CaseBody& body)
 std::shared_ptr<const CaseBody> case_body(const Wall& wall, const CaseFrame& frame)
 {
     std::vector<float> places(wall.vertices.size());
-    for (std::size_t i = 0; i < places.size(); ++i) places[i] = static_cast<float>((wall.vertices[i] - frame.center[i % 3]) / frame.lengths[i % 3]);
+    for (std::size_t i = 0; i < places.size(); ++i)
+        places[i] = static_cast<float>((wall.vertices[i] - frame.center[i % 3]) / frame.lengths[i % 3]);
     auto body = std::make_shared<CaseBody>();
     body->vertices = at::tensor(places, at::kFloat).view({-1, 3});
-    body->triangles = at::tensor(std::vector<std::int64_t>(wall.triangles.begin(), wall.triangles.end()), at::kLong).view({-1, 3});
+    body->triangles =
+        at::tensor(std::vector<std::int64_t>(wall.triangles.begin(), wall.triangles.end()), at::kLong).view({-1, 3});
     return body;
 }
 
-std::shared_ptr<const CaseBody> CaseBodies::of(const std::string& id, const std::function<std::shared_ptr<const CaseBody>()>& read)
+std::shared_ptr<const CaseBody> CaseBodies::of(const std::string& id,
+                                               const std::function<std::shared_ptr<const CaseBody>()>& read)
 {
     const auto found = std::ranges::find_if(kept_, [&](const auto& one) { return one.first == id; });
     if (found != kept_.end()) return found->second;

@@ -21,7 +21,8 @@ std::shared_ptr<const CaseBody> case_body(const Wall& wall, const CaseFrame& fra
 class CaseBodies {
 public:
     /// @param read   makes a body that is not in memory
-    std::shared_ptr<const CaseBody> of(const std::string& id, const std::function<std::shared_ptr<const CaseBody>()>& read);
+    std::shared_ptr<const CaseBody> of(const std::string& id,
+                                       const std::function<std::shared_ptr<const CaseBody>()>& read);
 
 private:
     std::deque<std::pair<std::string, std::shared_ptr<const CaseBody>>> kept_;  // in the order in which they were read

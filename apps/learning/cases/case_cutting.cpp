@@ -42,10 +42,14 @@ struct Activity {
     Doing doing = Doing::Checking;
     std::int64_t case_index = 0;
 
-    std::int64_t encoded(std::int64_t num_cases) const { return ((rank + 1) * kNumDoings + static_cast<std::int64_t>(doing)) * num_cases + case_index; }
+    std::int64_t encoded(std::int64_t num_cases) const
+    {
+        return ((rank + 1) * kNumDoings + static_cast<std::int64_t>(doing)) * num_cases + case_index;
+    }
     static Activity decoded(std::int64_t code, std::int64_t num_cases)
     {
-        return {static_cast<int>(code / num_cases / kNumDoings) - 1, static_cast<Doing>(code / num_cases % kNumDoings), code % num_cases};
+        return {static_cast<int>(code / num_cases / kNumDoings) - 1, static_cast<Doing>(code / num_cases % kNumDoings),
+                code % num_cases};
     }
 };
 
@@ -53,7 +57,8 @@ struct Activity {
 /// messages with the others.
 class Cutting {
 public:
-    Cutting(const std::vector<CaseSource>& cases, const ShardCache& cache, const UseOfShards& use, int rank, std::deque<std::int64_t> own)
+    Cutting(const std::vector<CaseSource>& cases, const ShardCache& cache, const UseOfShards& use, int rank,
+            std::deque<std::int64_t> own)
         : cases_(cases), cache_(cache), use_(use), rank_(rank), hashes_(cases.size(), kUnknown),
           done_(std::async(std::launch::async, [this, own = std::move(own)] { run(own); }))
     {
@@ -109,7 +114,10 @@ private:
         if (!try_prepare_shards(cases_[i], hash, cache_, [&] { is_at(Doing::Cutting, i); })) return false;
         return !use_ || use_(cases_[i], shards_path(cases_[i], hash, cache_), [&] { is_at(Doing::Storing, i); });
     }
-    void is_at(Doing doing, std::int64_t i) { activity_ = Activity{rank_, doing, i}.encoded(static_cast<std::int64_t>(cases_.size())); }
+    void is_at(Doing doing, std::int64_t i)
+    {
+        activity_ = Activity{rank_, doing, i}.encoded(static_cast<std::int64_t>(cases_.size()));
+    }
 
     const std::vector<CaseSource>& cases_;
     const ShardCache& cache_;
@@ -140,7 +148,8 @@ std::vector<std::int64_t> sizes_of(const std::vector<CaseSource>& cases, const R
     if (ranks.rank() == 0 && ranks.size() > 1) {
         for (std::size_t i = 0; i < cases.size(); ++i) {
             std::error_code ignored;
-            for (const auto& file : source_files(cases[i].file)) values[i] += static_cast<std::int64_t>(std::filesystem::file_size(file, ignored));
+            for (const auto& file : source_files(cases[i].file))
+                values[i] += static_cast<std::int64_t>(std::filesystem::file_size(file, ignored));
         }
     }
     ranks.broadcast(sizes, 0);
@@ -149,7 +158,8 @@ std::vector<std::int64_t> sizes_of(const std::vector<CaseSource>& cases, const R
 
 /// Joins the ranks' knowledge of one number a case. @throws InvalidInput on every rank if two ranks know different
 /// numbers.
-std::vector<std::int64_t> agreed(const std::vector<std::int64_t>& known, const RankGroup& ranks, const std::vector<CaseSource>& cases, const std::string& what)
+std::vector<std::int64_t> agreed(const std::vector<std::int64_t>& known, const RankGroup& ranks,
+                                 const std::vector<CaseSource>& cases, const std::string& what)
 {
     const auto n = static_cast<std::int64_t>(known.size());
     auto bounds = at::full({2, n}, kUnknown, at::kLong);
@@ -212,7 +222,8 @@ std::vector<int> lowest_ranks_with(const std::filesystem::path& folder, const Ra
     return all;
 }
 
-std::vector<std::filesystem::path> cut_cases(const std::vector<CaseSource>& cases, const ShardCache& cache, const RankGroup& ranks, TrainingLog& log,
+std::vector<std::filesystem::path> cut_cases(const std::vector<CaseSource>& cases, const ShardCache& cache,
+                                             const RankGroup& ranks, TrainingLog& log,
                                              const volatile std::sig_atomic_t& stop_requested, const UseOfShards& use)
 {
     const auto num_cases = static_cast<std::int64_t>(cases.size());
@@ -250,16 +261,21 @@ std::vector<std::filesystem::path> cut_cases(const std::vector<CaseSource>& case
             }
             pause = std::min(pause + pause / 4 + 1ms, longest_pause);
         }
-        if (!ranks.all_agree(cutting.is_complete())) throw Interrupted("interrupted before the first step. The cases cut so far are kept.");
-        hashes = agreed(cutting.hashes(), ranks, cases, "the ranks of this run see different files under this name. Give all hosts the same files.");
+        if (!ranks.all_agree(cutting.is_complete()))
+            throw Interrupted("interrupted before the first step. The cases cut so far are kept.");
+        hashes = agreed(cutting.hashes(), ranks, cases,
+                        "the ranks of this run see different files under this name. Give all hosts the same files.");
     }
 
     std::vector<std::filesystem::path> shards;
-    for (std::int64_t i = 0; i < num_cases; ++i) shards.push_back(shards_path(cases[i], static_cast<std::uint64_t>(hashes[i]), cache));
+    for (std::int64_t i = 0; i < num_cases; ++i)
+        shards.push_back(shards_path(cases[i], static_cast<std::uint64_t>(hashes[i]), cache));
     if (std::ranges::any_of(lowest, [](int rank) { return rank != 0; })) {
         std::vector<std::int64_t> cuts;
         for (const auto& path : shards) cuts.push_back(cut_hash(path));
-        agreed(cuts, ranks, cases, "the hosts of this run have cut it differently. Remove its shards from data.shards on all of them, and use one build.");
+        agreed(cuts, ranks, cases,
+               "the hosts of this run have cut it differently. Remove its shards from data.shards on all of them, and "
+               "use one build.");
     }
     return shards;
 }

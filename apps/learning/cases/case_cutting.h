@@ -25,7 +25,8 @@ std::vector<int> lowest_ranks_with(const std::filesystem::path& folder, const Ra
 
 /// Makes something of a case's shards once they are cut. Returns false while another process makes it; calls `before`
 /// before it begins.
-using UseOfShards = std::function<bool(const CaseSource& source, const std::filesystem::path& shards, const std::function<void()>& before)>;
+using UseOfShards = std::function<bool(const CaseSource& source, const std::filesystem::path& shards,
+                                       const std::function<void()>& before)>;
 
 /// Cuts those cases that are not in the cache, each by one of the ranks that see the same folder, and calls `use` for
 /// each, if given. Returns the shards folders of all cases as this rank sees them. Collective over `ranks`, each with
@@ -35,7 +36,9 @@ using UseOfShards = std::function<bool(const CaseSource& source, const std::file
 /// (`stop_requested` on any rank) ends the work after the cases in hand.
 /// @throws IoError, InvalidInput as `try_prepare_shards`; InvalidInput on every rank if hosts have different sources or
 /// shards; CommunicationError if a rank ends; Interrupted on every rank.
-std::vector<std::filesystem::path> cut_cases(const std::vector<CaseSource>& cases, const ShardCache& cache, const RankGroup& ranks, TrainingLog& log,
-                                             const volatile std::sig_atomic_t& stop_requested, const UseOfShards& use = {});
+std::vector<std::filesystem::path> cut_cases(const std::vector<CaseSource>& cases, const ShardCache& cache,
+                                             const RankGroup& ranks, TrainingLog& log,
+                                             const volatile std::sig_atomic_t& stop_requested,
+                                             const UseOfShards& use = {});
 
 }  // namespace meshard

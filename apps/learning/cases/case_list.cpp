@@ -42,7 +42,8 @@ struct CasePattern {
 std::string last_wildcard(const CasePattern& pattern, const std::filesystem::path& file)
 {
     std::string path = file.string();
-    if (const auto whole = pattern.text(); path.size() >= whole.size() - pattern.pattern.size()) path.erase(0, whole.size() - pattern.pattern.size());
+    if (const auto whole = pattern.text(); path.size() >= whole.size() - pattern.pattern.size())
+        path.erase(0, whole.size() - pattern.pattern.size());
     std::string expression;
     for (const char c : pattern.pattern) {
         if (c == '*')
@@ -66,11 +67,13 @@ std::vector<Row> read_json_table(const std::filesystem::path& path, std::istream
         throw IoError(fmt::format("case table {} is no JSON: {}", path.string(), error.what()));
     }
     const auto& list = content.is_object() && content.contains("cases") ? content["cases"] : content;
-    if (!list.is_array()) throw IoError("case table " + path.string() + " must be a list of objects, or have one under `cases`.");
+    if (!list.is_array())
+        throw IoError("case table " + path.string() + " must be a list of objects, or have one under `cases`.");
     std::vector<Row> rows;
     for (const auto& entry : list) {
         Row row;
-        for (const auto& [name, value] : entry.items()) row[name] = value.is_string() ? value.get<std::string>() : value.dump();
+        for (const auto& [name, value] : entry.items())
+            row[name] = value.is_string() ? value.get<std::string>() : value.dump();
         rows.push_back(std::move(row));
     }
     return rows;
@@ -99,7 +102,8 @@ std::vector<std::string> comma_separated(const std::string& line, const std::str
             }
             at = std::min(line.find_first_not_of(blanks, at), line.size());
             if (!has_ended || (at < line.size() && line[at] != ','))
-                throw IoError(fmt::format("{}: the quotes of value {} do not end before the next comma.", where, values.size() + 1));
+                throw IoError(fmt::format("{}: the quotes of value {} do not end before the next comma.", where,
+                                          values.size() + 1));
         } else {
             const auto end = std::min(line.find(',', at), line.size());
             value = line.substr(at, end - at);
@@ -124,8 +128,8 @@ std::vector<Row> read_csv_table(const std::filesystem::path& path, std::istream&
         const auto words = comma_separated(line, where(number));
         if (words.empty()) continue;
         if (words.size() != names.size()) {
-            throw IoError(
-                fmt::format("{}: {} values under {} names. Values with commas in them stand between quotes.", where(number), words.size(), names.size()));
+            throw IoError(fmt::format("{}: {} values under {} names. Values with commas in them stand between quotes.",
+                                      where(number), words.size(), names.size()));
         }
         Row row;
         for (std::size_t i = 0; i < names.size(); ++i) row[names[i]] = words[i];
@@ -139,7 +143,8 @@ std::vector<Row> read_table_rows(const std::filesystem::path& path)
     std::ifstream stream(path);
     if (!stream) throw IoError("case table " + path.string() + " cannot be read. data.cases is relative to data.root.");
     const auto extension = path.extension();
-    if (extension != ".json" && extension != ".csv") throw IoError("case table " + path.string() + " must be a .json or .csv file.");
+    if (extension != ".json" && extension != ".csv")
+        throw IoError("case table " + path.string() + " must be a .json or .csv file.");
     return extension == ".json" ? read_json_table(path, stream) : read_csv_table(path, stream);
 }
 
@@ -147,13 +152,17 @@ std::vector<Row> read_table_rows(const std::filesystem::path& path)
 std::map<std::string, Row> read_case_files(const CasePattern& pattern)
 {
     const auto files = pattern.files();
-    if (files.empty()) throw InvalidInput("no case table matches " + pattern.text() + ". data.cases is relative to data.root.");
+    if (files.empty())
+        throw InvalidInput("no case table matches " + pattern.text() + ". data.cases is relative to data.root.");
     std::map<std::string, Row> table;
     for (const auto& file : files) {
         auto rows = read_table_rows(file);
-        if (rows.size() != 1) throw IoError(fmt::format("case table {} has {} rows; expected one, since data.cases has a *.", file.string(), rows.size()));
+        if (rows.size() != 1)
+            throw IoError(fmt::format("case table {} has {} rows; expected one, since data.cases has a *.",
+                                      file.string(), rows.size()));
         if (!table.emplace(last_wildcard(pattern, file), std::move(rows[0])).second)
-            throw InvalidInput(fmt::format("two case tables match {} with the id of {}.", pattern.text(), file.string()));
+            throw InvalidInput(
+                fmt::format("two case tables match {} with the id of {}.", pattern.text(), file.string()));
     }
     return table;
 }
@@ -165,7 +174,8 @@ std::map<std::string, Row> read_case_tables(const DataConfig& data)
     std::map<std::string, Row> all;
     for (const auto& name : data.case_tables) {
         const CasePattern pattern{data.root, name};
-        for (auto& [id, row] : pattern.has_star() ? read_case_files(pattern) : read_case_table(data.root / name)) all[id].merge(row);
+        for (auto& [id, row] : pattern.has_star() ? read_case_files(pattern) : read_case_table(data.root / name))
+            all[id].merge(row);
     }
     return all;
 }
@@ -177,9 +187,10 @@ const std::string& column_of(const CaseSource& source, const std::string& column
     std::vector<std::string> names;
     for (const auto& [name, value] : source.columns) names.push_back(name);
     const auto nearest = nearest_name(column, names);
-    throw InvalidInput(fmt::format("case {} has no column '{}' in the case table{}{}", source.id, column,
-                                   names.empty() ? " (it has no row there)." : fmt::format(", which has {}.", fmt::join(names, ", ")),
-                                   nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    throw InvalidInput(
+        fmt::format("case {} has no column '{}' in the case table{}{}", source.id, column,
+                    names.empty() ? " (it has no row there)." : fmt::format(", which has {}.", fmt::join(names, ", ")),
+                    nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
 }
 
 /// Finds the files of a pattern, by what its last `*` stands for; a pattern without `*` has one file, with an empty id.
@@ -189,7 +200,9 @@ std::map<std::string, std::filesystem::path> files_by_id(const CasePattern& patt
     std::map<std::string, std::filesystem::path> files;
     for (const auto& file : pattern.files()) {
         const auto id = pattern.has_star() ? last_wildcard(pattern, file) : std::string();
-        if (!files.emplace(id, file).second) throw InvalidInput(fmt::format("two files match {} with the id '{}', one of them {}.", named, id, file.string()));
+        if (!files.emplace(id, file).second)
+            throw InvalidInput(
+                fmt::format("two files match {} with the id '{}', one of them {}.", named, id, file.string()));
     }
     return files;
 }
@@ -197,16 +210,19 @@ std::map<std::string, std::filesystem::path> files_by_id(const CasePattern& patt
 std::map<std::string, std::filesystem::path> find_walls(const CasePattern& pattern)
 {
     auto walls = files_by_id(pattern, "data.wall, " + pattern.text() + ",");
-    if (walls.empty()) throw InvalidInput("no file matches data.wall, " + pattern.text() + ". It is relative to data.root.");
+    if (walls.empty())
+        throw InvalidInput("no file matches data.wall, " + pattern.text() + ". It is relative to data.root.");
     return walls;
 }
 
-std::filesystem::path wall_of(const CaseSource& source, const std::map<std::string, std::filesystem::path>& walls, const DataConfig& data)
+std::filesystem::path wall_of(const CaseSource& source, const std::map<std::string, std::filesystem::path>& walls,
+                              const DataConfig& data)
 {
     const bool is_one_for_all = data.wall.find('*') == std::string::npos;
     const auto found = walls.find(is_one_for_all ? "" : source.id);
     if (found == walls.end()) {
-        throw InvalidInput(fmt::format("case {} has no surface: no file matches {} (data.wall) with its id. Add it, or leave the case out of data.split.",
+        throw InvalidInput(fmt::format("case {} has no surface: no file matches {} (data.wall) with its id. Add it, or "
+                                       "leave the case out of data.split.",
                                        source.id, (data.root / data.wall).string()));
     }
     return found->second;
@@ -217,7 +233,8 @@ std::int64_t add_volumes(std::vector<CaseSource>& cases, const DataConfig& volum
 {
     const CasePattern pattern{volume.root, volume.files};
     const auto volumes = files_by_id(pattern, pattern.text());
-    if (volumes.empty()) throw InvalidInput("no file matches " + pattern.text() + ". Check data.root and data.volume.files.");
+    if (volumes.empty())
+        throw InvalidInput("no file matches " + pattern.text() + ". Check data.root and data.volume.files.");
     const auto num_surfaces = std::ssize(cases);
     std::erase_if(cases, [&](auto& source) {
         const auto found = volumes.find(source.id);
@@ -226,7 +243,8 @@ std::int64_t add_volumes(std::vector<CaseSource>& cases, const DataConfig& volum
         return false;
     });
     if (cases.empty())
-        throw InvalidInput(fmt::format("no case has both a surface and a volume: none of the {} files of {} has the id of one of data.surface, e.g. '{}'.",
+        throw InvalidInput(fmt::format("no case has both a surface and a volume: none of the {} files of {} has the id "
+                                       "of one of data.surface, e.g. '{}'.",
                                        volumes.size(), pattern.text(), volumes.begin()->first));
     return num_surfaces + std::ssize(volumes) - 2 * std::ssize(cases);
 }
@@ -239,7 +257,8 @@ Parts split_by_column(const std::vector<CaseSource>& cases, const std::string& c
     for (const auto& source : cases) parts[column_of(source, column)].push_back(source);
     for (const auto& [name, members] : parts) {
         if (name != "train" && name != "val" && name != "test") {
-            throw InvalidInput(fmt::format("case {}: column '{}' says '{}'; expected train, val or test.", members.front().id, column, name));
+            throw InvalidInput(fmt::format("case {}: column '{}' says '{}'; expected train, val or test.",
+                                           members.front().id, column, name));
         }
     }
     return parts;
@@ -256,8 +275,8 @@ Parts split_by_lists(const std::vector<CaseSource>& cases, const std::map<std::s
             const auto found = std::find(ids.begin(), ids.end(), id);
             if (found == ids.end()) {
                 const auto nearest = nearest_name(id, ids);
-                throw InvalidInput(
-                    fmt::format("data.split.{} names case '{}', which has no file.{}", part, id, nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                throw InvalidInput(fmt::format("data.split.{} names case '{}', which has no file.{}", part, id,
+                                               nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
             }
             if (!part_of.emplace(id, part).second) throw InvalidInput("data.split names case '" + id + "' twice.");
             parts[part].push_back(cases[found - ids.begin()]);
@@ -273,7 +292,8 @@ public:
     {
         for (std::size_t i = 0; i < cases.size(); ++i) {
             ids_[cases[i].id] = {i};
-            for (auto path = cases[i].file.lexically_normal(); path.has_relative_path() && path.has_filename(); path = path.parent_path())
+            for (auto path = cases[i].file.lexically_normal(); path.has_relative_path() && path.has_filename();
+                 path = path.parent_path())
                 paths_[path.string()].push_back(i);
         }
     }
@@ -310,21 +330,26 @@ Parts split_by_manifest(const std::vector<CaseSource>& cases, const DataConfig& 
                 const auto [before, is_new] = part_of.emplace(id, part);
                 if (!is_new)
                     throw InvalidInput(fmt::format("{} has case '{}' {}.", where, id,
-                                                   before->second == part ? "twice in " + part : fmt::format("in {} and in {}", before->second, part)));
+                                                   before->second == part
+                                                       ? "twice in " + part
+                                                       : fmt::format("in {} and in {}", before->second, part)));
                 parts[part].push_back(cases[i]);
             }
         }
     }
     if (!missing.empty()) {
         const auto nearest = nearest_name(missing.front(), ids);
-        throw InvalidInput(fmt::format("{} names {} cases, and of {} there is no file: '{}'{}{}.{} Entries are ids, files or folders below data.root.", where,
-                                       num_entries, missing.size(), missing.front(), missing.size() > 1 ? ", '" + missing[1] + "'" : "",
-                                       missing.size() > 2 ? ", ..." : "", nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+        throw InvalidInput(fmt::format(
+            "{} names {} cases, and of {} there is no file: '{}'{}{}.{} Entries are ids, files or folders below "
+            "data.root.",
+            where, num_entries, missing.size(), missing.front(), missing.size() > 1 ? ", '" + missing[1] + "'" : "",
+            missing.size() > 2 ? ", ..." : "", nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
     }
     return parts;
 }
 
-Parts split_by_shares(const std::vector<CaseSource>& cases, const std::map<std::string, double>& shares, std::int64_t seed)
+Parts split_by_shares(const std::vector<CaseSource>& cases, const std::map<std::string, double>& shares,
+                      std::int64_t seed)
 {
     Parts parts;
     const auto n = static_cast<std::int64_t>(cases.size());
@@ -351,11 +376,12 @@ std::vector<CaseSource> find_files(const DataConfig& data)
         std::error_code error;
         const auto where = std::filesystem::absolute(data.root).lexically_normal();
         const auto is_link = std::filesystem::is_symlink(where, error);
-        throw IoError(
-            fmt::format("data.root is {}, and {}. If the cases lie elsewhere now, add data.root=FOLDER.", data.root.string(),
-                        std::filesystem::exists(where, error) ? where.string() + " is no folder"
-                        : is_link ? fmt::format("{} is a link to {}, which is not there", where.string(), std::filesystem::read_symlink(where, error).string())
-                                  : "there is no folder " + where.string()));
+        throw IoError(fmt::format("data.root is {}, and {}. If the cases lie elsewhere now, add data.root=FOLDER.",
+                                  data.root.string(),
+                                  std::filesystem::exists(where, error) ? where.string() + " is no folder"
+                                  : is_link ? fmt::format("{} is a link to {}, which is not there", where.string(),
+                                                          std::filesystem::read_symlink(where, error).string())
+                                            : "there is no folder " + where.string()));
     }
     const CasePattern pattern{data.root, data.files};
     const auto files = pattern.files();
@@ -367,7 +393,8 @@ std::vector<CaseSource> find_files(const DataConfig& data)
     for (const auto& file : files) {
         CaseSource source{last_wildcard(pattern, file), file, {}};
         if (!ids.insert(source.id).second)
-            throw InvalidInput(fmt::format("two files match {} with the id '{}', one of them {}.", pattern.text(), source.id, file.string()));
+            throw InvalidInput(fmt::format("two files match {} with the id '{}', one of them {}.", pattern.text(),
+                                           source.id, file.string()));
         if (const auto row = table.find(source.id); row != table.end()) source.columns = row->second;
         cases.push_back(std::move(source));
     }
@@ -393,7 +420,10 @@ CaseLists split_cases(const std::vector<CaseSource>& cases, const DataConfig& da
                  : !data.split.manifest.empty() ? split_by_manifest(cases, data)
                  : !data.split.lists.empty()    ? split_by_lists(cases, data.split.lists)
                                                 : split_by_shares(cases, data.split.shares, seed);
-    CaseLists lists{.train = std::move(parts["train"]), .val = std::move(parts["val"]), .test = std::move(parts["test"]), .without_file = {}};
+    CaseLists lists{.train = std::move(parts["train"]),
+                    .val = std::move(parts["val"]),
+                    .test = std::move(parts["test"]),
+                    .without_file = {}};
     if (!data.split.column.empty()) lists.without_file = rows_without_file(cases, data);
     return lists;
 }
@@ -420,8 +450,9 @@ CaseLists find_cases_of_sets(const DataConfig& data, std::int64_t seed)
         CaseLists lists;
         try {
             const auto cases = find_files(of_set);
-            lists = data.splits_all && !data.split.lists.empty() ? CaseLists{.train = cases, .val = {}, .test = {}, .without_file = {}}
-                                                                 : split_cases(cases, of_set, seed);
+            lists = data.splits_all && !data.split.lists.empty()
+                        ? CaseLists{.train = cases, .val = {}, .test = {}, .without_file = {}}
+                        : split_cases(cases, of_set, seed);
             find_walls_of(lists, of_set);
         } catch (const InvalidInput& error) {
             throw InvalidInput("data.sets." + set.name + ": " + error.what());
@@ -442,8 +473,10 @@ CaseLists find_cases_of_sets(const DataConfig& data, std::int64_t seed)
     }
     if (data.splits_all && !data.split.lists.empty()) all = split_cases(all.train, data, seed);
     for (const auto& set : data.sets) {
-        if (set.share > 0 && std::ranges::none_of(all.train, [&](const auto& source) { return source.set == set.name; }))
-            throw InvalidInput("data.sets." + set.name + " has a share of the training cases, and none of its cases trains. Check its split.");
+        if (set.share > 0 &&
+            std::ranges::none_of(all.train, [&](const auto& source) { return source.set == set.name; }))
+            throw InvalidInput("data.sets." + set.name +
+                               " has a share of the training cases, and none of its cases trains. Check its split.");
     }
     return all;
 }
@@ -456,7 +489,8 @@ double CaseSource::number(const std::string& column) const
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
-        throw InvalidInput(fmt::format("case {}: column '{}' of the case table is '{}'; expected a number.", id, column, text));
+        throw InvalidInput(
+            fmt::format("case {}: column '{}' of the case table is '{}'; expected a number.", id, column, text));
     }
     return value;
 }
@@ -466,9 +500,12 @@ std::map<std::string, Row> read_case_table(const std::filesystem::path& path)
     std::map<std::string, Row> table;
     for (auto& row : read_table_rows(path)) {
         const auto id = row.find("id");
-        if (id == row.end()) throw IoError("case table " + path.string() + " has a row without `id`. Give the column with the cases' ids that name.");
+        if (id == row.end())
+            throw IoError("case table " + path.string() +
+                          " has a row without `id`. Give the column with the cases' ids that name.");
         const auto name = id->second;
-        if (!table.emplace(name, std::move(row)).second) throw IoError(fmt::format("case table {} has case '{}' twice.", path.string(), name));
+        if (!table.emplace(name, std::move(row)).second)
+            throw IoError(fmt::format("case table {} has case '{}' twice.", path.string(), name));
     }
     return table;
 }
@@ -489,7 +526,8 @@ std::vector<CaseSource> CaseLists::all() const
 Facts CaseLists::facts() const
 {
     Facts facts;
-    const std::pair<const char*, const std::vector<CaseSource>*> splits[] = {{"train", &train}, {"val", &val}, {"test", &test}};
+    const std::pair<const char*, const std::vector<CaseSource>*> splits[] = {
+        {"train", &train}, {"val", &val}, {"test", &test}};
     for (const auto& [split, cases] : splits) {
         for (const auto& source : *cases) {
             std::string text = split;
@@ -521,7 +559,8 @@ CaseLists find_cases(const DataConfig& data, std::int64_t seed, const DataConfig
 {
     if (!data.sets.empty()) {
         auto lists = find_cases_of_sets(data, seed);
-        if (lists.train.empty()) throw InvalidInput("none of the cases of data.sets is left to train on. Check their splits.");
+        if (lists.train.empty())
+            throw InvalidInput("none of the cases of data.sets is left to train on. Check their splits.");
         return lists;
     }
     auto cases = find_files(data);
@@ -540,7 +579,8 @@ std::vector<std::int64_t> shuffled_order(std::int64_t n, std::uint64_t seed)
     std::vector<std::int64_t> order(n);
     std::iota(order.begin(), order.end(), 0);
     std::mt19937_64 generator(seed);
-    for (std::int64_t i = n - 1; i > 0; --i) std::swap(order[i], order[generator() % static_cast<std::uint64_t>(i + 1)]);
+    for (std::int64_t i = n - 1; i > 0; --i)
+        std::swap(order[i], order[generator() % static_cast<std::uint64_t>(i + 1)]);
     return order;
 }
 

@@ -41,8 +41,9 @@ at::Tensor rows_of(const DataArray& array, RowIds rows, const std::string& where
         for (std::int64_t i = 0; i < num_rows * num_components; ++i) {
             out[i] = static_cast<float>(values[i]);
             if (std::isfinite(out[i])) continue;
-            throw InvalidInput(fmt::format("{}: the array '{}' is {} in row {}. Repair the case or leave it out.", where, array.name(),
-                                           std::isnan(out[i]) ? "NaN" : "infinite", rows[i / num_components]));
+            throw InvalidInput(fmt::format("{}: the array '{}' is {} in row {}. Repair the case or leave it out.",
+                                           where, array.name(), std::isnan(out[i]) ? "NaN" : "infinite",
+                                           rows[i / num_components]));
         }
     });
     return tensor;
@@ -52,11 +53,13 @@ at::Tensor unit_normals(const Mesh& mesh, RowIds rows, const DataConfig& data, c
 {
     if (const auto* array = find_array(arrays_of(mesh, data), data.normals)) {
         if (array->num_components() != 3)
-            throw InvalidInput(fmt::format("{}: the array '{}' has {} components; normals have 3.", where, data.normals, array->num_components()));
+            throw InvalidInput(fmt::format("{}: the array '{}' has {} components; normals have 3.", where, data.normals,
+                                           array->num_components()));
         return rows_of(*array, rows, where);
     }
     if (!data.on_cells) return rows_of(require_array(mesh.point_data, kPointNormals, where, "point"), rows, where);
-    const auto has_polygons = std::all_of(mesh.cell_types.begin(), mesh.cell_types.end(), [](auto type) { return cell_dimension(type) == 2; });
+    const auto has_polygons = std::all_of(mesh.cell_types.begin(), mesh.cell_types.end(),
+                                          [](auto type) { return cell_dimension(type) == 2; });
     if (!has_polygons) {
         throw InvalidInput(fmt::format("{} has no cell array '{}', and normals can only be computed of polygons. "
                                        "Name the array with data.normals, or set data.inputs=[points].",
@@ -77,11 +80,14 @@ at::Tensor unit_normals(const Mesh& mesh, RowIds rows, const DataConfig& data, c
 void require_one_length(const CaseFrame& frame, const std::string& where, const std::string& input)
 {
     if (frame.lengths[0] == frame.lengths[1] && frame.lengths[0] == frame.lengths[2]) return;
-    throw InvalidInput(fmt::format("{}: data.inputs has {}, and the points are divided by three different lengths. Give one length.", where, input));
+    throw InvalidInput(
+        fmt::format("{}: data.inputs has {}, and the points are divided by three different lengths. Give one length.",
+                    where, input));
 }
 
 /// Computes heights over the ground, divided by the case's length: (rows, 1).
-at::Tensor heights(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame, const std::string& where)
+at::Tensor heights(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame,
+                   const std::string& where)
 {
     require_one_length(frame, where, "height, a distance");
     const auto places = row_places(mesh, rows, data.on_cells, where);
@@ -96,7 +102,8 @@ at::Tensor heights(const Mesh& mesh, RowIds rows, const DataConfig& data, const 
 }
 
 /// Computes places in the case's box, -1 to 1 along each axis, 0 along an axis without extent: (rows, 3).
-at::Tensor places_in_box(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame, const std::string& where)
+at::Tensor places_in_box(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame,
+                         const std::string& where)
 {
     const auto places = row_places(mesh, rows, data.on_cells, where);
     auto tensor = torch::empty({static_cast<std::int64_t>(rows.size()), 3}, torch::kFloat32);
@@ -109,18 +116,23 @@ at::Tensor places_in_box(const Mesh& mesh, RowIds rows, const DataConfig& data, 
 }
 
 /// Reads distances from the mesh's array and divides them by the case's length: (rows, 1).
-at::Tensor distances(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame, const std::string& where)
+at::Tensor distances(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame,
+                     const std::string& where)
 {
     require_one_length(frame, where, "sdf, a distance");
-    const auto& array = require_array(arrays_of(mesh, data), data.distances.empty() ? kDistances : data.distances, where, group_of(data));
+    const auto& array = require_array(arrays_of(mesh, data), data.distances.empty() ? kDistances : data.distances,
+                                      where, group_of(data));
     if (array.num_components() != 1)
-        throw InvalidInput(fmt::format("{}: the array '{}' has {} components; distances have 1.", where, array.name(), array.num_components()));
+        throw InvalidInput(fmt::format("{}: the array '{}' has {} components; distances have 1.", where, array.name(),
+                                       array.num_components()));
     auto tensor = torch::empty({static_cast<std::int64_t>(rows.size()), 1}, torch::kFloat32);
     auto* out = tensor.data_ptr<float>();
     for (std::int64_t i = 0; i < tensor.size(0); ++i) {
         out[i] = static_cast<float>(array.value(i) / frame.lengths[0]);
         if (!std::isfinite(out[i]))
-            throw InvalidInput(fmt::format("{}: the array '{}' is not finite in row {}. Repair the case or leave it out.", where, array.name(), rows[i]));
+            throw InvalidInput(
+                fmt::format("{}: the array '{}' is not finite in row {}. Repair the case or leave it out.", where,
+                            array.name(), rows[i]));
     }
     return tensor;
 }
@@ -155,7 +167,8 @@ std::vector<at::Tensor*> tensors_of(CaseTensors& example)
 template <class Move>
 CaseTensors moved(CaseTensors example, const Move& move)
 {
-    for (auto* tensor : tensors_of(example)) *tensor = is_sharded(*tensor) ? from_local(move(to_local(*tensor)), spec_of(*tensor)) : move(*tensor);
+    for (auto* tensor : tensors_of(example))
+        *tensor = is_sharded(*tensor) ? from_local(move(to_local(*tensor)), spec_of(*tensor)) : move(*tensor);
     return example;
 }
 
@@ -208,7 +221,8 @@ CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bou
     if (const auto ground = numbers_in(config.ground); ground.size() == 1) frame.ground = ground[0];
     for (const auto length : frame.lengths) {
         if (length > 0 && std::isfinite(length)) continue;
-        throw InvalidInput(fmt::format("case {}: data.length is {:f}; the points are divided by it.", source.id, length));
+        throw InvalidInput(
+            fmt::format("case {}: data.length is {:f}; the points are divided by it.", source.id, length));
     }
     return frame;
 }
@@ -226,7 +240,8 @@ std::array<double, 6> point_bounds(const Mesh& mesh)
     return bounds;
 }
 
-at::Tensor point_inputs(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame, const std::string& where)
+at::Tensor point_inputs(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame,
+                        const std::string& where)
 {
     const auto num_rows = static_cast<std::int64_t>(rows.size());
     std::vector<at::Tensor> inputs;
@@ -235,14 +250,16 @@ at::Tensor point_inputs(const Mesh& mesh, RowIds rows, const DataConfig& data, c
             const auto absolute = row_places(mesh, rows, data.on_cells, where);
             auto& places = inputs.emplace_back(torch::empty({num_rows, 3}, torch::kFloat32));
             auto* out = places.data_ptr<float>();
-            for (std::int64_t i = 0; i < 3 * num_rows; ++i) out[i] = static_cast<float>((absolute[i] - frame.center[i % 3]) / frame.lengths[i % 3]);
+            for (std::int64_t i = 0; i < 3 * num_rows; ++i)
+                out[i] = static_cast<float>((absolute[i] - frame.center[i % 3]) / frame.lengths[i % 3]);
         } else if (name == "normals") {
             inputs.push_back(unit_normals(mesh, rows, data, where));
         } else if (name == "sdf") {
             inputs.push_back(distances(mesh, rows, data, frame, where));
         } else if (name == "wall_direction") {
             require_one_length(frame, where, "wall_direction, a direction");
-            inputs.push_back(rows_of(require_array(arrays_of(mesh, data), kDirections, where, group_of(data)), rows, where));
+            inputs.push_back(
+                rows_of(require_array(arrays_of(mesh, data), kDirections, where, group_of(data)), rows, where));
         } else if (name == "height") {
             inputs.push_back(heights(mesh, rows, data, frame, where));
         } else if (name == "box") {
@@ -257,15 +274,22 @@ at::Tensor point_inputs(const Mesh& mesh, RowIds rows, const DataConfig& data, c
 PointInputs sharded_inputs(const at::Tensor& rows, RowIds ids, const std::shared_ptr<const DeviceMesh>& device_mesh)
 {
     const std::array<std::int64_t, 1> own{rows.size(0)};
-    IndexMap map{.num_global = 0, .num_owned = static_cast<std::int32_t>(ids.size()), .global_ids = {ids.begin(), ids.end()}, .ghost_owners = {}};
-    for (const auto& count : device_mesh->group(device_mesh->axis("domain")).all_gather_integers(own)) map.num_global += count[0];
+    IndexMap map{.num_global = 0,
+                 .num_owned = static_cast<std::int32_t>(ids.size()),
+                 .global_ids = {ids.begin(), ids.end()},
+                 .ghost_owners = {}};
+    for (const auto& count : device_mesh->group(device_mesh->axis("domain")).all_gather_integers(own))
+        map.num_global += count[0];
     return sharded_inputs(rows, shard_spec(std::make_shared<const IndexMap>(std::move(map)), device_mesh, 1));
 }
 
 PointInputs sharded_inputs(const at::Tensor& rows, const SpecPtr& spec)
 {
     const auto batch = rows.unsqueeze(0);
-    return {.embedding = from_local(batch, spec), .positions = from_local(batch.narrow(-1, 0, 3).contiguous(), spec), .constants = {}, .time = {}};
+    return {.embedding = from_local(batch, spec),
+            .positions = from_local(batch.narrow(-1, 0, 3).contiguous(), spec),
+            .constants = {},
+            .time = {}};
 }
 
 void add_case_constants(PointInputs& inputs, const DataConfig& data, const CaseSource& source)
@@ -317,12 +341,14 @@ std::vector<std::int32_t> part_runs(std::span<const std::int64_t> rows_of_parts,
     return firsts;
 }
 
-std::vector<std::int64_t> field_channels(const Manifest& manifest, const std::filesystem::path& shards, const DataConfig& data, const std::string& where)
+std::vector<std::int64_t> field_channels(const Manifest& manifest, const std::filesystem::path& shards,
+                                         const DataConfig& data, const std::string& where)
 {
     std::vector<std::int64_t> channels;
     for (const auto& field : data.fields) {
-        const auto found = std::find_if(manifest.arrays.begin(), manifest.arrays.end(),
-                                        [&](const auto& array) { return array.name == field.from && array.group == group_of(data); });
+        const auto found = std::find_if(manifest.arrays.begin(), manifest.arrays.end(), [&](const auto& array) {
+            return array.name == field.from && array.group == group_of(data);
+        });
         if (found == manifest.arrays.end()) {
             const auto subdomain = load_subdomain(shards, manifest, 0);
             // This throws and names the nearest array.

@@ -45,11 +45,13 @@ std::array<double, 6> point_bounds(const Mesh& mesh);
 /// @param rows   the rows' ids in the whole, for messages
 /// @throws InvalidInput naming `where` and the array for a value that is not finite, and where normals can neither be
 /// read nor computed.
-at::Tensor point_inputs(const Mesh& mesh, std::span<const std::int64_t> rows, const DataConfig& data, const CaseFrame& frame, const std::string& where);
+at::Tensor point_inputs(const Mesh& mesh, std::span<const std::int64_t> rows, const DataConfig& data,
+                        const CaseFrame& frame, const std::string& where);
 
 /// Makes sharded inputs of this rank's rows (`point_inputs`) with these ids in the whole. The caller adds constants and
 /// time of the case. Collective.
-PointInputs sharded_inputs(const at::Tensor& rows, std::span<const std::int64_t> ids, const std::shared_ptr<const DeviceMesh>& device_mesh);
+PointInputs sharded_inputs(const at::Tensor& rows, std::span<const std::int64_t> ids,
+                           const std::shared_ptr<const DeviceMesh>& device_mesh);
 
 /// Makes sharded inputs of rows whose layout is known.
 PointInputs sharded_inputs(const at::Tensor& rows, const SpecPtr& spec);
@@ -60,7 +62,8 @@ void add_case_constants(PointInputs& inputs, const DataConfig& data, const CaseS
 /// Reads the target fields of the first rows, side by side in the order of the configuration: (rows, channels),
 /// float32.
 /// @throws InvalidInput for a missing array (with the nearest name), or a value that is not finite.
-at::Tensor field_values(const Mesh& mesh, std::span<const std::int64_t> rows, const DataConfig& data, const std::string& where);
+at::Tensor field_values(const Mesh& mesh, std::span<const std::int64_t> rows, const DataConfig& data,
+                        const std::string& where);
 
 /// Deals compact runs of parts with nearly equal numbers of rows: returns the first part of each rank, then the number
 /// of parts.
@@ -69,7 +72,8 @@ std::vector<std::int32_t> part_runs(std::span<const std::int64_t> rows_of_parts,
 
 /// Returns the number of channels of each target field. @throws InvalidInput for an array that the case lacks, with the
 /// nearest name.
-std::vector<std::int64_t> field_channels(const Manifest& manifest, const std::filesystem::path& shards, const DataConfig& data, const std::string& where);
+std::vector<std::int64_t> field_channels(const Manifest& manifest, const std::filesystem::path& shards,
+                                         const DataConfig& data, const std::string& where);
 
 /// A case over the ranks of a domain as sharded tensors, with one row a point and batch 1.
 struct CaseTensors {

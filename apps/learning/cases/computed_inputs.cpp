@@ -47,14 +47,17 @@ double size_of(const Wall& wall)
 template <class T>
 at::Tensor as_tensor(std::vector<T>& values)
 {
-    return at::from_blob(values.data(), {static_cast<std::int64_t>(values.size()) / 3, 3}, c10::CppTypeToScalarType<T>::value);
+    return at::from_blob(values.data(), {static_cast<std::int64_t>(values.size()) / 3, 3},
+                         c10::CppTypeToScalarType<T>::value);
 }
 
 }  // namespace
 
-Wall read_wall(const std::filesystem::path& file, const std::filesystem::path& volume, const std::vector<std::string>& patches, Orient orient)
+Wall read_wall(const std::filesystem::path& file, const std::filesystem::path& volume,
+               const std::vector<std::string>& patches, Orient orient)
 {
-    if (file.empty() && patches.empty()) throw InvalidInput(volume.string() + ": the model is told distances to a surface, and there is none.");
+    if (file.empty() && patches.empty())
+        throw InvalidInput(volume.string() + ": the model is told distances to a surface, and there is none.");
     auto mesh = file.empty() ? read_mesh(volume, {.time = {}, .blocks = patches}) : read_mesh(file);
     auto facing = orient_surface(mesh, orient);
     auto surface = surface_triangles(mesh);
@@ -65,7 +68,8 @@ Wall read_wall(const std::filesystem::path& file, const std::filesystem::path& v
     }
     if (file.empty() && orient == Orient::AsIs) {
         std::swap(wall.facing.outward, wall.facing.inward);
-        for (std::size_t i = 0; i < wall.triangles.size(); i += 3) std::swap(wall.triangles[i + 1], wall.triangles[i + 2]);
+        for (std::size_t i = 0; i < wall.triangles.size(); i += 3)
+            std::swap(wall.triangles[i + 1], wall.triangles[i + 2]);
     }
     return wall;
 }
@@ -77,10 +81,12 @@ void add_distances(Mesh& mesh, bool on_cells, const Wall& wall, const std::strin
     auto queries = row_places(mesh, rows, on_cells, where);
     auto surface = wall;
     const at::NoGradGuard no_grad;
-    const auto found = signed_distance(as_tensor(surface.vertices), as_tensor(surface.triangles), as_tensor(queries), {.sign = SurfaceSign::WindingNumber});
+    const auto found = signed_distance(as_tensor(surface.vertices), as_tensor(surface.triangles), as_tensor(queries),
+                                       {.sign = SurfaceSign::WindingNumber});
     const auto distances = found.distances.contiguous();
     const auto* begin = distances.const_data_ptr<double>();
-    arrays_of(mesh, on_cells).push_back(DataArray::from(kDistances, std::vector<double>(begin, begin + distances.numel())));
+    arrays_of(mesh, on_cells)
+        .push_back(DataArray::from(kDistances, std::vector<double>(begin, begin + distances.numel())));
     if (!with_directions) return;
 
     const auto ways = (found.points - as_tensor(queries)).contiguous();
@@ -95,10 +101,12 @@ void add_distances(Mesh& mesh, bool on_cells, const Wall& wall, const std::strin
 
 void add_areas(Mesh& mesh, bool on_cells, const std::string& where)
 {
-    const bool has_solids = std::any_of(mesh.cell_types.begin(), mesh.cell_types.end(), [](auto type) { return cell_dimension(type) == 3; });
+    const bool has_solids = std::any_of(mesh.cell_types.begin(), mesh.cell_types.end(),
+                                        [](auto type) { return cell_dimension(type) == 3; });
     if (mesh.num_cells() == 0 || has_solids) {
         throw InvalidInput(
-            fmt::format("{} has {} cells, and data.inputs has areas: only polygons have some. Leave areas out.", where, has_solids ? "solid" : "no"));
+            fmt::format("{} has {} cells, and data.inputs has areas: only polygons have some. Leave areas out.", where,
+                        has_solids ? "solid" : "no"));
     }
     const auto vectors = area_vectors(mesh);
     std::vector<double> areas(on_cells ? mesh.num_cells() : mesh.num_points(), 0.0);
@@ -114,8 +122,9 @@ void add_areas(Mesh& mesh, bool on_cells, const std::string& where)
         for (const auto corner : corners) areas[corner] += area / static_cast<double>(corners.size());
     }
     if (!(total > 0) || !std::isfinite(total)) {
-        throw InvalidInput(
-            fmt::format("{}: the areas of its polygons add up to {:f}, and data.inputs has areas. Repair the case, or leave areas out.", where, total));
+        throw InvalidInput(fmt::format("{}: the areas of its polygons add up to {:f}, and data.inputs has areas. "
+                                       "Repair the case, or leave areas out.",
+                                       where, total));
     }
     const auto mean = total / static_cast<double>(areas.size());
     for (auto& area : areas) area /= mean;
@@ -125,12 +134,12 @@ void add_areas(Mesh& mesh, bool on_cells, const std::string& where)
 void add_point_normals(Mesh& mesh, const std::string& named, const std::string& where)
 {
     if (find_array(mesh.point_data, named) || find_array(mesh.point_data, kPointNormals)) return;
-    const bool has_polygons =
-        mesh.num_cells() > 0 && std::all_of(mesh.cell_types.begin(), mesh.cell_types.end(), [](auto type) { return cell_dimension(type) == 2; });
+    const bool has_polygons = mesh.num_cells() > 0 && std::all_of(mesh.cell_types.begin(), mesh.cell_types.end(),
+                                                                  [](auto type) { return cell_dimension(type) == 2; });
     if (!has_polygons) {
-        throw InvalidInput(fmt::format(
-            "{} has no point array '{}', and normals can only be computed of polygons. Name the array with data.normals, or set data.inputs=[points].", where,
-            named));
+        throw InvalidInput(fmt::format("{} has no point array '{}', and normals can only be computed of polygons. Name "
+                                       "the array with data.normals, or set data.inputs=[points].",
+                                       where, named));
     }
     Mesh surface;  // has no arrays, since the geometry would copy them
     surface.kind = mesh.kind;
@@ -180,8 +189,8 @@ ComputedInputs computed_inputs(const DataConfig& data)
             .point_normals = point_normals_in_use(data)};
 }
 
-CaseFacing add_computed_inputs(Mesh& mesh, const ComputedInputs& inputs, const std::filesystem::path& wall, const std::filesystem::path& volume,
-                               const std::string& where)
+CaseFacing add_computed_inputs(Mesh& mesh, const ComputedInputs& inputs, const std::filesystem::path& wall,
+                               const std::filesystem::path& volume, const std::string& where)
 {
     CaseFacing facing{orient_surface(mesh, inputs.orient, inputs.normals), {}};
     if (!inputs.point_normals.empty()) add_point_normals(mesh, inputs.point_normals, where);
@@ -204,7 +213,8 @@ void remove_computed_inputs(Mesh& mesh)
     }
 }
 
-std::vector<double> row_places(const Mesh& mesh, std::span<const std::int64_t> rows, bool on_cells, const std::string& where)
+std::vector<double> row_places(const Mesh& mesh, std::span<const std::int64_t> rows, bool on_cells,
+                               const std::string& where)
 {
     const auto num_rows = static_cast<std::int64_t>(rows.size());
     const auto coordinates = mesh.points.to_doubles();
@@ -222,7 +232,8 @@ std::vector<double> row_places(const Mesh& mesh, std::span<const std::int64_t> r
             for (int c = 0; c < 3; ++c) place[c] /= static_cast<double>(corners.size());
         }
         for (int c = 0; c < 3; ++c) {
-            if (!std::isfinite(place[c])) throw InvalidInput(fmt::format("{}: a coordinate of row {} is not finite.", where, rows[row]));
+            if (!std::isfinite(place[c]))
+                throw InvalidInput(fmt::format("{}: a coordinate of row {} is not finite.", where, rows[row]));
         }
     }
     return places;

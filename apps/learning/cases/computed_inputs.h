@@ -29,7 +29,8 @@ struct Wall {
 /// Reads the wall from its file, or else from the blocks `patches` of the volume's file. Patches look out of the
 /// volume, so they are turned round.
 /// @throws InvalidInput if there are no polygons, or neither file nor patches; as `read_blocks` and `turn_outward`.
-Wall read_wall(const std::filesystem::path& file, const std::filesystem::path& volume, const std::vector<std::string>& patches, Orient orient = Orient::AsIs);
+Wall read_wall(const std::filesystem::path& file, const std::filesystem::path& volume,
+               const std::vector<std::string>& patches, Orient orient = Orient::AsIs);
 
 /// Adds the array `kDistances`: the distance of each row's place (`row_places`) from the wall, in the file's unit,
 /// negative inside by the winding number. On request also adds the array `kDirections`: unit vectors from the place to
@@ -77,8 +78,8 @@ struct CaseFacing {
 };
 
 /// Turns the surface if wanted, and adds the computed arrays. @throws as the functions above
-CaseFacing add_computed_inputs(Mesh& mesh, const ComputedInputs& inputs, const std::filesystem::path& wall, const std::filesystem::path& volume,
-                               const std::string& where);
+CaseFacing add_computed_inputs(Mesh& mesh, const ComputedInputs& inputs, const std::filesystem::path& wall,
+                               const std::filesystem::path& volume, const std::string& where);
 
 /// Removes the computed arrays.
 void remove_computed_inputs(Mesh& mesh);
@@ -86,6 +87,7 @@ void remove_computed_inputs(Mesh& mesh);
 /// Returns the places of the first rows in the file's frame: (rows, 3). A cell's place is the mean of its points.
 /// @param rows   the rows' ids in the whole, for messages
 /// @throws InvalidInput, beginning with `where`, for a cell without points and coordinates that are not finite.
-std::vector<double> row_places(const Mesh& mesh, std::span<const std::int64_t> rows, bool on_cells, const std::string& where);
+std::vector<double> row_places(const Mesh& mesh, std::span<const std::int64_t> rows, bool on_cells,
+                               const std::string& where);
 
 }  // namespace meshard

@@ -23,14 +23,18 @@ struct Measure {
 
 std::string pressure_kind(const DataConfig& data)
 {
-    const auto is_pressure = [](const FieldConfig& field) { return field.kind == "kinematic" || field.kind == "static" || field.kind == "cp"; };
+    const auto is_pressure = [](const FieldConfig& field) {
+        return field.kind == "kinematic" || field.kind == "static" || field.kind == "cp";
+    };
     const auto found = std::find_if(data.fields.begin(), data.fields.end(), is_pressure);
     return found == data.fields.end() ? "kinematic" : found->kind;
 }
 
 Measure measure_of(const DataConfig& data, std::string_view kind)
 {
-    const auto is_said = [&](const char* name) { return data.reference.contains(name) || data.reference_columns.contains(name); };
+    const auto is_said = [&](const char* name) {
+        return data.reference.contains(name) || data.reference_columns.contains(name);
+    };
     // Kinematic pressures refer to the solver's own zero, so p_inf may be missing; pressures in Pa may be absolute, so
     // they need it.
     if (kind == "kinematic") return {.factor = 0.5, .powers = {{"U_inf", 2}}, .is_above_p_inf = is_said("p_inf")};
@@ -80,8 +84,9 @@ FieldScaling field_scaling(const DataConfig& data, std::span<const std::int64_t>
         for (const auto& [name, power] : measure.powers) {
             const auto value = value_of(name);
             if (!(value > 0) || !std::isfinite(value)) {
-                throw InvalidInput(fmt::format("{}: {} is {:f}, and the field '{}' is divided by it (data.targets=nondimensional). It must be above 0.", where,
-                                               name, value, data.fields[f].name));
+                throw InvalidInput(fmt::format("{}: {} is {:f}, and the field '{}' is divided by it "
+                                               "(data.targets=nondimensional). It must be above 0.",
+                                               where, name, value, data.fields[f].name));
             }
             for (int i = 0; i < power; ++i) by *= value;
         }
@@ -99,18 +104,21 @@ FieldScaling field_scaling(const DataConfig& data, std::span<const std::int64_t>
         if (const auto columns = data.reference_columns.find(name); columns != data.reference_columns.end())
             return quantity_of(name, columns->second, [&](const std::string& column) { return source.number(column); });
         if (source.columns.contains(name)) return source.number(name);
-        throw InvalidInput(
-            fmt::format("case {0}: data.targets is nondimensional, and {1} is not said. Give it with data.reference.{1}, or as the column {1} of data.cases{2}",
-                        source.id, name, name == "p_inf" ? "; of pressures relative to the surroundings it is 0." : "."));
+        throw InvalidInput(fmt::format("case {0}: data.targets is nondimensional, and {1} is not said. Give it with "
+                                       "data.reference.{1}, or as the column {1} of data.cases{2}",
+                                       source.id, name,
+                                       name == "p_inf" ? "; of pressures relative to the surroundings it is 0." : "."));
     });
 }
 
-std::vector<std::pair<std::int64_t, std::int64_t>> shared_vectors(const DataConfig& data, std::span<const std::int64_t> channels)
+std::vector<std::pair<std::int64_t, std::int64_t>> shared_vectors(const DataConfig& data,
+                                                                  std::span<const std::int64_t> channels)
 {
     std::vector<std::pair<std::int64_t, std::int64_t>> vectors;
     std::int64_t first = 0;
     for (std::size_t f = 0; f < data.fields.size(); ++f) {
-        if (data.shares_deviation && is_vector(data.fields[f]) && channels[f] > 1) vectors.emplace_back(first, channels[f]);
+        if (data.shares_deviation && is_vector(data.fields[f]) && channels[f] > 1)
+            vectors.emplace_back(first, channels[f]);
         first += channels[f];
     }
     return vectors;

@@ -19,8 +19,14 @@ struct FieldScaling {
     at::Tensor scale;  ///< (channels), float32
 
     /// Both functions take plain or sharded tensors whose last dimension is the channels.
-    at::Tensor without_unit(const at::Tensor& physical) const { return scale.defined() ? (physical - shift) / scale : physical; }
-    at::Tensor physical(const at::Tensor& without_unit) const { return scale.defined() ? without_unit * scale + shift : without_unit; }
+    at::Tensor without_unit(const at::Tensor& physical) const
+    {
+        return scale.defined() ? (physical - shift) / scale : physical;
+    }
+    at::Tensor physical(const at::Tensor& without_unit) const
+    {
+        return scale.defined() ? without_unit * scale + shift : without_unit;
+    }
 
     FieldScaling on(const at::Device& device) const;
 };
@@ -47,6 +53,7 @@ FieldScaling field_scaling(const DataConfig& data, std::span<const std::int64_t>
 
 /// Returns the first channel and the length of each vector whose components share one deviation
 /// (`data.vector_deviation`).
-std::vector<std::pair<std::int64_t, std::int64_t>> shared_vectors(const DataConfig& data, std::span<const std::int64_t> channels);
+std::vector<std::pair<std::int64_t, std::int64_t>> shared_vectors(const DataConfig& data,
+                                                                  std::span<const std::int64_t> channels);
 
 }  // namespace meshard

@@ -46,19 +46,22 @@ std::vector<std::string> input_names(const DataConfig& data, std::int64_t num_ch
     }
     // The arrays name the channels only if each has one component.
     if (data.is_grid && static_cast<std::int64_t>(data.arrays.size()) == num_channels) names = data.arrays;
-    while (static_cast<std::int64_t>(names.size()) < num_channels) names.push_back(fmt::format("input {}", names.size() + 1));
+    while (static_cast<std::int64_t>(names.size()) < num_channels)
+        names.push_back(fmt::format("input {}", names.size() + 1));
     names.resize(static_cast<std::size_t>(num_channels));
     names.insert(names.end(), data.constants.begin(), data.constants.end());
     if (!data.time.empty()) names.push_back(data.time);
-    while (names.size() < num_numbers) names.push_back(fmt::format("constant {}", names.size() + 1 - static_cast<std::size_t>(num_channels)));
+    while (names.size() < num_numbers)
+        names.push_back(fmt::format("constant {}", names.size() + 1 - static_cast<std::size_t>(num_channels)));
     return names;
 }
 
 std::string range_text(const std::string& name, double low, double high, double least, double most, double share)
 {
     if (share < 0) return fmt::format("{} is {:.4g}; in training it was {:.4g} to {:.4g}", name, least, low, high);
-    return fmt::format("{} goes from {:.4g} to {:.4g}; in training from {:.4g} to {:.4g} ({:.2g} % of the points are beyond)", name, least, most, low, high,
-                       100 * share);
+    return fmt::format(
+        "{} goes from {:.4g} to {:.4g}; in training from {:.4g} to {:.4g} ({:.2g} % of the points are beyond)", name,
+        least, most, low, high, 100 * share);
 }
 
 }  // namespace
@@ -78,7 +81,8 @@ void InputRanges::add(const PointInputs& inputs)
     if (rows.size(0) > 0) {
         const auto low = rows.amin(0), high = rows.amax(0);
         for (std::size_t c = 0; c < num_channels; ++c)
-            widen(c, low[static_cast<std::int64_t>(c)].item<double>(), high[static_cast<std::int64_t>(c)].item<double>());
+            widen(c, low[static_cast<std::int64_t>(c)].item<double>(),
+                  high[static_cast<std::int64_t>(c)].item<double>());
     }
     for (std::size_t k = num_channels; k < size; ++k) {
         const auto value = numbers[static_cast<std::int64_t>(k - num_channels)].item<double>();
@@ -115,7 +119,8 @@ InputRanges InputRanges::from_json(const nlohmann::json& json)
     return ranges;
 }
 
-std::vector<std::string> InputRanges::beyond(const PointInputs& inputs, const DataConfig& data, const RankGroup& ranks) const
+std::vector<std::string> InputRanges::beyond(const PointInputs& inputs, const DataConfig& data,
+                                             const RankGroup& ranks) const
 {
     const auto [rows, numbers] = input_rows(inputs);
     const auto num_channels = rows.size(1);
@@ -123,12 +128,17 @@ std::vector<std::string> InputRanges::beyond(const PointInputs& inputs, const Da
     InputRanges own;
     own.add(inputs);
     own.join(ranks);
-    const auto width = [&](std::size_t i) { return std::max(high_[i] - low_[i], 1e-4 * std::max(std::abs(low_[i]), std::abs(high_[i]))); };
+    const auto width = [&](std::size_t i) {
+        return std::max(high_[i] - low_[i], 1e-4 * std::max(std::abs(low_[i]), std::abs(high_[i])));
+    };
     auto counts = torch::zeros({num_channels + 1}, torch::kDouble);
     for (std::int64_t c = 0; c < num_channels; ++c) {
         const auto i = static_cast<std::size_t>(c);
         const auto column = rows.select(1, c);
-        counts[c] = (column < low_[i] - kMargin * width(i)).logical_or(column > high_[i] + kMargin * width(i)).sum().to(torch::kDouble);
+        counts[c] = (column < low_[i] - kMargin * width(i))
+                        .logical_or(column > high_[i] + kMargin * width(i))
+                        .sum()
+                        .to(torch::kDouble);
     }
     counts[num_channels] = static_cast<double>(rows.size(0));
     ranks.all_reduce(counts);
@@ -136,10 +146,12 @@ std::vector<std::string> InputRanges::beyond(const PointInputs& inputs, const Da
     const auto names = input_names(data, num_channels, low_.size());
     std::vector<std::string> sentences;
     for (std::size_t i = 0; i < low_.size(); ++i) {
-        const bool is_inside = own.low_[i] >= low_[i] - kMargin * width(i) && own.high_[i] <= high_[i] + kMargin * width(i);
+        const bool is_inside =
+            own.low_[i] >= low_[i] - kMargin * width(i) && own.high_[i] <= high_[i] + kMargin * width(i);
         if (is_inside || !(own.low_[i] <= own.high_[i])) continue;
         const bool is_of_points = static_cast<std::int64_t>(i) < num_channels;
-        const auto share = is_of_points ? (counts[static_cast<std::int64_t>(i)] / counts[num_channels]).item<double>() : -1;
+        const auto share =
+            is_of_points ? (counts[static_cast<std::int64_t>(i)] / counts[num_channels]).item<double>() : -1;
         sentences.push_back(range_text(names[i], low_[i], high_[i], own.low_[i], own.high_[i], share));
     }
     return sentences;

@@ -54,7 +54,8 @@ std::vector<Subdomain> cut(const Mesh& whole, std::int32_t num_parts, std::int32
 
 }  // namespace
 
-MeshPart hand_out_mesh(const Mesh& whole, std::int32_t num_ghost_layers, const std::filesystem::path& output, const DeviceMesh& device_mesh)
+MeshPart hand_out_mesh(const Mesh& whole, std::int32_t num_ghost_layers, const std::filesystem::path& output,
+                       const DeviceMesh& device_mesh)
 {
     const auto& group = device_mesh.all();
     if (group.size() == 1) {
@@ -65,7 +66,8 @@ MeshPart hand_out_mesh(const Mesh& whole, std::int32_t num_ghost_layers, const s
     // The name holds the first rank's process id, since two runs may write the same output.
     const std::array<std::int64_t, 1> own_process{getpid()};
     const auto process = group.all_gather_integers(own_process)[0][0];
-    const auto folder = followed_links(output).parent_path() / fmt::format(".{}.parts-{}", output.filename().string(), process);
+    const auto folder =
+        followed_links(output).parent_path() / fmt::format(".{}.parts-{}", output.filename().string(), process);
     const TemporaryShards temporary(group.rank() == 0 ? folder : std::filesystem::path());
     if (group.rank() == 0) save_subdomains(folder, cut(whole, group.size(), num_ghost_layers), {});
     group.barrier();

@@ -27,7 +27,8 @@ struct MeshPart {
 /// Collective over all ranks.
 /// @param num_ghost_layers   layers of neighbours by vertex
 /// @throws IoError if nothing can be written beside the output.
-MeshPart hand_out_mesh(const Mesh& whole, std::int32_t num_ghost_layers, const std::filesystem::path& output, const DeviceMesh& device_mesh);
+MeshPart hand_out_mesh(const Mesh& whole, std::int32_t num_ghost_layers, const std::filesystem::path& output,
+                       const DeviceMesh& device_mesh);
 
 /// Gathers all rows on the first rank in the order of their ids, 0 to n - 1; the others get no rows. Collective.
 at::Tensor rows_on_first_rank(const at::Tensor& rows, std::span<const std::int64_t> ids, const RankGroup& group);

@@ -39,10 +39,13 @@ bool is_complete(const std::filesystem::path& dir, const ShardCache& cache)
     if (!is_shards_folder(dir)) return false;
     try {
         const auto manifest = read_manifest(dir);
-        if (manifest.num_parts() != cache.num_parts || manifest.info.seed != cache.seed || manifest.info.method != "metis") return false;
+        if (manifest.num_parts() != cache.num_parts || manifest.info.seed != cache.seed ||
+            manifest.info.method != "metis")
+            return false;
         std::error_code ignored;
         for (const auto& part : manifest.parts) {
-            if (std::filesystem::file_size(dir / part.file, ignored) != static_cast<std::uintmax_t>(part.num_bytes)) return false;
+            if (std::filesystem::file_size(dir / part.file, ignored) != static_cast<std::uintmax_t>(part.num_bytes))
+                return false;
         }
         return true;
     } catch (const UnknownVersion&) {
@@ -53,7 +56,8 @@ bool is_complete(const std::filesystem::path& dir, const ShardCache& cache)
 }
 
 /// Renames a folder of earlier versions, which had one for each case and number of parts. Returns false if none fits.
-bool take_over_former(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::filesystem::path& unfinished)
+bool take_over_former(const CaseSource& source, std::uint64_t hash, const ShardCache& cache,
+                      const std::filesystem::path& unfinished)
 {
     if (!cache.computed.description().empty()) return false;  // earlier versions did not compute inputs
     const auto former = cache.folder / fmt::format("{}_in_{}", source.id, cache.num_parts);
@@ -65,7 +69,8 @@ bool take_over_former(const CaseSource& source, std::uint64_t hash, const ShardC
 std::uint64_t hash_of_file(const std::filesystem::path& file, const std::string& id, const ShardCache& cache)
 {
     const auto path = std::filesystem::absolute(file).lexically_normal().string();
-    return source_hash(file, cache.folder / "sources" / fmt::format("{}-{}.json", id, digits(xxh64_of_text(path))), cache.verify_sources);
+    return source_hash(file, cache.folder / "sources" / fmt::format("{}-{}.json", id, digits(xxh64_of_text(path))),
+                       cache.verify_sources);
 }
 
 void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::filesystem::path& unfinished)
@@ -74,10 +79,13 @@ void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, 
     if (mesh.num_rows() == 0) throw InvalidInput(fmt::format("case {}: {} is empty.", source.id, source.file.string()));
     static std::once_flag is_said;  // the warning is given for the first of many cases only
     if (const auto size = size_of_small_parts(cache.num_parts, mesh.num_rows(), cache.folder); !size.empty())
-        std::call_once(is_said, [&] { deliver_read_warnings({fmt::format("data.parts: case {}, and each of its size: {}", source.id, size)}, {}); });
+        std::call_once(is_said, [&] {
+            deliver_read_warnings({fmt::format("data.parts: case {}, and each of its size: {}", source.id, size)}, {});
+        });
     const auto graph = mesh_graph(mesh);
     const auto facing = add_computed_inputs(mesh, cache.computed, source.wall, source.file, "case " + source.id);
-    const MetisOptions options{.num_parts = static_cast<std::int32_t>(cache.num_parts), .seed = static_cast<std::int32_t>(cache.seed)};
+    const MetisOptions options{.num_parts = static_cast<std::int32_t>(cache.num_parts),
+                               .seed = static_cast<std::int32_t>(cache.seed)};
     const auto partition = partition_with_metis(graph, options);
     const auto subdomains = extract_subdomains(mesh, graph, partition, 0);
 
@@ -85,15 +93,19 @@ void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, 
     info.source = source.file.string();
     auto noted = cache;
     noted.verify_sources = false;
-    if (source_files(source.file).size() == 1) info.source_hash = hash_text(source.wall.empty() ? hash : hash_of_file(source.file, source.id, noted));
+    if (source_files(source.file).size() == 1)
+        info.source_hash = hash_text(source.wall.empty() ? hash : hash_of_file(source.file, source.id, noted));
     info.method = "metis";
     info.seed = cache.seed;
-    info.options = {{"imbalance", kImbalance}, {kSurfaceFacing, to_string(facing.surface.facing())}, {kWallFacing, to_string(facing.wall.facing())}};
+    info.options = {{"imbalance", kImbalance},
+                    {kSurfaceFacing, to_string(facing.surface.facing())},
+                    {kWallFacing, to_string(facing.wall.facing())}};
     info.versions = {{"METIS", MESHARD_METIS_VERSION}};
     info.quality = measure_quality(partition, graph);
     save_subdomains(unfinished, subdomains, std::move(info));
     if (hash_of(source, noted) != hash) {
-        throw IoError(fmt::format("case {}: {} changed while it was cut. Start again when it is complete.", source.id, source.file.string()));
+        throw IoError(fmt::format("case {}: {} changed while it was cut. Start again when it is complete.", source.id,
+                                  source.file.string()));
     }
 }
 
@@ -102,28 +114,34 @@ void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, 
 std::uint64_t hash_of(const CaseSource& source, const ShardCache& cache)
 {
     const auto hash = hash_of_file(source.file, source.id, cache);
-    return source.wall.empty() ? hash : xxh64_of_text(hash_text(hash) + " wall " + hash_text(hash_of_file(source.wall, source.id, cache)));
+    return source.wall.empty()
+               ? hash
+               : xxh64_of_text(hash_text(hash) + " wall " + hash_text(hash_of_file(source.wall, source.id, cache)));
 }
 
 std::filesystem::path shards_path(const CaseSource& source, std::uint64_t hash, const ShardCache& cache)
 {
     const auto computed = cache.computed.description();
-    const auto key = fmt::format("version {}\nsource {}\ntype {}\nmethod metis " MESHARD_METIS_VERSION "\nimbalance {}\nparts {}\nseed {}\n"
+    const auto key = fmt::format("version {}\nsource {}\ntype {}\nmethod metis " MESHARD_METIS_VERSION
+                                 "\nimbalance {}\nparts {}\nseed {}\n"
                                  "ghosts 0\nweights none\nfields all\n{}",
-                                 kCutVersion, hash_text(hash), source.file.extension().string(), kImbalance, cache.num_parts, cache.seed,
-                                 computed.empty() ? "" : "inputs " + computed + "\n");
+                                 kCutVersion, hash_text(hash), source.file.extension().string(), kImbalance,
+                                 cache.num_parts, cache.seed, computed.empty() ? "" : "inputs " + computed + "\n");
     return cache.folder / (source.id + "-" + digits(xxh64_of_text(key)));
 }
 
-bool try_prepare_shards(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::function<void()>& before_cutting)
+bool try_prepare_shards(const CaseSource& source, std::uint64_t hash, const ShardCache& cache,
+                        const std::function<void()>& before_cutting)
 {
     const auto dir = shards_path(source, hash, cache);
     const auto is_there = [&] { return is_complete(dir, cache); };
     if (is_there()) return true;
     if (const auto why = why_not_writable(cache.folder); !why.empty()) {
-        throw IoError(fmt::format("case {} has no shards in {} for {} part(s) and seed {}{}, and the folder cannot be written: {}. Set data.shards to another.",
+        throw IoError(fmt::format("case {} has no shards in {} for {} part(s) and seed {}{}, and the folder cannot be "
+                                  "written: {}. Set data.shards to another.",
                                   source.id, cache.folder.string(), cache.num_parts, cache.seed,
-                                  cache.computed.description().empty() ? "" : ", with " + cache.computed.description(), why));
+                                  cache.computed.description().empty() ? "" : ", with " + cache.computed.description(),
+                                  why));
     }
     return try_keep_folder(dir, is_there, [&](const std::filesystem::path& unfinished) {
         if (take_over_former(source, hash, cache, unfinished)) return;

@@ -41,7 +41,8 @@ std::filesystem::path shards_path(const CaseSource& source, std::uint64_t hash, 
 /// @param before_cutting   called before the case is cut
 /// @return false if another process holds the lock and cuts.
 /// @throws IoError, InvalidInput as reading, cutting and writing do; the message names the case or its file.
-bool try_prepare_shards(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::function<void()>& before_cutting);
+bool try_prepare_shards(const CaseSource& source, std::uint64_t hash, const ShardCache& cache,
+                        const std::function<void()>& before_cutting);
 
 /// Cuts a case if needed and returns its shards folder; waits while another process cuts it.
 std::filesystem::path prepare_shards(const CaseSource& source, const ShardCache& cache);

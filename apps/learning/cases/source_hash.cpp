@@ -33,7 +33,8 @@ std::uint64_t sample_hash(const std::filesystem::path& path)
     if (bytes.size() <= num_blocks * block_bytes) return xxh64(bytes);
     const auto last = bytes.size() - block_bytes;
     std::string hashes;
-    for (std::size_t i = 0; i < num_blocks; ++i) hashes += hash_text(xxh64(bytes.subspan(last / (num_blocks - 1) * i, block_bytes)));
+    for (std::size_t i = 0; i < num_blocks; ++i)
+        hashes += hash_text(xxh64(bytes.subspan(last / (num_blocks - 1) * i, block_bytes)));
     return xxh64_of_text(hashes + hash_text(xxh64(bytes.subspan(last))));
 }
 
@@ -47,14 +48,16 @@ struct SourceState {
 SourceState state_of(const Files& files)
 {
     constexpr std::int64_t nanoseconds_a_second = 1'000'000'000;
-    const auto now = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    const auto now =
+        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
     SourceState state;
     std::string text;
     for (const auto& file : files) {
         struct stat status = {};
         if (::stat(file.c_str(), &status) != 0) throw IoError("hash_file: " + file.string() + " cannot be read.");
         if (status.st_mtim.tv_sec + 2 >= now) state.is_settled = false;
-        text += fmt::format("{} {} {} {}\n", file.filename().string(), status.st_size, status.st_mtim.tv_sec * nanoseconds_a_second + status.st_mtim.tv_nsec,
+        text += fmt::format("{} {} {} {}\n", file.filename().string(), status.st_size,
+                            status.st_mtim.tv_sec * nanoseconds_a_second + status.st_mtim.tv_nsec,
                             hash_text(sample_hash(file)));
     }
     state.hash = xxh64_of_text(text);
@@ -81,18 +84,22 @@ std::optional<std::uint64_t> noted_hash(const std::filesystem::path& note, const
     const auto content = nlohmann::json::parse(stream, nullptr, false);
     if (!content.is_object() || content.value("state", "") != hash_text(state.hash)) return std::nullopt;
     const auto& hash = content.find("hash");
-    if (hash == content.end() || !hash->is_number_unsigned() || content.value("check", "") != check_of(state, *hash)) return std::nullopt;
+    if (hash == content.end() || !hash->is_number_unsigned() || content.value("check", "") != check_of(state, *hash))
+        return std::nullopt;
     return hash->get<std::uint64_t>();
 }
 
-void write_note(const std::filesystem::path& note, const std::filesystem::path& source, const SourceState& state, std::uint64_t hash)
+void write_note(const std::filesystem::path& note, const std::filesystem::path& source, const SourceState& state,
+                std::uint64_t hash)
 {
     try {
         std::filesystem::create_directories(note.parent_path());
-        write_file_atomically(
-            note,
-            nlohmann::ordered_json{{"source", source.string()}, {"state", hash_text(state.hash)}, {"hash", hash}, {"check", check_of(state, hash)}}.dump() +
-                "\n");
+        write_file_atomically(note, nlohmann::ordered_json{{"source", source.string()},
+                                                           {"state", hash_text(state.hash)},
+                                                           {"hash", hash},
+                                                           {"check", check_of(state, hash)}}
+                                            .dump() +
+                                        "\n");
     } catch (const IoError&) {  // the note is optional: the disk may be full, or the folder read-only
     } catch (const std::filesystem::filesystem_error&) {
     }
@@ -108,7 +115,8 @@ std::uint64_t source_hash(const std::filesystem::path& source, const std::filesy
         if (const auto hash = noted_hash(note, state)) return *hash;
     }
     const auto hash = whole_hash(files);
-    if (state_of(files).hash != state.hash) throw IoError("hash_file: " + source.string() + " changed while it was read. Start again when it is complete.");
+    if (state_of(files).hash != state.hash)
+        throw IoError("hash_file: " + source.string() + " changed while it was read. Start again when it is complete.");
     if (state.is_settled) write_note(note, source, state, hash);
     return hash;
 }

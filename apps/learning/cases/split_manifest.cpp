@@ -23,7 +23,8 @@ std::ifstream opened(const std::filesystem::path& path)
 {
     std::ifstream stream(path);
     if (!stream || std::filesystem::is_directory(path))
-        throw IoError("data.split.manifest: " + path.string() + " cannot be read. data.split.manifest is relative to data.root.");
+        throw IoError("data.split.manifest: " + path.string() +
+                      " cannot be read. data.split.manifest is relative to data.root.");
     return stream;
 }
 
@@ -49,14 +50,17 @@ Lists read_text_lists(const std::filesystem::path& pattern)
         if (std::filesystem::exists(path)) lists[part] = read_text_list(path);
     }
     if (lists.empty())
-        throw IoError("data.split.manifest: there is no file " + pattern.string() + " with train, val or test in place of the *. It is relative to data.root.");
+        throw IoError("data.split.manifest: there is no file " + pattern.string() +
+                      " with train, val or test in place of the *. It is relative to data.root.");
     return lists;
 }
 
-std::vector<std::string> list_of(const nlohmann::json& entries, const std::string& name, const std::filesystem::path& path)
+std::vector<std::string> list_of(const nlohmann::json& entries, const std::string& name,
+                                 const std::filesystem::path& path)
 {
     const auto refuse = [&](const std::string& what) {
-        return IoError(fmt::format("data.split.manifest: {} of {} {}; expected a list of texts or whole numbers.", name, path.string(), what));
+        return IoError(fmt::format("data.split.manifest: {} of {} {}; expected a list of texts or whole numbers.", name,
+                                   path.string(), what));
     };
     if (!entries.is_array()) throw refuse("is no list");
     std::vector<std::string> names;
@@ -77,12 +81,13 @@ std::vector<std::string> names_in(const nlohmann::json& content)
     return names;
 }
 
-[[noreturn]] void refuse_name(const std::string& what, const std::string& name, const nlohmann::json& content, const std::filesystem::path& path)
+[[noreturn]] void refuse_name(const std::string& what, const std::string& name, const nlohmann::json& content,
+                              const std::filesystem::path& path)
 {
     const auto names = names_in(content);
     const auto nearest = nearest_name(name, names);
-    throw InvalidInput(fmt::format("{} is '{}', which {} has not. It has {}.{}", what, name, path.string(), fmt::join(names, ", "),
-                                   nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    throw InvalidInput(fmt::format("{} is '{}', which {} has not. It has {}.{}", what, name, path.string(),
+                                   fmt::join(names, ", "), nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
 }
 
 }  // namespace
@@ -96,7 +101,8 @@ Lists read_split_manifest(const DataConfig& data)
     const auto content = nlohmann::json::parse(stream, nullptr, false);
     if (!content.is_object()) {
         throw IoError("data.split.manifest: " + path.string() +
-                      " is no JSON object of lists. Of text files, one a part, write a * where their names have train, val or test.");
+                      " is no JSON object of lists. Of text files, one a part, write a * where their names have train, "
+                      "val or test.");
     }
     Lists lists;
     for (const auto& [part, names] : data.split.lists) {
@@ -119,9 +125,10 @@ Lists read_split_manifest(const DataConfig& data)
         }
     }
     if (lists.empty() && name.empty()) {
-        throw InvalidInput(fmt::format("data.split.manifest: {} has no lists train, val and test. It has {}. "
-                                       "Say which split with data.split.name, or name the lists, e.g. data.split.train=[scarce_train].",
-                                       path.string(), fmt::join(names_in(content), ", ")));
+        throw InvalidInput(fmt::format(
+            "data.split.manifest: {} has no lists train, val and test. It has {}. "
+            "Say which split with data.split.name, or name the lists, e.g. data.split.train=[scarce_train].",
+            path.string(), fmt::join(names_in(content), ", ")));
     }
     if (lists.empty()) refuse_name("data.split.name", name, content, path);
     return lists;

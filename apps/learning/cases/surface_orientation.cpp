@@ -22,12 +22,14 @@ Facing facing_of(const std::string& word)
 
 std::string fault_of(const FacingCounts& counts, const std::string& what)
 {
-    const auto inward = counts.count(Facing::Inward), mixed = counts.count(Facing::Mixed), outward = counts.count(Facing::Outward);
+    const auto inward = counts.count(Facing::Inward), mixed = counts.count(Facing::Mixed),
+               outward = counts.count(Facing::Outward);
     const auto known = inward + mixed + outward;
     if (inward + mixed == 0) return {};
     auto text = fmt::format("of {} {}{} of training cases, ", known, what, known == 1 ? "" : "s");
     if (inward > 0) text += fmt::format("{} point{} inward", inward, inward == 1 ? "s" : "");
-    if (mixed > 0) text += fmt::format("{}{} {} turned partly inward", inward > 0 ? ", " : "", mixed, mixed == 1 ? "is" : "are");
+    if (mixed > 0)
+        text += fmt::format("{}{} {} turned partly inward", inward > 0 ? ", " : "", mixed, mixed == 1 ? "is" : "are");
     if (outward > 0) text += fmt::format(" and {} point{} outward", outward, outward == 1 ? "s" : "");
     return text;
 }
@@ -56,7 +58,8 @@ FacingCounts FacingCounts::from_json(const nlohmann::json& json)
 {
     FacingCounts counts;
     if (!json.is_object()) return counts;
-    for (const auto facing : kFacings) counts.counts_[static_cast<std::size_t>(facing)] = json.value(to_string(facing), std::int64_t{0});
+    for (const auto facing : kFacings)
+        counts.counts_[static_cast<std::size_t>(facing)] = json.value(to_string(facing), std::int64_t{0});
     return counts;
 }
 
@@ -64,9 +67,11 @@ std::string facing_fault(const SurfaceFacing& found, const FacingCounts& trained
 {
     const auto facing = found.facing(), usual = trained.usual();
     if (facing == Facing::Unknown || (facing == usual && facing != Facing::Mixed)) return {};
-    if (usual == Facing::Unknown || usual == Facing::Mixed) return facing == Facing::Outward ? "" : describe(found) + ". " + advice;
+    if (usual == Facing::Unknown || usual == Facing::Mixed)
+        return facing == Facing::Outward ? "" : describe(found) + ". " + advice;
     const bool helps = usual == Facing::Outward;
-    return fmt::format("{}, and those of the training cases point {}: the model sees it inside out. {}", describe(found), helps ? "outwards" : "inwards",
+    return fmt::format("{}, and those of the training cases point {}: the model sees it inside out. {}",
+                       describe(found), helps ? "outwards" : "inwards",
                        helps ? advice : "Turn the surface, or train with data.orient=outward.");
 }
 
@@ -87,7 +92,9 @@ std::string facing_fault(const TrainedFacing& trained)
     const auto of_walls = fault_of(trained.walls, "wall");
     if (!text.empty() && !of_walls.empty()) text += "; ";
     text += of_walls;
-    return text.empty() ? text : text + ". Normals, signs of distances and forces follow the order of the polygons' points; data.orient=outward turns them.";
+    return text.empty() ? text
+                        : text + ". Normals, signs of distances and forces follow the order of the polygons' points; "
+                                 "data.orient=outward turns them.";
 }
 
 }  // namespace meshard

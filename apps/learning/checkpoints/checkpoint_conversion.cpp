@@ -22,7 +22,9 @@ CheckpointFormat format_of(const CheckpointConversion& options)
 {
     if (options.to.empty()) {
         if (is_checkpoint_file(options.output)) return checkpoint_format(options.output);
-        throw UsageError("'" + options.output + "' has no extension of a checkpoint (.mdlus, .pt, .pth, .safetensors). Name the format with --to.");
+        throw UsageError(
+            "'" + options.output +
+            "' has no extension of a checkpoint (.mdlus, .pt, .pth, .safetensors). Name the format with --to.");
     }
     std::vector<std::string> names;
     for (const auto format : kFormats) {
@@ -30,7 +32,8 @@ CheckpointFormat format_of(const CheckpointConversion& options)
         names.emplace_back(to_string(format));
     }
     const auto nearest = nearest_name(options.to, names);
-    throw UsageError("--to is '" + options.to + "'; expected mdlus, pt or safetensors." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    throw UsageError("--to is '" + options.to + "'; expected mdlus, pt or safetensors." +
+                     (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
 }
 
 std::int64_t num_values(const ModelCheckpoint& checkpoint)
@@ -92,8 +95,9 @@ void convert_checkpoint(const CheckpointConversion& options)
                     {"warnings", checkpoint.notes}});
         return;
     }
-    std::cout << options.input << ": " << name_of(checkpoint) << ", " << count_text(count, "array") << ", " << count_text(num_values(checkpoint), "value")
-              << "\nwritten to " << options.output << " (" << bytes_text(written) << ")\n";
+    std::cout << options.input << ": " << name_of(checkpoint) << ", " << count_text(count, "array") << ", "
+              << count_text(num_values(checkpoint), "value") << "\nwritten to " << options.output << " ("
+              << bytes_text(written) << ")\n";
 }
 
 void print_checkpoint_info(const std::string& file, bool json)
@@ -103,7 +107,8 @@ void print_checkpoint_info(const std::string& file, bool json)
     const auto arguments = json_or_null(checkpoint.arguments), others = json_or_null(checkpoint.others);
     if (json) {
         Json parameters = Json::array();
-        for (const auto& array : arrays) parameters.push_back({{"name", array.name}, {"type", to_string(array.type)}, {"shape", array.shape}});
+        for (const auto& array : arrays)
+            parameters.push_back({{"name", array.name}, {"type", to_string(array.type)}, {"shape", array.shape}});
         print_json({{"file", file},
                     {"kind", "checkpoint"},
                     {"architecture", text_or_null(checkpoint.architecture)},
@@ -115,19 +120,22 @@ void print_checkpoint_info(const std::string& file, bool json)
                     {"notes", checkpoint.notes}});
         return;
     }
-    std::cout << file << ": checkpoint of a " << name_of(checkpoint) << ", " << count_text(static_cast<std::int64_t>(arrays.size()), "array") << ", "
+    std::cout << file << ": checkpoint of a " << name_of(checkpoint) << ", "
+              << count_text(static_cast<std::int64_t>(arrays.size()), "array") << ", "
               << count_text(num_values(checkpoint), "value") << ", " << bytes_text(num_bytes(checkpoint)) << '\n';
     const auto print_values = [](const char* title, const Json& values) {
         if (values.is_null()) return;
         TextTable table("ll");
-        for (const auto& [name, value] : values.items()) table.add_row({"  " + name, value.dump(-1, ' ', false, Json::error_handler_t::replace)});
+        for (const auto& [name, value] : values.items())
+            table.add_row({"  " + name, value.dump(-1, ' ', false, Json::error_handler_t::replace)});
         std::cout << title << table;
     };
     print_values("  arguments\n", arguments);
     print_values("  other contents\n", others);
     std::cout << "  parameters\n";
     TextTable table("lll");
-    for (const auto& array : arrays) table.add_row({"  " + array.name, std::string(to_string(array.type)), shape_text(array)});
+    for (const auto& array : arrays)
+        table.add_row({"  " + array.name, std::string(to_string(array.type)), shape_text(array)});
     std::cout << table;
     for (const auto& note : checkpoint.notes) std::cout << "  note        " << note << '\n';
 }

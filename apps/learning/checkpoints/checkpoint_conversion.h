@@ -13,7 +13,8 @@ struct CheckpointConversion {
 };
 
 /// `meshard convert` for a checkpoint (`is_checkpoint_file` of the input): reads it, writes the other, reports.
-/// @throws UsageError if `to` or the output's extension names no format; IoError and InvalidInput as `read_checkpoint`, `write_checkpoint`.
+/// @throws UsageError if `to` or the output's extension names no format; IoError and InvalidInput as `read_checkpoint`,
+/// `write_checkpoint`.
 void convert_checkpoint(const CheckpointConversion& options);
 
 /// `meshard info` for a checkpoint: prints architecture, arguments, and a table of the parameters.

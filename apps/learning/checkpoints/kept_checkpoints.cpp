@@ -42,7 +42,8 @@ std::vector<std::int64_t> epochs_in(const fs::path& folder)
 /// Appears at once, in place of an earlier file of that name.
 void give_second_name(const fs::path& named_from, const fs::path& named_to)
 {
-    const auto from = followed_links(named_from), to = followed_links(named_to);  // a second name of a link would change with what it leads to
+    const auto from = followed_links(named_from),
+               to = followed_links(named_to);  // a second name of a link would change with what it leads to
     const fs::path partial = to.string() + ".partial";
     std::error_code error;
     fs::remove(partial, error);
@@ -59,9 +60,12 @@ void give_second_name(const fs::path& named_from, const fs::path& named_to)
 
 void keep_last_checkpoint(const fs::path& folder, std::int64_t epoch, const KeptCheckpoints& kept)
 {
-    const auto is_snapshot = [&](std::int64_t one) { return kept.snapshot_interval > 0 && one % kept.snapshot_interval == 0; };
+    const auto is_snapshot = [&](std::int64_t one) {
+        return kept.snapshot_interval > 0 && one % kept.snapshot_interval == 0;
+    };
     if (kept.num_last > 0 || is_snapshot(epoch)) {
-        for (const auto* extension : kExtensions) give_second_name(folder / (std::string("last") + extension), folder / (name_of_epoch(epoch) + extension));
+        for (const auto* extension : kExtensions)
+            give_second_name(folder / (std::string("last") + extension), folder / (name_of_epoch(epoch) + extension));
     }
     if (kept.num_last == 0) return;
     const auto epochs = epochs_in(folder);

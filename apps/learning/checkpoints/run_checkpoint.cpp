@@ -25,7 +25,8 @@ constexpr const char *kInputMean = "norm.input_mean", *kInputDeviation = "norm.i
 at::Tensor read_tensor(const NamedArray& array, const std::filesystem::path& path)
 {
     if (array.type != ArrayType::F32 && array.type != ArrayType::F64) {
-        throw IoError(path.string() + ": '" + array.name + "' is " + std::string(to_string(array.type)) + "; expected F32 or F64.");
+        throw IoError(path.string() + ": '" + array.name + "' is " + std::string(to_string(array.type)) +
+                      "; expected F32 or F64.");
     }
     return to_tensor(array).to(torch::kFloat32);
 }
@@ -43,7 +44,8 @@ const NamedArray& require(const NamedArrays& arrays, const std::string& name, co
 }
 
 /// The value of a parameter or buffer, of the shape that the model's has.
-at::Tensor value_for(const NamedArrays& arrays, const std::string& name, at::IntArrayRef shape, const std::filesystem::path& path)
+at::Tensor value_for(const NamedArrays& arrays, const std::string& name, at::IntArrayRef shape,
+                     const std::filesystem::path& path)
 {
     auto value = read_tensor(require(arrays, name, path), path);
     if (value.sizes() != shape) {
@@ -57,8 +59,8 @@ at::Tensor value_for(const NamedArrays& arrays, const std::string& name, at::Int
 /// Hands each parameter's and buffer's value to `copy`, by name.
 /// @param sharded   null where every rank has whole parameters
 template <class Copy>
-void for_each_value(const NamedArrays& arrays, const std::filesystem::path& path, const torch::nn::Module& model, const FullyShardedModule* sharded,
-                    Copy&& copy)
+void for_each_value(const NamedArrays& arrays, const std::filesystem::path& path, const torch::nn::Module& model,
+                    const FullyShardedModule* sharded, Copy&& copy)
 {
     torch::NoGradGuard no_grad;
     const auto parameters = model.named_parameters();
@@ -67,19 +69,22 @@ void for_each_value(const NamedArrays& arrays, const std::filesystem::path& path
         const auto shape = sharded ? sharded->whole_shape(item.value()) : item.value().sizes();
         copy(item.key(), item.value(), value_for(arrays, item.key(), shape, path));
     }
-    for (const auto& item : buffers) copy(item.key(), item.value(), value_for(arrays, item.key(), item.value().sizes(), path));
+    for (const auto& item : buffers)
+        copy(item.key(), item.value(), value_for(arrays, item.key(), item.value().sizes(), path));
     for (const auto& array : arrays.arrays) {
         const bool is_other = array.name.starts_with("norm.") || array.name.starts_with("optimizer.");
         const auto name = first_name(array.name);
         if (!is_other && !parameters.contains(name) && !buffers.contains(name)) {
-            throw IoError(path.string() + " has '" + array.name + "', which the model has not; it belongs to another model.");
+            throw IoError(path.string() + " has '" + array.name +
+                          "', which the model has not; it belongs to another model.");
         }
     }
 }
 
 void copy_values(const NamedArrays& arrays, const std::filesystem::path& path, const torch::nn::Module& model)
 {
-    for_each_value(arrays, path, model, nullptr, [](const std::string&, at::Tensor place, const at::Tensor& value) { place.copy_(value); });
+    for_each_value(arrays, path, model, nullptr,
+                   [](const std::string&, at::Tensor place, const at::Tensor& value) { place.copy_(value); });
 }
 
 std::string mean_of(const std::string& parameter)
@@ -123,7 +128,8 @@ TrainedValues trained_values(const torch::nn::Module& model, const Optimizers& o
     return values;
 }
 
-TrainedValues trained_values(const torch::nn::Module& model, const FullyShardedModule& sharded, const Optimizers& optimizers, const WeightAverage* average)
+TrainedValues trained_values(const torch::nn::Module& model, const FullyShardedModule& sharded,
+                             const Optimizers& optimizers, const WeightAverage* average)
 {
     torch::NoGradGuard no_grad;
     TrainedValues values;
@@ -159,14 +165,16 @@ TrainedValues trained_values(const torch::nn::Module& model, const FullyShardedM
         if (step == 0) continue;
         const auto state = steps[i] > 0 ? optimizers.state(parts[i]) : std::nullopt;
         keep(mean_of(names[i]), names[i], sharded.as_shard(i, state ? state->mean : torch::zeros_like(parts[i])));
-        if (optimizers.keeps_squares(parts[i])) keep(squares_of(names[i]), names[i], sharded.as_shard(i, state ? state->squares : torch::zeros_like(parts[i])));
+        if (optimizers.keeps_squares(parts[i]))
+            keep(squares_of(names[i]), names[i],
+                 sharded.as_shard(i, state ? state->squares : torch::zeros_like(parts[i])));
         values.optimizer_step = step;
     }
     return values;
 }
 
-void save_checkpoint(const std::filesystem::path& path, const TrainedValues& values, const Normalizer& normalizer, const nlohmann::json& description,
-                     const Normalizer* of_inputs)
+void save_checkpoint(const std::filesystem::path& path, const TrainedValues& values, const Normalizer& normalizer,
+                     const nlohmann::json& description, const Normalizer* of_inputs)
 {
     NamedArrays content;
     for (const auto& [name, tensor] : values.tensors) content.arrays.push_back(float_array(name, tensor));
@@ -188,19 +196,22 @@ void save_checkpoint(const std::filesystem::path& path, const TrainedValues& val
 Checkpoint::Checkpoint(const std::filesystem::path& path) : path_(path), arrays_(read_safetensors(path))
 {
     const auto found = arrays_.metadata.find(kMetadataKey);
-    if (found == arrays_.metadata.end()) throw IoError(path.string() + " is no checkpoint of meshard: its metadata has no '" + kMetadataKey + "'.");
+    if (found == arrays_.metadata.end())
+        throw IoError(path.string() + " is no checkpoint of meshard: its metadata has no '" + kMetadataKey + "'.");
     description_ = nlohmann::json::parse(found->second, nullptr, false);
     if (description_.is_discarded()) throw IoError(path.string() + ": the metadata is damaged.");
 }
 
 Normalizer Checkpoint::normalizer() const
 {
-    return {read_tensor(require(arrays_, "norm.mean", path_), path_), read_tensor(require(arrays_, "norm.std", path_), path_)};
+    return {read_tensor(require(arrays_, "norm.mean", path_), path_),
+            read_tensor(require(arrays_, "norm.std", path_), path_)};
 }
 
 Normalizer Checkpoint::input_normalizer() const
 {
-    return {read_tensor(require(arrays_, kInputMean, path_), path_), read_tensor(require(arrays_, kInputDeviation, path_), path_)};
+    return {read_tensor(require(arrays_, kInputMean, path_), path_),
+            read_tensor(require(arrays_, kInputDeviation, path_), path_)};
 }
 
 at::Tensor Checkpoint::training_mean() const
@@ -219,9 +230,9 @@ void Checkpoint::load_optimizer(const torch::nn::Module& model, Optimizers& opti
     for (const auto& item : model.named_parameters()) {
         const auto* squares = arrays_.find(squares_of(item.key()));
         if (!arrays_.find(mean_of(item.key()))) continue;
-        optimizers.set_state(item.value(),
-                             {description_.value("optimizer_step", std::int64_t{0}), read_tensor(require(arrays_, mean_of(item.key()), path_), path_),
-                              squares ? read_tensor(*squares, path_) : at::Tensor()});
+        optimizers.set_state(item.value(), {description_.value("optimizer_step", std::int64_t{0}),
+                                            read_tensor(require(arrays_, mean_of(item.key()), path_), path_),
+                                            squares ? read_tensor(*squares, path_) : at::Tensor()});
     }
 }
 
@@ -229,7 +240,8 @@ void Checkpoint::load_raw_weights(torch::nn::Module& model) const
 {
     const torch::NoGradGuard no_grad;
     for (const auto& item : model.named_parameters()) {
-        if (arrays_.find(raw_of(item.key()))) at::Tensor(item.value()).copy_(value_for(arrays_, raw_of(item.key()), item.value().sizes(), path_));
+        if (arrays_.find(raw_of(item.key())))
+            at::Tensor(item.value()).copy_(value_for(arrays_, raw_of(item.key()), item.value().sizes(), path_));
     }
 }
 
@@ -239,7 +251,8 @@ void Checkpoint::load_raw_weights(const torch::nn::Module& model, const FullySha
     const auto parameters = model.named_parameters();
     for (const auto& [name, shard] : sharded.named_shards()) {
         if (arrays_.find(raw_of(name)))
-            at::Tensor(local_of(shard)).copy_(part_of(value_for(arrays_, raw_of(name), sharded.whole_shape(parameters[name]), path_), shard));
+            at::Tensor(local_of(shard))
+                .copy_(part_of(value_for(arrays_, raw_of(name), sharded.whole_shape(parameters[name]), path_), shard));
     }
 }
 
@@ -247,13 +260,14 @@ void Checkpoint::load_weights(torch::nn::Module& model, const FullyShardedModule
 {
     std::map<std::string, at::Tensor> shards;
     for (const auto& [name, shard] : sharded.named_shards()) shards.emplace(name, shard);
-    for_each_value(arrays_, path_, model, &sharded, [&](const std::string& name, at::Tensor place, const at::Tensor& value) {
-        const auto found = shards.find(name);
-        if (found == shards.end())
-            place.copy_(value);  // a buffer, whole on every rank
-        else
-            at::Tensor(local_of(found->second)).copy_(part_of(value, found->second));
-    });
+    for_each_value(arrays_, path_, model, &sharded,
+                   [&](const std::string& name, at::Tensor place, const at::Tensor& value) {
+                       const auto found = shards.find(name);
+                       if (found == shards.end())
+                           place.copy_(value);  // a buffer, whole on every rank
+                       else
+                           at::Tensor(local_of(found->second)).copy_(part_of(value, found->second));
+                   });
 }
 
 void Checkpoint::load_optimizer(const FullyShardedModule& sharded, Optimizers& optimizers) const
@@ -270,16 +284,19 @@ void Checkpoint::load_optimizer(const FullyShardedModule& sharded, Optimizers& o
     }
 }
 
-std::vector<std::string> load_weights(const std::filesystem::path& path, torch::nn::Module& model, const std::string& class_name)
+std::vector<std::string> load_weights(const std::filesystem::path& path, torch::nn::Module& model,
+                                      const std::string& class_name)
 {
     const auto checkpoint = read_checkpoint(path);
     const auto& arrays = checkpoint.weights.arrays;
     if (!checkpoint.architecture.empty() && checkpoint.architecture != class_name)
-        throw InvalidInput(path.string() + " holds a " + checkpoint.architecture + ", the model is a " + class_name + ". Take weights of the same model.");
+        throw InvalidInput(path.string() + " holds a " + checkpoint.architecture + ", the model is a " + class_name +
+                           ". Take weights of the same model.");
     constexpr const char* of_optimizer = "optimizer_state_dict";
     if (checkpoint.others.find(of_optimizer) != std::string::npos &&
         std::ranges::all_of(arrays, [&](const auto& array) { return array.name.starts_with(of_optimizer); }))
-        throw InvalidInput(path.string() + " holds the state of an optimizer and no weights. PhysicsNeMo writes those to the .mdlus beside it; take that.");
+        throw InvalidInput(path.string() + " holds the state of an optimizer and no weights. PhysicsNeMo writes those "
+                                           "to the .mdlus beside it; take that.");
     copy_values(checkpoint.weights, path, model);
     return checkpoint.notes;
 }

@@ -18,32 +18,35 @@
 
 namespace meshard {
 
-/// What a checkpoint keeps of a model and its optimiser: whole tensors by name, those of the optimiser as the file calls them.
+/// What a checkpoint keeps of a model and its optimiser: whole tensors by name, those of the optimiser as the file
+/// calls them.
 struct TrainedValues {
     std::vector<std::pair<std::string, at::Tensor>> tensors;
     std::optional<std::int64_t> optimizer_step;  ///< none before the first
 };
 
 /// @param average   null where weights are not averaged
-TrainedValues trained_values(const torch::nn::Module& model, const Optimizers& optimizers, const WeightAverage* average = nullptr);
-
-/// The same of a model that is cut: on the first rank of its group, and nothing on the others. Gathers one tensor at a time. Collective over the group.
-TrainedValues trained_values(const torch::nn::Module& model, const FullyShardedModule& sharded, const Optimizers& optimizers,
+TrainedValues trained_values(const torch::nn::Module& model, const Optimizers& optimizers,
                              const WeightAverage* average = nullptr);
+
+/// The same of a model that is cut: on the first rank of its group, and nothing on the others. Gathers one tensor at a
+/// time. Collective over the group.
+TrainedValues trained_values(const torch::nn::Module& model, const FullyShardedModule& sharded,
+                             const Optimizers& optimizers, const WeightAverage* average = nullptr);
 
 /// A checkpoint is one safetensors file, complete by itself:
 ///
-///     <parameter>                      weights, under the model's own names; their running mean where they are averaged
-///     norm.mean, norm.std              of the targets, per channel
-///     norm.input_mean, norm.input_std  of what a model of grids is told, per channel; absent for other models
-///     optimizer.exp_avg.<parameter>    running means of the optimiser, and exp_avg_sq of AdamW; absent in files that only hold weights
-///     optimizer.weights.<parameter>    the weights that training goes on from, where the model's own names have their mean
-///     metadata `meshard`               a JSON object: model class and arguments, fields, epoch, step, errors
+///     <parameter>                      weights, under the model's own names; their running mean where they are
+///     averaged norm.mean, norm.std              of the targets, per channel norm.input_mean, norm.input_std  of what a
+///     model of grids is told, per channel; absent for other models optimizer.exp_avg.<parameter>    running means of
+///     the optimiser, and exp_avg_sq of AdamW; absent in files that only hold weights optimizer.weights.<parameter> the
+///     weights that training goes on from, where the model's own names have their mean metadata `meshard` a JSON
+///     object: model class and arguments, fields, epoch, step, errors
 ///
-/// NAME.json beside NAME.safetensors repeats the metadata for people and scripts; meshard reads the safetensors file only.
-/// Both are written atomically, by one rank.
-void save_checkpoint(const std::filesystem::path& path, const TrainedValues& values, const Normalizer& normalizer, const nlohmann::json& description,
-                     const Normalizer* of_inputs = nullptr);
+/// NAME.json beside NAME.safetensors repeats the metadata for people and scripts; meshard reads the safetensors file
+/// only. Both are written atomically, by one rank.
+void save_checkpoint(const std::filesystem::path& path, const TrainedValues& values, const Normalizer& normalizer,
+                     const nlohmann::json& description, const Normalizer* of_inputs = nullptr);
 
 /// A checkpoint that was read; the arrays are views into the file.
 class Checkpoint {
@@ -55,7 +58,8 @@ public:
     Normalizer normalizer() const;
     /// Of what a model of grids is told. @throws IoError if the file has none
     Normalizer input_normalizer() const;
-    /// (channels): mean of the targets over the training cases, which is the normaliser's unless that leaves vectors their mean.
+    /// (channels): mean of the targets over the training cases, which is the normaliser's unless that leaves vectors
+    /// their mean.
     at::Tensor training_mean() const;
 
     /// @throws IoError naming the first parameter that is missing, too many or of another shape.
@@ -66,7 +70,8 @@ public:
     void load_weights(torch::nn::Module& model, const FullyShardedModule& sharded) const;
     void load_optimizer(const FullyShardedModule& sharded, Optimizers& optimizers) const;
 
-    /// The weights that training goes on from, if the file has them besides their mean, which `load_weights` gives. Other parameters stay as they are.
+    /// The weights that training goes on from, if the file has them besides their mean, which `load_weights` gives.
+    /// Other parameters stay as they are.
     void load_raw_weights(torch::nn::Module& model) const;
     void load_raw_weights(const torch::nn::Module& model, const FullyShardedModule& sharded) const;
 
@@ -76,11 +81,13 @@ private:
     nlohmann::json description_;
 };
 
-/// Weights from any file that `read_checkpoint` reads, with the model's names; `norm.*` and `optimizer.*` are passed over.
+/// Weights from any file that `read_checkpoint` reads, with the model's names; `norm.*` and `optimizer.*` are passed
+/// over.
 /// @param class_name   of the model
 /// @return what was renamed or left out, a sentence each
 /// @throws InvalidInput if the file is of another class; IoError as `read_checkpoint` and `Checkpoint::load_weights`.
-std::vector<std::string> load_weights(const std::filesystem::path& path, torch::nn::Module& model, const std::string& class_name);
+std::vector<std::string> load_weights(const std::filesystem::path& path, torch::nn::Module& model,
+                                      const std::string& class_name);
 
 /// Weights that were read from the file `path`. @throws IoError as `Checkpoint::load_weights`.
 void load_weights(const NamedArrays& arrays, const std::filesystem::path& path, torch::nn::Module& model);

@@ -33,7 +33,9 @@ std::array<double*, kCaseNumbers> summed_numbers(CaseFigures& figures, std::arra
     for (auto* vector : {&forces.true_pressure, &forces.true_shear, &forces.area_vector, &forces.place}) {
         for (auto& number : *vector) numbers[next++] = &number;
     }
-    for (auto* number : {&forces.outward, &forces.area, &figures.shear_size, &figures.normals_along, &figures.normals_length}) numbers[next++] = number;
+    for (auto* number :
+         {&forces.outward, &forces.area, &figures.shear_size, &figures.normals_along, &figures.normals_length})
+        numbers[next++] = number;
     for (auto& count : counts) numbers[next++] = &count;
     for (auto& number : figures.shape.numbers) numbers[next++] = &number;
     return numbers;
@@ -42,11 +44,13 @@ std::array<double*, kCaseNumbers> summed_numbers(CaseFigures& figures, std::arra
 /// Returns all numbers of a case in one row: sums, bounds, then sum, squares, low and high of each channel.
 std::vector<double> numbers_of(CaseFigures figures)
 {
-    std::array<double, 3> counts{static_cast<double>(figures.num_rows), static_cast<double>(figures.num_cells_without_area), figures.is_surface ? 1.0 : 0.0};
+    std::array<double, 3> counts{static_cast<double>(figures.num_rows),
+                                 static_cast<double>(figures.num_cells_without_area), figures.is_surface ? 1.0 : 0.0};
     std::vector<double> numbers;
     for (const auto* number : summed_numbers(figures, counts)) numbers.push_back(*number);
     numbers.insert(numbers.end(), figures.bounds.begin(), figures.bounds.end());
-    for (const auto& channel : figures.channels) numbers.insert(numbers.end(), {channel.sum, channel.squares, channel.low, channel.high});
+    for (const auto& channel : figures.channels)
+        numbers.insert(numbers.end(), {channel.sum, channel.squares, channel.low, channel.high});
     return numbers;
 }
 
@@ -85,7 +89,8 @@ std::optional<std::vector<double>> read_kept(const std::filesystem::path& stored
     if (!json.is_object() || json.value("version", 0) != kKeptVersion || !json.contains("numbers")) return {};
     const auto& numbers = json["numbers"];
     const auto is_number = [](const auto& one) { return one.is_number(); };
-    if (!numbers.is_array() || numbers.size() != num_numbers || !std::ranges::all_of(numbers, is_number) || json.value("hash", "") != hash_of(numbers, stored))
+    if (!numbers.is_array() || numbers.size() != num_numbers || !std::ranges::all_of(numbers, is_number) ||
+        json.value("hash", "") != hash_of(numbers, stored))
         return {};
     return numbers.get<std::vector<double>>();
 }
@@ -95,7 +100,10 @@ void keep(const std::filesystem::path& stored, const std::vector<double>& number
     // A case without rows has no lowest value, and is not kept.
     if (!std::ranges::all_of(numbers, [](double one) { return std::isfinite(one); })) return;
     const nlohmann::json list = numbers;
-    const nlohmann::json json{{"format", "meshard case figures"}, {"version", kKeptVersion}, {"numbers", list}, {"hash", hash_of(list, stored)}};
+    const nlohmann::json json{{"format", "meshard case figures"},
+                              {"version", kKeptVersion},
+                              {"numbers", list},
+                              {"hash", hash_of(list, stored)}};
     try {
         write_file_atomically(kept_file(stored), json.dump() + "\n");
     } catch (const IoError&) {
@@ -127,7 +135,8 @@ private:
     bool on_cells_;
 };
 
-void add_forces_of_part(CaseFigures& figures, const Subdomain& part, const DataConfig& data, const JudgedFields& layout, const std::string& where)
+void add_forces_of_part(CaseFigures& figures, const Subdomain& part, const DataConfig& data, const JudgedFields& layout,
+                        const std::string& where)
 {
     const auto& mesh = part.mesh;
     const auto& arrays = data.on_cells ? mesh.cell_data : mesh.point_data;
@@ -138,7 +147,9 @@ void add_forces_of_part(CaseFigures& figures, const Subdomain& part, const DataC
         return layout.fields[field];
     };
     const auto values_of = [&](std::int64_t channel) {
-        return ValuesOfCells(mesh, require_array(arrays, field_at(channel).from, where, data.on_cells ? "cell" : "point"), data.on_cells);
+        return ValuesOfCells(mesh,
+                             require_array(arrays, field_at(channel).from, where, data.on_cells ? "cell" : "point"),
+                             data.on_cells);
     };
     std::optional<ValuesOfCells> pressure, shear, normals;
     if (layout.pressure >= 0) pressure.emplace(values_of(layout.pressure));
@@ -160,7 +171,9 @@ void add_forces_of_part(CaseFigures& figures, const Subdomain& part, const DataC
             forces.place[c] += place[c] * area;
             if (pressure) forces.true_pressure[c] += (*pressure)(cell, 0) * vector[c];
         }
-        const auto three = [&](const ValuesOfCells& values) { return Vector3{values(cell, 0), values(cell, 1), values(cell, 2)}; };
+        const auto three = [&](const ValuesOfCells& values) {
+            return Vector3{values(cell, 0), values(cell, 1), values(cell, 2)};
+        };
         if (shear) {
             const auto tau = three(*shear);
             for (int c = 0; c < 3; ++c) forces.true_shear[c] += tau[c] * area;
@@ -174,19 +187,21 @@ void add_forces_of_part(CaseFigures& figures, const Subdomain& part, const DataC
     }
 }
 
-void add_channels_of_part(CaseFigures& figures, const Subdomain& part, const DataConfig& data, const JudgedFields& layout, const std::string& where)
+void add_channels_of_part(CaseFigures& figures, const Subdomain& part, const DataConfig& data,
+                          const JudgedFields& layout, const std::string& where)
 {
     const auto num_rows = static_cast<std::int64_t>(data.on_cells ? part.cells.num_owned : part.points.num_owned);
     figures.num_rows += num_rows;
     std::size_t first = 0;
     for (std::size_t f = 0; f < layout.fields.size(); ++f) {
-        const auto& array =
-            require_array(data.on_cells ? part.mesh.cell_data : part.mesh.point_data, layout.fields[f].from, where, data.on_cells ? "cell" : "point");
+        const auto& array = require_array(data.on_cells ? part.mesh.cell_data : part.mesh.point_data,
+                                          layout.fields[f].from, where, data.on_cells ? "cell" : "point");
         const auto values = array.to_doubles();
         const auto width = static_cast<std::size_t>(layout.channels[f]);
         if (array.num_components() != layout.channels[f]) {
-            throw InvalidInput(fmt::format("{}: the array '{}' has {} components; expected {}, as in the first training case.", where, array.name(),
-                                           array.num_components(), width));
+            throw InvalidInput(
+                fmt::format("{}: the array '{}' has {} components; expected {}, as in the first training case.", where,
+                            array.name(), array.num_components(), width));
         }
         for (std::size_t i = 0; i < static_cast<std::size_t>(num_rows) * width; ++i) {
             auto& channel = figures.channels[first + i % width];
@@ -201,7 +216,8 @@ void add_channels_of_part(CaseFigures& figures, const Subdomain& part, const Dat
 
 }  // namespace
 
-std::vector<CaseFigures> case_figures(std::span<const std::filesystem::path> shards, const DataConfig& data, const JudgedFields& layout, const RankGroup& ranks)
+std::vector<CaseFigures> case_figures(std::span<const std::filesystem::path> shards, const DataConfig& data,
+                                      const JudgedFields& layout, const RankGroup& ranks)
 {
     constexpr double infinity = std::numeric_limits<double>::infinity();
     const auto num_channels = layout.num_channels();
@@ -248,20 +264,25 @@ std::vector<CaseFigures> case_figures(std::span<const std::filesystem::path> sha
         std::vector<double> numbers(row, row + kCaseNumbers);
         numbers.insert(numbers.end(), all[i].bounds.begin(), all[i].bounds.end());
         for (std::int64_t c = 0; c < num_channels; ++c)
-            numbers.insert(numbers.end(), {row[kCaseNumbers + 2 * c], row[kCaseNumbers + 2 * c + 1], -bound[2 * c], bound[2 * c + 1]});
+            numbers.insert(numbers.end(),
+                           {row[kCaseNumbers + 2 * c], row[kCaseNumbers + 2 * c + 1], -bound[2 * c], bound[2 * c + 1]});
         all[i] = figures_of(numbers);
     }
     return all;
 }
 
-std::vector<CaseFigures> kept_case_figures(std::span<const std::filesystem::path> stored, std::span<const std::filesystem::path> shards, const DataConfig& data,
+std::vector<CaseFigures> kept_case_figures(std::span<const std::filesystem::path> stored,
+                                           std::span<const std::filesystem::path> shards, const DataConfig& data,
                                            const JudgedFields& layout, const RankGroup& ranks)
 {
-    const auto num_cases = static_cast<std::int64_t>(stored.size()), num_numbers = kCaseNumbers + kBounds + 4 * layout.num_channels();
+    const auto num_cases = static_cast<std::int64_t>(stored.size()),
+               num_numbers = kCaseNumbers + kBounds + 4 * layout.num_channels();
     // Ranks share out the reading and agree on what was found, since a file may appear between two reads. The first
     // number of a row says whether the case was found.
     auto found = torch::zeros({num_cases, 1 + num_numbers}, torch::kDouble);
-    const auto row_of = [&](std::int64_t i) { return std::span(found.data_ptr<double>() + i * (1 + num_numbers), static_cast<std::size_t>(1 + num_numbers)); };
+    const auto row_of = [&](std::int64_t i) {
+        return std::span(found.data_ptr<double>() + i * (1 + num_numbers), static_cast<std::size_t>(1 + num_numbers));
+    };
     for (std::int64_t i = ranks.rank(); i < num_cases; i += ranks.size()) {
         const auto numbers = read_kept(stored[i], static_cast<std::size_t>(num_numbers));
         if (!numbers) continue;

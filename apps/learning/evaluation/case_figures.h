@@ -36,14 +36,15 @@ struct CaseFigures {
 /// Computes the figures of each case from the parts in its shards folder. Ranks share out the parts, each of which is
 /// read once; the result is the same on every rank. Collective.
 /// @throws IoError for a folder that cannot be read; InvalidInput for a missing array
-std::vector<CaseFigures> case_figures(std::span<const std::filesystem::path> shards, const DataConfig& data, const JudgedFields& layout,
-                                      const RankGroup& ranks);
+std::vector<CaseFigures> case_figures(std::span<const std::filesystem::path> shards, const DataConfig& data,
+                                      const JudgedFields& layout, const RankGroup& ranks);
 
 /// As `case_figures`, but reads the figures of each case from figures.json in its folder of the store
 /// (apps/learning/store/case_store.h), whose name stands for all that they depend on. Figures whose file is missing or
 /// damaged are computed, and written there unless the folder is read-only. Collective.
 /// @param stored   folder of each case in the store
-std::vector<CaseFigures> kept_case_figures(std::span<const std::filesystem::path> stored, std::span<const std::filesystem::path> shards, const DataConfig& data,
+std::vector<CaseFigures> kept_case_figures(std::span<const std::filesystem::path> stored,
+                                           std::span<const std::filesystem::path> shards, const DataConfig& data,
                                            const JudgedFields& layout, const RankGroup& ranks);
 
 }  // namespace meshard

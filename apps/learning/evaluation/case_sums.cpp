@@ -45,7 +45,8 @@ std::array<double*, ForceSums::kNumbers> places_of(ForceSums& sums)
 {
     std::array<double*, ForceSums::kNumbers> places{};
     std::size_t next = 0;
-    for (auto* vector : {&sums.true_pressure, &sums.true_shear, &sums.predicted_pressure, &sums.predicted_shear, &sums.area_vector, &sums.place}) {
+    for (auto* vector : {&sums.true_pressure, &sums.true_shear, &sums.predicted_pressure, &sums.predicted_shear,
+                         &sums.area_vector, &sums.place}) {
         for (auto& number : *vector) places[next++] = &number;
     }
     places[next++] = &sums.outward;
@@ -62,8 +63,9 @@ at::Tensor channel_sums(const at::Tensor& y, const at::Tensor& t, const at::Tens
     const auto d = y - t, missed = guess - t;
     const auto weight = measure.defined() ? measure.unsqueeze(1) : torch::zeros({t.size(0), 1}, t.options());
     const auto count = torch::full({t.size(1)}, static_cast<double>(t.size(0)), t.options());
-    return torch::stack({count, (d * d).sum(0), d.abs().sum(0), (t * t).sum(0), t.abs().sum(0), t.sum(0), (weight * d * d).sum(0), (weight * t * t).sum(0),
-                         (missed * missed).sum(0), missed.abs().sum(0), d.abs().amax(0), t.abs().amax(0)},
+    return torch::stack({count, (d * d).sum(0), d.abs().sum(0), (t * t).sum(0), t.abs().sum(0), t.sum(0),
+                         (weight * d * d).sum(0), (weight * t * t).sum(0), (missed * missed).sum(0),
+                         missed.abs().sum(0), d.abs().amax(0), t.abs().amax(0)},
                         1);
 }
 
@@ -73,9 +75,14 @@ at::Tensor force_sums(const at::Tensor& y, const at::Tensor& t, const at::Tensor
     const auto a = geometry.narrow(1, 0, 3), x = geometry.narrow(1, 3, 3);
     const auto area = geometry.narrow(1, 6, 1) * a.abs().sum(1, true).gt(0);  // the volume of a solid counts as 0
     const auto none = torch::zeros({3}, t.options());
-    const auto pressure = [&](const at::Tensor& field) { return layout.pressure < 0 ? none : (field.narrow(1, layout.pressure, 1) * a).sum(0); };
-    const auto shear = [&](const at::Tensor& field) { return layout.shear < 0 ? none : (field.narrow(1, layout.shear, 3) * area).sum(0); };
-    return torch::cat({pressure(t), shear(t), pressure(y), shear(y), a.sum(0), (x * area).sum(0), (x * a).sum().reshape({1}), area.sum().reshape({1})});
+    const auto pressure = [&](const at::Tensor& field) {
+        return layout.pressure < 0 ? none : (field.narrow(1, layout.pressure, 1) * a).sum(0);
+    };
+    const auto shear = [&](const at::Tensor& field) {
+        return layout.shear < 0 ? none : (field.narrow(1, layout.shear, 3) * area).sum(0);
+    };
+    return torch::cat({pressure(t), shear(t), pressure(y), shear(y), a.sum(0), (x * area).sum(0),
+                       (x * a).sum().reshape({1}), area.sum().reshape({1})});
 }
 
 /// Calls `f(y, t, geometry)` with pieces of the rows, in double on the host.
@@ -85,7 +92,8 @@ void for_pieces(const at::Tensor& prediction, const at::Tensor& truth, const at:
     for (std::int64_t first = 0; first < truth.size(0); first += kRowsAtOnce) {
         const auto count = std::min(kRowsAtOnce, truth.size(0) - first);
         const auto piece = [&](const at::Tensor& all) {
-            return all.defined() ? all.detach().narrow(0, first, count).to(torch::kCPU).to(torch::kDouble) : at::Tensor();
+            return all.defined() ? all.detach().narrow(0, first, count).to(torch::kCPU).to(torch::kDouble)
+                                 : at::Tensor();
         };
         f(piece(prediction), piece(truth), piece(geometry));
     }
@@ -95,7 +103,8 @@ void for_pieces(const at::Tensor& prediction, const at::Tensor& truth, const at:
 
 std::vector<double> row_geometry(const Mesh& mesh, bool on_cells)
 {
-    std::vector<double> rows(static_cast<std::size_t>((on_cells ? mesh.num_cells() : mesh.num_points()) * kGeometryColumns), 0.0);
+    std::vector<double> rows(
+        static_cast<std::size_t>((on_cells ? mesh.num_cells() : mesh.num_points()) * kGeometryColumns), 0.0);
     const auto numbers = cell_numbers(mesh);
     const auto add = [&](std::int64_t row, std::int64_t cell, double share) {
         for (int c = 0; c < 3; ++c) rows[row * kGeometryColumns + c] += share * numbers.vectors[cell][c];
@@ -119,7 +128,8 @@ std::vector<double> row_geometry(const Mesh& mesh, bool on_cells)
 void add_geometry(Mesh& mesh, bool on_cells)
 {
     (on_cells ? mesh.cell_data : mesh.point_data)
-        .push_back(DataArray::from(kGeometry, row_geometry(mesh, on_cells), static_cast<std::int32_t>(kGeometryColumns)));
+        .push_back(
+            DataArray::from(kGeometry, row_geometry(mesh, on_cells), static_cast<std::int32_t>(kGeometryColumns)));
 }
 
 at::Tensor take_geometry(Mesh& mesh, std::int64_t num_rows, bool on_cells)
@@ -132,7 +142,8 @@ at::Tensor take_geometry(Mesh& mesh, std::int64_t num_rows, bool on_cells)
     return torch::tensor(values, torch::kDouble).reshape({num_rows, kGeometryColumns});
 }
 
-at::Tensor shard_geometry(const std::filesystem::path& shards, bool on_cells, std::span<const std::int64_t> ids, std::int32_t first_part)
+at::Tensor shard_geometry(const std::filesystem::path& shards, bool on_cells, std::span<const std::int64_t> ids,
+                          std::int32_t first_part)
 {
     auto geometry = torch::zeros({static_cast<std::int64_t>(ids.size()), kGeometryColumns}, torch::kDouble);
     auto* out = geometry.data_ptr<double>();
@@ -165,7 +176,8 @@ at::Tensor volume_geometry(const at::Tensor& volumes)
     return geometry;
 }
 
-JudgedFields::JudgedFields(const std::vector<FieldConfig>& fields_, const std::vector<std::int64_t>& channels_) : fields(fields_), channels(channels_)
+JudgedFields::JudgedFields(const std::vector<FieldConfig>& fields_, const std::vector<std::int64_t>& channels_)
+    : fields(fields_), channels(channels_)
 {
     std::int64_t first = 0;
     for (std::size_t f = 0; f < fields.size(); ++f) {
@@ -190,7 +202,8 @@ Metrics CaseSums::metrics(const JudgedFields& layout) const
     std::size_t first = 0;
     for (std::size_t f = 0; f < layout.fields.size(); ++f) {
         const auto count = static_cast<std::size_t>(layout.channels[f]);
-        const auto field = named_field_metrics(layout.fields[f].name, std::span(channels).subspan(first, count), magnitudes[f]);
+        const auto field =
+            named_field_metrics(layout.fields[f].name, std::span(channels).subspan(first, count), magnitudes[f]);
         all.insert(all.end(), field.begin(), field.end());
         first += count;
     }
@@ -199,14 +212,16 @@ Metrics CaseSums::metrics(const JudgedFields& layout) const
 
 std::int64_t CaseSums::num_numbers(const JudgedFields& layout)
 {
-    return layout.num_channels() * ChannelSums::kNumbers + 2 * static_cast<std::int64_t>(layout.fields.size()) + ForceSums::kNumbers;
+    return layout.num_channels() * ChannelSums::kNumbers + 2 * static_cast<std::int64_t>(layout.fields.size()) +
+           ForceSums::kNumbers;
 }
 
 std::vector<double> CaseSums::numbers() const
 {
     std::vector<double> all(channels.size() * ChannelSums::kNumbers + magnitudes.size() * 2);
     std::memcpy(all.data(), channels.data(), channels.size() * sizeof(ChannelSums));
-    std::memcpy(all.data() + channels.size() * ChannelSums::kNumbers, magnitudes.data(), magnitudes.size() * sizeof(MagnitudeSums));
+    std::memcpy(all.data() + channels.size() * ChannelSums::kNumbers, magnitudes.data(),
+                magnitudes.size() * sizeof(MagnitudeSums));
     auto copy = forces;
     for (const auto* number : places_of(copy)) all.push_back(*number);
     return all;
@@ -226,11 +241,13 @@ CaseSums CaseSums::from_numbers(const JudgedFields& layout, std::span<const doub
     return sums;
 }
 
-CaseSums case_sums(const at::Tensor& prediction, const at::Tensor& truth, const at::Tensor& geometry, const JudgedFields& layout, const at::Tensor& guess,
-                   const RankGroup& group)
+CaseSums case_sums(const at::Tensor& prediction, const at::Tensor& truth, const at::Tensor& geometry,
+                   const JudgedFields& layout, const at::Tensor& guess, const RankGroup& group)
 {
     const auto num_channels = layout.num_channels();
-    auto added = torch::zeros({num_channels * ChannelSums::kSums + 2 * static_cast<std::int64_t>(layout.fields.size()) + ForceSums::kNumbers}, torch::kDouble);
+    auto added = torch::zeros(
+        {num_channels * ChannelSums::kSums + 2 * static_cast<std::int64_t>(layout.fields.size()) + ForceSums::kNumbers},
+        torch::kDouble);
     auto largest = torch::zeros({num_channels, ChannelSums::kNumbers - ChannelSums::kSums}, torch::kDouble);
     const auto mean = guess.to(torch::kCPU).to(torch::kDouble);
     for_pieces(prediction, truth, geometry, [&](const at::Tensor& y, const at::Tensor& t, const at::Tensor& shape) {
@@ -239,37 +256,48 @@ CaseSums case_sums(const at::Tensor& prediction, const at::Tensor& truth, const 
         std::vector<at::Tensor> all{channels.narrow(1, 0, ChannelSums::kSums).reshape({-1})};
         std::int64_t first = 0;
         for (const auto count : layout.channels) {
-            const auto length = t.narrow(1, first, count).norm(2, 1), missed = y.narrow(1, first, count).norm(2, 1) - length;
+            const auto length = t.narrow(1, first, count).norm(2, 1),
+                       missed = y.narrow(1, first, count).norm(2, 1) - length;
             all.push_back(torch::stack({(missed * missed).sum(), (length * length).sum()}));
             first += count;
         }
-        all.push_back(shape.defined() ? force_sums(y, t, shape, layout) : torch::zeros({ForceSums::kNumbers}, torch::kDouble));
+        all.push_back(shape.defined() ? force_sums(y, t, shape, layout)
+                                      : torch::zeros({ForceSums::kNumbers}, torch::kDouble));
         added += torch::cat(all);
     });
     group.all_reduce(added);
     group.all_reduce(largest, Reduction::Max);
 
     const auto rest = num_channels * ChannelSums::kSums;
-    const auto numbers = torch::cat({torch::cat({added.narrow(0, 0, rest).reshape({num_channels, ChannelSums::kSums}), largest}, 1).reshape({-1}),
-                                     added.narrow(0, rest, added.size(0) - rest)})
-                             .contiguous();
-    return CaseSums::from_numbers(layout, std::span(numbers.data_ptr<double>(), static_cast<std::size_t>(numbers.size(0))));
+    const auto numbers =
+        torch::cat({torch::cat({added.narrow(0, 0, rest).reshape({num_channels, ChannelSums::kSums}), largest}, 1)
+                        .reshape({-1}),
+                    added.narrow(0, rest, added.size(0) - rest)})
+            .contiguous();
+    return CaseSums::from_numbers(layout,
+                                  std::span(numbers.data_ptr<double>(), static_cast<std::size_t>(numbers.size(0))));
 }
 
-std::vector<std::vector<double>> drag_along_x(const at::Tensor& prediction, const at::Tensor& truth, const at::Tensor& geometry, const JudgedFields& layout,
-                                              const ForceSums& sums, const FlowReference& flow, double low, double high, std::int64_t num_bins,
-                                              const RankGroup& group)
+std::vector<std::vector<double>> drag_along_x(const at::Tensor& prediction, const at::Tensor& truth,
+                                              const at::Tensor& geometry, const JudgedFields& layout,
+                                              const ForceSums& sums, const FlowReference& flow, double low, double high,
+                                              std::int64_t num_bins, const RankGroup& group)
 {
     const auto signs = signs_of(sums, flow.drag);
-    const auto direction = torch::tensor(std::vector<double>(flow.drag.begin(), flow.drag.end()), torch::kDouble).unsqueeze(1);
+    const auto direction =
+        torch::tensor(std::vector<double>(flow.drag.begin(), flow.drag.end()), torch::kDouble).unsqueeze(1);
     auto bins = torch::zeros({2, num_bins}, torch::kDouble);
     for_pieces(prediction, truth, geometry, [&](const at::Tensor& y, const at::Tensor& t, const at::Tensor& shape) {
-        const auto bin = ((shape.select(1, 3) - low) / std::max(high - low, 1e-300) * static_cast<double>(num_bins)).floor().clamp(0, num_bins - 1);
+        const auto bin = ((shape.select(1, 3) - low) / std::max(high - low, 1e-300) * static_cast<double>(num_bins))
+                             .floor()
+                             .clamp(0, num_bins - 1);
         const auto drag = [&](const at::Tensor& field) {
             auto force = torch::zeros({field.size(0)}, torch::kDouble);
             const auto along = shape.narrow(1, 0, 3).matmul(direction).squeeze(1);
             if (layout.pressure >= 0) force -= signs.normal * field.select(1, layout.pressure) * along;
-            if (layout.shear >= 0) force += signs.shear * field.narrow(1, layout.shear, 3).matmul(direction).squeeze(1) * shape.select(1, 6);
+            if (layout.shear >= 0)
+                force +=
+                    signs.shear * field.narrow(1, layout.shear, 3).matmul(direction).squeeze(1) * shape.select(1, 6);
             return force * flow.scale;
         };
         bins[0].index_add_(0, bin.to(torch::kLong), drag(t));

@@ -33,7 +33,8 @@ at::Tensor take_geometry(Mesh& mesh, std::int64_t num_rows, bool on_cells);
 /// Computes `row_geometry` for the rows of a shards folder whose ids in the whole mesh are `ids`, ascending: (ids,
 /// kGeometryColumns), double.
 /// @param first_part   part that is read first, where most of these rows lie
-at::Tensor shard_geometry(const std::filesystem::path& shards, bool on_cells, std::span<const std::int64_t> ids, std::int32_t first_part);
+at::Tensor shard_geometry(const std::filesystem::path& shards, bool on_cells, std::span<const std::int64_t> ids,
+                          std::int32_t first_part);
 
 /// Returns (rows, kGeometryColumns), double, for rows of solids with these volumes, (rows). Places stay 0, since no
 /// forces are computed on solids.
@@ -70,14 +71,15 @@ struct CaseSums {
 /// @param prediction, truth   (N, channels), in physical units, this rank's rows
 /// @param geometry            (N, kGeometryColumns), double; undefined: no areas and forces
 /// @param guess               (channels), means over the training cases, with which errors are compared
-CaseSums case_sums(const at::Tensor& prediction, const at::Tensor& truth, const at::Tensor& geometry, const JudgedFields& layout, const at::Tensor& guess,
-                   const RankGroup& group);
+CaseSums case_sums(const at::Tensor& prediction, const at::Tensor& truth, const at::Tensor& geometry,
+                   const JudgedFields& layout, const at::Tensor& guess, const RankGroup& group);
 
 /// Computes the drag coefficients of `num_bins` equal pieces of [low, high] along x: (2, num_bins), by the true and by
 /// the predicted fields; the pieces add up to the coefficients of the case. Other arguments are as for `case_sums`.
 /// Collective.
-std::vector<std::vector<double>> drag_along_x(const at::Tensor& prediction, const at::Tensor& truth, const at::Tensor& geometry, const JudgedFields& layout,
-                                              const ForceSums& sums, const FlowReference& flow, double low, double high, std::int64_t num_bins,
-                                              const RankGroup& group);
+std::vector<std::vector<double>> drag_along_x(const at::Tensor& prediction, const at::Tensor& truth,
+                                              const at::Tensor& geometry, const JudgedFields& layout,
+                                              const ForceSums& sums, const FlowReference& flow, double low, double high,
+                                              std::int64_t num_bins, const RankGroup& group);
 
 }  // namespace meshard

@@ -33,7 +33,7 @@ struct DataFindings {
 ///   `data.constants` that are the same everywhere;
 /// - cases of two splits with the same or mirrored points and fields.
 /// @param figures   figures of all cases, in the order train, val, test
-DataFindings judge_data(const CaseLists& cases, std::span<const CaseFigures> figures, const DataConfig& data, const ForceSettings& settings,
-                        const JudgedFields& layout);
+DataFindings judge_data(const CaseLists& cases, std::span<const CaseFigures> figures, const DataConfig& data,
+                        const ForceSettings& settings, const JudgedFields& layout);
 
 }  // namespace meshard

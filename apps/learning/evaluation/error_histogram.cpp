@@ -5,16 +5,19 @@
 
 namespace meshard {
 
-std::vector<std::vector<double>> error_histograms(const at::Tensor& prediction, const at::Tensor& truth, const JudgedFields& layout,
-                                                  const at::Tensor& deviations, const RankGroup& group)
+std::vector<std::vector<double>> error_histograms(const at::Tensor& prediction, const at::Tensor& truth,
+                                                  const JudgedFields& layout, const at::Tensor& deviations,
+                                                  const RankGroup& group)
 {
     const auto num_fields = static_cast<std::int64_t>(layout.fields.size());
     auto counts = torch::zeros({num_fields, kHistogramBins + 2}, torch::kDouble);
-    const auto errors = (prediction.to(torch::kDouble) - truth.to(torch::kDouble)) / deviations.to(torch::kDouble).cpu();  // (N, channels)
+    const auto errors = (prediction.to(torch::kDouble) - truth.to(torch::kDouble)) /
+                        deviations.to(torch::kDouble).cpu();  // (N, channels)
     std::int64_t channel = 0;
     for (std::int64_t f = 0; f < num_fields; ++f) {
         const auto of_field = errors.narrow(1, channel, layout.channels[f]).flatten();
-        const auto bins = ((of_field + 1) * (kHistogramBins / 2.0)).floor().clamp(-1, kHistogramBins).to(torch::kLong) + 1;
+        const auto bins =
+            ((of_field + 1) * (kHistogramBins / 2.0)).floor().clamp(-1, kHistogramBins).to(torch::kLong) + 1;
         counts[f] = torch::bincount(bins, {}, kHistogramBins + 2).to(torch::kDouble);
         channel += layout.channels[f];
     }

@@ -14,7 +14,8 @@ inline constexpr int kHistogramBins = 40;
 /// kHistogramBins + 2 counts a field, the first for errors below -1, the last for errors from 1 on. Counts are over the
 /// owned rows of all ranks of `group`. Collective.
 /// @param prediction, truth   (N, channels), this rank's rows   @param deviations   (channels), in the same units
-std::vector<std::vector<double>> error_histograms(const at::Tensor& prediction, const at::Tensor& truth, const JudgedFields& layout,
-                                                  const at::Tensor& deviations, const RankGroup& group);
+std::vector<std::vector<double>> error_histograms(const at::Tensor& prediction, const at::Tensor& truth,
+                                                  const JudgedFields& layout, const at::Tensor& deviations,
+                                                  const RankGroup& group);
 
 }  // namespace meshard

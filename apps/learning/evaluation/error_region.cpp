@@ -10,11 +10,14 @@ namespace meshard {
 
 std::string ErrorRegion::text(bool on_cells) const
 {
-    return fmt::format("{:.0f} % of its squared error lies in {:.2g} % of its {}, x {:.4g} to {:.4g}, y {:.4g} to {:.4g}, z {:.4g} to {:.4g}",
-                       100 * error_share, 100 * row_share, on_cells ? "cells" : "points", bounds[0], bounds[1], bounds[2], bounds[3], bounds[4], bounds[5]);
+    return fmt::format("{:.0f} % of its squared error lies in {:.2g} % of its {}, x {:.4g} to {:.4g}, y {:.4g} to "
+                       "{:.4g}, z {:.4g} to {:.4g}",
+                       100 * error_share, 100 * row_share, on_cells ? "cells" : "points", bounds[0], bounds[1],
+                       bounds[2], bounds[3], bounds[4], bounds[5]);
 }
 
-std::vector<ErrorRegion> error_regions(const at::Tensor& prediction, const at::Tensor& truth, const at::Tensor& geometry, const JudgedFields& layout,
+std::vector<ErrorRegion> error_regions(const at::Tensor& prediction, const at::Tensor& truth,
+                                       const at::Tensor& geometry, const JudgedFields& layout,
                                        const std::array<double, 6>& bounds, const RankGroup& group)
 {
     constexpr auto num_boxes = kRegionsAlong * kRegionsAlong * kRegionsAlong;
@@ -40,7 +43,8 @@ std::vector<ErrorRegion> error_regions(const at::Tensor& prediction, const at::T
     const auto totals = sums.sum(1);
     for (std::int64_t f = 0; f < num_fields; ++f) {
         const auto worst = sums[f].argmax().item<std::int64_t>();
-        const std::array places{worst / (kRegionsAlong * kRegionsAlong), worst / kRegionsAlong % kRegionsAlong, worst % kRegionsAlong};
+        const std::array places{worst / (kRegionsAlong * kRegionsAlong), worst / kRegionsAlong % kRegionsAlong,
+                                worst % kRegionsAlong};
         ErrorRegion region;
         for (std::int64_t axis = 0; axis < 3; ++axis) {
             region.bounds[2 * axis] = bounds[2 * axis] + width(axis) * static_cast<double>(places[axis]);

@@ -26,7 +26,8 @@ inline constexpr std::int64_t kRegionsAlong = 4;
 /// @param prediction, truth   (N, channels), this rank's rows
 /// @param geometry   (N, kGeometryColumns), double
 /// @param bounds   box of the case
-std::vector<ErrorRegion> error_regions(const at::Tensor& prediction, const at::Tensor& truth, const at::Tensor& geometry, const JudgedFields& layout,
+std::vector<ErrorRegion> error_regions(const at::Tensor& prediction, const at::Tensor& truth,
+                                       const at::Tensor& geometry, const JudgedFields& layout,
                                        const std::array<double, 6>& bounds, const RankGroup& group);
 
 }  // namespace meshard

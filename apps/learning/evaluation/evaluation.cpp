@@ -52,7 +52,8 @@ void put(Json& json, const std::string& path, Json value)
 Evaluation of_set(const Evaluation& evaluation, const std::string& set)
 {
     Evaluation part{.model = {}, .drag_guess = evaluation.drag_guess, .lift_guess = evaluation.lift_guess};
-    std::ranges::copy_if(evaluation.cases, std::back_inserter(part.cases), [&](const auto& one) { return one.source.set == set; });
+    std::ranges::copy_if(evaluation.cases, std::back_inserter(part.cases),
+                         [&](const auto& one) { return one.source.set == set; });
     return part;
 }
 
@@ -61,7 +62,8 @@ std::vector<std::string> sets_of(const Evaluation& evaluation, const std::string
 {
     std::vector<std::string> sets;
     for (const auto& one : evaluation.cases) {
-        if (one.split == split && !one.source.set.empty() && std::ranges::find(sets, one.source.set) == sets.end()) sets.push_back(one.source.set);
+        if (one.split == split && !one.source.set.empty() && std::ranges::find(sets, one.source.set) == sets.end())
+            sets.push_back(one.source.set);
     }
     return sets;
 }
@@ -83,7 +85,8 @@ Metrics force_numbers(const EvaluatedCase& one)
     if (one.lift_of_head) numbers.emplace_back("cl.head", *one.lift_of_head);
     if (!one.forces) return numbers;
     const auto& forces = *one.forces;
-    const auto add = [&](const std::string& name, double predicted, double truth, const std::optional<double>& of_table) {
+    const auto add = [&](const std::string& name, double predicted, double truth,
+                         const std::optional<double>& of_table) {
         numbers.emplace_back(name + ".predicted", predicted);
         numbers.emplace_back(name + ".true", truth);
         numbers.emplace_back(name + ".error", predicted - truth);
@@ -114,15 +117,23 @@ Json spread_json(const std::vector<const EvaluatedCase*>& cases, std::size_t met
 
 Json case_json(const EvaluatedCase& one)
 {
-    Json json{{"id", one.source.id}, {"split", one.split}, {"file", one.source.file.string()}, {"num_points", one.num_points}, {"seconds", one.seconds}};
+    Json json{{"id", one.source.id},
+              {"split", one.split},
+              {"file", one.source.file.string()},
+              {"num_points", one.num_points},
+              {"seconds", one.seconds}};
     for (const auto& [name, value] : one.metrics) put(json["fields"], name, number_json(value));
     if (one.isolation) json["isolation"] = *one.isolation;
     if (!one.beyond.empty()) json["beyond"] = one.beyond;
     for (const auto& [field, region] : one.error_regions)
-        json["error_regions"][field] = {{"bounds", region.bounds}, {"error_share", region.error_share}, {"row_share", region.row_share}};
+        json["error_regions"][field] = {
+            {"bounds", region.bounds}, {"error_share", region.error_share}, {"row_share", region.row_share}};
     for (const auto& [name, value] : force_numbers(one)) put(json, name, number_json(value));
     if (!one.drag_along_x.empty()) {
-        json["drag_along_x"] = {{"low_x", one.low_x}, {"high_x", one.high_x}, {"true", one.drag_along_x[0]}, {"predicted", one.drag_along_x[1]}};
+        json["drag_along_x"] = {{"low_x", one.low_x},
+                                {"high_x", one.high_x},
+                                {"true", one.drag_along_x[0]},
+                                {"predicted", one.drag_along_x[1]}};
     }
     return json;
 }
@@ -138,21 +149,30 @@ Json split_json(const Evaluation& evaluation, const std::string& split)
                        {"field", worst->field},
                        {"times_median", number_json(worst->times_median)},
                        {"beyond", worst->one->beyond}};
-    for (std::size_t m = 0; m < cases.front()->metrics.size(); ++m) put(to["fields"], cases.front()->metrics[m].first, spread_json(cases, m));
+    for (std::size_t m = 0; m < cases.front()->metrics.size(); ++m)
+        put(to["fields"], cases.front()->metrics[m].first, spread_json(cases, m));
     for (const auto& series : coefficients_of(evaluation, split)) {
-        for (const auto& [name, value] : coefficient_metrics(series.predicted, series.truth, series.guess)) to[series.name][name] = number_json(value);
+        for (const auto& [name, value] : coefficient_metrics(series.predicted, series.truth, series.guess))
+            to[series.name][name] = number_json(value);
         std::vector<double> errors;
-        for (std::size_t i = 0; i < series.truth.size(); ++i) errors.push_back(std::abs(series.predicted[i] - series.truth[i]));
+        for (std::size_t i = 0; i < series.truth.size(); ++i)
+            errors.push_back(std::abs(series.predicted[i] - series.truth[i]));
         const auto worst = spread_of(errors).largest_case;
         if (worst >= 0) to[series.name]["worst"] = series.ids[worst];
     }
     for (const auto* one : cases) {
         for (const auto& [field, counts] : one->error_histograms) {
             auto& of_field = to["error_histograms"][field];
-            if (of_field.is_null()) of_field = {{"low", -1}, {"high", 1}, {"below", 0.0}, {"counts", std::vector<double>(counts.size() - 2)}, {"above", 0.0}};
+            if (of_field.is_null())
+                of_field = {{"low", -1},
+                            {"high", 1},
+                            {"below", 0.0},
+                            {"counts", std::vector<double>(counts.size() - 2)},
+                            {"above", 0.0}};
             of_field["below"] = of_field["below"].get<double>() + counts.front();
             of_field["above"] = of_field["above"].get<double>() + counts.back();
-            for (std::size_t bin = 0; bin + 2 < counts.size(); ++bin) of_field["counts"][bin] = of_field["counts"][bin].get<double>() + counts[bin + 1];
+            for (std::size_t bin = 0; bin + 2 < counts.size(); ++bin)
+                of_field["counts"][bin] = of_field["counts"][bin].get<double>() + counts[bin + 1];
         }
     }
     return to;
@@ -178,7 +198,8 @@ std::string WorstCase::text() const
     for (const auto& [name, region] : one->error_regions)
         if (name == field) text += "; " + region.text(one->on_cells);
     if (one->isolation)
-        text += fmt::format("; its shape and constants lie {} times as far from the nearest training case as training cases lie from theirs",
+        text += fmt::format("; its shape and constants lie {} times as far from the nearest training case as training "
+                            "cases lie from theirs",
                             short_text(*one->isolation));
     if (!one->has_ranges) return text;
     if (one->beyond.empty()) return text + "; each of its inputs lies within the range of the training cases";
@@ -198,12 +219,14 @@ std::optional<WorstCase> worst_case(const Evaluation& evaluation, const std::str
         std::vector<double> values;
         for (const auto* one : cases) values.push_back(one->metrics[m].second);
         const auto times = value / spread_of(values).median;
-        if (worst.field.empty() || times > worst.times_median) worst = {worst.one, name.substr(0, name.find('.')), times};
+        if (worst.field.empty() || times > worst.times_median)
+            worst = {worst.one, name.substr(0, name.find('.')), times};
     }
     return worst;
 }
 
-std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums, const JudgedFields& layout, const ForceSettings& settings, std::string& why)
+std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums, const JudgedFields& layout,
+                                        const ForceSettings& settings, std::string& why)
 {
     if (layout.pressure < 0) {
         why = "no field has the kind of a pressure (data.fields.NAME.kind: kinematic, static or cp)";
@@ -221,7 +244,8 @@ std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums
     return flow;
 }
 
-void add_of_head(EvaluatedCase& one, const std::vector<std::string>& names, std::span<const double> values, const ForceSettings& settings)
+void add_of_head(EvaluatedCase& one, const std::vector<std::string>& names, std::span<const double> values,
+                 const ForceSettings& settings)
 {
     for (std::size_t k = 0; k < names.size(); ++k) (names[k] == "cd" ? one.drag_of_head : one.lift_of_head) = values[k];
     if (names.empty()) return;
@@ -233,17 +257,19 @@ std::vector<std::string> splits_of(const Evaluation& evaluation)
 {
     std::vector<std::string> splits;
     for (const char* split : {"train", "val", "test", "given"}) {
-        if (std::ranges::any_of(evaluation.cases, [&](const auto& one) { return one.split == split; })) splits.emplace_back(split);
+        if (std::ranges::any_of(evaluation.cases, [&](const auto& one) { return one.split == split; }))
+            splits.emplace_back(split);
     }
     return splits;
 }
 
 std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, const std::string& split)
 {
-    std::vector<CoefficientSeries> series{{"cd", {}, {}, {}, evaluation.drag_guess},       {"cl", {}, {}, {}, evaluation.lift_guess},
-                                          {"cd_table", {}, {}, {}, evaluation.drag_guess}, {"cl_table", {}, {}, {}, evaluation.lift_guess},
-                                          {"cd_head", {}, {}, {}, evaluation.drag_guess},  {"cl_head", {}, {}, {}, evaluation.lift_guess},
-                                          {"cd_shape", {}, {}, {}, evaluation.drag_guess}, {"cl_shape", {}, {}, {}, evaluation.lift_guess}};
+    std::vector<CoefficientSeries> series{
+        {"cd", {}, {}, {}, evaluation.drag_guess},       {"cl", {}, {}, {}, evaluation.lift_guess},
+        {"cd_table", {}, {}, {}, evaluation.drag_guess}, {"cl_table", {}, {}, {}, evaluation.lift_guess},
+        {"cd_head", {}, {}, {}, evaluation.drag_guess},  {"cl_head", {}, {}, {}, evaluation.lift_guess},
+        {"cd_shape", {}, {}, {}, evaluation.drag_guess}, {"cl_shape", {}, {}, {}, evaluation.lift_guess}};
     const auto add = [](CoefficientSeries& to, const EvaluatedCase& one, double predicted, double truth) {
         to.predicted.push_back(predicted);
         to.truth.push_back(truth);
@@ -253,7 +279,8 @@ std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, con
         const auto truth_of = [&](const std::optional<double>& of_table, double Coefficients::* integral) {
             return of_table ? of_table : one->forces ? std::optional((*one->forces).*integral) : std::nullopt;
         };
-        const auto drag = truth_of(one->drag_of_table, &Coefficients::drag_true), lift = truth_of(one->lift_of_table, &Coefficients::lift_true);
+        const auto drag = truth_of(one->drag_of_table, &Coefficients::drag_true),
+                   lift = truth_of(one->lift_of_table, &Coefficients::lift_true);
         if (one->drag_of_head && drag) add(series[4], *one, *one->drag_of_head, *drag);
         if (one->lift_of_head && lift) add(series[5], *one, *one->lift_of_head, *lift);
         if (one->drag_of_shape && drag) add(series[6], *one, *one->drag_of_shape, *drag);
@@ -270,11 +297,13 @@ std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, con
 
 Json to_json(const Evaluation& evaluation)
 {
-    Json json{{"format", "meshard evaluation"}, {"version", 1}, {"model", evaluation.model}, {"notes", evaluation.notes}};
+    Json json{
+        {"format", "meshard evaluation"}, {"version", 1}, {"model", evaluation.model}, {"notes", evaluation.notes}};
     json["splits"] = Json::object();
     for (const auto& split : splits_of(evaluation)) {
         json["splits"][split] = split_json(evaluation, split);
-        for (const auto& set : sets_of(evaluation, split)) json["splits"][split]["sets"][set] = split_json(of_set(evaluation, set), split);
+        for (const auto& set : sets_of(evaluation, split))
+            json["splits"][split]["sets"][set] = split_json(of_set(evaluation, set), split);
     }
     json["cases"] = Json::array();
     for (const auto& one : evaluation.cases) json["cases"].push_back(case_json(one));
@@ -304,7 +333,8 @@ std::string to_csv(const Evaluation& evaluation)
     std::ranges::stable_sort(order, std::greater<>(), [](const auto* one) { return mean_rel_l2(*one); });
     Metrics force_columns;  // the longest list, whose beginning is that of any other case
     for (const auto* one : order) {
-        if (auto numbers = force_numbers(*one); numbers.size() > force_columns.size()) force_columns = std::move(numbers);
+        if (auto numbers = force_numbers(*one); numbers.size() > force_columns.size())
+            force_columns = std::move(numbers);
     }
 
     std::string text = "id,split,num_points,seconds";
@@ -314,10 +344,12 @@ std::string to_csv(const Evaluation& evaluation)
     for (const auto& [name, value] : force_columns) text += "," + name;
     text += "\n";
     for (const auto* one : order) {
-        text += fmt::format("{},{},{},{}", csv_text(one->source.id), one->split, one->num_points, exact_text(one->seconds));
+        text +=
+            fmt::format("{},{},{},{}", csv_text(one->source.id), one->split, one->num_points, exact_text(one->seconds));
         for (const auto& [name, value] : one->metrics) text += "," + exact_text(value);
         const auto numbers = force_numbers(*one);
-        for (std::size_t i = 0; i < force_columns.size(); ++i) text += "," + (i < numbers.size() ? exact_text(numbers[i].second) : std::string());
+        for (std::size_t i = 0; i < force_columns.size(); ++i)
+            text += "," + (i < numbers.size() ? exact_text(numbers[i].second) : std::string());
         text += "\n";
     }
     return text;
@@ -338,8 +370,9 @@ std::string to_text(const Evaluation& evaluation)
                 return value.is_number() ? short_text(value.get<double>()) : std::string("-");
             };
             const auto& worst = metrics["rel_l2"]["worst"];
-            fields.add_row({"  " + name, number("rel_l2", "mean"), number("rel_l2", "median"), number("rel_l2", "max"), number("mae", "mean"),
-                            " " + (worst.is_string() ? worst.get<std::string>() : "-"), number("guess_rel_l2", "mean")});
+            fields.add_row({"  " + name, number("rel_l2", "mean"), number("rel_l2", "median"), number("rel_l2", "max"),
+                            number("mae", "mean"), " " + (worst.is_string() ? worst.get<std::string>() : "-"),
+                            number("guess_rel_l2", "mean")});
         }
         out << fields;
         if (json["splits"][split].contains("worst")) {
@@ -369,7 +402,8 @@ std::string to_text(const Evaluation& evaluation)
         }
         out << forces;
         if (static_cast<std::int64_t>(cases.size()) < kFewCases) {
-            out << "  " << count_text(static_cast<std::int64_t>(cases.size()), "case") << ": r2 and spearman of fewer than " << kFewCases << " say little\n";
+            out << "  " << count_text(static_cast<std::int64_t>(cases.size()), "case")
+                << ": r2 and spearman of fewer than " << kFewCases << " say little\n";
         }
     }
     return out.str();
@@ -380,20 +414,25 @@ Json joined_json(std::span<const Evaluation> parts)
     auto numbers = to_json(parts.front());
     if (parts.size() == 1) return numbers;
     numbers["volume"] = to_json(parts.back());
-    for (const auto& [split, of_split] : numbers["volume"]["splits"].items()) numbers["splits"][split]["fields"].update(of_split["fields"]);
+    for (const auto& [split, of_split] : numbers["volume"]["splits"].items())
+        numbers["splits"][split]["fields"].update(of_split["fields"]);
     return numbers;
 }
 
 void write_evaluation(const Evaluation& evaluation, const std::filesystem::path& folder)
 {
-    const auto table = to_csv(evaluation), numbers = to_json(evaluation).dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
-    write_files_atomically(std::array{FileContent{folder / "cases.csv", table}, FileContent{folder / "evaluation.json", numbers}});
+    const auto table = to_csv(evaluation),
+               numbers = to_json(evaluation).dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+    write_files_atomically(
+        std::array{FileContent{folder / "cases.csv", table}, FileContent{folder / "evaluation.json", numbers}});
 }
 
 Threshold::Threshold(const std::string& text_) : text(text_)
 {
     const auto at = text.find_first_of("<>");
-    const auto refuse = [&] { throw UsageError("--fail-if " + text + ": expected NUMBER>BOUND or NUMBER<BOUND, e.g. test.cd.mae>0.01."); };
+    const auto refuse = [&] {
+        throw UsageError("--fail-if " + text + ": expected NUMBER>BOUND or NUMBER<BOUND, e.g. test.cd.mae>0.01.");
+    };
     if (at == std::string::npos || at == 0) refuse();
     path = text.substr(0, at);
     const bool or_equal = at + 1 < text.size() && text[at + 1] == '=';
@@ -407,20 +446,23 @@ double Threshold::value_in(const Json& evaluation) const
     std::istringstream words(path);
     std::string so_far;
     for (std::string word; std::getline(words, word, '.');) {
-        if (so_far.find('.') == std::string::npos && !so_far.empty() && at->is_object() && !at->contains(word) && at->contains("fields") &&
-            at->at("fields").contains(word))
+        if (so_far.find('.') == std::string::npos && !so_far.empty() && at->is_object() && !at->contains(word) &&
+            at->contains("fields") && at->at("fields").contains(word))
             at = &at->at("fields");
         if (!at->is_object() || !at->contains(word)) {
             std::string known;
             for (const auto& [name, value] : at->items()) known += (known.empty() ? "" : ", ") + name;
-            throw UsageError(fmt::format("--fail-if {}: there is no '{}'{}{}.", text, word, so_far.empty() ? "" : " in " + so_far,
+            throw UsageError(fmt::format("--fail-if {}: there is no '{}'{}{}.", text, word,
+                                         so_far.empty() ? "" : " in " + so_far,
                                          at->is_object() ? "; there is " + known : ""));
         }
         at = &at->at(word);
         so_far += (so_far.empty() ? "" : ".") + word;
     }
     if (at->is_object() && at->contains("mean")) at = &at->at("mean");
-    if (!at->is_number()) throw UsageError(fmt::format("--fail-if {}: {} is {}.", text, path, at->is_null() ? "not defined for these cases" : "no number"));
+    if (!at->is_number())
+        throw UsageError(fmt::format("--fail-if {}: {} is {}.", text, path,
+                                     at->is_null() ? "not defined for these cases" : "no number"));
     return at->get<double>();
 }
 
@@ -432,14 +474,15 @@ bool Threshold::is_broken_by(double value) const
     return value <= bound;
 }
 
-bool break_thresholds(std::span<const Threshold> thresholds, const Json& evaluation, const std::string& verb, const std::string& run)
+bool break_thresholds(std::span<const Threshold> thresholds, const Json& evaluation, const std::string& verb,
+                      const std::string& run)
 {
     bool is_broken = false;
     for (const auto& threshold : thresholds) {
         const auto value = threshold.value_in(evaluation);
         if (!threshold.is_broken_by(value)) continue;
-        std::cerr << "meshard " << verb << ": --fail-if " << threshold.text << ": " << (run.empty() ? "" : "of " + run + " ") << threshold.path << " is "
-                  << value << std::endl;
+        std::cerr << "meshard " << verb << ": --fail-if " << threshold.text << ": "
+                  << (run.empty() ? "" : "of " + run + " ") << threshold.path << " is " << value << std::endl;
         is_broken = true;
     }
     return is_broken;

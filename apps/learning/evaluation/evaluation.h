@@ -67,10 +67,12 @@ std::optional<WorstCase> worst_case(const Evaluation& evaluation, const std::str
 /// Sets the coefficients of a case from the sums of its fields, and those of the table. Returns the free stream; where
 /// there are no coefficients, returns nothing and says why in `why`.
 /// @throws as `flow_reference`
-std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums, const JudgedFields& layout, const ForceSettings& settings, std::string& why);
+std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums, const JudgedFields& layout,
+                                        const ForceSettings& settings, std::string& why);
 
 /// Sets the coefficients `names` (cd, cl) of a case as the model's head predicts them, and those of the table.
-void add_of_head(EvaluatedCase& one, const std::vector<std::string>& names, std::span<const double> values, const ForceSettings& settings);
+void add_of_head(EvaluatedCase& one, const std::vector<std::string>& names, std::span<const double> values,
+                 const ForceSettings& settings);
 
 /// A predicted coefficient of the cases of a split, and its truth. Names: `cd`, `cl` (integrals of the true fields),
 /// `cd_table`, `cl_table` (the solver's), `cd_head`, `cl_head` (what the model's head predicts, against the solver's,
@@ -133,6 +135,7 @@ struct Threshold {
 /// @param verb, run   command and run that messages name; `run` may be empty
 /// @return whether any bound is broken
 /// @throws UsageError as `Threshold::value_in`
-bool break_thresholds(std::span<const Threshold> thresholds, const nlohmann::ordered_json& evaluation, const std::string& verb, const std::string& run = "");
+bool break_thresholds(std::span<const Threshold> thresholds, const nlohmann::ordered_json& evaluation,
+                      const std::string& verb, const std::string& run = "");
 
 }  // namespace meshard

@@ -93,7 +93,8 @@ Metrics field_metrics(std::span<const ChannelSums> channels)
             {"guess_mae", quotient(all.guess, all.count)}};
 }
 
-Metrics named_field_metrics(const std::string& name, std::span<const ChannelSums> channels, const MagnitudeSums& magnitudes)
+Metrics named_field_metrics(const std::string& name, std::span<const ChannelSums> channels,
+                            const MagnitudeSums& magnitudes)
 {
     Metrics named;
     for (const auto& [metric, value] : field_metrics(channels)) named.emplace_back(name + "." + metric, value);
@@ -101,7 +102,8 @@ Metrics named_field_metrics(const std::string& name, std::span<const ChannelSums
     constexpr std::array axes{"x", "y", "z"};
     for (std::size_t c = 0; c < channels.size(); ++c) {
         const auto component = channels.size() == 3 ? std::string(axes[c]) : std::to_string(c);
-        named.emplace_back(name + "." + component + ".rel_l2", relative(channels[c].error_squared, channels[c].truth_squared));
+        named.emplace_back(name + "." + component + ".rel_l2",
+                           relative(channels[c].error_squared, channels[c].truth_squared));
     }
     named.emplace_back(name + ".mag.rel_l2", relative(magnitudes.error_squared, magnitudes.truth_squared));
     return named;
@@ -145,7 +147,8 @@ double spearman(std::span<const double> a, std::span<const double> b)
     return quotient(xy, std::sqrt(xx * yy));
 }
 
-Metrics coefficient_metrics(std::span<const double> predicted, std::span<const double> truth, std::optional<double> guess)
+Metrics coefficient_metrics(std::span<const double> predicted, std::span<const double> truth,
+                            std::optional<double> guess)
 {
     const auto n = static_cast<double>(truth.size());
     double absolute = 0, squares = 0, sum = 0, largest = 0, relatives = 0, spread = 0, truth_squared = 0, guessed = 0;

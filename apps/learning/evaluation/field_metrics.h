@@ -41,7 +41,8 @@ Metrics field_metrics(std::span<const ChannelSums> channels);
 
 /// Returns `field_metrics` with the field's name before each, and for vectors also `name.x.rel_l2`, ... of each
 /// component and `name.mag.rel_l2` of the lengths.
-Metrics named_field_metrics(const std::string& name, std::span<const ChannelSums> channels, const MagnitudeSums& magnitudes);
+Metrics named_field_metrics(const std::string& name, std::span<const ChannelSums> channels,
+                            const MagnitudeSums& magnitudes);
 
 /// Mean, median, standard deviation (of n, not n - 1) and largest over cases; values that are not finite are left out.
 struct Spread {
@@ -54,7 +55,8 @@ Spread spread_of(std::span<const double> values);
 /// A coefficient over cases: n, mae, bias (mean error), std, max_abs, mean_rel, r2 (NaN without spread), spearman (ties
 /// get the mean of their ranks), pair_order (share of the pairs whose truths differ by more than 0.001 that are ordered
 /// right), guess_mae (of `guess`).
-Metrics coefficient_metrics(std::span<const double> predicted, std::span<const double> truth, std::optional<double> guess);
+Metrics coefficient_metrics(std::span<const double> predicted, std::span<const double> truth,
+                            std::optional<double> guess);
 
 /// Pearson's correlation of ranks; ties have the mean of their ranks. NaN below two values and where all are equal.
 double spearman(std::span<const double> a, std::span<const double> b);

@@ -28,14 +28,19 @@ ForceSigns signs_of(const ForceSums& sums, const Vector3& drag_direction)
 {
     if (!(sums.area > 0)) return {};
     const Vector3 center{sums.place[0] / sums.area, sums.place[1] / sums.area, sums.place[2] / sums.area};
-    return {sums.outward - dot(center, sums.area_vector) < 0 ? -1 : 1, dot(sums.true_shear, drag_direction) < 0 ? -1 : 1};
+    return {sums.outward - dot(center, sums.area_vector) < 0 ? -1 : 1,
+            dot(sums.true_shear, drag_direction) < 0 ? -1 : 1};
 }
 
 Coefficients coefficients(const ForceSums& sums, const FlowReference& flow)
 {
     const auto signs = signs_of(sums, flow.drag);
-    const auto of_pressure = [&](const Vector3& sum, const Vector3& direction) { return -signs.normal * flow.scale * dot(sum, direction); };
-    const auto of_shear = [&](const Vector3& sum, const Vector3& direction) { return signs.shear * flow.scale * dot(sum, direction); };
+    const auto of_pressure = [&](const Vector3& sum, const Vector3& direction) {
+        return -signs.normal * flow.scale * dot(sum, direction);
+    };
+    const auto of_shear = [&](const Vector3& sum, const Vector3& direction) {
+        return signs.shear * flow.scale * dot(sum, direction);
+    };
     Coefficients found;
     found.pressure_drag_true = of_pressure(sums.true_pressure, flow.drag);
     found.pressure_drag_predicted = of_pressure(sums.predicted_pressure, flow.drag);
@@ -46,7 +51,8 @@ Coefficients coefficients(const ForceSums& sums, const FlowReference& flow)
     return found;
 }
 
-std::optional<FlowReference> flow_reference(const ForceSettings& settings, const CaseSource& source, const std::string& pressure_kind, std::string& why)
+std::optional<FlowReference> flow_reference(const ForceSettings& settings, const CaseSource& source,
+                                            const std::string& pressure_kind, std::string& why)
 {
     Vector3 velocity{};
     for (std::size_t c = 0; c < settings.velocity.size(); ++c) {
@@ -73,13 +79,17 @@ std::optional<FlowReference> flow_reference(const ForceSettings& settings, const
         return std::nullopt;
     }
     const auto along = dot(settings.up, *drag);
-    const auto lift = direction_of({settings.up[0] - along * (*drag)[0], settings.up[1] - along * (*drag)[1], settings.up[2] - along * (*drag)[2]});
-    if (!lift) throw InvalidInput("data.forces.up lies along the free stream, so there is no direction of lift. Name another.");
+    const auto lift = direction_of({settings.up[0] - along * (*drag)[0], settings.up[1] - along * (*drag)[1],
+                                    settings.up[2] - along * (*drag)[2]});
+    if (!lift)
+        throw InvalidInput(
+            "data.forces.up lies along the free stream, so there is no direction of lift. Name another.");
     const auto speed_squared = dot(velocity, velocity);
     const auto density = pressure_kind == "static" ? number_of_case(settings.density, source) : 1.0;
     if (!density || !(*density > 0)) {
-        why = settings.density == "rho" && !density ? "the density is not said (data.reference.rho), and pressures are in Pa (static)"
-                                                    : no_number(source, settings.density, "data.reference.rho");
+        why = settings.density == "rho" && !density
+                  ? "the density is not said (data.reference.rho), and pressures are in Pa (static)"
+                  : no_number(source, settings.density, "data.reference.rho");
         return std::nullopt;
     }
     const auto dynamic_pressure = pressure_kind == "cp" ? 1.0 : 0.5 * *density * speed_squared;

@@ -54,7 +54,8 @@ Coefficients coefficients(const ForceSums& sums, const FlowReference& flow);
 /// density (for pressures in Pa) or area is missing.
 /// @param pressure_kind   kinematic, static or cp: what pressure and shear are divided by
 /// @throws InvalidInput where `up` lies along the free stream
-std::optional<FlowReference> flow_reference(const ForceSettings& settings, const CaseSource& source, const std::string& pressure_kind, std::string& why);
+std::optional<FlowReference> flow_reference(const ForceSettings& settings, const CaseSource& source,
+                                            const std::string& pressure_kind, std::string& why);
 
 /// Returns a number of the case table; nothing where it has no such column or no number there.
 std::optional<double> table_value(const CaseSource& source, const std::string& column);

@@ -45,22 +45,27 @@ double isolation(const std::vector<std::vector<double>>& cases, const std::vecto
 
 }  // namespace
 
-ShapeCoefficients::ShapeCoefficients(std::vector<std::vector<double>> numbers, std::vector<double> drag, std::vector<double> lift)
+ShapeCoefficients::ShapeCoefficients(std::vector<std::vector<double>> numbers, std::vector<double> drag,
+                                     std::vector<double> lift)
     : numbers_(std::move(numbers)), drags_(std::move(drag)), lifts_(std::move(lift))
 {
 }
 
-std::optional<ShapeCoefficients> ShapeCoefficients::of_cases(std::span<const CaseSource> cases, std::span<const CaseFigures> figures, const DataConfig& data,
-                                                             const ForceSettings& settings, const JudgedFields& layout)
+std::optional<ShapeCoefficients> ShapeCoefficients::of_cases(std::span<const CaseSource> cases,
+                                                             std::span<const CaseFigures> figures,
+                                                             const DataConfig& data, const ForceSettings& settings,
+                                                             const JudgedFields& layout)
 {
     if (cases.size() < kFewestCases || layout.pressure < 0) return std::nullopt;
-    const bool is_in_table =
-        std::ranges::all_of(cases, [&](const auto& source) { return table_value(source, settings.drag) && table_value(source, settings.lift); });
+    const bool is_in_table = std::ranges::all_of(cases, [&](const auto& source) {
+        return table_value(source, settings.drag) && table_value(source, settings.lift);
+    });
     std::vector<std::vector<double>> numbers;
     std::vector<double> drag, lift;
     for (std::size_t i = 0; i < cases.size(); ++i) {
         std::string why;
-        const auto flow = figures[i].is_surface ? flow_reference(settings, cases[i], layout.pressure_kind, why) : std::nullopt;
+        const auto flow =
+            figures[i].is_surface ? flow_reference(settings, cases[i], layout.pressure_kind, why) : std::nullopt;
         if (!flow) return std::nullopt;
         auto row = shape_numbers(figures[i].shape, figures[i].forces, figures[i].bounds, *flow);
         if (!row) return std::nullopt;
@@ -76,7 +81,8 @@ std::optional<ShapeCoefficients> ShapeCoefficients::of_cases(std::span<const Cas
 
 ShapeCoefficients ShapeCoefficients::from_json(const nlohmann::json& json)
 {
-    return {json.at("numbers").get<std::vector<std::vector<double>>>(), json.at("cd").get<std::vector<double>>(), json.at("cl").get<std::vector<double>>()};
+    return {json.at("numbers").get<std::vector<std::vector<double>>>(), json.at("cd").get<std::vector<double>>(),
+            json.at("cl").get<std::vector<double>>()};
 }
 
 nlohmann::json ShapeCoefficients::to_json() const
@@ -84,8 +90,10 @@ nlohmann::json ShapeCoefficients::to_json() const
     return {{"numbers", numbers_}, {"cd", drags_}, {"cl", lifts_}};
 }
 
-std::optional<ShapeCoefficients::Values> ShapeCoefficients::of(const ShapeSums& shape, const ForceSums& forces, const std::array<double, 6>& bounds,
-                                                               const FlowReference& flow, const std::vector<double>& constants) const
+std::optional<ShapeCoefficients::Values> ShapeCoefficients::of(const ShapeSums& shape, const ForceSums& forces,
+                                                               const std::array<double, 6>& bounds,
+                                                               const FlowReference& flow,
+                                                               const std::vector<double>& constants) const
 {
     auto row = shape_numbers(shape, forces, bounds, flow);
     if (!row) return std::nullopt;

@@ -30,7 +30,8 @@ public:
     /// lift of one is not known. Drag and lift are the table's if it has both for all cases, else the integrals of the
     /// true fields.
     /// @param figures   figures of the cases, in order
-    static std::optional<ShapeCoefficients> of_cases(std::span<const CaseSource> cases, std::span<const CaseFigures> figures, const DataConfig& data,
+    static std::optional<ShapeCoefficients> of_cases(std::span<const CaseSource> cases,
+                                                     std::span<const CaseFigures> figures, const DataConfig& data,
                                                      const ForceSettings& settings, const JudgedFields& layout);
 
     static ShapeCoefficients from_json(const nlohmann::json& json);
@@ -38,8 +39,8 @@ public:
 
     /// Predicts for a shape; nothing for one that `shape_numbers` has no numbers of.
     /// @param constants   values of the case in the order of `data.constants`
-    std::optional<Values> of(const ShapeSums& shape, const ForceSums& forces, const std::array<double, 6>& bounds, const FlowReference& flow,
-                             const std::vector<double>& constants) const;
+    std::optional<Values> of(const ShapeSums& shape, const ForceSums& forces, const std::array<double, 6>& bounds,
+                             const FlowReference& flow, const std::vector<double>& constants) const;
 
     static constexpr std::size_t kFewestCases = 10;
 

@@ -54,8 +54,8 @@ ShapeSums shape_sums(const Mesh& mesh, const RankGroup& group)
     return sums;
 }
 
-std::optional<std::vector<double>> shape_numbers(const ShapeSums& shape, const ForceSums& forces, const std::array<double, 6>& bounds,
-                                                 const FlowReference& flow)
+std::optional<std::vector<double>> shape_numbers(const ShapeSums& shape, const ForceSums& forces,
+                                                 const std::array<double, 6>& bounds, const FlowReference& flow)
 {
     const auto along = nearest_axis(flow.drag), up = nearest_axis(flow.lift), aside = 3 - along - up;
     if (along == up) return std::nullopt;
@@ -69,15 +69,17 @@ std::optional<std::vector<double>> shape_numbers(const ShapeSums& shape, const F
     double seen = 0;
     for (const bool is_rear : {false, true}) {
         const bool points_up_the_axis = is_rear == flows_up_the_axis;
-        const auto* const sums = shape.numbers.data() + (2 * along + (points_up_the_axis == (outward > 0))) * ShapeSums::kOfFacing;
+        const auto* const sums =
+            shape.numbers.data() + (2 * along + (points_up_the_axis == (outward > 0))) * ShapeSums::kOfFacing;
         if (!(sums[0] > 0) || !(height > 0)) return std::nullopt;
         seen += sums[0] / 2;
         const auto end = points_up_the_axis ? bounds[2 * along + 1] : bounds[2 * along];
-        numbers.insert(numbers.end(), {sums[4 + along] / sums[0], outward * sign_of_lift * sums[1 + up] / sums[0], sums[4 + aside] / sums[0],
-                                       std::abs(end - sums[7] / sums[0]) / height});
+        numbers.insert(numbers.end(), {sums[4 + along] / sums[0], outward * sign_of_lift * sums[1 + up] / sums[0],
+                                       sums[4 + aside] / sums[0], std::abs(end - sums[7] / sums[0]) / height});
     }
     const auto lowest = sign_of_lift > 0 ? bounds[2 * up] : -bounds[2 * up + 1];
-    numbers.insert(numbers.end(), {extent(along) / height, extent(aside) / height, lowest / height, forces.area / seen});
+    numbers.insert(numbers.end(),
+                   {extent(along) / height, extent(aside) / height, lowest / height, forces.area / seen});
     return numbers;
 }
 

@@ -36,8 +36,8 @@ ShapeSums shape_sums(const Mesh& mesh, const RankGroup& group);
 /// comes the surface over the area seen from the front.
 /// @param bounds   box of the case: x, y and z, each lowest then highest
 /// @return kShapeNumbers values; nothing for a surface without front, rear or height
-std::optional<std::vector<double>> shape_numbers(const ShapeSums& shape, const ForceSums& forces, const std::array<double, 6>& bounds,
-                                                 const FlowReference& flow);
+std::optional<std::vector<double>> shape_numbers(const ShapeSums& shape, const ForceSums& forces,
+                                                 const std::array<double, 6>& bounds, const FlowReference& flow);
 
 inline constexpr int kShapeNumbers = 12;
 

@@ -60,8 +60,10 @@ std::vector<double> least_squares_weights(const at::Tensor& rows)
 
 at::Tensor table_of(const std::vector<std::vector<double>>& rows)
 {
-    auto table = torch::empty({static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(rows.front().size())}, torch::kDouble);
-    for (std::size_t i = 0; i < rows.size(); ++i) table[static_cast<std::int64_t>(i)].copy_(torch::tensor(rows[i], torch::kDouble));
+    auto table = torch::empty({static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(rows.front().size())},
+                              torch::kDouble);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+        table[static_cast<std::int64_t>(i)].copy_(torch::tensor(rows[i], torch::kDouble));
     return table;
 }
 
@@ -71,7 +73,8 @@ ShapeRegression::ShapeRegression(const std::vector<std::vector<double>>& numbers
 {
     const auto num_given = static_cast<std::int64_t>(numbers.size()), num_cases = std::min(num_given, kMostCases);
     const auto chosen = torch::arange(num_cases).mul(num_given).div(num_cases, "floor");
-    const auto given = table_of(numbers).index_select(0, chosen), truth = torch::tensor(values, torch::kDouble).index_select(0, chosen);
+    const auto given = table_of(numbers).index_select(0, chosen),
+               truth = torch::tensor(values, torch::kDouble).index_select(0, chosen);
     means_ = given.mean(0);
     deviations_ = given.std(0, false);
     std::vector<std::int64_t> telling;
@@ -114,9 +117,11 @@ at::Tensor ShapeRegression::standardised(const at::Tensor& numbers) const
 
 double ShapeRegression::operator()(std::span<const double> numbers) const
 {
-    const auto one = standardised(torch::tensor(std::vector<double>(numbers.begin(), numbers.end()), torch::kDouble)).unsqueeze(0);
+    const auto one =
+        standardised(torch::tensor(std::vector<double>(numbers.begin(), numbers.end()), torch::kDouble)).unsqueeze(0);
     double sum = 0;
-    for (const auto& process : processes_) sum += kernel(one, cases_, process.columns, process.length)[0].dot(process.of_cases).item<double>();
+    for (const auto& process : processes_)
+        sum += kernel(one, cases_, process.columns, process.length)[0].dot(process.of_cases).item<double>();
     return mean_ + deviation_ * sum;
 }
 

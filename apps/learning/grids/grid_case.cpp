@@ -21,7 +21,8 @@ namespace {
 at::Tensor rows_of(const DataArray& array, const ImageGrid& grid, bool on_cells, const std::string& where)
 {
     const auto num_components = array.num_components();
-    if (array.type() == ScalarType::String) throw InvalidInput(fmt::format("{}: the array '{}' holds texts; expected numbers.", where, array.name()));
+    if (array.type() == ScalarType::String)
+        throw InvalidInput(fmt::format("{}: the array '{}' holds texts; expected numbers.", where, array.name()));
     const auto rows = torch::tensor(array.to_doubles(), torch::kDouble).view({-1, num_components}).to(torch::kFloat);
     const auto bad = torch::nonzero(torch::isfinite(rows).all(1).logical_not()).flatten();
     if (bad.numel() == 0) return rows;
@@ -32,8 +33,10 @@ at::Tensor rows_of(const DataArray& array, const ImageGrid& grid, bool on_cells,
         place[axis] = row % count;
         row /= count;
     }
-    throw InvalidInput(fmt::format("{}: the array '{}' is not finite at {} {}, first at (x, y, z) = ({}), counted from 0. Repair the case or leave it out.",
-                                   where, array.name(), bad.numel(), on_cells ? "cells" : "points", fmt::join(place, ", ")));
+    throw InvalidInput(fmt::format("{}: the array '{}' is not finite at {} {}, first at (x, y, z) = ({}), counted from "
+                                   "0. Repair the case or leave it out.",
+                                   where, array.name(), bad.numel(), on_cells ? "cells" : "points",
+                                   fmt::join(place, ", ")));
 }
 
 }  // namespace
@@ -52,15 +55,17 @@ GridRows grid_rows(const ImageGrid& grid, const DataConfig& data, bool with_trut
     }
     const std::string group = data.on_cells ? "cell" : "point";
     if (rows.extents.size() < 2) {
-        throw InvalidInput(fmt::format("{} has {} {}s in a line; a grid has at least two directions with more than one.", where,
-                                       rows.extents.empty() ? "one" : std::to_string(rows.extents.front()), group));
+        throw InvalidInput(
+            fmt::format("{} has {} {}s in a line; a grid has at least two directions with more than one.", where,
+                        rows.extents.empty() ? "one" : std::to_string(rows.extents.front()), group));
     }
     const auto& arrays = data.on_cells ? grid.cell_data : grid.point_data;
     const auto find = [&](const std::string& name) -> const DataArray& {
         const auto& elsewhere = data.on_cells ? grid.point_data : grid.cell_data;
         if (!find_array(arrays, name) && find_array(elsewhere, name)) {
-            throw InvalidInput(fmt::format("{} has '{}' at its {}, and data.association is {}. Set data.association={}.", where, name,
-                                           data.on_cells ? "points" : "cells", group, data.on_cells ? "point" : "cell"));
+            throw InvalidInput(
+                fmt::format("{} has '{}' at its {}, and data.association is {}. Set data.association={}.", where, name,
+                            data.on_cells ? "points" : "cells", group, data.on_cells ? "point" : "cell"));
         }
         return require_array(arrays, name, where, group);
     };
@@ -76,7 +81,8 @@ GridRows grid_rows(const ImageGrid& grid, const DataConfig& data, bool with_trut
     return rows;
 }
 
-SpecPtr spec_of_grid(const std::vector<std::int64_t>& extents, std::int64_t rows_together, const std::shared_ptr<const DeviceMesh>& domain)
+SpecPtr spec_of_grid(const std::vector<std::int64_t>& extents, std::int64_t rows_together,
+                     const std::shared_ptr<const DeviceMesh>& domain)
 {
     const auto num_ranks = domain->size(domain->axis("domain"));
     const auto rows_in_line = std::accumulate(extents.begin() + 1, extents.end(), std::int64_t{1}, std::multiplies<>());
@@ -91,12 +97,19 @@ SpecPtr spec_of_grid(const std::vector<std::int64_t>& extents, std::int64_t rows
 at::Tensor own_rows_of_grid(const at::Tensor& rows, const SpecPtr& spec)
 {
     const auto me = spec->device_mesh->coordinate(spec->device_mesh->axis("domain"));
-    return from_local(rows.narrow(0, spec->axes[0].offset(me), (*spec->axes[0].extents)[me]).clone().unsqueeze(0), spec);
+    return from_local(rows.narrow(0, spec->axes[0].offset(me), (*spec->axes[0].extents)[me]).clone().unsqueeze(0),
+                      spec);
 }
 
-CaseTensors grid_case_tensors(const GridRows& rows, const CaseSource& source, const DataConfig& data, const SpecPtr& spec)
+CaseTensors grid_case_tensors(const GridRows& rows, const CaseSource& source, const DataConfig& data,
+                              const SpecPtr& spec)
 {
-    CaseTensors example{.id = source.id, .num_points = rows.told.size(0), .inputs = {}, .target = {}, .measures = {}, .channels = rows.channels};
+    CaseTensors example{.id = source.id,
+                        .num_points = rows.told.size(0),
+                        .inputs = {},
+                        .target = {},
+                        .measures = {},
+                        .channels = rows.channels};
     example.inputs.embedding = own_rows_of_grid(rows.told, spec);
     example.inputs.grid = rows.extents;
     if (rows.target.defined()) example.target = own_rows_of_grid(rows.target, spec);

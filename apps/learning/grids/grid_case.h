@@ -36,12 +36,14 @@ std::string extents_text(const std::vector<std::int64_t>& extents);
 
 /// Lays out rows of tensors (1, N, ...) over the domain's ranks: each has a block along the slowest direction, of
 /// nearly equal sizes that are multiples of `rows_together` if there are enough rows.
-SpecPtr spec_of_grid(const std::vector<std::int64_t>& extents, std::int64_t rows_together, const std::shared_ptr<const DeviceMesh>& domain);
+SpecPtr spec_of_grid(const std::vector<std::int64_t>& extents, std::int64_t rows_together,
+                     const std::shared_ptr<const DeviceMesh>& domain);
 
 /// Returns this rank's part of `rows`, (N, C), as a sharded tensor (1, N, C).
 at::Tensor own_rows_of_grid(const at::Tensor& rows, const SpecPtr& spec);
 
 /// Makes a case over the ranks of a domain from its grid, with its constants.
-CaseTensors grid_case_tensors(const GridRows& rows, const CaseSource& source, const DataConfig& data, const SpecPtr& spec);
+CaseTensors grid_case_tensors(const GridRows& rows, const CaseSource& source, const DataConfig& data,
+                              const SpecPtr& spec);
 
 }  // namespace meshard

@@ -38,8 +38,8 @@ GridWidths grid_widths(const CaseTensors& example, const DataConfig& data)
             .extents = example.inputs.grid};
 }
 
-LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRunConfig& config, const std::shared_ptr<const DeviceMesh>& domain,
-                       const std::optional<CaseTensors>& like)
+LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRunConfig& config,
+                       const std::shared_ptr<const DeviceMesh>& domain, const std::optional<CaseTensors>& like)
 {
     LoadedGrids grids;
     for (const auto& source : sources) {
@@ -52,8 +52,8 @@ LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRun
         const auto& first = like ? *like : grids.examples.front();
         const auto widths = grid_widths(grids.examples.back(), config.data), before = grid_widths(first, config.data);
         const auto said = [&](const GridWidths& one) {
-            return fmt::format("{} {}, {} numbers each to learn from and {} to learn", extents_text(one.extents), config.data.on_cells ? "cells" : "points",
-                               one.in_channels, one.out_channels);
+            return fmt::format("{} {}, {} numbers each to learn from and {} to learn", extents_text(one.extents),
+                               config.data.on_cells ? "cells" : "points", one.in_channels, one.out_channels);
         };
         const auto arguments = [&](const GridWidths& one) {
             try {
@@ -63,8 +63,9 @@ LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRun
             }
         };
         if (arguments(widths) == arguments(before)) continue;
-        throw InvalidInput(fmt::format("{} has {}, and case {} has {}; {} takes cases that are alike in this. Leave one of them out.", where, said(widths),
-                                       first.id, said(before), config.model.name));
+        throw InvalidInput(
+            fmt::format("{} has {}, and case {} has {}; {} takes cases that are alike in this. Leave one of them out.",
+                        where, said(widths), first.id, said(before), config.model.name));
     }
     return grids;
 }

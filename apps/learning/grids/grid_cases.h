@@ -23,7 +23,8 @@ struct LoadedGrids {
 /// bits on any number of ranks, without communication.
 /// @throws IoError, InvalidInput naming the case, as `read_image` and `grid_rows`, and for a grid for which the model's
 /// arguments differ from those for `like`, or else for the first grid
-LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRunConfig& config, const std::shared_ptr<const DeviceMesh>& domain,
+LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRunConfig& config,
+                       const std::shared_ptr<const DeviceMesh>& domain,
                        const std::optional<CaseTensors>& like = std::nullopt);
 
 /// Returns the widths of a grid model that fits the cases. @param example   any of the cases

@@ -19,9 +19,12 @@
 namespace meshard {
 namespace {
 
-/// The points of a case's other part, for `PointInputs::other_part`: the first rank reads the mesh, and hands each rank a run of its rows. Collective.
-std::shared_ptr<const PointInputs> read_other_part(const std::filesystem::path& file, const DataConfig& data, const CaseFrame& frame,
-                                                   const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device)
+/// The points of a case's other part, for `PointInputs::other_part`: the first rank reads the mesh, and hands each rank
+/// a run of its rows. Collective.
+std::shared_ptr<const PointInputs> read_other_part(const std::filesystem::path& file, const DataConfig& data,
+                                                   const CaseFrame& frame,
+                                                   const std::shared_ptr<const DeviceMesh>& device_mesh,
+                                                   const at::Device& device)
 {
     const auto& all = device_mesh->all();
     at::Tensor rows_of_file;
@@ -29,14 +32,17 @@ std::shared_ptr<const PointInputs> read_other_part(const std::filesystem::path& 
         if (all.rank() != 0) return;
         const auto mesh = read_mesh(file);
         std::vector<std::int64_t> rows(data.on_cells ? mesh.num_cells() : mesh.num_points());
-        if (rows.empty()) throw InvalidInput(file.string() + " has no " + (data.on_cells ? "cells" : "points") + " of which the model is told.");
+        if (rows.empty())
+            throw InvalidInput(file.string() + " has no " + (data.on_cells ? "cells" : "points") +
+                               " of which the model is told.");
         std::iota(rows.begin(), rows.end(), std::int64_t{0});
         rows_of_file = point_inputs(mesh, rows, data, frame, file.string()).to(device);
     });
     const std::array<std::int64_t, 1> own{rows_of_file.defined() ? rows_of_file.size(0) : 0};
     const auto num_rows = all.all_gather_integers(own)[0][0];
     const AxisLayout cut{Shard(0), std::make_shared<const Extents>(even_extents(num_rows, all.size())), 1};
-    const auto local = all.size() == 1 ? rows_of_file : to_local(distribute_rows(rows_of_file, 0, make_spec(device_mesh, {cut})));
+    const auto local =
+        all.size() == 1 ? rows_of_file : to_local(distribute_rows(rows_of_file, 0, make_spec(device_mesh, {cut})));
     std::vector<std::int64_t> ids(local.size(0));
     std::iota(ids.begin(), ids.end(), cut.offset(all.rank()));
     return std::make_shared<const PointInputs>(sharded_inputs(local, ids, device_mesh));
@@ -44,7 +50,8 @@ std::shared_ptr<const PointInputs> read_other_part(const std::filesystem::path& 
 
 }  // namespace
 
-void add_case_inputs(PointInputs& inputs, const Predictor& model, const DataConfig& data, const CaseSource& source, const at::Device& device)
+void add_case_inputs(PointInputs& inputs, const Predictor& model, const DataConfig& data, const CaseSource& source,
+                     const at::Device& device)
 {
     add_case_constants(inputs, data, source);
     if (const auto& constants = model.constants(); !constants.empty())
@@ -54,11 +61,14 @@ void add_case_inputs(PointInputs& inputs, const Predictor& model, const DataConf
         if (tensor->defined()) *tensor = tensor->to(device);
 }
 
-CaseMesh::CaseMesh(const CaseSource& source, std::span<const Predictor> models, const MeshReading& reading, const std::filesystem::path& output,
-                   std::shared_ptr<const DeviceMesh> device_mesh)
-    : source_(source), reading_(reading), device_mesh_(std::move(device_mesh)), on_cells_(models.front().data().on_cells)
+CaseMesh::CaseMesh(const CaseSource& source, std::span<const Predictor> models, const MeshReading& reading,
+                   const std::filesystem::path& output, std::shared_ptr<const DeviceMesh> device_mesh)
+    : source_(source), reading_(reading), device_mesh_(std::move(device_mesh)),
+      on_cells_(models.front().data().on_cells)
 {
-    const auto take = [&](std::string_view input) { return std::ranges::any_of(models, [&](const auto& model) { return model.data().has_input(input); }); };
+    const auto take = [&](std::string_view input) {
+        return std::ranges::any_of(models, [&](const auto& model) { return model.data().has_input(input); });
+    };
     const auto& where = reading_.where;
     const bool is_first = device_mesh_->all().rank() == 0;
     with_directions_ = take("wall_direction");
@@ -68,10 +78,12 @@ CaseMesh::CaseMesh(const CaseSource& source, std::span<const Predictor> models, 
         reading_.prepare(whole_);
         if (take("normals") || reading_.with_forces) {
             const auto& data = models.front().data();
-            report_facing(where, orient_surface(whole_, orient_of(data), data.normals), models.front().facing().surfaces);
+            report_facing(where, orient_surface(whole_, orient_of(data), data.normals),
+                          models.front().facing().surfaces);
         }
         for (const auto& model : models)
-            if (const auto normals = point_normals_in_use(model.data()); !normals.empty()) add_point_normals(whole_, normals, where);
+            if (const auto normals = point_normals_in_use(model.data()); !normals.empty())
+                add_point_normals(whole_, normals, where);
         if (take("areas")) add_areas(whole_, on_cells_, where);  // shares of points and the mean are of the whole
         if (reading_.with_geometry) add_geometry(whole_, on_cells_);
     });
@@ -86,7 +98,8 @@ CaseMesh::CaseMesh(const CaseSource& source, std::span<const Predictor> models, 
 void CaseMesh::report_facing(const std::string& where, const SurfaceFacing& found, const FacingCounts& trained) const
 {
     if (device_mesh_->all().rank() != 0) return;
-    if (const auto fault = facing_fault(found, trained, "--orient outward turns it."); !fault.empty()) reading_.report(where + ": " + fault);
+    if (const auto fault = facing_fault(found, trained, "--orient outward turns it."); !fault.empty())
+        reading_.report(where + ": " + fault);
 }
 
 const Wall& CaseMesh::wall_for(const Predictor& model, const DataConfig& data)
@@ -110,8 +123,9 @@ PointInputs CaseMesh::inputs(const Predictor& model, const DataConfig& data, con
         frame = case_frame(data.frame, part_.bounds, source_);
         const auto* wall = data.needs_wall() || model.needs_body() ? &wall_for(model, data) : nullptr;
         if (data.needs_wall() && !has_distances_) {
-            std::erase_if(on_cells_ ? mesh.cell_data : mesh.point_data,
-                          [](const DataArray& array) { return array.name() == kDistances || array.name() == kDirections; });
+            std::erase_if(on_cells_ ? mesh.cell_data : mesh.point_data, [](const DataArray& array) {
+                return array.name() == kDistances || array.name() == kDirections;
+            });
             add_distances(mesh, on_cells_, *wall, reading_.where, with_directions_);
             has_distances_ = true;
         }

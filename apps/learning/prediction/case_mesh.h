@@ -13,29 +13,33 @@
 namespace meshard {
 
 /// What a user is told where a model that needs both parts does not know the points of the other one.
-inline constexpr const char* kOtherPartUnknown =
-    "the points of the case's other part are not known; places drawn from the body stand for them, to which the model is less used.";
+inline constexpr const char* kOtherPartUnknown = "the points of the case's other part are not known; places drawn from "
+                                                 "the body stand for them, to which the model is less used.";
 
-/// Adds the constants and the time of a case: those of the model, or the columns of the case that it names. @throws InvalidInput as `CaseSource::number`
-void add_case_inputs(PointInputs& inputs, const Predictor& model, const DataConfig& data, const CaseSource& source, const at::Device& device);
+/// Adds the constants and the time of a case: those of the model, or the columns of the case that it names. @throws
+/// InvalidInput as `CaseSource::number`
+void add_case_inputs(PointInputs& inputs, const Predictor& model, const DataConfig& data, const CaseSource& source,
+                     const at::Device& device);
 
 /// How the mesh of a case is read for models.
 struct MeshReading {
-    std::string where;                                          ///< begins messages
-    std::function<void(Mesh&)> prepare = {};                    ///< called on the first rank with the whole mesh as it was read
-    std::function<void(const std::string& fault)> report = {};  ///< called on the first rank for a surface that does not face as those of the training cases
-    bool with_geometry = false;                                 ///< `geometry` is wanted
-    bool with_forces = false;                                   ///< the way in which polygons face matters, whatever models take as inputs
+    std::string where;                        ///< begins messages
+    std::function<void(Mesh&)> prepare = {};  ///< called on the first rank with the whole mesh as it was read
+    std::function<void(const std::string& fault)> report =
+        {};  ///< called on the first rank for a surface that does not face as those of the training cases
+    bool with_geometry = false;  ///< `geometry` is wanted
+    bool with_forces = false;    ///< the way in which polygons face matters, whatever models take as inputs
 };
 
-/// The mesh of a case, cut into a part a rank, from which inputs of several models are made. All functions are collective.
+/// The mesh of a case, cut into a part a rank, from which inputs of several models are made. All functions are
+/// collective.
 class CaseMesh {
 public:
     /// The first rank reads `source.file` and hands out the parts by files beside `output`.
     /// @param models   whose fields are on the same rows: all on cells, or all on points
     /// @throws UnusableInput (usable_input.h) if the mesh cannot be read, or lacks what models take of points
-    CaseMesh(const CaseSource& source, std::span<const Predictor> models, const MeshReading& reading, const std::filesystem::path& output,
-             std::shared_ptr<const DeviceMesh> device_mesh);
+    CaseMesh(const CaseSource& source, std::span<const Predictor> models, const MeshReading& reading,
+             const std::filesystem::path& output, std::shared_ptr<const DeviceMesh> device_mesh);
 
     /// Inputs of a model, on a device.
     /// @param data   the model's data, as they hold for this case
@@ -46,7 +50,10 @@ public:
     Subdomain& subdomain() { return part_.subdomain; }  ///< of this rank
     const std::array<double, 6>& bounds() const { return part_.bounds; }
     const std::vector<std::int64_t>& rows() const { return rows_; }  ///< ids of this rank's cells or points
-    const at::Tensor& geometry() const { return geometry_; }         ///< `take_geometry` of the rows; undefined unless asked for
+    const at::Tensor& geometry() const
+    {
+        return geometry_;
+    }  ///< `take_geometry` of the rows; undefined unless asked for
 
 private:
     const Wall& wall_for(const Predictor& model, const DataConfig& data);

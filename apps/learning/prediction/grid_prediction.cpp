@@ -16,13 +16,14 @@
 
 namespace meshard {
 
-void predict_grid(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& output, const PredictionOptions& options,
-                  World& world)
+void predict_grid(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& output,
+                  const PredictionOptions& options, World& world)
 {
     const auto device_mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
     const auto name = input.filename().string();
     ImageGrid grid;
-    read_together(device_mesh->all(), [&] { grid = read_image(input); });  // on every rank, each of which takes its rows
+    read_together(device_mesh->all(),
+                  [&] { grid = read_image(input); });  // on every rank, each of which takes its rows
     PredictionSpread predictions;
     for (auto& model : models) {
         const auto said = said_case(model, options, name, false);
@@ -31,7 +32,8 @@ void predict_grid(std::span<Predictor> models, const std::filesystem::path& inpu
         read_together(device_mesh->all(), [&] { rows = grid_rows(grid, said.data, false, input.string()); });
         model.move_to(world.device());
         PointInputs inputs;
-        inputs.embedding = own_rows_of_grid(rows.told.to(world.device()), spec_of_grid(rows.extents, model.rows_together(), device_mesh));
+        inputs.embedding = own_rows_of_grid(rows.told.to(world.device()),
+                                            spec_of_grid(rows.extents, model.rows_together(), device_mesh));
         inputs.grid = rows.extents;
         add_case_inputs(inputs, model, said.data, said.source, world.device());
         warn_of_ranges(model, inputs, name, models.size() > 1, device_mesh->all());
@@ -40,14 +42,16 @@ void predict_grid(std::span<Predictor> models, const std::filesystem::path& inpu
             try {
                 predictions.add(full_tensor(model.predict(inputs, scaling)).squeeze(0).cpu());
             } catch (const InvalidInput& wrong) {
-                throw UnusableInput(input.string() + ", a grid of " + extents_text(rows.extents) + ": " + wrong.what(), exit_code::input);
+                throw UnusableInput(input.string() + ", a grid of " + extents_text(rows.extents) + ": " + wrong.what(),
+                                    exit_code::input);
             }
         }
     }
     read_together(device_mesh->all(), [&] {
         if (world.rank() != 0) return;
         const auto& data = models.front().data();
-        add_fields(data.on_cells ? grid.cell_data : grid.point_data, predictions.mean(), predictions.spread(), models.front());
+        add_fields(data.on_cells ? grid.cell_data : grid.point_data, predictions.mean(), predictions.spread(),
+                   models.front());
     });
     if (world.rank() == 0) {
         const MadeFolders folders(output);

@@ -35,7 +35,8 @@ void add_coefficients(Mesh& mesh, const std::map<std::string, std::vector<double
 {
     for (const auto& [coefficient, values] : of_head) {
         const auto called = coefficient + "_head";
-        std::erase_if(mesh.field_data, [&](const DataArray& array) { return array.name() == called; });  // of an earlier prediction
+        std::erase_if(mesh.field_data,
+                      [&](const DataArray& array) { return array.name() == called; });  // of an earlier prediction
         const auto mean = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
         mesh.field_data.push_back(DataArray::from(called, std::vector<double>{mean}));
     }
@@ -62,7 +63,8 @@ CaseSource source_of(const std::string& name, const std::map<std::string, double
 }
 
 /// Of each prediction, by its sums. Signs are those of the mean prediction.
-PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predictor& model, const JudgedFields& layout, const CaseSource& source)
+PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predictor& model, const JudgedFields& layout,
+                                 const CaseSource& source)
 {
     PredictedForces found;
     if (layout.pressure < 0) {
@@ -70,7 +72,9 @@ PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predi
     } else if (!(sums.front().area > 0)) {
         found.why = "the mesh has no areas";
     }
-    const auto flow = found.why.empty() ? flow_reference(force_settings_of(model), source, layout.pressure_kind, found.why) : std::nullopt;
+    const auto flow = found.why.empty()
+                          ? flow_reference(force_settings_of(model), source, layout.pressure_kind, found.why)
+                          : std::nullopt;
     if (!flow) return found;
     Vector3 mean_shear{};
     for (const auto& one : sums) {
@@ -86,15 +90,18 @@ PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predi
 }
 
 /// Of each model that knows them of its training cases.
-std::map<std::string, std::vector<double>> coefficients_by_shape(std::span<const Predictor> models, const ShapeSums& shape, const ForceSums& forces,
-                                                                 const std::array<double, 6>& bounds, const JudgedFields& layout, const CaseSource& source)
+std::map<std::string, std::vector<double>> coefficients_by_shape(std::span<const Predictor> models,
+                                                                 const ShapeSums& shape, const ForceSums& forces,
+                                                                 const std::array<double, 6>& bounds,
+                                                                 const JudgedFields& layout, const CaseSource& source)
 {
     std::map<std::string, std::vector<double>> all;
     for (const auto& model : models) {
         std::string why;
         const auto flow = flow_reference(force_settings_of(model), source, layout.pressure_kind, why);
         if (!flow || !model.shape_coefficients()) continue;
-        const auto found = model.shape_coefficients()->of(shape, forces, bounds, *flow, constants_of_case(model.data(), source));
+        const auto found =
+            model.shape_coefficients()->of(shape, forces, bounds, *flow, constants_of_case(model.data(), source));
         if (!found) continue;
         all["Cd"].push_back(found->drag);
         all["Cl"].push_back(found->lift);
@@ -109,7 +116,8 @@ bool is_column(const std::string& length)
     return length != "bounds" && length != "none" && length.find_first_not_of("0123456789.+-eE,") != std::string::npos;
 }
 
-void add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const at::Tensor& spread, const Predictor& predictor)
+void add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const at::Tensor& spread,
+                const Predictor& predictor)
 {
     const auto& data = predictor.data();
     std::int64_t channel = 0;
@@ -118,12 +126,15 @@ void add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const 
         const auto field = values.narrow(1, channel, count).contiguous();
         auto name = data.fields[f].name;
         if (!torch::isfinite(field).all().item<bool>())
-            throw Error("the predicted field '" + name + "' is not finite everywhere: the model of this run is broken.");
+            throw Error("the predicted field '" + name +
+                        "' is not finite everywhere: the model of this run is broken.");
         if (find_array(arrays, name)) name += kSuffix;
         const auto put = [&](const std::string& called, const at::Tensor& rows) {
-            std::erase_if(arrays, [&](const DataArray& array) { return array.name() == called; });  // of an earlier prediction
+            std::erase_if(arrays,
+                          [&](const DataArray& array) { return array.name() == called; });  // of an earlier prediction
             const auto* begin = rows.data_ptr<float>();
-            arrays.push_back(DataArray::from(called, std::vector<float>(begin, begin + rows.numel()), static_cast<std::int32_t>(count)));
+            arrays.push_back(DataArray::from(called, std::vector<float>(begin, begin + rows.numel()),
+                                             static_cast<std::int32_t>(count)));
         };
         put(name, field);
         if (spread.defined()) put(name + kSpreadSuffix, spread.narrow(1, channel, count).contiguous());
@@ -145,7 +156,8 @@ std::vector<std::string> missing_for_forces(const Predictor& model, const std::m
     std::vector<std::string> missing;
     const auto look = [&](const std::string& text, bool is_positive) {
         const auto number = number_of_case(text, source);
-        if ((!number || (is_positive && !(*number > 0))) && std::ranges::find(missing, text) == missing.end()) missing.push_back(text);
+        if ((!number || (is_positive && !(*number > 0))) && std::ranges::find(missing, text) == missing.end())
+            missing.push_back(text);
     };
     look(forces.area, true);
     for (const auto& component : forces.velocity) look(component, false);
@@ -160,19 +172,21 @@ SaidCase said_case(const Predictor& model, const PredictionOptions& options, con
     said.source.other_part = options.other_part;
     auto& data = said.data;
     const auto require = [&](const std::string& column) {
-        if (!options.values.contains(column)) throw UsageError("the model is told '" + column + "' of a case. Give it with --set " + column + "=...");
+        if (!options.values.contains(column))
+            throw UsageError("the model is told '" + column + "' of a case. Give it with --set " + column + "=...");
     };
     std::ranges::for_each(data.constants, require);
     if (!data.time.empty()) require(data.time);
     for (const auto& quantity : reference_quantities(data)) {
         if (const auto given = options.values.find(quantity); given != options.values.end()) {
             data.reference[quantity] = given->second;
-        } else if (const auto columns = data.reference_columns.find(quantity); columns != data.reference_columns.end()) {
+        } else if (const auto columns = data.reference_columns.find(quantity);
+                   columns != data.reference_columns.end()) {
             for (const auto& entry : columns->second)
                 if (!number_in(entry)) require(entry);
         } else if (!data.reference.contains(quantity)) {
-            throw UsageError("the model's fields are measured by " + quantity + ", which the training cases had in their table. Give it with --set " +
-                             quantity + "=...");
+            throw UsageError("the model's fields are measured by " + quantity +
+                             ", which the training cases had in their table. Give it with --set " + quantity + "=...");
         }
     }
     auto& length = data.frame.length;
@@ -180,17 +194,21 @@ SaidCase said_case(const Predictor& model, const PredictionOptions& options, con
         if (!(given->second > 0)) throw UsageError("--set " + length + " must be above 0.");
     } else if (is_column(length)) {
         if (warns)
-            warn("predict", name + ": no value for '" + length + "'; the longest edge of the bounding box is taken. Give it with --set " + length + "=...");
+            warn("predict", name + ": no value for '" + length +
+                                "'; the longest edge of the bounding box is taken. Give it with --set " + length +
+                                "=...");
         length = "bounds";
     }
     return said;
 }
 
-void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std::string& name, bool is_of_several, const RankGroup& ranks)
+void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std::string& name, bool is_of_several,
+                    const RankGroup& ranks)
 {
     for (const auto& sentence : model.ranges().beyond(inputs, model.data(), ranks)) {
         if (ranks.rank() == 0)
-            warn("predict", name + ": beyond the training cases" + (is_of_several ? " of " + model.checkpoint().string() : "") + ": " + sentence);
+            warn("predict", name + ": beyond the training cases" +
+                                (is_of_several ? " of " + model.checkpoint().string() : "") + ": " + sentence);
     }
 }
 
@@ -210,11 +228,14 @@ void require_same_fields(std::span<const Predictor> models, bool with_dropout)
     };
     for (const auto& model : models) {
         if (names(model) != names(models.front())) {
-            throw InvalidInput(model.checkpoint().string() + " predicts " + names(model) + ", and " + models.front().checkpoint().string() + " " +
-                               names(models.front()) + ". Several runs predict together only if their fields are the same.");
+            throw InvalidInput(model.checkpoint().string() + " predicts " + names(model) + ", and " +
+                               models.front().checkpoint().string() + " " + names(models.front()) +
+                               ". Several runs predict together only if their fields are the same.");
         }
         if (with_dropout && !model.has_dropout())
-            throw InvalidInput(model.checkpoint().string() + ": the model has no dropout, so that all its draws would be the same. Leave --dropout-draws out.");
+            throw InvalidInput(
+                model.checkpoint().string() +
+                ": the model has no dropout, so that all its draws would be the same. Leave --dropout-draws out.");
     }
 }
 
@@ -224,24 +245,28 @@ std::vector<std::string> ensemble_warnings(std::span<const Predictor> models)
     const Predictor* best = nullptr;
     for (std::size_t i = 0; i < models.size(); ++i) {
         const auto& file = models[i].checkpoint();
-        const auto same = std::ranges::find_if(models.first(i), [&](const auto& other) { return other.has_weights_of(models[i]); });
+        const auto same =
+            std::ranges::find_if(models.first(i), [&](const auto& other) { return other.has_weights_of(models[i]); });
         if (same != models.begin() + static_cast<std::ptrdiff_t>(i))
             doubts.push_back(file.string() + " is the same model as " + same->checkpoint().string() +
                              ": it counts twice in the mean, and the spread is too small.");
-        if (models[i].validation_error() && (!best || *models[i].validation_error() < *best->validation_error())) best = &models[i];
+        if (models[i].validation_error() && (!best || *models[i].validation_error() < *best->validation_error()))
+            best = &models[i];
     }
     for (const auto& model : models) {
         if (!model.validation_error() || *model.validation_error() < kFarWorse * *best->validation_error()) continue;
         char text[128];
         std::snprintf(text, sizeof text, "%.3g, and %.3g of ", *model.validation_error(), *best->validation_error());
-        doubts.push_back(model.checkpoint().string() + " had a relative error in validation of " + text + best->checkpoint().string() +
-                         ": the mean may be worse than the best alone. Compare with `meshard report`, or leave it out.");
+        doubts.push_back(
+            model.checkpoint().string() + " had a relative error in validation of " + text +
+            best->checkpoint().string() +
+            ": the mean may be worse than the best alone. Compare with `meshard report`, or leave it out.");
     }
     return doubts;
 }
 
-PredictedForces predict_file(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& named_output,
-                             const PredictionOptions& options, World& world)
+PredictedForces predict_file(std::span<Predictor> models, const std::filesystem::path& input,
+                             const std::filesystem::path& named_output, const PredictionOptions& options, World& world)
 {
     const auto output = followed_links(named_output);  // pieces lie beside the index itself, not beside a link to it
     if (options.orient)
@@ -290,9 +315,13 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
         for (std::int64_t draw = 0; draw < std::max<std::int64_t>(1, options.num_draws); ++draw) {
             if (options.num_draws > 0) model.draw_dropout(static_cast<std::uint64_t>(draw));
             std::vector<double> of_head;
-            const auto fields = to_local(model.predict(inputs, scaling, &of_head)).squeeze(0).cpu();  // (rows, channels)
-            for (std::size_t k = 0; k < of_head.size(); ++k) by_heads[model.names_of_head()[k] == "cd" ? "Cd" : "Cl"].push_back(of_head[k]);
-            if (options.with_forces) forces.push_back(case_sums(fields, fields, mesh.geometry(), layout, model.training_mean(scaling), all).forces);
+            const auto fields =
+                to_local(model.predict(inputs, scaling, &of_head)).squeeze(0).cpu();  // (rows, channels)
+            for (std::size_t k = 0; k < of_head.size(); ++k)
+                by_heads[model.names_of_head()[k] == "cd" ? "Cd" : "Cl"].push_back(of_head[k]);
+            if (options.with_forces)
+                forces.push_back(
+                    case_sums(fields, fields, mesh.geometry(), layout, model.training_mean(scaling), all).forces);
             predictions.add(fields);
         }
     }
@@ -304,7 +333,8 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     PredictedForces found;
     if (options.with_forces) {
         found = predicted_forces(forces, models.front(), layout, source);
-        found.of_shape = coefficients_by_shape(models, shape_sums(whole, all), forces.front(), mesh.bounds(), layout, source);
+        found.of_shape =
+            coefficients_by_shape(models, shape_sums(whole, all), forces.front(), mesh.bounds(), layout, source);
     }
     found.of_head = std::move(by_heads);
     for (auto* one : {&whole, &subdomain.mesh}) add_coefficients(*one, found.of_head);
@@ -313,7 +343,8 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     const auto deviations = in_pieces || !spread.defined() ? spread : rows_on_first_rank(spread, rows, all);
     read_together(all, [&] {
         auto& written = in_pieces ? subdomain.mesh : whole;
-        if (in_pieces || world.rank() == 0) add_fields(data.on_cells ? written.cell_data : written.point_data, values, deviations, models.front());
+        if (in_pieces || world.rank() == 0)
+            add_fields(data.on_cells ? written.cell_data : written.point_data, values, deviations, models.front());
     });
     std::optional<MadeFolders> folders;
     if (world.rank() == 0) folders.emplace(output);
@@ -328,7 +359,9 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
         number.insert(0, 4 - std::min<std::size_t>(4, number.size()), '0');
         return pieces + "/piece_" + number + extension_of(kind);
     };
-    if (world.rank() == 0) std::filesystem::remove(output);  // an earlier index must not name pieces of two runs, should this one end early
+    if (world.rank() == 0)
+        std::filesystem::remove(
+            output);  // an earlier index must not name pieces of two runs, should this one end early
     all.barrier();
     std::filesystem::create_directories(folder / pieces);
     write_piece(folder / piece_name(world.rank()), subdomain);

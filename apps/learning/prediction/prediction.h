@@ -20,48 +20,57 @@ namespace meshard {
 /// Whether a run's `data.length` is a column of its case table: what `values` of `predict_file` may then say.
 bool is_column(const std::string& length);
 
-/// What a rank may take of its device for points between layers: of the machine's memory, or of what its device has free, a quarter, shared by the ranks there.
-/// Collective over `all`.
+/// What a rank may take of its device for points between layers: of the machine's memory, or of what its device has
+/// free, a quarter, shared by the ranks there. Collective over `all`.
 std::int64_t memory_for_points(const World& world, const RankGroup& all);
 
 /// How a mesh is predicted on.
 struct PredictionOptions {
-    std::map<std::string, double> values = {};  ///< what the case table says in training, by column, e.g. `length`; where that is missing and the configuration
-                                                ///< asks for it, the longest edge of the bounding box is taken, with a warning
-    std::filesystem::path wall = {};            ///< the surface whose distance the model is told; empty: of the run's patches of the input itself
-    std::filesystem::path other_part = {};      ///< of a case with surface and volume, for a model that needs both (`Predictor::other_part`); may be empty
-    std::optional<MemoryMode> memory = {};      ///< what the model keeps of each point from layer to layer; nothing: the fastest that takes a quarter of the
-                                                ///< machine's memory, or of what the ranks' device has free, shared by the ranks
-    std::int64_t num_draws = 0;                 ///< predictions of each model with its dropout, as in training; 0: one without
-    bool with_forces = false;                   ///< also drag and lift
-    std::optional<Orient> orient = {};          ///< in place of what the run says (`data.orient`)
+    std::map<std::string, double> values =
+        {};  ///< what the case table says in training, by column, e.g. `length`; where that is missing and the
+             ///< configuration asks for it, the longest edge of the bounding box is taken, with a warning
+    std::filesystem::path wall =
+        {};  ///< the surface whose distance the model is told; empty: of the run's patches of the input itself
+    std::filesystem::path other_part =
+        {};  ///< of a case with surface and volume, for a model that needs both (`Predictor::other_part`); may be empty
+    std::optional<MemoryMode> memory =
+        {};  ///< what the model keeps of each point from layer to layer; nothing: the fastest that takes a quarter of
+             ///< the machine's memory, or of what the ranks' device has free, shared by the ranks
+    std::int64_t num_draws = 0;         ///< predictions of each model with its dropout, as in training; 0: one without
+    bool with_forces = false;           ///< also drag and lift
+    std::optional<Orient> orient = {};  ///< in place of what the run says (`data.orient`)
 };
 
 /// Drag and lift coefficients of a case, one a prediction; none, and why, where they are not known.
 struct PredictedForces {
     std::vector<double> drag, lift;
     std::string why;
-    std::map<std::string, std::vector<double>> of_head = {};   ///< Cd, Cl: by heads of the models beside their fields, where they have some
-    std::map<std::string, std::vector<double>> of_shape = {};  ///< Cd, Cl: by the shape alone, where the models' training cases say them (shape_coefficients.h)
+    std::map<std::string, std::vector<double>> of_head =
+        {};  ///< Cd, Cl: by heads of the models beside their fields, where they have some
+    std::map<std::string, std::vector<double>> of_shape =
+        {};  ///< Cd, Cl: by the shape alone, where the models' training cases say them (shape_coefficients.h)
 };
 
-/// Predicts on the mesh `input` and writes it with the fields as further arrays to `output`: .vtp, .vtu, or .pvtp, .pvtu with a piece
-/// a rank in a folder beside it. Collective over all ranks.
+/// Predicts on the mesh `input` and writes it with the fields as further arrays to `output`: .vtp, .vtu, or .pvtp,
+/// .pvtu with a piece a rank in a folder beside it. Collective over all ranks.
 ///
-/// What heads of the models predict of the whole case is written as arrays `Cd_head` and `Cl_head` of the mesh (field data).
-/// A field is called as in the configuration, and `<name>_predicted` where the mesh has an array of that name already.
-/// Of several models, or of several draws of dropout, the arrays are the means, and `<name>_spread` the standard deviations (of n - 1), component by component.
-/// What the models are told is compared with their training cases: what lies beyond is warned of.
+/// What heads of the models predict of the whole case is written as arrays `Cd_head` and `Cl_head` of the mesh (field
+/// data). A field is called as in the configuration, and `<name>_predicted` where the mesh has an array of that name
+/// already. Of several models, or of several draws of dropout, the arrays are the means, and `<name>_spread` the
+/// standard deviations (of n - 1), component by component. What the models are told is compared with their training
+/// cases: what lies beyond is warned of.
 /// @param models   with the same fields (`require_same_fields`)
 /// @return drag and lift of each prediction, on every rank, where the options ask for them
-/// @throws UnusableInput (usable_input.h) if the mesh or the wall cannot be read, or has not what a model is told about points; nothing is written then
-PredictedForces predict_file(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& output,
-                             const PredictionOptions& options, World& world);
+/// @throws UnusableInput (usable_input.h) if the mesh or the wall cannot be read, or has not what a model is told about
+/// points; nothing is written then
+PredictedForces predict_file(std::span<Predictor> models, const std::filesystem::path& input,
+                             const std::filesystem::path& output, const PredictionOptions& options, World& world);
 
-/// The same of image data for models of grids: writes a .vti with the fields at its points or cells, whichever the models predict. Forces there are none.
+/// The same of image data for models of grids: writes a .vti with the fields at its points or cells, whichever the
+/// models predict. Forces there are none.
 /// @throws UnusableInput if an array is missing or not finite, or a model takes no such grid
-void predict_grid(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& output, const PredictionOptions& options,
-                  World& world);
+void predict_grid(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& output,
+                  const PredictionOptions& options, World& world);
 
 /// The settings of the model's run; where that says no reference area, it is the column `area`.
 ForceSettings force_settings_of(const Predictor& model);
@@ -81,16 +90,20 @@ SaidCase said_case(const Predictor& model, const PredictionOptions& options, con
 
 /// Warns of what a model is told in a case of this name that lies beyond its training cases. Collective.
 /// @param is_of_several   models, of which the warning then says which
-void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std::string& name, bool is_of_several, const RankGroup& ranks);
+void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std::string& name, bool is_of_several,
+                    const RankGroup& ranks);
 
-/// Adds the channels of `values`, (rows, channels), to arrays, and those of `spread`, if it is there. @throws Error for what is not finite
-void add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const at::Tensor& spread, const Predictor& predictor);
+/// Adds the channels of `values`, (rows, channels), to arrays, and those of `spread`, if it is there. @throws Error for
+/// what is not finite
+void add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const at::Tensor& spread,
+                const Predictor& predictor);
 
-/// @throws InvalidInput, naming two models, unless all have the same fields, on cells or on points, and dropout if it is to be drawn.
+/// @throws InvalidInput, naming two models, unless all have the same fields, on cells or on points, and dropout if it
+/// is to be drawn.
 void require_same_fields(std::span<const Predictor> models, bool with_dropout);
 
-/// Sentences about members of an ensemble: one that is another once more, so that it counts twice, and one whose validation is kFarWorse times that of the
-/// best.
+/// Sentences about members of an ensemble: one that is another once more, so that it counts twice, and one whose
+/// validation is kFarWorse times that of the best.
 std::vector<std::string> ensemble_warnings(std::span<const Predictor> models);
 inline constexpr double kFarWorse = 2;
 

@@ -7,8 +7,8 @@
 
 namespace meshard {
 
-/// Mean and spread of several predictions of the same rows, in double precision, none of which is kept (Welford, Note on a method for calculating corrected
-/// sums of squares and products, 1962).
+/// Mean and spread of several predictions of the same rows, in double precision, none of which is kept (Welford, Note
+/// on a method for calculating corrected sums of squares and products, 1962).
 class PredictionSpread {
 public:
     /// @param rows   (rows, channels), on the host

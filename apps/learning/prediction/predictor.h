@@ -23,21 +23,25 @@ namespace meshard {
 
 /// What a user says of a model's data where its file does not.
 struct DataOptions {
-    std::vector<double> constants;   ///< numbers that are the same for all points: fx of Transolver and FLARE, global_embedding of GeoTransolver, of
-                                     ///< MeshGraphNet the nodes' last
-    std::optional<double> time;      ///< of the case, for models that are told it
-    std::int64_t num_neighbors = 0;  ///< nearest points that each hears, of a model on graphs; 0: what the file says, or the model's default
-    std::string center = "none";     ///< as FrameConfig's
+    std::vector<double> constants;  ///< numbers that are the same for all points: fx of Transolver and FLARE,
+                                    ///< global_embedding of GeoTransolver, of MeshGraphNet the nodes' last
+    std::optional<double> time;     ///< of the case, for models that are told it
+    std::int64_t num_neighbors =
+        0;  ///< nearest points that each hears, of a model on graphs; 0: what the file says, or the model's default
+    std::string center = "none";  ///< as FrameConfig's
     std::string length = "none";
-    std::string fields;  ///< `name` or `name:channels`, separated by commas; empty: by the statistics beside the file, or one field `prediction`
+    std::string fields;  ///< `name` or `name:channels`, separated by commas; empty: by the statistics beside the file,
+                         ///< or one field `prediction`
     bool on_cells = true;
 };
 
-/// Parts of the cases on which a run learnt: 1, or 2 of those with surface and volume. Of a file that is no checkpoint of meshard 1.
+/// Parts of the cases on which a run learnt: 1, or 2 of those with surface and volume. Of a file that is no checkpoint
+/// of meshard 1.
 /// @throws IoError if a folder holds no finished run
 std::size_t num_trained_parts(const std::filesystem::path& run_or_checkpoint);
 
-/// Part of a two-part run to which a mesh belongs, by its file's type: 1, the volume, for .vtu and .pvtu, else 0, the surface.
+/// Part of a two-part run to which a mesh belongs, by its file's type: 1, the volume, for .vtu and .pvtu, else 0, the
+/// surface.
 std::size_t part_of_file(const std::filesystem::path& mesh);
 
 /// A trained model with all that it needs to know of its data.
@@ -48,35 +52,57 @@ public:
     /// @throws IoError if the folder holds no finished run.
     static Predictor from_run(const std::filesystem::path& run_dir, std::size_t part = 0);
 
-    /// From a file of weights: .mdlus, .pt, .safetensors. One of meshard's own says what its data are; of another, the options say it, and the statistics of
-    /// the fields come from `global_stats.json` beside it ("mean" and "std_dev" or "std", by field). Without statistics the fields stay as the model gives
-    /// them. A file that does not say its architecture has it in a .json of its name: {"model_class": ..., "model": {arguments}}.
+    /// From a file of weights: .mdlus, .pt, .safetensors. One of meshard's own says what its data are; of another, the
+    /// options say it, and the statistics of the fields come from `global_stats.json` beside it ("mean" and "std_dev"
+    /// or "std", by field). Without statistics the fields stay as the model gives them. A file that does not say its
+    /// architecture has it in a .json of its name: {"model_class": ..., "model": {arguments}}.
     /// @throws IoError as `read_checkpoint`; InvalidInput if architecture, statistics and options do not fit together.
     static Predictor from_file(const std::filesystem::path& file, const DataOptions& options, std::size_t part = 0);
 
     const DataConfig& data() const { return data_; }
     const std::vector<std::int64_t>& channels() const { return channels_; }  ///< of each field
     bool needs_body() const { return model_.forward_parts != nullptr; }      ///< `PointInputs::body` must be there
-    /// Of a model that needs both parts of a case and predicts on one: how the other is read, whose points are `PointInputs::other_part`. Else null.
+    /// Of a model that needs both parts of a case and predicts on one: how the other is read, whose points are
+    /// `PointInputs::other_part`. Else null.
     const DataConfig* other_part() const { return other_part_ ? &*other_part_ : nullptr; }
     const std::filesystem::path& checkpoint() const { return checkpoint_; }
-    const std::vector<double>& constants() const { return constants_; }  ///< that hold for every case; empty where cases name their own
-    const std::optional<double>& time() const { return time_; }          ///< that holds for every case; nothing where cases name their own
+    const std::vector<double>& constants() const
+    {
+        return constants_;
+    }  ///< that hold for every case; empty where cases name their own
+    const std::optional<double>& time() const
+    {
+        return time_;
+    }  ///< that holds for every case; nothing where cases name their own
     /// (channels): of each field over the training cases, in physical units of a case with this scaling.
-    at::Tensor training_mean(const FieldScaling& scaling) const { return scaling.on(training_mean_.device()).physical(training_mean_); }
+    at::Tensor training_mean(const FieldScaling& scaling) const
+    {
+        return scaling.on(training_mean_.device()).physical(training_mean_);
+    }
     /// (channels): deviations over the training cases, in the same units.
     at::Tensor training_deviation(const FieldScaling& scaling) const
     {
         return scaling.scale.defined() ? normalizer_.std * scaling.scale.to(normalizer_.std.device()) : normalizer_.std;
     }
-    const ForceSettings& forces() const { return forces_; }                              ///< of the run's configuration; without area for a file of weights
-    const TrainedFacing& facing() const { return facing_; }                              ///< of surfaces and walls of the training cases
-    void set_orient(Orient orient) { data_.turns_outward = orient == Orient::Outward; }  ///< in place of what the run says
-    const InputRanges& ranges() const { return ranges_; }                                ///< of the training cases; empty for files that do not say them
-    /// Drag and lift by the shape alone, as the training cases have them; nothing for a checkpoint that does not say them.
+    const ForceSettings& forces() const
+    {
+        return forces_;
+    }  ///< of the run's configuration; without area for a file of weights
+    const TrainedFacing& facing() const { return facing_; }  ///< of surfaces and walls of the training cases
+    void set_orient(Orient orient)
+    {
+        data_.turns_outward = orient == Orient::Outward;
+    }  ///< in place of what the run says
+    const InputRanges& ranges() const
+    {
+        return ranges_;
+    }  ///< of the training cases; empty for files that do not say them
+    /// Drag and lift by the shape alone, as the training cases have them; nothing for a checkpoint that does not say
+    /// them.
     const std::optional<ShapeCoefficients>& shape_coefficients() const { return shape_coefficients_; }
     const std::vector<std::string>& notes() const { return notes_; }  ///< what a user should know, a sentence each
-    /// Mean rel_l2 of the fields over the run's validation cases, the least that training saw; nothing where it had none.
+    /// Mean rel_l2 of the fields over the run's validation cases, the least that training saw; nothing where it had
+    /// none.
     const std::optional<double>& validation_error() const { return validation_error_; }
 
     /// Rows of a grid that are best left on one rank, of a model of grids.
@@ -90,7 +116,10 @@ public:
     }
 
     /// The mode for so many points of this rank, if they may take that much memory.
-    MemoryMode memory_for(std::int64_t num_points, std::int64_t bytes) const { return inference_memory(*model_.module, num_points, bytes); }
+    MemoryMode memory_for(std::int64_t num_points, std::int64_t bytes) const
+    {
+        return inference_memory(*model_.module, num_points, bytes);
+    }
 
     /// Brings the model to a device, where the inputs of `predict` must lie.
     void move_to(const at::Device& device);
@@ -101,8 +130,8 @@ public:
     /// Whether the model has dropout, so that its draws differ.
     bool has_dropout() const;
 
-    /// From now on the model drops out as in training; the next prediction is a function of its inputs, of `seed` and of how the rows are cut: numbers are
-    /// drawn in the order in which the ranks hold the rows.
+    /// From now on the model drops out as in training; the next prediction is a function of its inputs, of `seed` and
+    /// of how the rows are cut: numbers are drawn in the order in which the ranks hold the rows.
     void draw_dropout(std::uint64_t seed);
 
     /// Names of the coefficients, cd and cl, that a head of the model predicts beside the fields; mostly none.

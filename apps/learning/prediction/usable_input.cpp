@@ -33,7 +33,8 @@ void read_together(const RankGroup& ranks, const std::function<void()>& work)
     const auto failed = std::ranges::find_if(all, [](const auto& rank) { return rank[0] != exit_code::ok; });
     if (failed == all.end()) return;
     auto text = at::empty({(*failed)[1]}, at::kByte);
-    std::copy(fault.begin(), fault.begin() + std::min(std::ssize(fault), text.numel()), text.mutable_data_ptr<std::uint8_t>());
+    std::copy(fault.begin(), fault.begin() + std::min(std::ssize(fault), text.numel()),
+              text.mutable_data_ptr<std::uint8_t>());
     if (ranks.size() > 1) ranks.broadcast(text, static_cast<int>(failed - all.begin()));
     const auto* letters = text.const_data_ptr<std::uint8_t>();
     throw UnusableInput(std::string(letters, letters + text.numel()), static_cast<int>((*failed)[0]));

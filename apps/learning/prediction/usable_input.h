@@ -22,7 +22,8 @@ private:
 };
 
 /// Does a rank's share of what concerns one input: `work` has no messages to other ranks. Collective.
-/// @throws UnusableInput on every rank, with the error of one, if `work` throws on any. A UsageError, which is every rank's, stays one.
+/// @throws UnusableInput on every rank, with the error of one, if `work` throws on any. A UsageError, which is every
+/// rank's, stays one.
 void read_together(const RankGroup& ranks, const std::function<void()>& work);
 
 }  // namespace meshard

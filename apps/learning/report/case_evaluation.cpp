@@ -39,13 +39,14 @@ void require_true_fields(const Mesh& mesh, const DataConfig& data, const std::st
 void require_finite(const CaseSums& sums, const std::string& id)
 {
     for (const auto& channel : sums.channels) {
-        if (!std::isfinite(channel.error_squared)) throw Error("case " + id + ": the prediction is not finite everywhere: the model is broken.");
+        if (!std::isfinite(channel.error_squared))
+            throw Error("case " + id + ": the prediction is not finite everywhere: the model is broken.");
     }
 }
 
 /// Evaluates all points or cells of a case on a regular grid, without forces.
-EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::size_t index, World& world, const std::shared_ptr<const DeviceMesh>& device_mesh,
-                            const SeeCase& see)
+EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::size_t index, World& world,
+                            const std::shared_ptr<const DeviceMesh>& device_mesh, const SeeCase& see)
 {
     auto& predictor = model.predictor;
     const auto& data = predictor.data();
@@ -53,8 +54,10 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
     const auto where = source.file.string();
     const auto grid = read_image(source.file);
     const auto rows = grid_rows(grid, data, true, where);
-    if (rows.channels != predictor.channels()) throw InvalidInput(where + ": a field has another number of components than in training.");
-    auto example = grid_case_tensors(rows, source, data, spec_of_grid(rows.extents, predictor.rows_together(), device_mesh));
+    if (rows.channels != predictor.channels())
+        throw InvalidInput(where + ": a field has another number of components than in training.");
+    auto example =
+        grid_case_tensors(rows, source, data, spec_of_grid(rows.extents, predictor.rows_together(), device_mesh));
     example = on_device(example, world.device());
     add_case_inputs(example.inputs, predictor, data, source, world.device());
     const auto start = std::chrono::steady_clock::now();
@@ -80,8 +83,10 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
     return result;
 }
 
-EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::size_t index, const std::filesystem::path& folder, World& world,
-                            const std::shared_ptr<const DeviceMesh>& device_mesh, const SeeCase& see, std::vector<std::string>& notes)
+EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::size_t index,
+                            const std::filesystem::path& folder, World& world,
+                            const std::shared_ptr<const DeviceMesh>& device_mesh, const SeeCase& see,
+                            std::vector<std::string>& notes)
 {
     auto& predictor = model.predictor;
     const auto& data = predictor.data();
@@ -92,7 +97,8 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     const auto note = [&](const std::string& sentence) {
         if (std::ranges::find(notes, sentence) == notes.end()) notes.push_back(sentence);
     };
-    MeshReading reading{.where = where, .report = note, .with_geometry = true, .with_forces = !model.forces.area.empty()};
+    MeshReading reading{
+        .where = where, .report = note, .with_geometry = true, .with_forces = !model.forces.area.empty()};
     reading.prepare = [&](const Mesh& mesh) { require_true_fields(mesh, data, where); };
     CaseMesh mesh(source, std::span(&predictor, 1), reading, folder / ("case_" + source.id), device_mesh);
     const auto& rows = mesh.rows();
@@ -115,7 +121,8 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     require_finite(sums, source.id);
     result.metrics = sums.metrics(layout);
     const auto histograms = error_histograms(predicted, truth, layout, predictor.training_deviation(scaling), all);
-    for (std::size_t f = 0; f < histograms.size(); ++f) result.error_histograms.emplace_back(data.fields[f].name, histograms[f]);
+    for (std::size_t f = 0; f < histograms.size(); ++f)
+        result.error_histograms.emplace_back(data.fields[f].name, histograms[f]);
     const auto regions = error_regions(predicted, truth, geometry, layout, bounds, all);
     for (std::size_t f = 0; f < regions.size(); ++f) result.error_regions.emplace_back(data.fields[f].name, regions[f]);
     result.on_cells = data.on_cells;
@@ -128,15 +135,20 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
         note("no drag and lift: " + why + ".");
     } else {
         if (const auto& by_shape = predictor.shape_coefficients()) {
-            const auto found = by_shape->of(shape_sums(mesh.whole(), all), sums.forces, bounds, *flow, constants_of_case(data, source));
-            if (found) std::tie(result.drag_of_shape, result.lift_of_shape, result.isolation) = std::tuple(found->drag, found->lift, found->isolation);
+            const auto found = by_shape->of(shape_sums(mesh.whole(), all), sums.forces, bounds, *flow,
+                                            constants_of_case(data, source));
+            if (found)
+                std::tie(result.drag_of_shape, result.lift_of_shape, result.isolation) =
+                    std::tuple(found->drag, found->lift, found->isolation);
         }
         result.low_x = bounds[0];
         result.high_x = bounds[1];
-        result.drag_along_x = drag_along_x(predicted, truth, geometry, layout, sums.forces, *flow, result.low_x, result.high_x, kBins, all);
+        result.drag_along_x = drag_along_x(predicted, truth, geometry, layout, sums.forces, *flow, result.low_x,
+                                           result.high_x, kBins, all);
     }
     if (see) {
-        const auto all_predicted = rows_on_first_rank(predicted, rows, all), all_truth = rows_on_first_rank(truth, rows, all);
+        const auto all_predicted = rows_on_first_rank(predicted, rows, all),
+                   all_truth = rows_on_first_rank(truth, rows, all);
         if (world.rank() == 0) see(index, mesh.whole(), all_predicted, all_truth);
     }
     return result;
@@ -147,12 +159,15 @@ std::filesystem::path run_of(const std::filesystem::path& checkpoint)
 {
     const auto folder = std::filesystem::absolute(checkpoint).lexically_normal().parent_path();
     const auto run = folder.parent_path();
-    return folder.filename() == "checkpoints" && std::filesystem::exists(run / "resolved_config.yaml") ? run : std::filesystem::path();
+    return folder.filename() == "checkpoints" && std::filesystem::exists(run / "resolved_config.yaml")
+               ? run
+               : std::filesystem::path();
 }
 
 std::string sizes_of(const CaseLists& cases)
 {
-    return fmt::format("{} of train, {} of val and {} of test", cases.train.size(), cases.val.size(), cases.test.size());
+    return fmt::format("{} of train, {} of val and {} of test", cases.train.size(), cases.val.size(),
+                       cases.test.size());
 }
 
 bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b)
@@ -170,7 +185,8 @@ std::vector<std::string> take_data_path_overrides(std::vector<std::string>& word
         const auto key = std::string_view(word).substr(0, word.find('='));
         if (key.size() == word.size() || !key.starts_with("data.")) return false;
         if (key != "data.root" && !(key.starts_with("data.sets.") && key.ends_with(".root")))
-            throw UsageError("'" + word + "': of a run that is trained, only data.root and data.sets.NAME.root can be said anew.");
+            throw UsageError("'" + word +
+                             "': of a run that is trained, only data.root and data.sets.NAME.root can be said anew.");
         places.push_back(word);
         return true;
     });
@@ -181,10 +197,13 @@ JudgedModel judged_model(const std::filesystem::path& path, std::size_t part, st
 {
     const bool is_file = std::filesystem::is_regular_file(path);
     const auto run = is_file ? run_of(path) : path;
-    JudgedModel model{is_file ? Predictor::from_file(path, {}, part) : Predictor::from_run(path, part), {}, {}, {}, {}, run};
+    JudgedModel model{
+        is_file ? Predictor::from_file(path, {}, part) : Predictor::from_run(path, part), {}, {}, {}, {}, run};
     model.notes = model.predictor.notes();
     if (run.empty()) {
-        model.notes.push_back(path.string() + " lies in no run's folder: cases must be named by their files, and there are no drag and lift.");
+        model.notes.push_back(
+            path.string() +
+            " lies in no run's folder: cases must be named by their files, and there are no drag and lift.");
         return model;
     }
     const auto settings = read_run_settings(run, settings_now);
@@ -222,30 +241,36 @@ std::vector<JudgedCase> judged_cases(const JudgedModel& model, std::span<const s
     for (const auto& word : wanted) {
         const auto before = cases.size();
         for (const auto& one : known) {
-            const bool is_named = word == "all" || word == one.second || word == one.first.id || is_same_file(word, one.first.file);
-            const bool is_there = std::ranges::any_of(cases, [&](const auto& other) { return other.first.file == one.first.file; });
+            const bool is_named =
+                word == "all" || word == one.second || word == one.first.id || is_same_file(word, one.first.file);
+            const bool is_there =
+                std::ranges::any_of(cases, [&](const auto& other) { return other.first.file == one.first.file; });
             if (is_named && !is_there) cases.push_back(one);
         }
-        const bool is_repeated = std::ranges::any_of(known, [&](const auto& one) { return word == one.first.id || word == one.second || word == "all"; });
+        const bool is_repeated = std::ranges::any_of(
+            known, [&](const auto& one) { return word == one.first.id || word == one.second || word == "all"; });
         if (cases.size() > before || is_repeated) continue;
         if (std::filesystem::exists(word)) {
             cases.emplace_back(CaseSource{std::filesystem::path(word).stem().string(), word, {}}, "given");
             continue;
         }
         if (!model.why_no_cases.empty())
-            throw IoError(fmt::format("'{}' is no file here, and if it is a case or a split of the run {}, {}", word, model.run.string(), model.why_no_cases));
+            throw IoError(fmt::format("'{}' is no file here, and if it is a case or a split of the run {}, {}", word,
+                                      model.run.string(), model.why_no_cases));
         if (word == "train" || word == "val" || word == "test")
             throw UsageError(fmt::format("the run has no cases of '{}'; it has {}.", word, sizes_of(model.cases)));
         std::vector<std::string> names{"train", "val", "test", "all"};
         for (const auto& one : known) names.push_back(one.first.id);
         const auto nearest = nearest_name(word, names);
-        throw UsageError(fmt::format("'{}' is no mesh file, no case of the run and no split with cases; expected train, val, test, all, ids or files.{}", word,
-                                     nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+        throw UsageError(fmt::format("'{}' is no mesh file, no case of the run and no split with cases; expected "
+                                     "train, val, test, all, ids or files.{}",
+                                     word, nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
     }
     return cases;
 }
 
-Evaluation evaluate(JudgedModel& model, std::span<const JudgedCase> cases, const std::filesystem::path& folder, World& world, const SeeCase& see)
+Evaluation evaluate(JudgedModel& model, std::span<const JudgedCase> cases, const std::filesystem::path& folder,
+                    World& world, const SeeCase& see)
 {
     Evaluation evaluation{.model = model.predictor.checkpoint().string(), .notes = model.notes};
     evaluation.drag_guess = table_mean(model.cases.train, model.forces.drag);
@@ -253,12 +278,14 @@ Evaluation evaluate(JudgedModel& model, std::span<const JudgedCase> cases, const
     model.predictor.move_to(world.device());
     const auto device_mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
     for (std::size_t i = 0; i < cases.size(); ++i) {
-        if (world.rank() == 0) show_progress("case " + cases[i].first.id, static_cast<double>(i) / static_cast<double>(cases.size()));
+        if (world.rank() == 0)
+            show_progress("case " + cases[i].first.id, static_cast<double>(i) / static_cast<double>(cases.size()));
         if (model.predictor.data().is_grid) {
             evaluation.cases.push_back(evaluate_grid(model, cases[i], i, world, device_mesh, see));
             continue;
         }
-        evaluation.cases.push_back(evaluate_case(model, cases[i], i, folder, world, device_mesh, see, evaluation.notes));
+        evaluation.cases.push_back(
+            evaluate_case(model, cases[i], i, folder, world, device_mesh, see, evaluation.notes));
     }
     if (world.rank() == 0) show_progress("");
     return evaluation;

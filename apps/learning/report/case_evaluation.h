@@ -33,7 +33,8 @@ struct JudgedModel {
 /// @param part       the part to judge: of a run with surface and volume 0 or 1
 /// @param settings   where the run's data lie now (`take_data_path_overrides`)
 /// @throws as `Predictor::from_run` and `Predictor::from_file`
-JudgedModel judged_model(const std::filesystem::path& path, std::size_t part = 0, std::span<const std::string> settings = {});
+JudgedModel judged_model(const std::filesystem::path& path, std::size_t part = 0,
+                         std::span<const std::string> settings = {});
 
 /// Removes words such as `data.root=/new/place` or `data.sets.suv.root=suv` from a command line, and returns them.
 /// @throws UsageError for another setting of `data`
@@ -49,12 +50,14 @@ std::vector<JudgedCase> judged_cases(const JudgedModel& model, std::span<const s
 
 /// Function called on the first rank after each case, with the whole mesh (for a grid only points and cells) and the
 /// fields of all its rows in order, (N, channels).
-using SeeCase = std::function<void(std::size_t index, const Mesh& whole, const at::Tensor& predicted, const at::Tensor& truth)>;
+using SeeCase =
+    std::function<void(std::size_t index, const Mesh& whole, const at::Tensor& predicted, const at::Tensor& truth)>;
 
 /// Predicts all points of each case over all ranks and compares them with the case's own fields. The result is the same
 /// on every rank, and up to rounding on any number of ranks. Parts of meshes lie in `folder` for a moment (see
 /// `hand_out_mesh`). Collective.
 /// @throws InvalidInput naming the case, for a missing field or values that are not finite.
-Evaluation evaluate(JudgedModel& model, std::span<const JudgedCase> cases, const std::filesystem::path& folder, World& world, const SeeCase& see = {});
+Evaluation evaluate(JudgedModel& model, std::span<const JudgedCase> cases, const std::filesystem::path& folder,
+                    World& world, const SeeCase& see = {});
 
 }  // namespace meshard

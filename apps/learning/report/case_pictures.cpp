@@ -92,13 +92,15 @@ struct Scene {
 
 Scene scene_at(const Mesh& mesh, const PlaneAcross& plane)
 {
-    return {kViewsAlong[static_cast<std::size_t>(plane.axis)], {beside_plane(mesh, plane)}, "cells at " + plane.text(), {}};
+    return {
+        kViewsAlong[static_cast<std::size_t>(plane.axis)], {beside_plane(mesh, plane)}, "cells at " + plane.text(), {}};
 }
 
 std::vector<Scene> scenes_of(const Mesh& mesh, std::span<const PlaneAcross> planes)
 {
     const auto bounds = bounds_of(mesh);
-    if (const auto axis = flat_axis(bounds); axis >= 0) return {{kViewsAlong[static_cast<std::size_t>(axis)], {}, {}, {}}};
+    if (const auto axis = flat_axis(bounds); axis >= 0)
+        return {{kViewsAlong[static_cast<std::size_t>(axis)], {}, {}, {}}};
     if (!has_solids(mesh)) return {{}};
     if (planes.empty()) {
         const auto y = plane_of(bounds);
@@ -108,10 +110,12 @@ std::vector<Scene> scenes_of(const Mesh& mesh, std::span<const PlaneAcross> plan
     }
     std::vector<Scene> scenes;
     for (const auto& plane : planes) {
-        const auto low = bounds.low[static_cast<std::size_t>(plane.axis)], high = bounds.high[static_cast<std::size_t>(plane.axis)];
+        const auto low = bounds.low[static_cast<std::size_t>(plane.axis)],
+                   high = bounds.high[static_cast<std::size_t>(plane.axis)];
         if (plane.at < low || plane.at > high) {
-            throw InvalidInput(fmt::format("the plane {} lies beside the volume, which reaches from {} = {:f} to {:f}. Choose another --plane.", plane.text(),
-                                           kAxes[static_cast<std::size_t>(plane.axis)], low, high));
+            throw InvalidInput(fmt::format(
+                "the plane {} lies beside the volume, which reaches from {} = {:f} to {:f}. Choose another --plane.",
+                plane.text(), kAxes[static_cast<std::size_t>(plane.axis)], low, high));
         }
         scenes.push_back(scene_at(mesh, plane));
         scenes.back().file_name = "_" + plane.text();
@@ -127,7 +131,8 @@ PlaneAcross PlaneAcross::from_text(const std::string& text)
     const auto axis = text.size() > 2 && text[1] == '=' ? kAxes.find(text[0]) : std::string_view::npos;
     PlaneAcross plane;
     const auto* const end = text.data() + text.size();
-    if (axis == std::string_view::npos || std::from_chars(text.data() + 2, end, plane.at).ptr != end || !std::isfinite(plane.at))
+    if (axis == std::string_view::npos || std::from_chars(text.data() + 2, end, plane.at).ptr != end ||
+        !std::isfinite(plane.at))
         throw UsageError("--plane is '" + text + "'; expected x, y or z and a number, e.g. x=1.2.");
     plane.axis = static_cast<int>(axis);
     return plane;
@@ -138,7 +143,8 @@ std::string PlaneAcross::text() const
     return fmt::format("{} = {:.4g}", kAxes[static_cast<std::size_t>(axis)], at);
 }
 
-std::vector<CasePictures> draw_case(const Mesh& whole, const std::string& field, bool on_cells, const at::Tensor& predicted, const at::Tensor& truth,
+std::vector<CasePictures> draw_case(const Mesh& whole, const std::string& field, bool on_cells,
+                                    const at::Tensor& predicted, const at::Tensor& truth,
                                     std::span<const PlaneAcross> planes, const std::string& stem)
 {
     const bool is_vector = truth.size(1) > 1;
@@ -151,7 +157,8 @@ std::vector<CasePictures> draw_case(const Mesh& whole, const std::string& field,
     Mesh mesh = whole;
     mesh.cell_data.clear();
     mesh.point_data.clear();
-    const auto draw = [&](const Scene& scene, const std::string& name, const at::Tensor& values, std::array<double, 2> range, bool is_diverging) {
+    const auto draw = [&](const Scene& scene, const std::string& name, const at::Tensor& values,
+                          std::array<double, 2> range, bool is_diverging) {
         if (!(range[1] > range[0])) range[1] = range[0] + std::max(1e-12, std::abs(range[0]) * 1e-6);
         const auto numbers = number(values).contiguous();
         const auto* begin = numbers.data_ptr<float>();
@@ -168,14 +175,16 @@ std::vector<CasePictures> draw_case(const Mesh& whole, const std::string& field,
                                 .height = 400,
                                 .title = field + (is_vector ? " (length) " : " ") + name});
         painter.paint_whole(mesh);
-        return ThemedPicture{stem + scene.file_name + "_" + field + "_" + name, painter.png(), painter.png(Theme::Dark)};
+        return ThemedPicture{stem + scene.file_name + "_" + field + "_" + name, painter.png(),
+                             painter.png(Theme::Dark)};
     };
     std::vector<CasePictures> all;
     for (const auto& scene : scenes_of(mesh, planes)) {
         CasePictures drawn;
         drawn.field = field;
         drawn.seen = scene.seen;
-        drawn.pictures = {draw(scene, "true", truth, {low, high}, false), draw(scene, "predicted", predicted, {low, high}, false),
+        drawn.pictures = {draw(scene, "true", truth, {low, high}, false),
+                          draw(scene, "predicted", predicted, {low, high}, false),
                           draw(scene, "error", error, {is_vector ? 0 : -most, most}, !is_vector)};
         all.push_back(std::move(drawn));
     }

@@ -42,7 +42,8 @@ struct PlaneAcross {
 /// @param predicted   (N, channels), of the cells or the points in the mesh's order
 /// @param stem        beginning of the pictures' names
 /// @throws InvalidInput for a plane beside the volume
-std::vector<CasePictures> draw_case(const Mesh& whole, const std::string& field, bool on_cells, const at::Tensor& predicted, const at::Tensor& truth,
+std::vector<CasePictures> draw_case(const Mesh& whole, const std::string& field, bool on_cells,
+                                    const at::Tensor& predicted, const at::Tensor& truth,
                                     std::span<const PlaneAcross> planes, const std::string& stem);
 
 }  // namespace meshard

@@ -38,19 +38,23 @@ OrderedJson convergence_of(const OrderedJson& log)
 {
     constexpr std::size_t fewest = 10;
     constexpr double still_falling = 0.01;
-    const bool has_validation = std::ranges::any_of(log, [](const auto& line) { return line.value("phase", "") == "val"; });
+    const bool has_validation =
+        std::ranges::any_of(log, [](const auto& line) { return line.value("phase", "") == "val"; });
     std::vector<double> errors;
     for (const auto& line : log) {
         const auto phase = line.value("phase", "");
-        if (!has_validation && phase == "train" && line["loss"].is_number()) errors.push_back(line["loss"].get<double>());
+        if (!has_validation && phase == "train" && line["loss"].is_number())
+            errors.push_back(line["loss"].get<double>());
         if (phase != "val") continue;
         double sum = 0;
-        for (const auto& [field, metrics] : line["metrics"].items()) sum += metrics["rel_l2"].is_number() ? metrics["rel_l2"].get<double>() : 0.0;
+        for (const auto& [field, metrics] : line["metrics"].items())
+            sum += metrics["rel_l2"].is_number() ? metrics["rel_l2"].get<double>() : 0.0;
         errors.push_back(sum / static_cast<double>(line["metrics"].size()));
     }
     if (errors.size() < fewest) return {};
     const auto tenth = static_cast<std::ptrdiff_t>(errors.size() / 10);
-    const auto before = *std::min_element(errors.begin(), errors.end() - tenth), last = *std::min_element(errors.end() - tenth, errors.end());
+    const auto before = *std::min_element(errors.begin(), errors.end() - tenth),
+               last = *std::min_element(errors.end() - tenth, errors.end());
     const auto fell = before > 0 ? 1 - last / before : 0.0;
     return {{"of", has_validation ? "mean validation rel_l2" : "training loss"},
             {"lowest_before_last_tenth", before},
@@ -82,7 +86,8 @@ std::vector<std::pair<std::size_t, std::string>> cases_to_draw(const Evaluation&
 std::string unique_name(const std::string& folder, std::span<const ReportedRun> earlier)
 {
     auto name = folder;
-    for (int number = 2; std::ranges::find(earlier, name, &ReportedRun::name) != earlier.end(); ++number) name = fmt::format("{}_{}", folder, number);
+    for (int number = 2; std::ranges::find(earlier, name, &ReportedRun::name) != earlier.end(); ++number)
+        name = fmt::format("{}_{}", folder, number);
     return name;
 }
 
@@ -99,7 +104,8 @@ OrderedJson report_json(std::span<const ReportedRun> runs)
             if (phase == "train") curves["loss"].push_back({line["epoch"], line["loss"]});
             if (phase != "val") continue;
             for (const auto& [field, metrics] : line["metrics"].items()) {
-                if (metrics.contains("rel_l2")) curves["val " + field + " rel_l2"].push_back({line["epoch"], metrics["rel_l2"]});
+                if (metrics.contains("rel_l2"))
+                    curves["val " + field + " rel_l2"].push_back({line["epoch"], metrics["rel_l2"]});
             }
             const auto forces = line.value("forces", OrderedJson::object());
             for (const auto& [name, metrics] : forces.items()) {
@@ -116,7 +122,8 @@ OrderedJson report_json(std::span<const ReportedRun> runs)
     return json;
 }
 
-std::vector<std::vector<Evaluation>> write_report(const ReportOptions& options, const std::filesystem::path& folder, World& world)
+std::vector<std::vector<Evaluation>> write_report(const ReportOptions& options, const std::filesystem::path& folder,
+                                                  World& world)
 {
     const bool is_first = world.rank() == 0;
     std::vector<ReportedRun> reported;
@@ -135,14 +142,16 @@ std::vector<std::vector<Evaluation>> write_report(const ReportOptions& options, 
         const auto stem = (named.filename().empty() ? named.parent_path() : named).filename().string();
         const auto name = unique_name(part == 0 ? stem : stem + "_volume", reported);
         for (const auto& [index, why] : cases_to_draw(evaluation)) {
-            const auto see = [&, index = index, why = why](std::size_t, const Mesh& whole, const at::Tensor& predicted, const at::Tensor& truth) {
+            const auto see = [&, index = index, why = why](std::size_t, const Mesh& whole, const at::Tensor& predicted,
+                                                           const at::Tensor& truth) {
                 std::int64_t first = 0;
                 const auto& data = model.predictor.data();
                 for (std::size_t f = 0; f < data.fields.size(); ++f) {
                     const auto count = model.predictor.channels()[f];
                     const auto stem_of_pictures = name + "_" + cases[index].first.id;
-                    for (auto& drawn : draw_case(whole, data.fields[f].name, data.on_cells, predicted.narrow(1, first, count), truth.narrow(1, first, count),
-                                                 options.planes, stem_of_pictures)) {
+                    for (auto& drawn :
+                         draw_case(whole, data.fields[f].name, data.on_cells, predicted.narrow(1, first, count),
+                                   truth.narrow(1, first, count), options.planes, stem_of_pictures)) {
                         drawn.run = name;
                         drawn.id = cases[index].first.id;
                         drawn.split = cases[index].second;
@@ -180,7 +189,8 @@ std::vector<std::vector<Evaluation>> write_report(const ReportOptions& options, 
             files.push_back({folder / "pictures" / (name + "_dark.png"), dark});
         }
     }
-    const auto numbers = report_json(reported).dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n", page = report_html(reported, pictures);
+    const auto numbers = report_json(reported).dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n",
+               page = report_html(reported, pictures);
     files.push_back({folder / "cases.csv", lines});
     files.push_back({folder / "report.json", numbers});
     files.push_back({folder / "report.html", page});

@@ -44,6 +44,7 @@ struct ReportOptions {
 /// and the worst case to `folder`, which it makes. Collective.
 /// @return on every rank the evaluations of each run: one, or two (surface, volume) of a run with both
 /// @throws as `judged_model`, `judged_cases` and `evaluate`; IoError
-std::vector<std::vector<Evaluation>> write_report(const ReportOptions& options, const std::filesystem::path& folder, World& world);
+std::vector<std::vector<Evaluation>> write_report(const ReportOptions& options, const std::filesystem::path& folder,
+                                                  World& world);
 
 }  // namespace meshard

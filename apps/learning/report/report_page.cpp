@@ -15,7 +15,8 @@ namespace {
 
 using PageJson = nlohmann::ordered_json;
 
-constexpr const char* kStyle = R"(:root{color-scheme:light dark;--line:#8886;--a:#1f77b4;--b:#d95f02;--c:#1b9e77;--d:#7570b3}
+constexpr const char* kStyle =
+    R"(:root{color-scheme:light dark;--line:#8886;--a:#1f77b4;--b:#d95f02;--c:#1b9e77;--d:#7570b3}
 body{font:15px/1.45 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:1100px;overflow-wrap:anywhere}
 h1{font-size:1.5rem}h2{font-size:1.2rem;margin-top:2rem;border-bottom:1px solid var(--line)}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.85rem}
@@ -28,7 +29,8 @@ svg{width:100%;max-width:520px;height:auto;font-size:11px}svg text{fill:currentC
 .note{border-left:4px solid var(--b);padding-left:.6rem}figcaption{font-size:.85rem}
 )";
 
-constexpr const char* kScript = R"(document.querySelectorAll('th[data-sort]').forEach(function(head){head.addEventListener('click',function(){
+constexpr const char* kScript =
+    R"(document.querySelectorAll('th[data-sort]').forEach(function(head){head.addEventListener('click',function(){
 var table=head.closest('table'),body=table.tBodies[0],k=head.cellIndex,up=head.dataset.sort!=='up';
 head.dataset.sort=up?'up':'down';
 Array.from(body.rows).sort(function(a,b){var x=a.cells[k].dataset.value,y=b.cells[k].dataset.value,p=parseFloat(x),q=parseFloat(y);
@@ -59,7 +61,8 @@ std::string cell(const PageJson& value)
 {
     if (value.is_null()) return "<td data-value=\"\">-</td>";
     if (value.is_string()) return fmt::format("<td data-value=\"{0}\">{0}</td>", escaped(value.get<std::string>()));
-    return fmt::format("<td data-value=\"{}\">{}</td>", value.dump(), value.is_number_float() ? short_text(value.get<double>()) : value.dump());
+    return fmt::format("<td data-value=\"{}\">{}</td>", value.dump(),
+                       value.is_number_float() ? short_text(value.get<double>()) : value.dump());
 }
 
 std::string base64_of(const std::string& bytes)
@@ -68,7 +71,8 @@ std::string base64_of(const std::string& bytes)
     std::string text;
     for (std::size_t i = 0; i < bytes.size(); i += 3) {
         std::uint32_t group = 0;
-        for (std::size_t k = 0; k < 3; ++k) group = group << 8 | (i + k < bytes.size() ? static_cast<std::uint8_t>(bytes[i + k]) : 0U);
+        for (std::size_t k = 0; k < 3; ++k)
+            group = group << 8 | (i + k < bytes.size() ? static_cast<std::uint8_t>(bytes[i + k]) : 0U);
         for (std::size_t k = 0; k < 4; ++k) text += i + k <= bytes.size() ? letters[group >> (18 - 6 * k) & 63U] : '=';
     }
     return text;
@@ -112,36 +116,43 @@ std::string plot(const PlotOptions& options, std::vector<PlotSeries> series)
         high[k] += margin;
     }
     const auto x = [&](double value) { return left + (value - low[0]) / (high[0] - low[0]) * (width - left - right); };
-    const auto y = [&](double value) { return height - bottom - (value - low[1]) / (high[1] - low[1]) * (height - top - bottom); };
+    const auto y = [&](double value) {
+        return height - bottom - (value - low[1]) / (high[1] - low[1]) * (height - top - bottom);
+    };
     std::ostringstream out;
-    out << "<figure><figcaption>" << escaped(options.title) << "</figcaption><svg viewBox=\"0 0 " << width << " " << height << "\" role=\"img\">";
-    out << "<rect class=\"frame\" x=\"" << left << "\" y=\"" << top << "\" width=\"" << width - left - right << "\" height=\"" << height - top - bottom
-        << "\"/>";
+    out << "<figure><figcaption>" << escaped(options.title) << "</figcaption><svg viewBox=\"0 0 " << width << " "
+        << height << "\" role=\"img\">";
+    out << "<rect class=\"frame\" x=\"" << left << "\" y=\"" << top << "\" width=\"" << width - left - right
+        << "\" height=\"" << height - top - bottom << "\"/>";
     for (int tick = 0; tick <= 4; ++tick) {
         const auto at_x = low[0] + (high[0] - low[0]) * tick / 4, at_y = low[1] + (high[1] - low[1]) * tick / 4;
-        out << "<text x=\"" << x(at_x) << "\" y=\"" << height - bottom + 14 << "\" text-anchor=\"middle\">" << short_text(at_x) << "</text>";
-        out << "<text x=\"" << left - 4 << "\" y=\"" << y(at_y) + 4 << "\" text-anchor=\"end\">" << short_text(options.log_y ? std::pow(10, at_y) : at_y)
-            << "</text>";
+        out << "<text x=\"" << x(at_x) << "\" y=\"" << height - bottom + 14 << "\" text-anchor=\"middle\">"
+            << short_text(at_x) << "</text>";
+        out << "<text x=\"" << left - 4 << "\" y=\"" << y(at_y) + 4 << "\" text-anchor=\"end\">"
+            << short_text(options.log_y ? std::pow(10, at_y) : at_y) << "</text>";
     }
-    out << "<text x=\"" << width / 2 << "\" y=\"" << height - 8 << "\" text-anchor=\"middle\">" << escaped(options.x) << "</text>";
+    out << "<text x=\"" << width / 2 << "\" y=\"" << height - 8 << "\" text-anchor=\"middle\">" << escaped(options.x)
+        << "</text>";
     out << "<text x=\"" << left + 6 << "\" y=\"" << top + 14 << "\">" << escaped(options.y) << "</text>";
     if (options.with_diagonal) {
-        out << "<line class=\"guide\" x1=\"" << x(low[0]) << "\" y1=\"" << y(low[0]) << "\" x2=\"" << x(high[0]) << "\" y2=\"" << y(high[0]) << "\"/>";
+        out << "<line class=\"guide\" x1=\"" << x(low[0]) << "\" y1=\"" << y(low[0]) << "\" x2=\"" << x(high[0])
+            << "\" y2=\"" << y(high[0]) << "\"/>";
     }
     std::size_t color = 0;
     for (const auto& one : series) {
         const auto* paint = kColors[color % kColors.size()];
         if (one.titles.empty()) {
             out << "<polyline fill=\"none\" stroke-width=\"1.6\" stroke=\"" << paint << "\" points=\"";
-            for (const auto& point : one.points) out << short_text(x(point[0])) << "," << short_text(y(point[1])) << " ";
+            for (const auto& point : one.points)
+                out << short_text(x(point[0])) << "," << short_text(y(point[1])) << " ";
             out << "\"><title>" << escaped(one.name) << "</title></polyline>";
         }
         for (std::size_t i = 0; i < one.titles.size(); ++i) {
-            out << "<circle r=\"4\" fill=\"" << paint << "\" cx=\"" << short_text(x(one.points[i][0])) << "\" cy=\"" << short_text(y(one.points[i][1]))
-                << "\"><title>" << escaped(one.titles[i]) << "</title></circle>";
+            out << "<circle r=\"4\" fill=\"" << paint << "\" cx=\"" << short_text(x(one.points[i][0])) << "\" cy=\""
+                << short_text(y(one.points[i][1])) << "\"><title>" << escaped(one.titles[i]) << "</title></circle>";
         }
-        out << "<text x=\"" << width - right - 6 << "\" y=\"" << top + 14 + 13 * static_cast<double>(color) << "\" text-anchor=\"end\" style=\"fill:" << paint
-            << "\">" << escaped(one.name) << "</text>";
+        out << "<text x=\"" << width - right - 6 << "\" y=\"" << top + 14 + 13 * static_cast<double>(color)
+            << "\" text-anchor=\"end\" style=\"fill:" << paint << "\">" << escaped(one.name) << "</text>";
         ++color;
     }
     out << "</svg></figure>";
@@ -174,12 +185,14 @@ std::string tables_of_fields(const PageJson& run)
             std::vector<PageJson> row{split + " " + field};
             for (const auto& metric : metrics) row.push_back(values[metric]["mean"]);
             for (const auto* which : {"median", "max", "worst"}) row.push_back(values["rel_l2"][which]);
-            for (const auto* part : {"x", "y", "z"}) row.push_back(values.contains(part) ? values[part]["rel_l2"]["mean"] : PageJson());
+            for (const auto* part : {"x", "y", "z"})
+                row.push_back(values.contains(part) ? values[part]["rel_l2"]["mean"] : PageJson());
             rows.push_back(std::move(row));
         }
     }
     names.insert(names.end(), metrics.begin(), metrics.end());
-    for (const auto* name : {"rel_l2 median", "rel_l2 max", "worst case", "x.rel_l2", "y.rel_l2", "z.rel_l2"}) names.emplace_back(name);
+    for (const auto* name : {"rel_l2 median", "rel_l2 max", "worst case", "x.rel_l2", "y.rel_l2", "z.rel_l2"})
+        names.emplace_back(name);
     return table(names, rows);
 }
 
@@ -189,7 +202,8 @@ std::string worst_cases(const PageJson& run)
     std::string html;
     for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
         if (!numbers.contains("worst")) continue;
-        html += fmt::format("<p>Worst of {}: case {}. {}.</p>", escaped(split), escaped(numbers["worst"]["id"].get<std::string>()),
+        html += fmt::format("<p>Worst of {}: case {}. {}.</p>", escaped(split),
+                            escaped(numbers["worst"]["id"].get<std::string>()),
                             escaped(numbers["worst"]["why"].get<std::string>()));
     }
     return html;
@@ -221,7 +235,9 @@ std::string table_of_cases(const PageJson& run)
     for (const auto& [field, values] : cases[0]["fields"].items()) {
         for (const char* metric : {"rel_l2", "mae", "max_abs"}) names.push_back(field + " " + metric);
     }
-    for (const char* name : {"Cd predicted", "Cd true", "Cd table", "Cd error", "Cl predicted", "Cl true", "Cl error", "seconds"}) names.emplace_back(name);
+    for (const char* name :
+         {"Cd predicted", "Cd true", "Cd table", "Cd error", "Cl predicted", "Cl true", "Cl error", "seconds"})
+        names.emplace_back(name);
     std::vector<std::vector<PageJson>> rows;
     for (const auto& one : cases) {
         std::vector<PageJson> row{one["id"], one["split"], one["num_points"]};
@@ -250,12 +266,18 @@ std::string plots_of_forces(const PageJson& run)
                 if (one["split"] != split || !one.contains(name) || !one[name].contains("true")) continue;
                 const auto truth = one[name]["true"].get<double>(), predicted = one[name]["predicted"].get<double>();
                 dots.points.push_back({truth, predicted});
-                dots.titles.push_back(fmt::format("case {}: true {}, predicted {}", one["id"].get<std::string>(), short_text(truth), short_text(predicted)));
+                dots.titles.push_back(fmt::format("case {}: true {}, predicted {}", one["id"].get<std::string>(),
+                                                  short_text(truth), short_text(predicted)));
             }
             if (!dots.points.empty()) series.push_back(std::move(dots));
         }
         const std::string title = name == std::string("cd") ? "Drag coefficient" : "Lift coefficient";
-        html += plot({.title = title, .x = "true (integral of the fields)", .y = "predicted", .log_y = false, .with_diagonal = true}, series);
+        html += plot({.title = title,
+                      .x = "true (integral of the fields)",
+                      .y = "predicted",
+                      .log_y = false,
+                      .with_diagonal = true},
+                     series);
     }
     return html;
 }
@@ -270,11 +292,13 @@ std::string plot_along_x(const PageJson& one)
         const auto& bins = one["drag_along_x"][name];
         for (std::size_t i = 0; i < bins.size(); ++i) {
             sum += bins[i].get<double>();
-            line.points.push_back({low + (high - low) * static_cast<double>(i + 1) / static_cast<double>(bins.size()), sum});
+            line.points.push_back(
+                {low + (high - low) * static_cast<double>(i + 1) / static_cast<double>(bins.size()), sum});
         }
         series.push_back(std::move(line));
     }
-    return plot({.title = "Drag summed along x, case " + one["id"].get<std::string>(), .x = "x", .y = "Cd up to x"}, series);
+    return plot({.title = "Drag summed along x, case " + one["id"].get<std::string>(), .x = "x", .y = "Cd up to x"},
+                series);
 }
 
 /// Plots for each field the shares of its points by their error.
@@ -294,19 +318,24 @@ std::string histograms(const PageJson& run)
             if (!numbers.contains("error_histograms")) continue;
             const auto& found = numbers["error_histograms"][field];
             const auto counts = found["counts"].get<std::vector<double>>();
-            const auto low = found["low"].get<double>(), width = (found["high"].get<double>() - low) / static_cast<double>(counts.size());
+            const auto low = found["low"].get<double>(),
+                       width = (found["high"].get<double>() - low) / static_cast<double>(counts.size());
             auto total = found["below"].get<double>() + found["above"].get<double>();
             for (const auto count : counts) total += count;
             PlotSeries steps{split, {{low, 0}}, {}};
             for (std::size_t bin = 0; bin < counts.size(); ++bin) {
-                const auto share = 100 * counts[bin] / std::max(total, 1.0), begin = low + width * static_cast<double>(bin);
+                const auto share = 100 * counts[bin] / std::max(total, 1.0),
+                           begin = low + width * static_cast<double>(bin);
                 steps.points.push_back({begin, share});
                 steps.points.push_back({begin + width, share});
             }
             steps.points.push_back({found["high"].get<double>(), 0});
             series.push_back(std::move(steps));
         }
-        html += plot({.title = "Errors of " + field, .x = "predicted - true, in deviations of the training cases", .y = "% of points and components"}, series);
+        html += plot({.title = "Errors of " + field,
+                      .x = "predicted - true, in deviations of the training cases",
+                      .y = "% of points and components"},
+                     series);
     }
     return html;
 }
@@ -343,10 +372,12 @@ std::string verdict(const PageJson& run)
         const auto line = [&](const std::string& what, const PageJson& found, const PageJson& guess) {
             if (!found.is_number() || !guess.is_number()) return;
             const bool is_better = found.get<double>() < guess.get<double>();
-            html += fmt::format("<li>{} {}, {} than {} of the training mean</li>", escaped(split + ": " + what), short_text(found.get<double>()),
-                                is_better ? "better" : "<b>not better</b>", short_text(guess.get<double>()));
+            html += fmt::format("<li>{} {}, {} than {} of the training mean</li>", escaped(split + ": " + what),
+                                short_text(found.get<double>()), is_better ? "better" : "<b>not better</b>",
+                                short_text(guess.get<double>()));
         };
-        for (const auto& [field, values] : numbers["fields"].items()) line(field + " rel_l2", values["rel_l2"]["mean"], values["guess_rel_l2"]["mean"]);
+        for (const auto& [field, values] : numbers["fields"].items())
+            line(field + " rel_l2", values["rel_l2"]["mean"], values["guess_rel_l2"]["mean"]);
         for (const char* name : {"cd_table", "cd"}) {
             if (!numbers.contains(name)) continue;
             line(std::string(name) + " mae", numbers[name]["mae"], numbers[name]["guess_mae"]);
@@ -358,14 +389,18 @@ std::string verdict(const PageJson& run)
 std::string section_of(const PageJson& run, std::span<const CasePictures> pictures)
 {
     const auto name = run["name"].get<std::string>();
-    auto html = fmt::format("<section><h2>{}</h2><p>{}</p>{}", escaped(name), escaped(run["evaluation"]["model"].get<std::string>()), verdict(run));
-    for (const auto& note : run["evaluation"]["notes"]) html += "<p class=\"note\">" + escaped(note.get<std::string>()) + "</p>";
+    auto html = fmt::format("<section><h2>{}</h2><p>{}</p>{}", escaped(name),
+                            escaped(run["evaluation"]["model"].get<std::string>()), verdict(run));
+    for (const auto& note : run["evaluation"]["notes"])
+        html += "<p class=\"note\">" + escaped(note.get<std::string>()) + "</p>";
     for (const char* which : {"contradictions", "warnings"}) {
         if (!run["data"].contains(which)) continue;
-        for (const auto& sentence : run["data"][which]) html += "<p class=\"note\">" + escaped("data: " + sentence.get<std::string>()) + "</p>";
+        for (const auto& sentence : run["data"][which])
+            html += "<p class=\"note\">" + escaped("data: " + sentence.get<std::string>()) + "</p>";
     }
     if (const auto& end = run["convergence"]; end.is_object() && !end["converged"].get<bool>()) {
-        html += fmt::format("<p class=\"note\">Training had not converged: in the last tenth of its epochs the {} still fell by {} %. Train longer.</p>",
+        html += fmt::format("<p class=\"note\">Training had not converged: in the last tenth of its epochs the {} "
+                            "still fell by {} %. Train longer.</p>",
                             end["of"].get<std::string>(), short_text(100 * end["fell_by"].get<double>()));
     }
     html += "<h3>Fields, means over cases</h3>" + tables_of_fields(run) + worst_cases(run);
@@ -377,18 +412,21 @@ std::string section_of(const PageJson& run, std::span<const CasePictures> pictur
         if (picture.run == name && std::ranges::find(drawn, picture.id) == drawn.end()) drawn.push_back(picture.id);
     }
     for (const auto& one : run["evaluation"]["cases"]) {
-        if (one.contains("drag_along_x") && std::ranges::find(drawn, one["id"].get<std::string>()) != drawn.end()) html += plot_along_x(one);
+        if (one.contains("drag_along_x") && std::ranges::find(drawn, one["id"].get<std::string>()) != drawn.end())
+            html += plot_along_x(one);
     }
     if (!forces.empty()) html += "</div>";
     html += "<h3>Cases</h3>" + table_of_cases(run);
     for (const auto& picture : pictures) {
         if (picture.run != name) continue;
-        const auto what = fmt::format("case {} ({}), {}{}", picture.id, picture.why, picture.field, picture.seen.empty() ? "" : ", " + picture.seen);
+        const auto what = fmt::format("case {} ({}), {}{}", picture.id, picture.why, picture.field,
+                                      picture.seen.empty() ? "" : ", " + picture.seen);
         html += "<h3>" + escaped(what) + "</h3><div class=\"pictures\">";
         for (const auto& [called, light, dark] : picture.pictures) {
-            html += fmt::format("<picture><source media=\"(prefers-color-scheme:dark)\" srcset=\"data:image/png;base64,{}\">"
-                                "<img alt=\"{}\" src=\"data:image/png;base64,{}\"></picture>",
-                                base64_of(dark), escaped(called), base64_of(light));
+            html += fmt::format(
+                "<picture><source media=\"(prefers-color-scheme:dark)\" srcset=\"data:image/png;base64,{}\">"
+                "<img alt=\"{}\" src=\"data:image/png;base64,{}\"></picture>",
+                base64_of(dark), escaped(called), base64_of(light));
         }
         html += "</div>";
     }
@@ -400,10 +438,13 @@ std::string section_of(const PageJson& run, std::span<const CasePictures> pictur
 std::string report_html(std::span<const ReportedRun> runs, std::span<const CasePictures> pictures)
 {
     const auto report = report_json(runs);
-    std::string html = "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">";
-    html += "<link rel=\"icon\" href=\"data:,\"><title>meshard report</title><style>" + std::string(kStyle) + "</style></head><body><h1>meshard report</h1>";
+    std::string html = "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+                       "content=\"width=device-width,initial-scale=1\">";
+    html += "<link rel=\"icon\" href=\"data:,\"><title>meshard report</title><style>" + std::string(kStyle) +
+            "</style></head><body><h1>meshard report</h1>";
     for (const auto& run : report["runs"]) html += section_of(run, pictures);
-    if (const auto lines = curves(report); !lines.empty()) html += "<section><h2>Curves</h2><div class=\"plots\">" + lines + "</div></section>";
+    if (const auto lines = curves(report); !lines.empty())
+        html += "<section><h2>Curves</h2><div class=\"plots\">" + lines + "</div></section>";
     return html + "<script>" + kScript + "</script></body></html>\n";
 }
 

@@ -62,7 +62,8 @@ std::uint32_t crc32c(std::string_view bytes)
         return entries;
     }();
     std::uint32_t checksum = 0xFFFFFFFFU;
-    for (const char byte : bytes) checksum = table[(checksum ^ static_cast<std::uint8_t>(byte)) & 0xFFU] ^ checksum >> 8;
+    for (const char byte : bytes)
+        checksum = table[(checksum ^ static_cast<std::uint8_t>(byte)) & 0xFFU] ^ checksum >> 8;
     return ~checksum;
 }
 
@@ -70,7 +71,8 @@ EventFile::EventFile(const std::filesystem::path& folder)
 {
     std::array<char, 256> host{};
     gethostname(host.data(), host.size() - 1);
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    const auto seconds =
+        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     path_ = folder / fmt::format("events.out.tfevents.{}.{}.{}", seconds, host.data(), getpid());
@@ -81,7 +83,8 @@ EventFile::EventFile(const std::filesystem::path& folder)
 void EventFile::add(std::int64_t step, const std::vector<std::pair<std::string, double>>& scalars)
 {
     std::string summary;
-    for (const auto& [name, value] : scalars) summary += field(1, field(1, name) + '\x15' + little_endian(static_cast<float>(value)));
+    for (const auto& [name, value] : scalars)
+        summary += field(1, field(1, name) + '\x15' + little_endian(static_cast<float>(value)));
     write(wall_time() + '\x10' + varint(static_cast<std::uint64_t>(step)) + field(5, summary));
 }
 

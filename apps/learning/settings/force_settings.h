@@ -23,8 +23,10 @@ struct ForceSettings {
     void add_keys(SettingTable& keys)
     {
         keys.add("data.forces.area", area, {},
-                 "reference area of the coefficients in metrics: a number, or a column of the table; half the area for half bodies");
-        keys.add("data.forces.cd", drag, {}, "column with the solver's drag coefficient, for metrics; passed over where the table lacks it");
+                 "reference area of the coefficients in metrics: a number, or a column of the table; half the area for "
+                 "half bodies");
+        keys.add("data.forces.cd", drag, {},
+                 "column with the solver's drag coefficient, for metrics; passed over where the table lacks it");
         keys.add("data.forces.cl", lift, {}, "column with the solver's lift coefficient");
         keys.add("data.forces.up", up, {}, "direction of lift, less its part along the free stream");
     }

@@ -57,7 +57,9 @@ bool is_default(const Setting& setting, const std::vector<SettingRule>& rules)
 {
     auto text = fmt::format("{}", fmt::join(setting.values, ", "));
     if (setting.is_list) text = "[" + text + "]";
-    return setting.source == "default" || std::ranges::any_of(rules, [&](const auto& rule) { return rule.path == setting.path && rule.fallback == text; });
+    return setting.source == "default" || std::ranges::any_of(rules, [&](const auto& rule) {
+               return rule.path == setting.path && rule.fallback == text;
+           });
 }
 
 std::string names_of(bool of_grids)
@@ -86,27 +88,32 @@ void refuse_keys_of_points(const Settings& settings)
         if (is_default(setting, rules)) continue;
         for (const auto& [path, why] : kRefused) {
             if (!is_below(setting.path, path)) continue;
-            throw UsageError(fmt::format("{} does not go with data.grid: {}. Leave it out.", settings.where(setting.path), why));
+            throw UsageError(
+                fmt::format("{} does not go with data.grid: {}. Leave it out.", settings.where(setting.path), why));
         }
     }
 }
 
 void check_grid_arrays(const Settings& settings, const std::vector<std::string>& arrays)
 {
-    if (arrays.empty()) throw UsageError("data.arrays must name the arrays that the model is told, e.g. data.arrays=[permeability].");
-    if (std::set<std::string>(arrays.begin(), arrays.end()).size() != arrays.size()) throw UsageError(settings.where("data.arrays") + " names an array twice.");
+    if (arrays.empty())
+        throw UsageError("data.arrays must name the arrays that the model is told, e.g. data.arrays=[permeability].");
+    if (std::set<std::string>(arrays.begin(), arrays.end()).size() != arrays.size())
+        throw UsageError(settings.where("data.arrays") + " names an array twice.");
 }
 
 void require_matching_model(const Settings& settings, const ModelConfig& model, const DataConfig& data)
 {
     const auto& entry = find_model(model.name);
     if ((entry.of_grids() != nullptr) != data.is_grid) {
-        throw UsageError(fmt::format("{} is {}, a model of {}.", settings.where("model.name"), entry.name,
-                                     data.is_grid ? "points, and the cases are grids (data.grid); models of grids are " + names_of(true)
-                                                  : "grids, and the cases are none (data.grid); models of points are " + names_of(false)));
+        throw UsageError(fmt::format(
+            "{} is {}, a model of {}.", settings.where("model.name"), entry.name,
+            data.is_grid ? "points, and the cases are grids (data.grid); models of grids are " + names_of(true)
+                         : "grids, and the cases are none (data.grid); models of points are " + names_of(false)));
     }
     if (!data.is_grid && settings.has("data.arrays"))
-        throw UsageError(settings.where("data.arrays") + " belongs to data.grid; what points are told is said by data.inputs.");
+        throw UsageError(settings.where("data.arrays") +
+                         " belongs to data.grid; what points are told is said by data.inputs.");
 }
 
 std::int64_t rows_together(const ModelConfig& model)
@@ -124,7 +131,9 @@ void check_grid_model(const ModelConfig& model)
     for (const auto directions : of_grids.directions) {
         try {
             auto given = model;
-            GridWidths widths{.in_channels = 1, .out_channels = 1, .extents = std::vector<std::int64_t>(directions, rows_together(model))};
+            GridWidths widths{.in_channels = 1,
+                              .out_channels = 1,
+                              .extents = std::vector<std::int64_t>(directions, rows_together(model))};
             const auto arguments = of_grids.widths(widths);
             for (const auto& [name, value] : arguments.items()) given.arguments.erase(name);
             grid_model_arguments(given, widths);
@@ -142,14 +151,16 @@ nlohmann::json grid_model_arguments(const ModelConfig& model, const GridWidths& 
     const auto& directions = entry.of_grids()->directions;
     const auto num_directions = static_cast<std::int64_t>(widths.extents.size());
     if (std::ranges::find(directions, num_directions) == directions.end()) {
-        throw InvalidInput(fmt::format("the grids have {} directions with more than one row, and {} takes {}. Take another of {}.", num_directions, entry.name,
-                                       fmt::join(directions, " or "), names_of(true)));
+        throw InvalidInput(
+            fmt::format("the grids have {} directions with more than one row, and {} takes {}. Take another of {}.",
+                        num_directions, entry.name, fmt::join(directions, " or "), names_of(true)));
     }
     auto arguments = entry.of_grids()->widths(widths);
     for (const auto& [name, value] : model.arguments.items()) {
         if (const auto width = arguments.find(name); width != arguments.end() && *width != value) {
             throw InvalidInput(
-                fmt::format("model.{} is {}, and by the cases it is {}. It follows from them: leave it out.", name, value.dump(), width->dump()));
+                fmt::format("model.{} is {}, and by the cases it is {}. It follows from them: leave it out.", name,
+                            value.dump(), width->dump()));
         }
         arguments[name] = value;
     }

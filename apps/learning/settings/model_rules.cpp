@@ -34,8 +34,10 @@ std::string yaml_text(const nlohmann::json& value)
 SettingRule option_rule(const OptionInfo& option, const nlohmann::json& pattern)
 {
     const auto condition = option.only_with.empty() ? "" : "; with " + option.only_with;
-    SettingRule rule{
-        .path = "model." + option.name, .type = type_of(pattern, option.bounds), .fallback = yaml_text(pattern), .meaning = option.meaning + condition};
+    SettingRule rule{.path = "model." + option.name,
+                     .type = type_of(pattern, option.bounds),
+                     .fallback = yaml_text(pattern),
+                     .meaning = option.meaning + condition};
     if (option.only_with.empty()) rule.bounds = option.bounds;
     rule.bounds.words = option.bounds.words;  // the model checks the other bounds where they matter
     if (pattern.is_number_integer()) {
@@ -50,7 +52,8 @@ SettingRule width_rule(const std::string& name, const nlohmann::json& width, con
 {
     SettingRule rule{.path = "model." + name,
                      .type = SettingType::Boolean,
-                     .meaning = meaning + (meaning.empty() ? "" : "; ") + "follows from the data, and is checked where it is given"};
+                     .meaning = meaning + (meaning.empty() ? "" : "; ") +
+                                "follows from the data, and is checked where it is given"};
     if (width.is_boolean()) return rule;
     rule.type = SettingType::Integer;
     rule.bounds = {.least = 1, .most = kLargeCount};
@@ -65,7 +68,8 @@ std::vector<SettingRule> rules_of(const ModelEntry& entry)
                            : entry.arguments_for({.embedding_dim = 6, .num_constants = 0, .out_dim = 1});
     const auto pattern_of = [&](const std::string& option) {
         const auto& pattern = entry.default_of(option);
-        return of_grids && std::ranges::count(of_grids->per_direction, option) > 0 ? nlohmann::json(pattern.at(0)) : pattern;
+        return of_grids && std::ranges::count(of_grids->per_direction, option) > 0 ? nlohmann::json(pattern.at(0))
+                                                                                   : pattern;
     };
     for (const auto& option : entry.options) {
         if (!widths.contains(option.name)) {
@@ -86,7 +90,8 @@ std::vector<SettingRule> rules_of(const ModelEntry& entry)
 /// allows.
 void add_shared(std::vector<SettingRule>& rules, SettingRule rule, const std::string& model)
 {
-    const auto known = std::find_if(rules.begin(), rules.end(), [&](const auto& other) { return other.path == rule.path; });
+    const auto known =
+        std::find_if(rules.begin(), rules.end(), [&](const auto& other) { return other.path == rule.path; });
     if (known == rules.end()) {
         rule.of = model;
         rules.push_back(rule);
@@ -94,7 +99,8 @@ void add_shared(std::vector<SettingRule>& rules, SettingRule rule, const std::st
     }
     auto& bounds = known->bounds;
     known->of += ", " + model;
-    if (bounds.words != rule.bounds.words || known->type != rule.type) known->meaning += "; " + model + ": " + rule.meaning;
+    if (bounds.words != rule.bounds.words || known->type != rule.type)
+        known->meaning += "; " + model + ": " + rule.meaning;
     if (bounds.words != rule.bounds.words) bounds.words.clear();
     bounds.above = bounds.above && rule.bounds.above;
     bounds.least = std::min(bounds.least, rule.bounds.least);

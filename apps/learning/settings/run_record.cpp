@@ -28,18 +28,24 @@ std::filesystem::path file_in(const std::filesystem::path& run_dir)
 
 void require_unchanged(const std::filesystem::path& path, std::string_view text)
 {
-    if (text.starts_with('#') ? text.find("\n") == std::string_view::npos : text.find_first_not_of(" \n") == std::string_view::npos)
-        throw IoError("run: " + path.string() + " is damaged: it has no settings. Copy the file from where the run was made, or train it again.");
+    if (text.starts_with('#') ? text.find("\n") == std::string_view::npos
+                              : text.find_first_not_of(" \n") == std::string_view::npos)
+        throw IoError("run: " + path.string() +
+                      " is damaged: it has no settings. Copy the file from where the run was made, or train it again.");
     if (!text.starts_with(kBegin)) return;  // an earlier version wrote the file
     const auto end = text.find('\n');
     const auto record = text.substr(kBegin.size(), end - kBegin.size()), lines = text.substr(end + 1);
     const auto version = record.substr(0, record.find(' '));
-    if (version != kVersion) throw UnknownVersion("run: " + path.string() + ", the settings of a run,", std::string(version), std::string(kVersion));
+    if (version != kVersion)
+        throw UnknownVersion("run: " + path.string() + ", the settings of a run,", std::string(version),
+                             std::string(kVersion));
     const auto stated = record.substr(std::min(version.size() + 1, record.size()));
     if (const auto hash = hash_text(xxh64_of_text(lines)); hash != stated)
-        throw IoError(fmt::format("run: {} is damaged or was changed: its lines have the hash {}, and when it was written had {}. Settings are changed by "
-                                  "words, e.g. training.num_epochs=20 after --resume; to use the file as it is, remove its first line.",
-                                  path.string(), hash, stated));
+        throw IoError(fmt::format(
+            "run: {} is damaged or was changed: its lines have the hash {}, and when it was written had {}. Settings "
+            "are changed by "
+            "words, e.g. training.num_epochs=20 after --resume; to use the file as it is, remove its first line.",
+            path.string(), hash, stated));
 }
 
 }  // namespace
@@ -47,10 +53,12 @@ void require_unchanged(const std::filesystem::path& path, std::string_view text)
 void write_run_settings(const std::filesystem::path& run_dir, const Settings& settings)
 {
     const auto lines = settings.to_yaml(true);
-    write_file_atomically(file_in(run_dir), fmt::format("{}{} {}\n{}", kBegin, kVersion, hash_text(xxh64_of_text(lines)), lines));
+    write_file_atomically(file_in(run_dir),
+                          fmt::format("{}{} {}\n{}", kBegin, kVersion, hash_text(xxh64_of_text(lines)), lines));
 }
 
-Settings read_run_settings(const std::filesystem::path& run_dir, std::span<const std::string> overrides, std::vector<std::string>* dropped)
+Settings read_run_settings(const std::filesystem::path& run_dir, std::span<const std::string> overrides,
+                           std::vector<std::string>* dropped)
 {
     const auto path = file_in(run_dir);
     const auto file = MappedFile::open(path, "run");
@@ -59,7 +67,8 @@ Settings read_run_settings(const std::filesystem::path& run_dir, std::span<const
     // Runs of earlier versions have keys that were removed: `logging.jsonl` had only one value;
     // `training.force_weights` changed training, so such a run cannot be resumed.
     if (file->text().find("\n  jsonl: ") != std::string_view::npos) words.insert(words.begin(), "~logging.jsonl");
-    if (!dropped && file->text().find("\n  force_weights: ") != std::string_view::npos) words.insert(words.begin(), "~training.force_weights");
+    if (!dropped && file->text().find("\n  force_weights: ") != std::string_view::npos)
+        words.insert(words.begin(), "~training.force_weights");
     return read_training_settings(path, words, dropped);
 }
 

@@ -19,6 +19,7 @@ void write_run_settings(const std::filesystem::path& run_dir, const Settings& se
 /// @param dropped   as of `read_training_settings`
 /// @throws IoError if the file is missing or differs from what was written; UnknownVersion; and as
 /// `read_training_settings`
-Settings read_run_settings(const std::filesystem::path& run_dir, std::span<const std::string> overrides = {}, std::vector<std::string>* dropped = nullptr);
+Settings read_run_settings(const std::filesystem::path& run_dir, std::span<const std::string> overrides = {},
+                           std::vector<std::string>* dropped = nullptr);
 
 }  // namespace meshard

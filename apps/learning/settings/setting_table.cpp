@@ -112,7 +112,8 @@ SettingRule& SettingTable::add(SettingRule rule, Store store)
     return rules_.emplace_back(std::move(rule));
 }
 
-SettingRule& SettingTable::add(SettingRule rule, std::string path, OptionBounds bounds, std::string meaning, Store store)
+SettingRule& SettingTable::add(SettingRule rule, std::string path, OptionBounds bounds, std::string meaning,
+                               Store store)
 {
     if (rule.type == SettingType::Integer) {
         bounds.least = std::max(bounds.least, 0.0);

@@ -93,7 +93,8 @@ public:
     /// Binds a key to a variable that has one of some named values. Of several names of the initial value, the first is
     /// the default.
     template <class Value>
-    SettingRule& add_choice(std::string path, Value& value, const std::vector<std::pair<std::string, std::type_identity_t<Value>>>& choices,
+    SettingRule& add_choice(std::string path, Value& value,
+                            const std::vector<std::pair<std::string, std::type_identity_t<Value>>>& choices,
                             std::string meaning)
     {
         SettingRule rule;
@@ -102,11 +103,12 @@ public:
             if (choice == value && rule.fallback.empty()) rule.fallback = name;
             bounds.words.push_back(name);
         }
-        return add(std::move(rule), std::move(path), std::move(bounds), std::move(meaning), [&value, choices](const Setting& setting) {
-            for (const auto& [name, choice] : choices) {
-                if (setting.values.at(0) == name) value = choice;
-            }
-        });
+        return add(std::move(rule), std::move(path), std::move(bounds), std::move(meaning),
+                   [&value, choices](const Setting& setting) {
+                       for (const auto& [name, choice] : choices) {
+                           if (setting.values.at(0) == name) value = choice;
+                       }
+                   });
     }
 
     /// Adds one `Element` for each name below a key, as its member `name`; its `add_keys(table, base)` adds its keys,
@@ -119,7 +121,8 @@ public:
         any.add_keys(keys, path + ".*");
         for (auto& rule : keys.rules_) {
             add(std::move(rule), [&elements, path](const Setting& setting) {
-                const auto name = setting.path.substr(path.size() + 1, setting.path.find('.', path.size() + 1) - path.size() - 1);
+                const auto name =
+                    setting.path.substr(path.size() + 1, setting.path.find('.', path.size() + 1) - path.size() - 1);
                 auto element = std::ranges::find(elements, name, &Element::name);
                 if (element == elements.end()) {
                     elements.emplace_back().name = name;

@@ -76,7 +76,8 @@ std::vector<std::string> names_allowed(std::span<const SettingRule> rules, const
     return names;
 }
 
-[[noreturn]] void refuse_unknown(std::span<const SettingRule> rules, std::vector<std::string> path, const std::string& source)
+[[noreturn]] void refuse_unknown(std::span<const SettingRule> rules, std::vector<std::string> path,
+                                 const std::string& source)
 {
     const auto full = join(path, ".");
     const auto name = path.back();
@@ -92,7 +93,8 @@ std::vector<std::string> names_allowed(std::span<const SettingRule> rules, const
         for (const auto& rule : rules) {
             if (nearest.empty() && split(rule.path, '.').back() == name) nearest = rule.path;
         }
-        message += nearest.empty() ? " Known" + (prefix.empty() ? "" : " below " + join(path, ".")) + ": " + join(allowed, ", ") + "."
+        message += nearest.empty() ? " Known" + (prefix.empty() ? "" : " below " + join(path, ".")) + ": " +
+                                         join(allowed, ", ") + "."
                                    : " Did you mean '" + nearest + "'?";
     }
     throw UsageError(message);
@@ -128,7 +130,8 @@ std::string expected(const SettingRule& rule)
     if (std::isfinite(most)) text += fmt::format(" to {:.12g}", most);
 
     if (rule.type == SettingType::NumberOrTextList) text += ", or a list of texts";
-    if (!words.empty()) text += (text.empty() ? "" : rule.type == SettingType::TextList ? " " : ", or ") + join(words, ", ");
+    if (!words.empty())
+        text += (text.empty() ? "" : rule.type == SettingType::TextList ? " " : ", or ") + join(words, ", ");
     return text;
 }
 
@@ -145,23 +148,29 @@ bool is_number_in_range(const SettingRule& rule, const std::string& text)
 {
     const auto& [least, most, above, words] = rule.bounds;
     const auto number = number_in(text);
-    return number && (above ? *number > least : *number >= least) && *number <= most && (rule.type != SettingType::Integer || *number == std::floor(*number));
+    return number && (above ? *number > least : *number >= least) && *number <= most &&
+           (rule.type != SettingType::Integer || *number == std::floor(*number));
 }
 
 void check(const SettingRule& rule, const Setting& setting)
 {
     const auto refuse = [&](const std::string& found) {
-        throw UsageError(fmt::format("{}: {} is {}; expected {}.", setting.source, setting.path, found, expected(rule)));
+        throw UsageError(
+            fmt::format("{}: {} is {}; expected {}.", setting.source, setting.path, found, expected(rule)));
     };
-    const bool may_be_list = rule.type == SettingType::TextList || rule.type == SettingType::NumberList || rule.type == SettingType::NumberOrTextList;
+    const bool may_be_list = rule.type == SettingType::TextList || rule.type == SettingType::NumberList ||
+                             rule.type == SettingType::NumberOrTextList;
     if (setting.is_list && !may_be_list) refuse("a list");
-    const auto words = rule.type == SettingType::Boolean ? std::vector<std::string>{"true", "false"} : rule.bounds.words;
+    const auto words =
+        rule.type == SettingType::Boolean ? std::vector<std::string>{"true", "false"} : rule.bounds.words;
     const bool is_text = rule.type == SettingType::Text || rule.type == SettingType::TextList;
-    const bool may_be_any = (is_text && words.empty()) || (rule.type == SettingType::NumberOrTextList && setting.is_list);
+    const bool may_be_any =
+        (is_text && words.empty()) || (rule.type == SettingType::NumberOrTextList && setting.is_list);
     for (const auto& value : setting.values) {
         if (is_one_of(rule.not_yet, value)) {
             throw UsageError(fmt::format("{}: {}: {} is not implemented{}", setting.source, setting.path, value,
-                                         words.empty() ? "; leave the key out." : fmt::format(". Available: {}.", fmt::join(words, ", "))));
+                                         words.empty() ? "; leave the key out."
+                                                       : fmt::format(". Available: {}.", fmt::join(words, ", "))));
         }
         const bool may_be_number = !is_text && rule.type != SettingType::Boolean;
         if (may_be_any || is_one_of(words, value) || (may_be_number && is_number_in_range(rule, value))) continue;
@@ -170,7 +179,8 @@ void check(const SettingRule& rule, const Setting& setting)
     }
     // Where a list of numbers may stand, a word may only stand alone.
     const bool is_word = setting.values.size() == 1 && is_one_of(words, setting.values[0]);
-    const bool has_words = !is_text && std::ranges::any_of(setting.values, [&](const auto& value) { return is_one_of(words, value); });
+    const bool has_words =
+        !is_text && std::ranges::any_of(setting.values, [&](const auto& value) { return is_one_of(words, value); });
     const bool is_short_or_long = rule.length > 0 && setting.values.size() != rule.length;
     if (!is_word && (has_words || is_short_or_long)) refuse("[" + join(setting.values, ", ") + "]");
 }
@@ -185,8 +195,9 @@ using TakeSetting = std::function<void(Setting)>;
 
 /// Passes the leaves of a YAML tree to `take`, except at paths that `is_removed` accepts. `source` is the file's name,
 /// or `command line`.
-void walk(const YAML::Node& node, const std::vector<std::string>& path, const std::string& source, std::span<const SettingRule> rules,
-          const std::function<bool(const std::string& path)>& is_removed, const TakeSetting& take)
+void walk(const YAML::Node& node, const std::vector<std::string>& path, const std::string& source,
+          std::span<const SettingRule> rules, const std::function<bool(const std::string& path)>& is_removed,
+          const TakeSetting& take)
 {
     const auto here = place(source, node.Mark());
     const auto* rule = path.empty() ? nullptr : rule_of(rules, path);
@@ -195,19 +206,24 @@ void walk(const YAML::Node& node, const std::vector<std::string>& path, const st
         if (node.IsNull()) return;
         if (node.IsScalar()) setting.values.push_back(node.Scalar());
         for (const auto& entry : node) {
-            if (!entry.IsScalar()) throw UsageError(fmt::format("{}: an entry of {} is no single value.", place(source, entry.Mark()), setting.path));
+            if (!entry.IsScalar())
+                throw UsageError(
+                    fmt::format("{}: an entry of {} is no single value.", place(source, entry.Mark()), setting.path));
             setting.values.push_back(entry.Scalar());
         }
         take(std::move(setting));
         return;
     }
     if (!path.empty() && !has_rules_below(rules, path)) {
-        if (rule) throw UsageError(fmt::format("{}: {} has keys below it; expected {}.", here, fmt::join(path, "."), expected(*rule)));
+        if (rule)
+            throw UsageError(
+                fmt::format("{}: {} has keys below it; expected {}.", here, fmt::join(path, "."), expected(*rule)));
         refuse_unknown(rules, path, here);
     }
     if (node.IsNull()) return;
     if (!node.IsMap()) {
-        throw UsageError(fmt::format("{}: {} is no group of keys; below it may stand {}.", here, path.empty() ? "the file" : join(path, "."),
+        throw UsageError(fmt::format("{}: {} is no group of keys; below it may stand {}.", here,
+                                     path.empty() ? "the file" : join(path, "."),
                                      fmt::join(names_allowed(rules, path), ", ")));
     }
     std::map<std::string, YAML::Mark> seen;
@@ -216,7 +232,8 @@ void walk(const YAML::Node& node, const std::vector<std::string>& path, const st
         child_path.push_back(child.first.Scalar());
         const auto [earlier, is_new] = seen.emplace(child.first.Scalar(), child.first.Mark());
         if (!is_new) {
-            throw UsageError(fmt::format("{}: {} stands twice, here and at {}. Remove one.", place(source, child.first.Mark()), fmt::join(child_path, "."),
+            throw UsageError(fmt::format("{}: {} stands twice, here and at {}. Remove one.",
+                                         place(source, child.first.Mark()), fmt::join(child_path, "."),
                                          place(source, earlier->second)));
         }
         if (is_removed(join(child_path, "."))) continue;
@@ -236,7 +253,8 @@ YAML::Node parse_yaml(const std::string& text, const std::string& source)
         std::string line;
         for (int i = 0; i <= error.mark.line && std::getline(lines, line); ++i) continue;
         if (line.substr(0, line.find_first_not_of(" \t")).find('\t') != std::string::npos) {
-            throw UsageError(fmt::format("{}:{}: the line is indented by a tab; YAML wants spaces.", source, error.mark.line + 1));
+            throw UsageError(
+                fmt::format("{}:{}: the line is indented by a tab; YAML wants spaces.", source, error.mark.line + 1));
         }
         throw UsageError(fmt::format("{}: this is no YAML: {}.", place(source, error.mark), error.msg));
     }
@@ -246,15 +264,17 @@ YAML::Node parse_yaml(const std::string& text, const std::string& source)
 /// Quotes, lists, groups and null are read as in YAML.
 YAML::Node text_value(const std::string& word)
 {
-    if (word == "~" || word == "null" || std::string_view("'\"[{").find(word.front()) != std::string_view::npos) return parse_yaml(word, "command line");
+    if (word == "~" || word == "null" || std::string_view("'\"[{").find(word.front()) != std::string_view::npos)
+        return parse_yaml(word, "command line");
     return YAML::Node(word);
 }
 
 /// Quotes a scalar so that YAML reads it back as the same text.
 std::string quoted(const std::string& text)
 {
-    const bool plain = !text.empty() && text.find_first_of(":#{}[],&*?|>%@`\"'!\n") == std::string::npos && text.front() != ' ' && text.back() != ' ' &&
-                       text.front() != '-' && text != "~" && text != "null";
+    const bool plain = !text.empty() && text.find_first_of(":#{}[],&*?|>%@`\"'!\n") == std::string::npos &&
+                       text.front() != ' ' && text.back() != ' ' && text.front() != '-' && text != "~" &&
+                       text != "null";
     if (plain || number_in(text)) return text;
     std::string quoted = "'";
     for (const char c : text) quoted += c == '\'' ? std::string("''") : std::string(1, c);
@@ -279,7 +299,9 @@ std::optional<double> number_in(const std::string& text)
 void Settings::add(Setting setting)
 {
     // `fields.p=x` and `fields.p.from=x` set the same, so the later one replaces the other.
-    std::erase_if(settings_, [&](const Setting& known) { return known.path.starts_with(setting.path + ".") || setting.path.starts_with(known.path + "."); });
+    std::erase_if(settings_, [&](const Setting& known) {
+        return known.path.starts_with(setting.path + ".") || setting.path.starts_with(known.path + ".");
+    });
     for (auto& known : settings_) {
         if (known.path == setting.path) {
             known = std::move(setting);
@@ -289,13 +311,15 @@ void Settings::add(Setting setting)
     settings_.push_back(std::move(setting));
 }
 
-Settings Settings::read(const std::filesystem::path& file, std::span<const std::string> overrides, std::span<const SettingRule> rules)
+Settings Settings::read(const std::filesystem::path& file, std::span<const std::string> overrides,
+                        std::span<const SettingRule> rules)
 {
     Settings settings;
     const auto take = [&](Setting setting) { settings.add(std::move(setting)); };
 
     if (std::filesystem::is_fifo(file) || std::filesystem::is_character_file(file)) {
-        throw IoError("configuration " + file.string() + " is no file but a stream. Save it to a file: every rank reads it.");
+        throw IoError("configuration " + file.string() +
+                      " is no file but a stream. Save it to a file: every rank reads it.");
     }
     std::ifstream stream(file);
     std::ostringstream content;
@@ -322,23 +346,30 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
         if (word.starts_with('~')) {
             const auto path = word.substr(1);
             for (const auto& setting : settings.settings_) {
-                if (setting.source != "command line" || (setting.path != path && !setting.path.starts_with(path + "."))) continue;
-                throw UsageError(fmt::format(
-                    "command line: '{}' stands after {}=..., which it would remove. Put it first to remove the file's, or leave one out.", word, setting.path));
+                if (setting.source != "command line" || (setting.path != path && !setting.path.starts_with(path + ".")))
+                    continue;
+                throw UsageError(fmt::format("command line: '{}' stands after {}=..., which it would remove. Put it "
+                                             "first to remove the file's, or leave one out.",
+                                             word, setting.path));
             }
-            if (!removed.at(path)) throw UsageError(fmt::format("command line: '{}' removes nothing: {} is not set.", word, path));
+            if (!removed.at(path))
+                throw UsageError(fmt::format("command line: '{}' removes nothing: {} is not set.", word, path));
             continue;
         }
         const auto equals = word.find('=');
         if (equals == std::string::npos || equals == 0) {
-            throw UsageError("command line: '" + word + "' is no setting; write key=value, e.g. training.num_epochs=20, or ~key to remove one.");
+            throw UsageError("command line: '" + word +
+                             "' is no setting; write key=value, e.g. training.num_epochs=20, or ~key to remove one.");
         }
         if (equals + 1 == word.size())
-            throw UsageError(fmt::format("command line: '{}' has no value after the =. To remove the setting: '~{}'.", word, word.substr(0, equals)));
+            throw UsageError(fmt::format("command line: '{}' has no value after the =. To remove the setting: '~{}'.",
+                                         word, word.substr(0, equals)));
         const auto path = split(std::string_view(word).substr(0, equals), '.');
         if (!rule_of(rules, path) && !has_rules_below(rules, path)) refuse_unknown(rules, path, "command line");
         const auto* rule = rule_of(rules, path);
-        const auto value = rule && rule->type == SettingType::Text ? text_value(word.substr(equals + 1)) : parse_yaml(word.substr(equals + 1), "command line");
+        const auto value = rule && rule->type == SettingType::Text
+                               ? text_value(word.substr(equals + 1))
+                               : parse_yaml(word.substr(equals + 1), "command line");
         walk(value, path, "command line", rules, none_removed, [&](Setting setting) {
             setting.source = "command line";
             take(std::move(setting));
@@ -377,20 +408,22 @@ void Settings::resolve_references()
                 const auto begin = value.find("${");
                 const auto end = value.find('}', begin);
                 if (end == std::string::npos || depth > 20) {
-                    throw UsageError(fmt::format("{}: {} holds a reference without end: '{}'.", setting.source, setting.path, value));
+                    throw UsageError(fmt::format("{}: {} holds a reference without end: '{}'.", setting.source,
+                                                 setting.path, value));
                 }
                 const auto name = value.substr(begin + 2, end - begin - 2);
                 std::string replacement;
                 if (name.starts_with("env:")) {
                     const char* variable = std::getenv(name.c_str() + 4);
                     if (!variable)
-                        throw UsageError(
-                            fmt::format("{}: {} needs the environment variable {}, which is not set.", setting.source, setting.path, name.substr(4)));
+                        throw UsageError(fmt::format("{}: {} needs the environment variable {}, which is not set.",
+                                                     setting.source, setting.path, name.substr(4)));
                     replacement = variable;
                 } else {
                     const auto* other = find(name);
                     if (!other || other->is_list)
-                        throw UsageError(fmt::format("{}: {} refers to '{}', which has no single value.", setting.source, setting.path, name));
+                        throw UsageError(fmt::format("{}: {} refers to '{}', which has no single value.",
+                                                     setting.source, setting.path, name));
                     replacement = other->values.at(0);
                 }
                 value.replace(begin, end - begin + 1, replacement);
@@ -401,7 +434,8 @@ void Settings::resolve_references()
 
 const Setting* Settings::find(std::string_view path) const
 {
-    const auto found = std::find_if(settings_.begin(), settings_.end(), [&](const auto& setting) { return setting.path == path; });
+    const auto found =
+        std::find_if(settings_.begin(), settings_.end(), [&](const auto& setting) { return setting.path == path; });
     return found == settings_.end() ? nullptr : &*found;
 }
 
@@ -436,7 +470,8 @@ Facts Settings::facts() const
     for (const auto& setting : settings_) {
         if (setting.path == "data.shards") continue;
         const auto type = setting.type;
-        const bool has_numbers = type == SettingType::Integer || type == SettingType::Number || type == SettingType::NumberList ||
+        const bool has_numbers = type == SettingType::Integer || type == SettingType::Number ||
+                                 type == SettingType::NumberList ||
                                  (type == SettingType::NumberOrTextList && !setting.is_list);
         const bool is_list = setting.is_list || type == SettingType::TextList || type == SettingType::NumberList;
         auto values = setting.values;
@@ -451,31 +486,32 @@ Facts Settings::facts() const
 std::string Settings::to_yaml(bool with_sources) const
 {
     // Groups stay together, in the order of their first key.
-    const std::function<void(std::ostream&, const std::string&, int)> print = [&](std::ostream& out, const std::string& prefix, int depth) {
-        for (const auto& name : prefix.empty() ? [&] {
-                 std::vector<std::string> names;
-                 for (const auto& setting : settings_) {
-                     const auto first = setting.path.substr(0, setting.path.find('.'));
-                     if (std::find(names.begin(), names.end(), first) == names.end()) names.push_back(first);
-                 }
-                 return names;
-             }()
-                                               : names_below(prefix)) {
-            const auto path = prefix.empty() ? name : prefix + "." + name;
-            out << std::string(2 * depth, ' ') << quoted(name) << ":";
-            const auto* setting = find(path);
-            if (!setting) {
+    const std::function<void(std::ostream&, const std::string&, int)> print =
+        [&](std::ostream& out, const std::string& prefix, int depth) {
+            for (const auto& name : prefix.empty() ? [&] {
+                     std::vector<std::string> names;
+                     for (const auto& setting : settings_) {
+                         const auto first = setting.path.substr(0, setting.path.find('.'));
+                         if (std::find(names.begin(), names.end(), first) == names.end()) names.push_back(first);
+                     }
+                     return names;
+                 }()
+                                                   : names_below(prefix)) {
+                const auto path = prefix.empty() ? name : prefix + "." + name;
+                out << std::string(2 * depth, ' ') << quoted(name) << ":";
+                const auto* setting = find(path);
+                if (!setting) {
+                    out << '\n';
+                    print(out, path, depth + 1);
+                    continue;
+                }
+                std::vector<std::string> values;
+                for (const auto& value : setting->values) values.push_back(quoted(value));
+                out << ' ' << (setting->is_list ? "[" + join(values, ", ") + "]" : values.front());
+                if (with_sources) out << "   # " << setting->source;
                 out << '\n';
-                print(out, path, depth + 1);
-                continue;
             }
-            std::vector<std::string> values;
-            for (const auto& value : setting->values) values.push_back(quoted(value));
-            out << ' ' << (setting->is_list ? "[" + join(values, ", ") + "]" : values.front());
-            if (with_sources) out << "   # " << setting->source;
-            out << '\n';
-        }
-    };
+        };
     std::ostringstream out;
     print(out, "", 0);
     return out.str();
@@ -497,7 +533,8 @@ std::string describe(std::span<const SettingRule> rules)
     for (const auto& rule : rules) {
         const auto key = rule.path + (rule.fallback.empty() ? "" : " = " + rule.fallback);
         out << "  " << key << std::string(width + 5 - key.size(), ' ') << rule.meaning;
-        if (!rule.bounds.words.empty() || std::isfinite(rule.bounds.least) || std::isfinite(rule.bounds.most)) out << " (" << value_text(rule) << ")";
+        if (!rule.bounds.words.empty() || std::isfinite(rule.bounds.least) || std::isfinite(rule.bounds.most))
+            out << " (" << value_text(rule) << ")";
         if (!rule.of.empty()) out << " [" << rule.of << "]";
         out << '\n';
     }

@@ -47,7 +47,8 @@ public:
     /// @throws UsageError for a key that no rule names (with the nearest that one does), a value of the wrong type,
     ///         out of range or not implemented, and a `???` that was left; with file, line and column where known.
     /// @throws IoError if the file cannot be read.
-    static Settings read(const std::filesystem::path& file, std::span<const std::string> overrides, std::span<const SettingRule> rules);
+    static Settings read(const std::filesystem::path& file, std::span<const std::string> overrides,
+                         std::span<const SettingRule> rules);
 
     bool has(std::string_view path) const { return find(path) != nullptr; }
     const Setting* find(std::string_view path) const;

@@ -32,30 +32,42 @@ void complete_split(const Settings& settings, SplitConfig& split, const std::str
     if (!split.manifest.empty() && !split.column.empty())
         throw UsageError(fmt::format("{} and {}.column exclude each other.", settings.where(base + ".manifest"), base));
     if (!split.name.empty() && split.manifest.empty())
-        throw UsageError(settings.where(base + ".name") + " names a split of a manifest, and there is none: give data.split.manifest.");
+        throw UsageError(settings.where(base + ".name") +
+                         " names a split of a manifest, and there is none: give data.split.manifest.");
     double sum = 0;
     for (const char* part : {"train", "val", "test"}) {
         const auto path = base + "." + part;
         const auto* setting = settings.find(path);
         if (!setting) continue;
-        if (!split.column.empty()) throw UsageError(fmt::format("{} and {}.column exclude each other.", settings.where(path), base));
-        if (!split.name.empty()) throw UsageError(fmt::format("{} and {}.name exclude each other.", settings.where(path), base));
+        if (!split.column.empty())
+            throw UsageError(fmt::format("{} and {}.column exclude each other.", settings.where(path), base));
+        if (!split.name.empty())
+            throw UsageError(fmt::format("{} and {}.name exclude each other.", settings.where(path), base));
         if (!split.manifest.empty() && (!setting->is_list || split.manifest.find('*') != std::string::npos)) {
-            throw UsageError(settings.where(path) + (setting->is_list ? " names lists of data.split.manifest, which is a file a part: leave one of them out."
-                                                                      : " must name lists of data.split.manifest, e.g. [full_train]."));
+            throw UsageError(
+                settings.where(path) +
+                (setting->is_list
+                     ? " names lists of data.split.manifest, which is a file a part: leave one of them out."
+                     : " must name lists of data.split.manifest, e.g. [full_train]."));
         }
         if (!setting->is_list) sum += split.shares.at(part);
     }
-    if (!split.lists.empty() && !split.shares.empty()) throw UsageError(base + ": give shares or lists of ids, not both.");
-    if (sum > 1 + 1e-9) throw UsageError(fmt::format("{}: the shares add up to {:f}; at most 1 is possible.", base, sum));
+    if (!split.lists.empty() && !split.shares.empty())
+        throw UsageError(base + ": give shares or lists of ids, not both.");
+    if (sum > 1 + 1e-9)
+        throw UsageError(fmt::format("{}: the shares add up to {:f}; at most 1 is possible.", base, sum));
     if (!split.name.empty() && split.manifest.find('*') != std::string::npos)
-        throw UsageError(settings.where(base + ".name") + " names a split of data.split.manifest, which is a file a part: leave one of them out.");
-    if (split.column.empty() && split.manifest.empty() && split.lists.empty() && split.shares.empty()) split.shares["train"] = 1.0;
+        throw UsageError(settings.where(base + ".name") +
+                         " names a split of data.split.manifest, which is a file a part: leave one of them out.");
+    if (split.column.empty() && split.manifest.empty() && split.lists.empty() && split.shares.empty())
+        split.shares["train"] = 1.0;
 }
 
 void check_files(const Settings& settings, const std::string& files, const std::string& key)
 {
-    if (files.find('*') == std::string::npos) throw UsageError(fmt::format("{} is '{}'; it needs a * where the case's id stands.", settings.where(key), files));
+    if (files.find('*') == std::string::npos)
+        throw UsageError(
+            fmt::format("{} is '{}'; it needs a * where the case's id stands.", settings.where(key), files));
 }
 
 /// Checks several sets of cases and completes them from the common settings.
@@ -74,15 +86,18 @@ void complete_sets(const Settings& settings, DataConfig& data)
         else if (settings.names_below(base + ".split").empty())
             set.split = data.split;
         else
-            throw UsageError(base + ".split and data.split exclude each other: data.split is of the cases of all sets.");
+            throw UsageError(base +
+                             ".split and data.split exclude each other: data.split is of the cases of all sets.");
         if (!set.split.column.empty() && set.case_tables.empty())
             throw UsageError(base + " is split by a column, and has no data.cases, the table that has it.");
     }
     const auto without = std::ranges::find(data.sets, 0.0, &DataSetConfig::share);
     if (without != data.sets.end() && std::ranges::any_of(data.sets, [](const auto& one) { return one.share > 0; }))
-        throw UsageError("data.sets." + without->name + " has no share, and other sets have one. Give each a share, or none.");
+        throw UsageError("data.sets." + without->name +
+                         " has no share, and other sets have one. Give each a share, or none.");
     if (!data.sets.empty() && data.splits_all && !data.split.manifest.empty())
-        throw UsageError(settings.where("data.split.manifest") + " lies below one folder, and there are several data.sets: give each its own split.");
+        throw UsageError(settings.where("data.split.manifest") +
+                         " lies below one folder, and there are several data.sets: give each its own split.");
 }
 
 /// Checks the settings of the surface from which `sdf` is measured.
@@ -92,28 +107,36 @@ void check_wall(const Settings& settings, const DataConfig& data, bool is_body)
     const bool has_files = !data.wall.empty(), has_patches = settings.has("data.wall_patches");
     if (has_files && has_patches) throw UsageError("data.wall and data.wall_patches exclude each other.");
     if (!data.distances.empty() && !data.has_input("sdf")) {
-        throw UsageError(settings.where("data.distances") + " names an array of distances that nobody asks for: put sdf among data.inputs, or leave it out.");
+        throw UsageError(
+            settings.where("data.distances") +
+            " names an array of distances that nobody asks for: put sdf among data.inputs, or leave it out.");
     }
     if (!data.needs_wall() && !is_body && (has_files || has_patches)) {
-        throw UsageError(
-            settings.where(has_files ? "data.wall" : "data.wall_patches") + " names a surface whose distance " +
-            (data.distances.empty() ? "nobody asks for: put sdf among data.inputs, or leave it out." : "data.distances gives already: leave one of them out."));
+        throw UsageError(settings.where(has_files ? "data.wall" : "data.wall_patches") +
+                         " names a surface whose distance " +
+                         (data.distances.empty() ? "nobody asks for: put sdf among data.inputs, or leave it out."
+                                                 : "data.distances gives already: leave one of them out."));
     }
     if (is_body && !has_files && !has_patches) {
         throw UsageError("the model " + settings.text("model.name") +
-                         " encodes the surface of the body, and there is none: name its files (data.wall=body_*.stl) or the blocks of the cases' own files "
+                         " encodes the surface of the body, and there is none: name its files (data.wall=body_*.stl) "
+                         "or the blocks of the cases' own files "
                          "that are it (data.wall_patches=[boundary/car]).");
     }
     if (data.needs_wall() && !has_files && !has_patches) {
-        throw UsageError(fmt::format("{} has {} to a surface, and there is none: name its files (data.wall=body_*.stl) or the blocks of the cases' own "
-                                     "files that are it (data.wall_patches=[boundary/car]).",
-                                     settings.where("data.inputs"), data.has_input("wall_direction") ? "wall_direction, which way" : "sdf, the distance"));
+        throw UsageError(
+            fmt::format("{} has {} to a surface, and there is none: name its files (data.wall=body_*.stl) or the "
+                        "blocks of the cases' own "
+                        "files that are it (data.wall_patches=[boundary/car]).",
+                        settings.where("data.inputs"),
+                        data.has_input("wall_direction") ? "wall_direction, which way" : "sdf, the distance"));
     }
 }
 
 }  // namespace
 
-double quantity_of(const std::string& name, const std::vector<std::string>& entries, const std::function<double(const std::string&)>& column_value)
+double quantity_of(const std::string& name, const std::vector<std::string>& entries,
+                   const std::function<double(const std::string&)>& column_value)
 {
     std::vector<double> values;
     for (const auto& entry : entries) {
@@ -131,20 +154,25 @@ void complete_scaling(const Settings& settings, DataConfig& data)
 {
     if (data.shares_deviation && std::none_of(data.fields.begin(), data.fields.end(), is_vector)) {
         throw UsageError(settings.where("data.vector_deviation") +
-                         " is shared, and no field is a vector: say which are by their kind, e.g. data.fields.wss.kind=stress, or leave it out.");
+                         " is shared, and no field is a vector: say which are by their kind, e.g. "
+                         "data.fields.wss.kind=stress, or leave it out.");
     }
-    const bool has_kinds = std::any_of(data.fields.begin(), data.fields.end(), [](const auto& field) { return !field.kind.empty(); });
+    const bool has_kinds =
+        std::any_of(data.fields.begin(), data.fields.end(), [](const auto& field) { return !field.kind.empty(); });
     if (data.nondimensional && !has_kinds) {
         throw UsageError(settings.where("data.targets") +
-                         " is nondimensional, and no field says its kind, by which it would be divided, e.g. data.fields.pressure.kind=kinematic.");
+                         " is nondimensional, and no field says its kind, by which it would be divided, e.g. "
+                         "data.fields.pressure.kind=kinematic.");
     }
     for (auto it = data.reference_columns.begin(); it != data.reference_columns.end();) {
         const auto& [name, entries] = *it;
         if (entries.size() != 1 && !(name == "U_inf" && entries.size() == 3)) {
-            throw UsageError(fmt::format("{} has {} values; expected one{}", settings.where("data.reference." + name), entries.size(),
+            throw UsageError(fmt::format("{} has {} values; expected one{}", settings.where("data.reference." + name),
+                                         entries.size(),
                                          name == "U_inf" ? ", or the three components of a vector." : "."));
         }
-        const bool is_said = std::ranges::all_of(entries, [](const auto& entry) { return number_in(entry).has_value(); });
+        const bool is_said =
+            std::ranges::all_of(entries, [](const auto& entry) { return number_in(entry).has_value(); });
         if (is_said) data.reference[name] = quantity_of(name, entries, [](const std::string&) { return 0.0; });
         it = is_said ? data.reference_columns.erase(it) : std::next(it);
     }
@@ -156,34 +184,42 @@ void complete_forces(const Settings& settings, ForceSettings& forces)
     if (const auto* velocity = settings.find("data.reference.U_inf")) forces.velocity = velocity->values;
     if (forces.velocity.size() != 1 && forces.velocity.size() != 3) {
         throw UsageError(settings.where("data.reference.U_inf") +
-                         " must be a speed, e.g. 40, or a vector, e.g. [40, 0, 0]; columns of data.cases may stand for numbers, e.g. [U_x, 0, U_z].");
+                         " must be a speed, e.g. 40, or a vector, e.g. [40, 0, 0]; columns of data.cases may stand for "
+                         "numbers, e.g. [U_x, 0, U_z].");
     }
     if (const auto* density = settings.find("data.reference.rho")) {
         const auto& rho = density->values;
         if (rho.size() != 1 || (number_in(rho[0]) && !(*number_in(rho[0]) > 0)))
-            throw UsageError(settings.where("data.reference.rho") + " must be one number above 0, or a column of data.cases.");
+            throw UsageError(settings.where("data.reference.rho") +
+                             " must be one number above 0, or a column of data.cases.");
         forces.density = rho[0];
     }
-    if (const auto* ambient = settings.find("data.reference.p_inf"); ambient && ambient->values.size() == 1) forces.ambient = ambient->values[0];
+    if (const auto* ambient = settings.find("data.reference.p_inf"); ambient && ambient->values.size() == 1)
+        forces.ambient = ambient->values[0];
 }
 
 /// Checks the settings of heights over ground and of the encoding of places.
 void check_places(const Settings& settings, const DataConfig& data)
 {
     if (data.frame.ground != "bounds" && !number_in(data.frame.ground))
-        throw UsageError(fmt::format("{} is '{}'; expected a number.", settings.where("data.ground"), data.frame.ground));
+        throw UsageError(
+            fmt::format("{} is '{}'; expected a number.", settings.where("data.ground"), data.frame.ground));
     if (data.has_input("height") && !(std::hypot(data.frame.up[0], data.frame.up[1], data.frame.up[2]) > 0)) {
-        throw UsageError(settings.where("data.forces.up") + " has no length, and height is measured along it. Give a direction, e.g. [0, 0, 1].");
+        throw UsageError(settings.where("data.forces.up") +
+                         " has no length, and height is measured along it. Give a direction, e.g. [0, 0, 1].");
     }
-    if (data.encoding.scales.empty()) throw UsageError(settings.where("data.encoding_scales") + " is empty; expected numbers, e.g. [0.25, 1, 4].");
+    if (data.encoding.scales.empty())
+        throw UsageError(settings.where("data.encoding_scales") + " is empty; expected numbers, e.g. [0.25, 1, 4].");
 }
 
 void check_fields(const DataConfig& data, const std::string& base)
 {
     for (const auto& field : data.fields) {
-        if (field.from.empty()) throw UsageError(base + "." + field.name + " must say which array it is: {from: NAME}.");
+        if (field.from.empty())
+            throw UsageError(base + "." + field.name + " must say which array it is: {from: NAME}.");
     }
-    if (data.fields.empty()) throw UsageError(base + " must name at least one field, e.g. {pressure: {from: pMean, kind: kinematic}}.");
+    if (data.fields.empty())
+        throw UsageError(base + " must name at least one field, e.g. {pressure: {from: pMean, kind: kinematic}}.");
 }
 
 /// @param key   the key of the inputs
@@ -191,7 +227,8 @@ void check_inputs(const Settings& settings, const DataConfig& data, const std::s
 {
     const std::set<std::string> different(data.inputs.begin(), data.inputs.end());
     if (data.inputs.empty() || data.inputs.front() != "points" || different.size() != data.inputs.size())
-        throw UsageError(fmt::format("{} must begin with points and name each input once, e.g. {}.", settings.where(key), examples));
+        throw UsageError(
+            fmt::format("{} must begin with points and name each input once, e.g. {}.", settings.where(key), examples));
 }
 
 void complete_data(const Settings& settings, TrainingRunConfig& config)
@@ -206,9 +243,9 @@ void complete_data(const Settings& settings, TrainingRunConfig& config)
     const bool is_surface = settings.has("data.surface");
     data.in_volume = !data.is_grid && !is_surface;
     if (!data.is_grid && is_surface == settings.has("data.volume")) {
-        throw UsageError(
-            is_surface ? "data.surface and data.volume exclude each other. Of cases with both the volume is a block: data.volume.files, data.volume.fields."
-                       : "data.surface must be set, e.g. data.surface='boundary_*.vtp'.");
+        throw UsageError(is_surface ? "data.surface and data.volume exclude each other. Of cases with both the volume "
+                                      "is a block: data.volume.files, data.volume.fields."
+                                    : "data.surface must be set, e.g. data.surface='boundary_*.vtp'.");
     }
     check_files(settings, data.files, data.is_grid ? "data.grid" : is_surface ? "data.surface" : "data.volume");
     data.splits_all = !settings.names_below("data.split").empty();
@@ -219,8 +256,10 @@ void complete_data(const Settings& settings, TrainingRunConfig& config)
     check_fields(data, "data.fields");
     if (!data.is_grid) check_inputs(settings, data, "data.inputs", "[points, normals] or [points, sdf]");
     check_wall(settings, data, find_model(config.model.name).of_bodies() != nullptr);
-    if (!data.constants.empty() && data.case_tables.empty()) throw UsageError("data.constants needs data.cases, the table that has the columns.");
-    if (!data.time.empty() && data.case_tables.empty()) throw UsageError("data.time needs data.cases, the table that has the column.");
+    if (!data.constants.empty() && data.case_tables.empty())
+        throw UsageError("data.constants needs data.cases, the table that has the columns.");
+    if (!data.time.empty() && data.case_tables.empty())
+        throw UsageError("data.time needs data.cases, the table that has the column.");
     complete_forces(settings, config.forces);
     data.frame.up = config.forces.up;
     check_places(settings, data);
@@ -232,9 +271,11 @@ void complete_data(const Settings& settings, TrainingRunConfig& config)
 std::optional<DataConfig> volume_config(const Settings& settings, const DataConfig& surface)
 {
     if (settings.names_below("data.volume").empty()) return {};
-    if (!settings.has("data.volume.files")) throw UsageError("data.volume.files must be set, e.g. data.volume.files='volume_*.vtu'.");
+    if (!settings.has("data.volume.files"))
+        throw UsageError("data.volume.files must be set, e.g. data.volume.files='volume_*.vtu'.");
     if (surface.in_volume)
-        throw UsageError("data.volume.files needs data.surface, the other part of the cases. With volumes alone set data.volume='volume_*.vtu'.");
+        throw UsageError("data.volume.files needs data.surface, the other part of the cases. With volumes alone set "
+                         "data.volume='volume_*.vtu'.");
     auto volume = surface;
     volume.in_volume = true;
     volume.inputs = {"points"};
@@ -247,15 +288,19 @@ std::optional<DataConfig> volume_config(const Settings& settings, const DataConf
     check_fields(volume, "data.volume.fields");
     for (const auto& field : volume.fields) {
         if (std::ranges::any_of(surface.fields, [&](const auto& other) { return other.name == field.name; }))
-            throw UsageError("data.volume.fields." + field.name +
-                             " has the name of a field of the surface. Give it another, by which metrics and predictions call it.");
+            throw UsageError(
+                "data.volume.fields." + field.name +
+                " has the name of a field of the surface. Give it another, by which metrics and predictions call it.");
     }
     check_inputs(settings, volume, "data.volume.inputs", "[points, sdf]");
     if (volume.sampling == SamplingKind::Areas) volume.sampling = SamplingKind::Uniform;  // volumes have no areas
     for (const char* key : {"data.center", "data.length"}) {
         if (settings.text(key) == "bounds")
-            throw UsageError(settings.where(key) + " is bounds, which differ between surface and volume, whose points the model compares. Set " +
-                             (std::string_view(key) == "data.center" ? "none or a place x,y,z." : "none, a number, or a column of the table."));
+            throw UsageError(
+                settings.where(key) +
+                " is bounds, which differ between surface and volume, whose points the model compares. Set " +
+                (std::string_view(key) == "data.center" ? "none or a place x,y,z."
+                                                        : "none, a number, or a column of the table."));
     }
     return volume;
 }
@@ -272,14 +317,17 @@ void check_body_model(const TrainingRunConfig& config, const Settings& settings)
     const auto require_inputs = [&](const DataConfig& data, const char* key) {
         const auto expected = data.in_volume ? std::vector<std::string>{"points"} : model->inputs_on_surface;
         if (data.inputs == expected) return;
-        refuse(key, fmt::format("is told of each point of a {}. Set [{}].",
-                                data.in_volume ? "volume its place, and finds out the rest itself" : "surface a given list", fmt::join(expected, ", ")));
+        refuse(key,
+               fmt::format("is told of each point of a {}. Set [{}].",
+                           data.in_volume ? "volume its place, and finds out the rest itself" : "surface a given list",
+                           fmt::join(expected, ", ")));
     };
     require_inputs(config.data, "data.inputs");
     if (config.volume) require_inputs(*config.volume, "data.volume.inputs");
     if (config.data.encoding.kind != "none") refuse("data.encoding", "encodes places itself. Set none.");
     if (config.training.augmentation.is_any())
-        refuse("training.augment", "is told the body, which does not turn with the points yet. Leave training.augment out.");
+        refuse("training.augment",
+               "is told the body, which does not turn with the points yet. Leave training.augment out.");
 }
 
 /// Splits a text such as `points, normals`.
@@ -308,20 +356,28 @@ nlohmann::json json_value(const Setting& setting)
 void require_exact(const TrainingRunConfig& config, const Settings& settings)
 {
     const auto refuse = [&](std::string_view path, const std::string& why) {
-        throw UsageError(fmt::format("{} is {}, which training.exact does not go with: {}.", settings.where(path), settings.text(path), why));
+        throw UsageError(fmt::format("{} is {}, which training.exact does not go with: {}.", settings.where(path),
+                                     settings.text(path), why));
     };
-    if (config.training.memory == MemoryMode::Streamed) refuse("training.memory", "its fused blocks add tile by tile. Set stored or recomputed");
-    if (config.training.precision != Precision::Float32) refuse("training.precision", "exact sums and products are those of single precision. Set float32");
+    if (config.training.memory == MemoryMode::Streamed)
+        refuse("training.memory", "its fused blocks add tile by tile. Set stored or recomputed");
+    if (config.training.precision != Precision::Float32)
+        refuse("training.precision", "exact sums and products are those of single precision. Set float32");
     if (config.num_data_groups > 2)
-        refuse("parallel.data", "gradients of three groups and more are averaged in an order that depends on the ranks. Set 1 or 2");
+        refuse("parallel.data",
+               "gradients of three groups and more are averaged in an order that depends on the ranks. Set 1 or 2");
     if (find_model(config.model.name).of_bodies())
-        refuse("model.name", "its neighbours and grids are added in an order that depends on the cut. Take a model without neighbours");
-    if (config.shard_parameters) refuse("parallel.parameters", "a part's length decides how its last values are rounded. Set replicated");
+        refuse(
+            "model.name",
+            "its neighbours and grids are added in an order that depends on the cut. Take a model without neighbours");
+    if (config.shard_parameters)
+        refuse("parallel.parameters", "a part's length decides how its last values are rounded. Set replicated");
     const auto* model = find_model(config.model.name).of_points();
     const bool has_edges = model && model->has_edges;
     if (has_edges || config.model.arguments.value("include_local_features", false)) {
         refuse(has_edges ? "model.name" : "model.include_local_features",
-               "what neighbours tell each other is added in an order that depends on the cut. Take a model without neighbours");
+               "what neighbours tell each other is added in an order that depends on the cut. Take a model without "
+               "neighbours");
     }
 }
 
@@ -335,10 +391,11 @@ void complete_loss(const Settings& settings, TrainingRunConfig& config)
     auto& weights = training.loss_weights;
     if (!settings.has("training.loss_weights")) weights.assign(kinds.size(), 1.0);
     if (kinds.empty() || weights.size() != kinds.size()) {
-        throw UsageError(fmt::format("{}; expected one for each of training.loss, of which there are {}.",
-                                     kinds.empty() ? settings.where("training.loss") + " is empty"
-                                                   : fmt::format("{} has {} numbers", settings.where("training.loss_weights"), weights.size()),
-                                     kinds.size()));
+        throw UsageError(fmt::format(
+            "{}; expected one for each of training.loss, of which there are {}.",
+            kinds.empty() ? settings.where("training.loss") + " is empty"
+                          : fmt::format("{} has {} numbers", settings.where("training.loss_weights"), weights.size()),
+            kinds.size()));
     }
     training.loss.terms.clear();
     double sum = 0;
@@ -346,19 +403,24 @@ void complete_loss(const Settings& settings, TrainingRunConfig& config)
         training.loss.terms.push_back({loss_kind(kinds[i]), weights[i]});
         sum += weights[i];
     }
-    if (!(sum > 0)) throw UsageError(settings.where("training.loss_weights") + " are all 0. Give one of them a positive number.");
+    if (!(sum > 0))
+        throw UsageError(settings.where("training.loss_weights") + " are all 0. Give one of them a positive number.");
 
     for (const auto& [name, numbers] : training.field_weights) {
         std::string names;
         for (const auto& field : fields) names += (names.empty() ? "" : ", ") + field.name;
-        const bool is_field = std::any_of(fields.begin(), fields.end(), [&](const auto& field) { return field.name == name; });
+        const bool is_field =
+            std::any_of(fields.begin(), fields.end(), [&](const auto& field) { return field.name == name; });
         if (!is_field)
-            throw UsageError(fmt::format("{} weighs a field that data.fields has not; it has {}.", settings.where("training.field_weights." + name), names));
+            throw UsageError(fmt::format("{} weighs a field that data.fields has not; it has {}.",
+                                         settings.where("training.field_weights." + name), names));
     }
     if (!(training.part_weights[0] + training.part_weights[1] > 0))
-        throw UsageError(settings.where("training.part_weights") + " must be two numbers, of surface and of volume, not both 0, e.g. [5, 1].");
+        throw UsageError(settings.where("training.part_weights") +
+                         " must be two numbers, of surface and of volume, not both 0, e.g. [5, 1].");
     if (training.point_weights.empty() || (training.weighs("none") && training.point_weights.size() > 1))
-        throw UsageError(settings.where("training.point_weights") + " must be none, areas, volumes, or [areas, volumes] of cases with both parts.");
+        throw UsageError(settings.where("training.point_weights") +
+                         " must be none, areas, volumes, or [areas, volumes] of cases with both parts.");
 }
 
 void complete_augmentation(const Settings& settings, TrainingRunConfig& config)
@@ -371,13 +433,15 @@ void complete_augmentation(const Settings& settings, TrainingRunConfig& config)
     for (const bool sided : {false, true}) {
         for (const auto& name : sided ? augmentation.sided_constants : augmentation.free_stream) {
             if (std::find(constants.begin(), constants.end(), name) != constants.end()) continue;
-            throw UsageError(fmt::format("{} names '{}', which is none of data.constants, the columns that the model is told.",
-                                         settings.where(path + (sided ? "sided_constants" : "free_stream")), name));
+            throw UsageError(
+                fmt::format("{} names '{}', which is none of data.constants, the columns that the model is told.",
+                            settings.where(path + (sided ? "sided_constants" : "free_stream")), name));
         }
     }
     const auto& stream = augmentation.free_stream;
     if (!stream.empty() && std::set<std::string>(stream.begin(), stream.end()).size() != 3) {
-        throw UsageError(settings.where(path + "free_stream") + " must be three columns: the free stream's x, y and z.");
+        throw UsageError(settings.where(path + "free_stream") +
+                         " must be three columns: the free stream's x, y and z.");
     }
     // A scene that turns takes its free stream along; a model without the stream as an input would see equal inputs
     // with different answers.
@@ -388,14 +452,18 @@ void complete_augmentation(const Settings& settings, TrainingRunConfig& config)
     const bool mirrors_stream = velocity.size() == 3 ? axis >= 0 && is_along(velocity[axis]) : axis == 0;
     if (stream.empty() && (augmentation.rotation > 0 || mirrors_stream)) {
         throw UsageError(settings.where(path + (augmentation.rotation > 0 ? "rotation" : "mirror")) +
-                         " turns the free stream with the case, and the model is not told which way it flows: put its three components among data.constants "
+                         " turns the free stream with the case, and the model is not told which way it flows: put its "
+                         "three components among data.constants "
                          "and name them with training.augment.free_stream.");
     }
     if (augmentation.rotation > 0 && config.data.frame.length.find(',') != std::string::npos) {
-        throw UsageError(settings.where(path + "rotation") + " needs one data.length for x, y and z, since places that were divided by three do not turn.");
+        throw UsageError(settings.where(path + "rotation") +
+                         " needs one data.length for x, y and z, since places that were divided by three do not turn.");
     }
     if (augmentation.rotation > 0 && config.data.has_input("box")) {
-        throw UsageError(settings.where(path + "rotation") + " turns cases, whose boxes do not turn along, and data.inputs has box. Leave one of the two out.");
+        throw UsageError(
+            settings.where(path + "rotation") +
+            " turns cases, whose boxes do not turn along, and data.inputs has box. Leave one of the two out.");
     }
 }
 
@@ -403,12 +471,15 @@ void check_update(const Settings& settings, const TrainingConfig& training)
 {
     for (const auto& group : training.parameter_groups) {
         const auto path = "training.optimizer.groups." + group.name;
-        if (group.match.empty()) throw UsageError(path + ".match must say which parameters the group has, e.g. [blocks.0.*, '*.bias'].");
+        if (group.match.empty())
+            throw UsageError(path + ".match must say which parameters the group has, e.g. [blocks.0.*, '*.bias'].");
         if (group.learning_rate && training.learning_rate == 0)
-            throw UsageError(settings.where(path + ".lr") + " needs a training.optimizer.lr above 0, whose schedule it follows.");
+            throw UsageError(settings.where(path + ".lr") +
+                             " needs a training.optimizer.lr above 0, whose schedule it follows.");
     }
     if (training.scheduler == "one_cycle" && training.warmup_steps > 0) {
-        throw UsageError(settings.where("training.scheduler.warmup_steps") + " is set, and one_cycle has a warm-up of its own. Leave it out.");
+        throw UsageError(settings.where("training.scheduler.warmup_steps") +
+                         " is set, and one_cycle has a warm-up of its own. Leave it out.");
     }
 }
 
@@ -424,7 +495,8 @@ std::vector<SettingRule> training_rules(std::string_view model)
     auto rules = fixed.rules(), rules_of_volume = of_volume.rules();
     for (auto& rule : rules_of_volume) rule.fallback.clear();  // the surface gives the default
     const auto insert_before_training = [&](const std::vector<SettingRule>& more) {
-        const auto training = std::ranges::find_if(rules, [](const auto& rule) { return rule.path.starts_with("training."); });
+        const auto training =
+            std::ranges::find_if(rules, [](const auto& rule) { return rule.path.starts_with("training."); });
         rules.insert(training, more.begin(), more.end());
     };
     insert_before_training(rules_of_volume);
@@ -432,15 +504,19 @@ std::vector<SettingRule> training_rules(std::string_view model)
     return rules;
 }
 
-Settings read_training_settings(const std::filesystem::path& file, std::span<const std::string> overrides, std::vector<std::string>* dropped)
+Settings read_training_settings(const std::filesystem::path& file, std::span<const std::string> overrides,
+                                std::vector<std::string>* dropped)
 {
     const auto named = Settings::read(file, overrides, training_rules());
     const auto rules = training_rules(named.text("model.name"));
     std::vector<std::string> words(overrides.begin(), overrides.end());
     if (named.find("model.name")->source == "command line") {
         for (const auto& setting : named.all()) {
-            const bool is_known = std::any_of(rules.begin(), rules.end(), [&](const auto& rule) { return rule.path == setting.path; });
-            if (is_known || !setting.path.starts_with("model.") || setting.source == "command line" || setting.source == "default") continue;
+            const bool is_known =
+                std::any_of(rules.begin(), rules.end(), [&](const auto& rule) { return rule.path == setting.path; });
+            if (is_known || !setting.path.starts_with("model.") || setting.source == "command line" ||
+                setting.source == "default")
+                continue;
             words.insert(words.begin(), "~" + setting.path);
             if (dropped) dropped->push_back(setting.path);
         }
@@ -486,33 +562,35 @@ std::int64_t first_channel(const DataConfig& data, std::string_view input)
 nlohmann::json to_json(const DataConfig& data)
 {
     auto fields = nlohmann::json::array();
-    for (const auto& field : data.fields) fields.push_back({{"name", field.name}, {"from", field.from}, {"kind", field.kind}});
+    for (const auto& field : data.fields)
+        fields.push_back({{"name", field.name}, {"from", field.from}, {"kind", field.kind}});
 
     const bool has_height = data.has_input("height"), is_encoded = data.encoding.kind != "none";
     const DataConfig none;
-    nlohmann::json description{{"association", data.on_cells ? "cell" : "point"},
-                               {"is_grid", data.is_grid},
-                               {"arrays", data.arrays},
-                               {"fields", std::move(fields)},
-                               {"inputs", fmt::format("{}", fmt::join(data.inputs, ", "))},
-                               {"wall_patches", data.wall_patches},
-                               {"normals", data.normals},
-                               {"constants", data.constants},
-                               {"time", data.time},
-                               {"center", data.frame.center},
-                               {"length", data.frame.length},
-                               {"up", has_height ? data.frame.up : none.frame.up},
-                               {"ground", has_height ? data.frame.ground : none.frame.ground},
-                               {"distances", data.distances},
-                               {"encoding", data.encoding.kind},
-                               {"encoding_frequencies", is_encoded ? data.encoding.num_frequencies : none.encoding.num_frequencies},
-                               {"encoding_scales", is_encoded ? data.encoding.scales : none.encoding.scales},
-                               {"targets", data.nondimensional ? "nondimensional" : "physical"},
-                               {"reference", data.nondimensional ? data.reference : none.reference},
-                               {"reference_columns", data.nondimensional ? data.reference_columns : none.reference_columns},
-                               {"vector_deviation", data.shares_deviation ? "shared" : "channels"},
-                               {"sampling_resolution", data.num_sampled},
-                               {"sampling", kSamplingKinds[static_cast<std::size_t>(data.sampling)].first}};
+    nlohmann::json description{
+        {"association", data.on_cells ? "cell" : "point"},
+        {"is_grid", data.is_grid},
+        {"arrays", data.arrays},
+        {"fields", std::move(fields)},
+        {"inputs", fmt::format("{}", fmt::join(data.inputs, ", "))},
+        {"wall_patches", data.wall_patches},
+        {"normals", data.normals},
+        {"constants", data.constants},
+        {"time", data.time},
+        {"center", data.frame.center},
+        {"length", data.frame.length},
+        {"up", has_height ? data.frame.up : none.frame.up},
+        {"ground", has_height ? data.frame.ground : none.frame.ground},
+        {"distances", data.distances},
+        {"encoding", data.encoding.kind},
+        {"encoding_frequencies", is_encoded ? data.encoding.num_frequencies : none.encoding.num_frequencies},
+        {"encoding_scales", is_encoded ? data.encoding.scales : none.encoding.scales},
+        {"targets", data.nondimensional ? "nondimensional" : "physical"},
+        {"reference", data.nondimensional ? data.reference : none.reference},
+        {"reference_columns", data.nondimensional ? data.reference_columns : none.reference_columns},
+        {"vector_deviation", data.shares_deviation ? "shared" : "channels"},
+        {"sampling_resolution", data.num_sampled},
+        {"sampling", kSamplingKinds[static_cast<std::size_t>(data.sampling)].first}};
     if (data.turns_outward) description["orient"] = "outward";  // a description without it keeps the surfaces
     return description;
 }
@@ -523,16 +601,19 @@ DataConfig data_config(const nlohmann::json& description)
     data.on_cells = description.at("association") == "cell";
     data.is_grid = description.value("is_grid", false);  // earlier versions have neither this nor `arrays`
     data.arrays = description.value("arrays", std::vector<std::string>());
-    for (const auto& field : description.at("fields")) data.fields.push_back({field.at("name"), field.at("from"), field.at("kind")});
+    for (const auto& field : description.at("fields"))
+        data.fields.push_back({field.at("name"), field.at("from"), field.at("kind")});
     data.inputs = names_in(description.at("inputs"));
     data.wall_patches = description.value("wall_patches", std::vector<std::string>());  // earlier versions had none
     data.normals = description.at("normals");
     data.turns_outward = description.value("orient", "as-is") == "outward";
     data.constants = description.at("constants").get<std::vector<std::string>>();
     data.time = description.value("time", "");  // earlier versions had none
-    data.frame = {description.at("center"), description.at("length"), description.value("up", data.frame.up), description.value("ground", data.frame.ground)};
+    data.frame = {description.at("center"), description.at("length"), description.value("up", data.frame.up),
+                  description.value("ground", data.frame.ground)};
     data.distances = description.value("distances", "");
-    data.encoding = {description.value("encoding", data.encoding.kind), description.value("encoding_frequencies", data.encoding.num_frequencies),
+    data.encoding = {description.value("encoding", data.encoding.kind),
+                     description.value("encoding_frequencies", data.encoding.num_frequencies),
                      description.value("encoding_scales", data.encoding.scales)};
     data.nondimensional = description.value("targets", "") == "nondimensional";
     data.reference = description.value("reference", data.reference);
@@ -544,7 +625,8 @@ DataConfig data_config(const nlohmann::json& description)
     return data;
 }
 
-nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data, std::optional<std::int64_t> out_dim, std::int64_t volume_out_dim)
+nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data, std::optional<std::int64_t> out_dim,
+                               std::int64_t volume_out_dim)
 {
     const auto& entry = find_point_model(model.name);
     PointWidths widths{.embedding_dim = num_point_channels(data) + data.encoding.num_channels(),
@@ -555,8 +637,9 @@ nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data,
                        .volume_out_dim = volume_out_dim};
     auto arguments = entry.arguments_for(widths);
     if (widths.has_time && !takes_time(entry)) {
-        throw InvalidInput(
-            fmt::format("data.time is '{}', but {} is told no time: leave it out, or name the column among data.constants.", data.time, entry.name));
+        throw InvalidInput(fmt::format(
+            "data.time is '{}', but {} is told no time: leave it out, or name the column among data.constants.",
+            data.time, entry.name));
     }
     ++widths.out_dim;
     if (widths.volume_out_dim > 0) ++widths.volume_out_dim;
@@ -566,19 +649,20 @@ nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data,
         const bool is_known = width != arguments.end() && (out_dim || *width == for_more_fields[name]);
         if (is_known && *width != value) {
             const auto time = widths.has_time ? "'" + data.time + "'" : "not given";
-            throw InvalidInput(
-                fmt::format("model.{} is {}, but data.inputs has {} channels{}, data.constants {}, data.time is {}{}. It follows from them: leave it out.",
-                            name, value.dump(), widths.embedding_dim, data.encoding.num_channels() > 0 ? " with data.encoding" : "", widths.num_constants, time,
-                            out_dim ? fmt::format(", and the fields have {} channels", *out_dim) : ""));
+            throw InvalidInput(fmt::format(
+                "model.{} is {}, but data.inputs has {} channels{}, data.constants {}, data.time is {}{}. It follows "
+                "from them: leave it out.",
+                name, value.dump(), widths.embedding_dim, data.encoding.num_channels() > 0 ? " with data.encoding" : "",
+                widths.num_constants, time, out_dim ? fmt::format(", and the fields have {} channels", *out_dim) : ""));
         }
         arguments[name] = value;
     }
     if (entry.defaults.contains("aabb_min") && !(arguments.contains("aabb_min") && arguments.contains("aabb_max"))) {
         const bool has_box = data.frame.center == "bounds" && data.frame.length == "bounds";
         if (!has_box || arguments.contains("aabb_min") || arguments.contains("aabb_max"))
-            throw InvalidInput(
-                "model.aabb_min and model.aabb_max, the corners of the box in which the points of all cases lie, are not both given. Set them in the "
-                "model's coordinates, (x - data.center) / data.length.");
+            throw InvalidInput("model.aabb_min and model.aabb_max, the corners of the box in which the points of all "
+                               "cases lie, are not both given. Set them in the "
+                               "model's coordinates, (x - data.center) / data.length.");
         arguments["aabb_min"] = {-0.5, -0.5, -0.5};  // cases are centred, and their longest edge is 1
         arguments["aabb_max"] = {0.5, 0.5, 0.5};
     }
@@ -592,26 +676,30 @@ TrainingRunConfig training_config(const Settings& settings)
     config.add_keys(keys);
     keys.store(settings);
     config.model.name = settings.text("model.name");
-    if (config.run_id.empty() || config.run_id == "." || config.run_id == ".." || config.run_id.find('/') != std::string::npos) {
-        throw UsageError(fmt::format("{} is '{}'; expected a name for a folder of the run's own, without slashes.", settings.where("run_id"), config.run_id));
+    if (config.run_id.empty() || config.run_id == "." || config.run_id == ".." ||
+        config.run_id.find('/') != std::string::npos) {
+        throw UsageError(fmt::format("{} is '{}'; expected a name for a folder of the run's own, without slashes.",
+                                     settings.where("run_id"), config.run_id));
     }
     const auto& name = config.model.name;
     const bool has_both = !settings.names_below("data.volume").empty();
     const auto* body_model = find_model(name).of_bodies();
     if (has_both && !body_model) {
-        throw UsageError(
-            fmt::format("{}: {} takes the points of a surface or of a volume, not both. Leave one out, or set model.name to one that takes both, e.g. domino.",
-                        settings.where("data.volume.files"), name));
+        throw UsageError(fmt::format("{}: {} takes the points of a surface or of a volume, not both. Leave one out, or "
+                                     "set model.name to one that takes both, e.g. domino.",
+                                     settings.where("data.volume.files"), name));
     }
     if (!has_both && body_model && body_model->needs_both_parts) {
-        throw UsageError(
-            fmt::format("{}: {} takes cases with surface and volume. Set data.surface, and data.volume.files and data.volume.fields for the volume.",
-                        settings.where("model.name"), name));
+        throw UsageError(fmt::format("{}: {} takes cases with surface and volume. Set data.surface, and "
+                                     "data.volume.files and data.volume.fields for the volume.",
+                                     settings.where("model.name"), name));
     }
     complete_data(settings, config);
     config.volume = volume_config(settings, config.data);
     if (config.volume && !config.data.sets.empty())
-        throw UsageError(settings.where("data.volume.files") + ": cases of several data.sets have one part, a surface or a volume. Leave one of the two out.");
+        throw UsageError(
+            settings.where("data.volume.files") +
+            ": cases of several data.sets have one part, a surface or a volume. Leave one of the two out.");
     if (config.volume && settings.has("training.coefficient_weights"))
         throw UsageError(settings.where("training.coefficient_weights") +
                          " gives a model of one part a head, and data.volume.files is set. Leave one of the two out.");
@@ -623,7 +711,8 @@ TrainingRunConfig training_config(const Settings& settings)
     require_matching_model(settings, config.model, config.data);
     if (const auto* model = find_model(name).of_points(); config.data.num_sampled > 0 && model && model->has_edges) {
         throw UsageError(settings.where("data.sampling_resolution") + ": " + find_model(name).class_name +
-                         "'s messages go along edges, which have another length between some of the points. Set 0, or take a model without edges.");
+                         "'s messages go along edges, which have another length between some of the points. Set 0, or "
+                         "take a model without edges.");
     }
     try {
         if (config.data.is_grid)
@@ -666,9 +755,9 @@ std::array<std::int64_t, 2> mesh_shape(const TrainingRunConfig& config, std::int
     if (domain == 0) domain = std::max<std::int64_t>(1, num_ranks / std::max<std::int64_t>(1, data));
     if (data == 0) data = std::max<std::int64_t>(1, num_ranks / domain);
     if (data * domain != num_ranks) {
-        throw UsageError(fmt::format(
-            "parallel: {} data groups of {} domain ranks make {} ranks, and there are {}. Start as many, or change parallel.data and parallel.domain.", data,
-            domain, data * domain, num_ranks));
+        throw UsageError(fmt::format("parallel: {} data groups of {} domain ranks make {} ranks, and there are {}. "
+                                     "Start as many, or change parallel.data and parallel.domain.",
+                                     data, domain, data * domain, num_ranks));
     }
     return {data, domain};
 }

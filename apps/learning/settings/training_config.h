@@ -36,8 +36,10 @@ struct FieldConfig {
         keys.add(base, from, {}, "array to learn, under a name of your own, which stands in place of the *");
         keys.add(base + ".from", from, {}, "the same, where a kind is said beside it");
         keys.add(base + ".kind", kind,
-                 {.words = {"kinematic", "static", "cp", "stress", "velocity", "temperature", "density", "viscosity", "scalar", "vector", "axial", "tensor"}},
-                 "what the field's numbers mean, e.g. kinematic: a pressure over density, static: in Pa; by it fields are divided and turned");
+                 {.words = {"kinematic", "static", "cp", "stress", "velocity", "temperature", "density", "viscosity",
+                            "scalar", "vector", "axial", "tensor"}},
+                 "what the field's numbers mean, e.g. kinematic: a pressure over density, static: in Pa; by it fields "
+                 "are divided and turned");
     }
 };
 
@@ -64,16 +66,25 @@ struct SplitConfig {
     void add_keys(SettingTable& keys, const std::string& base)
     {
         const auto meaning = [&](const char* key, const char* text) {
-            return base == "data.split" ? text : std::string("as data.split.") + key + ", of this set where data.split is not given";
+            return base == "data.split"
+                       ? text
+                       : std::string("as data.split.") + key + ", of this set where data.split is not given";
         };
         keys.add(base + ".column", column, {}, meaning("column", "column of the table that says train, val or test"));
         keys.add(base + ".manifest", manifest, {},
-                 meaning("manifest", "file below the root with lists of cases, `.json`, or a text file a part with a * where train, val or test stands"));
+                 meaning("manifest", "file below the root with lists of cases, `.json`, or a text file a part with a * "
+                                     "where train, val or test stands"));
         keys.add(base + ".name", name, {},
-                 meaning("name", "which split of the manifest: its lists NAME_train, NAME_val and NAME_test, or those of the family NAME"));
+                 meaning("name", "which split of the manifest: its lists NAME_train, NAME_val and NAME_test, or those "
+                                 "of the family NAME"));
         const auto add_part = [&](const std::string& part, const char* text) {
-            keys.add({.path = base + "." + part, .type = SettingType::NumberOrTextList, .bounds = {0, 1}, .meaning = meaning(part.c_str(), text)},
-                     [this, part](const Setting& setting) { setting.is_list ? detail::store(setting, lists[part]) : detail::store(setting, shares[part]); });
+            keys.add({.path = base + "." + part,
+                      .type = SettingType::NumberOrTextList,
+                      .bounds = {0, 1},
+                      .meaning = meaning(part.c_str(), text)},
+                     [this, part](const Setting& setting) {
+                         setting.is_list ? detail::store(setting, lists[part]) : detail::store(setting, shares[part]);
+                     });
         };
         add_part("train", "cases that the model learns from: their share, their ids, or lists of the manifest");
         add_part("val", "cases that measure the errors during training");
@@ -92,11 +103,14 @@ struct DataSetConfig {
 
     void add_keys(SettingTable& keys, const std::string& base)
     {
-        keys.add(base + ".root", root, {}, "of one of several sets of cases: its folder, below data.root unless absolute; its cases are called NAME:ID");
+        keys.add(base + ".root", root, {},
+                 "of one of several sets of cases: its folder, below data.root unless absolute; its cases are called "
+                 "NAME:ID");
         keys.add(base + ".files", files, {}, "its files below that, in place of data.surface or data.volume");
         keys.add(base + ".cases", case_tables, {}, "its tables below that, in place of data.cases");
         keys.add(base + ".share", share, {1e-9, 1e9},
-                 "share of the training cases that steps take from it, against the other sets' shares; as many as it has unless said");
+                 "share of the training cases that steps take from it, against the other sets' shares; as many as it "
+                 "has unless said");
         split.add_keys(keys, base + ".split");
     }
 };
@@ -157,75 +171,103 @@ struct DataConfig {
     void add_keys(SettingTable& keys, ForceSettings& forces)
     {
         keys.add("data.root", root, {}, "folder of the cases").fallback = "???";
-        keys.add("data.surface", files, {}, "surface files below the root, e.g. boundary_*.vtp; the last * is the case's id");
+        keys.add("data.surface", files, {},
+                 "surface files below the root, e.g. boundary_*.vtp; the last * is the case's id");
         keys.add("data.volume", files, {}, "volume files below the root, in place of data.surface");
-        keys.add("data.grid", files, {}, "image data on regular grids below the root, .vti, for models of grids, in place of data.surface");
-        keys.add("data.arrays", arrays, {}, "arrays that a model of grids is told, at points or cells as data.association says");
+        keys.add("data.grid", files, {},
+                 "image data on regular grids below the root, .vti, for models of grids, in place of data.surface");
+        keys.add("data.arrays", arrays, {},
+                 "arrays that a model of grids is told, at points or cells as data.association says");
         keys.add("data.cases", case_tables, {},
-                 "tables of the cases below the root, .json or .csv with a column `id`; with a * a file a case, e.g. run_*/force_mom_*.csv");
+                 "tables of the cases below the root, .json or .csv with a column `id`; with a * a file a case, e.g. "
+                 "run_*/force_mom_*.csv");
         keys.add_each("data.sets", sets);
         split.add_keys(keys, "data.split");
         keys.add_choice("data.association", on_cells, {{"cell", true}, {"point", false}}, "where the fields live");
         keys.add_each("data.fields", fields);
         keys.add_choice("data.targets", nondimensional, {{"physical", false}, {"nondimensional", true}},
-                        "what is learnt: the fields as they are, or divided by what their kind is measured by in the case, e.g. rho U_inf^2 / 2");
+                        "what is learnt: the fields as they are, or divided by what their kind is measured by in the "
+                        "case, e.g. rho U_inf^2 / 2");
         keys.add_choice("data.vector_deviation", shares_deviation, {{"channels", false}, {"shared", true}},
-                        "vectors are scaled by mean and deviation of each component, or by one root mean square of all of them (shared)");
-        keys.add("data.inputs", inputs, {.words = {"points", "normals", "sdf", "wall_direction", "areas", "height", "box"}},
-                 "what each point is told: place, normal, signed distance to a wall and direction to it, area, height, place in the box of its case")
+                        "vectors are scaled by mean and deviation of each component, or by one root mean square of all "
+                        "of them (shared)");
+        keys.add("data.inputs", inputs,
+                 {.words = {"points", "normals", "sdf", "wall_direction", "areas", "height", "box"}},
+                 "what each point is told: place, normal, signed distance to a wall and direction to it, area, height, "
+                 "place in the box of its case")
             .not_yet = {"sdf_normals"};
-        keys.add("data.distances", distances, {}, "array with signed distances, that sdf is read from in place of data.wall, e.g. implicit_distance");
+        keys.add("data.distances", distances, {},
+                 "array with signed distances, that sdf is read from in place of data.wall, e.g. implicit_distance");
         keys.add("data.ground", frame.ground, {},
-                 "from where height is measured along data.forces.up: bounds (the lowest point of the case's box) or a number");
+                 "from where height is measured along data.forces.up: bounds (the lowest point of the case's box) or a "
+                 "number");
         keys.add("data.encoding", encoding.kind, {.words = {"none", "fourier", "learnable"}},
-                 "also told of each place: sines and cosines of random waves (fourier), or along x, y, z with trained frequencies (learnable)");
+                 "also told of each place: sines and cosines of random waves (fourier), or along x, y, z with trained "
+                 "frequencies (learnable)");
         keys.add("data.encoding_frequencies", encoding.num_frequencies, {1, 4096},
                  "frequencies for each of data.encoding_scales (fourier), or for each of x, y and z (learnable)");
         keys.add("data.encoding_scales", encoding.scales, {1e-6, 1e6},
-                 "waves per data.length: deviations of the random frequencies (fourier), or range of the first ones (learnable)");
+                 "waves per data.length: deviations of the random frequencies (fourier), or range of the first ones "
+                 "(learnable)");
         keys.add("data.wall", wall, {},
-                 "surfaces for sdf, wall_direction and domino below the root, e.g. body_*.stl, the last * is the id; without * one for all");
-        keys.add("data.wall_patches", wall_patches, {}, "in place of data.wall: blocks of the case's own file, e.g. boundary/car of an OpenFOAM case");
-        keys.add("data.normals", normals, {}, "array of outward unit normals; computed from the polygons where a case has none");
+                 "surfaces for sdf, wall_direction and domino below the root, e.g. body_*.stl, the last * is the id; "
+                 "without * one for all");
+        keys.add("data.wall_patches", wall_patches, {},
+                 "in place of data.wall: blocks of the case's own file, e.g. boundary/car of an OpenFOAM case");
+        keys.add("data.normals", normals, {},
+                 "array of outward unit normals; computed from the polygons where a case has none");
         keys.add_choice("data.orient", turns_outward, {{"outward", true}, {"as-is", false}},
-                        "what is done with polygons of surfaces and walls whose normals point inwards: turned outward, or kept as-is with a warning");
+                        "what is done with polygons of surfaces and walls whose normals point inwards: turned outward, "
+                        "or kept as-is with a warning");
         keys.add("data.center", frame.center, {.words = {"bounds", "none"}},
                  "what is subtracted from the points: bounds (the centre of their bounding box) or none");
         keys.add("data.length", frame.length, {},
-                 "what the points are divided by: bounds (the longest edge of their box), none, a number, three, or a column of the table");
+                 "what the points are divided by: bounds (the longest edge of their box), none, a number, three, or a "
+                 "column of the table");
         keys.add("data.reference.*", reference_columns, {},
-                 "U_inf (a speed or a vector), rho, p_inf, T_inf, L: numbers or columns of the table; for drag and for targets without units");
+                 "U_inf (a speed or a vector), rho, p_inf, T_inf, L: numbers or columns of the table; for drag and for "
+                 "targets without units");
         forces.add_keys(keys);
-        keys.add("data.constants", constants, {}, "columns of the table that the model is told of a case besides its points");
+        keys.add("data.constants", constants, {},
+                 "columns of the table that the model is told of a case besides its points");
         keys.add("data.time", time, {}, "column of the table with the time of a case, for transolver and flare");
-        keys.add("data.sampling_resolution", num_sampled, {},
-                 "points of a case in a training step, others in each epoch; 0: all. Validation and predictions take all");
-        keys.add_choice("data.sampling", sampling, kSamplingKinds, "which points: all with the same chance, by area, or in blocks, so that no others are read");
-        keys.add("data.parts", num_parts, {.least = 1, .most = 1e6, .words = {"auto"}}, "shards a case is cut into; auto: one a domain rank");
+        keys.add(
+            "data.sampling_resolution", num_sampled, {},
+            "points of a case in a training step, others in each epoch; 0: all. Validation and predictions take all");
+        keys.add_choice("data.sampling", sampling, kSamplingKinds,
+                        "which points: all with the same chance, by area, or in blocks, so that no others are read");
+        keys.add("data.parts", num_parts, {.least = 1, .most = 1e6, .words = {"auto"}},
+                 "shards a case is cut into; auto: one a domain rank");
         keys.add("data.shards", shards, {}, "folder that keeps the shards; shards/ in the run's folder unless said");
-        keys.add("data.store", store, {}, "folder of what training reads of the cases; store/ in data.shards, or in the run's folder where that is read-only");
+        keys.add("data.store", store, {},
+                 "folder of what training reads of the cases; store/ in data.shards, or in the run's folder where that "
+                 "is read-only");
         keys.add("data.memory", memory_budget, {.least = 0, .most = 1e6, .words = {"auto"}},
-                 "GB a rank for cases that stay in memory; if they need more, each is read in its turn; auto: a quarter of the machine's");
+                 "GB a rank for cases that stay in memory; if they need more, each is read in its turn; auto: a "
+                 "quarter of the machine's");
     }
 
     /// Adds the keys of the volume of cases with two parts.
     void add_volume_keys(SettingTable& keys)
     {
         keys.add("data.volume.files", files, {},
-                 "volume files of cases with both parts, whose surface is data.surface; data.fields and data.inputs are then its own");
+                 "volume files of cases with both parts, whose surface is data.surface; data.fields and data.inputs "
+                 "are then its own");
         keys.add_each("data.volume.fields", fields);
         keys.add_choice("data.volume.association", on_cells, {{"cell", true}, {"point", false}},
                         "where the volume's fields live; as data.association unless said");
         keys.add("data.volume.inputs", inputs, {.words = {"points", "sdf", "wall_direction", "height"}},
                  "what each point of the volume is told; [points] unless said");
-        keys.add("data.volume.sampling_resolution", num_sampled, {}, "points of a volume in a training step, as data.sampling_resolution; 0, all, unless said");
+        keys.add("data.volume.sampling_resolution", num_sampled, {},
+                 "points of a volume in a training step, as data.sampling_resolution; 0, all, unless said");
     }
 };
 
 /// Returns a quantity of `data.reference` from its entries, numbers and names of columns; U_inf is the length of its
 /// vector.
 /// @param column_value   gives the case's number in a column
-double quantity_of(const std::string& name, const std::vector<std::string>& entries, const std::function<double(const std::string& column)>& column_value);
+double quantity_of(const std::string& name, const std::vector<std::string>& entries,
+                   const std::function<double(const std::string& column)>& column_value);
 
 /// Writes the settings of the data that a checkpoint keeps for prediction: inputs, frame, constants, time and fields;
 /// `data_config` reads them.
@@ -250,7 +292,8 @@ std::int64_t first_channel(const DataConfig& data, std::string_view input);
 /// Returns all arguments of the model for cases with `out_dim` channels to predict, if that is known yet.
 /// @param volume_out_dim   channels in the volume, for cases with two parts; 0: they have one
 /// @throws InvalidInput if the configuration contradicts them.
-nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data, std::optional<std::int64_t> out_dim, std::int64_t volume_out_dim = 0);
+nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data, std::optional<std::int64_t> out_dim,
+                               std::int64_t volume_out_dim = 0);
 
 /// Random variations of training cases: each epoch shows another reflection, rotation or shift of a case.
 struct AugmentationConfig {
@@ -267,16 +310,23 @@ struct AugmentationConfig {
 
     void add_keys(SettingTable& keys)
     {
-        keys.add_choice("training.augment.mirror", mirror_axis, {{"none", -1}, {"x", 0}, {"y", 1}, {"z", 2}},
-                        "the axis that changes its sign where training cases are mirrored, y for cars; whole bodies only");
-        keys.add("training.augment.mirror_share", mirror_share, {0, 1}, "share of the epochs in which a case is mirrored");
+        keys.add_choice(
+            "training.augment.mirror", mirror_axis, {{"none", -1}, {"x", 0}, {"y", 1}, {"z", 2}},
+            "the axis that changes its sign where training cases are mirrored, y for cars; whole bodies only");
+        keys.add("training.augment.mirror_share", mirror_share, {0, 1},
+                 "share of the epochs in which a case is mirrored");
         keys.add_choice("training.augment.half_bodies", mirrors_half_bodies, {{"refused", false}, {"mirrored", true}},
-                        "whether cases on one side of the mirror's plane through the origin, half bodies by their look, may be mirrored");
+                        "whether cases on one side of the mirror's plane through the origin, half bodies by their "
+                        "look, may be mirrored");
         keys.add("training.augment.rotation", rotation, {0, 180},
-                 "largest angle in degrees by which training cases are turned about data.forces.up; needs augment.free_stream");
-        keys.add("training.augment.translation", translation, {0, 1e6}, "largest shifts of training cases along x, y and z, in units of data.length");
-        keys.add("training.augment.free_stream", free_stream, {}, "the three of data.constants that are the free stream's x, y and z and turn with the case");
-        keys.add("training.augment.sided_constants", sided_constants, {}, "those of data.constants that change their sign in a mirror, e.g. a yaw angle");
+                 "largest angle in degrees by which training cases are turned about data.forces.up; needs "
+                 "augment.free_stream");
+        keys.add("training.augment.translation", translation, {0, 1e6},
+                 "largest shifts of training cases along x, y and z, in units of data.length");
+        keys.add("training.augment.free_stream", free_stream, {},
+                 "the three of data.constants that are the free stream's x, y and z and turn with the case");
+        keys.add("training.augment.sided_constants", sided_constants, {},
+                 "those of data.constants that change their sign in a mirror, e.g. a yaw angle");
     }
 };
 
@@ -290,8 +340,10 @@ struct ParameterGroupConfig {
 
     void add_keys(SettingTable& keys, const std::string& base)
     {
-        keys.add(base + ".match", match, {}, "patterns of parameters' names, e.g. [blocks.0.*, '*.bias'], that the group trains in its own way");
-        keys.add(base + ".lr", learning_rate, {0, 100}, "highest learning rate of the group; 0 keeps its parameters as they are");
+        keys.add(base + ".match", match, {},
+                 "patterns of parameters' names, e.g. [blocks.0.*, '*.bias'], that the group trains in its own way");
+        keys.add(base + ".lr", learning_rate, {0, 100},
+                 "highest learning rate of the group; 0 keeps its parameters as they are");
         keys.add(base + ".weight_decay", weight_decay, {0, 100}, "weight decay of the group");
         keys.add(base + ".name", optimizer, {.words = {"adamw", "lion", "muon"}}, "optimiser of the group");
     }
@@ -360,62 +412,98 @@ struct TrainingConfig {
                          {"bf16", Precision::BFloat16},
                          {"float16", Precision::Float16},
                          {"fp16", Precision::Float16}},
-                        "numbers of the model's arithmetic; weights, sums and the loss stay float32; tf32: float32 whose products GPUs round")
+                        "numbers of the model's arithmetic; weights, sums and the loss stay float32; tf32: float32 "
+                        "whose products GPUs round")
             .not_yet = {"float64"};
         keys.add("training.loss", losses, {.words = {"mse", "l1", "huber", "relative_mse", "relative_l2"}},
                  "loss over all points and channels, or several whose sum it is; normalised units but for relative_l2");
-        keys.add("training.loss_weights", loss_weights, {0, 1e6}, "factor of each loss in the sum, e.g. [1, 0.05] of loss: [mse, relative_l2]; 1 unless said");
-        keys.add("training.huber_delta", loss.huber_delta, {1e-6, 1e6}, "error from which huber grows in a line, in normalised units");
+        keys.add("training.loss_weights", loss_weights, {0, 1e6},
+                 "factor of each loss in the sum, e.g. [1, 0.05] of loss: [mse, relative_l2]; 1 unless said");
+        keys.add("training.huber_delta", loss.huber_delta, {1e-6, 1e6},
+                 "error from which huber grows in a line, in normalised units");
         keys.add("training.field_weights.*", field_weights, {0, 1e6},
                  "how often a field counts in the loss: a number, or one for each of its channels; 1 unless said");
-        keys.add("training.part_weights", part_weights, {0, 1e6}, "factors of the losses of surface and volume, of cases with both");
+        keys.add("training.part_weights", part_weights, {0, 1e6},
+                 "factors of the losses of surface and volume, of cases with both");
         keys.add("training.point_weights", point_weights, {.words = {"none", "areas", "volumes"}},
-                 "how often a point counts in the loss: once, by its area, or in solid cells by its volume; of both parts [areas, volumes]");
+                 "how often a point counts in the loss: once, by its area, or in solid cells by its volume; of both "
+                 "parts [areas, volumes]");
         augmentation.add_keys(keys);
         keys.add("training.coefficient_weights", coefficient_weights, {0, 1e6},
-                 "factors in the loss of drag and lift that a head beside the fields predicts, in units of their spread; no head unless said")
+                 "factors in the loss of drag and lift that a head beside the fields predicts, in units of their "
+                 "spread; no head unless said")
             .fallback.clear();
-        keys.add("training.coefficient_features", coefficient_features, {1, 4096}, "numbers of a point whose means over the case that head is told");
-        keys.add("training.accumulate", accumulate, {1, 1e6}, "cases of a data group whose gradients are averaged before the weights change");
-        keys.add("training.clip_norm", clip_norm, {0, 1e9}, "largest norm of all gradients together; larger ones are scaled down to it; 0: any");
-        keys.add("training.max_skipped_steps", max_skipped_steps, {},
-                 "steps in a row that may be left out because loss or gradients are not finite; 0: the first ends the run");
-        keys.add("training.ema", average_decay, {0, 0.9999999}, "decay of the weights' running mean, which validation and prediction then use; 0: none");
-        keys.add("training.optimizer.name", optimizer, {.words = {"adamw", "lion", "muon"}}, "optimiser; muon: matrices by Muon, all else by AdamW").not_yet = {
-            "adam", "sgd", "soap"};
+        keys.add("training.coefficient_features", coefficient_features, {1, 4096},
+                 "numbers of a point whose means over the case that head is told");
+        keys.add("training.accumulate", accumulate, {1, 1e6},
+                 "cases of a data group whose gradients are averaged before the weights change");
+        keys.add("training.clip_norm", clip_norm, {0, 1e9},
+                 "largest norm of all gradients together; larger ones are scaled down to it; 0: any");
+        keys.add(
+            "training.max_skipped_steps", max_skipped_steps, {},
+            "steps in a row that may be left out because loss or gradients are not finite; 0: the first ends the run");
+        keys.add("training.ema", average_decay, {0, 0.9999999},
+                 "decay of the weights' running mean, which validation and prediction then use; 0: none");
+        keys.add("training.optimizer.name", optimizer, {.words = {"adamw", "lion", "muon"}},
+                 "optimiser; muon: matrices by Muon, all else by AdamW")
+            .not_yet = {"adam", "sgd", "soap"};
         keys.add("training.optimizer.lr", learning_rate, {0, 100}, "highest learning rate");
         keys.add("training.optimizer.weight_decay", weight_decay, {0, 100}, "decoupled weight decay");
         keys.add("training.optimizer.betas", betas, {.least = 0, .most = 0.999999999, .words = {"auto"}},
                  "decay rates of the two running means; auto: [0.9, 0.999], of lion [0.9, 0.99]");
         keys.add("training.optimizer.momentum", momentum, {0, 0.999999999}, "decay rate of muon's running mean");
-        keys.add_choice("training.optimizer.muon_size", muon_matches_adamw, {{"match_adamw", true}, {"original", false}},
-                        "size of muon's steps: that of AdamW's, 0.2 sqrt(max(rows, columns)), or sqrt(max(1, rows / columns))");
-        keys.add("training.optimizer.decay_vectors", decay_vectors, {}, "weight decay of parameters with one dimension, too: biases and norms");
+        keys.add_choice(
+            "training.optimizer.muon_size", muon_matches_adamw, {{"match_adamw", true}, {"original", false}},
+            "size of muon's steps: that of AdamW's, 0.2 sqrt(max(rows, columns)), or sqrt(max(1, rows / columns))");
+        keys.add("training.optimizer.decay_vectors", decay_vectors, {},
+                 "weight decay of parameters with one dimension, too: biases and norms");
         keys.add_each("training.optimizer.groups", parameter_groups);
-        keys.add("training.scheduler.name", scheduler, {.words = {"cosine", "constant", "linear", "polynomial", "step", "exponential", "one_cycle", "plateau"}},
-                 "how the learning rate goes on after the warm-up");
-        keys.add("training.scheduler.warmup_steps", warmup_steps, {}, "steps in which the learning rate rises in a line");
+        keys.add(
+            "training.scheduler.name", scheduler,
+            {.words = {"cosine", "constant", "linear", "polynomial", "step", "exponential", "one_cycle", "plateau"}},
+            "how the learning rate goes on after the warm-up");
+        keys.add("training.scheduler.warmup_steps", warmup_steps, {},
+                 "steps in which the learning rate rises in a line");
         keys.add("training.scheduler.min_lr", min_learning_rate, {0, 100},
                  "learning rate at the end of cosine, linear and polynomial; lowest one of step and exponential");
         keys.add("training.scheduler.power", power, {0, 100}, "of polynomial: (1 - t) to this power");
-        keys.add("training.scheduler.step_epochs", step_epochs, {1}, "of step: epochs after which the rate is multiplied by gamma");
-        keys.add("training.scheduler.gamma", gamma, {0, 1}, "factor of step (each step_epochs), exponential (each epoch) and plateau");
-        keys.add("training.scheduler.patience", plateau_patience, {}, "of plateau: validations without a better one before the rate falls");
-        keys.add("training.scheduler.threshold", threshold, {0, 1}, "of plateau: share by which a validation must be better to count");
-        keys.add("training.early_stop.patience", stop_patience, {}, "validations without a better one that end the run; 0: none do");
-        keys.add("training.early_stop.min_delta", stop_min_delta, {0, 1e6}, "by how much the mean rel_l2 must fall below the best to count as better");
-        keys.add("training.max_minutes", max_minutes, {0, 1e7}, "time after which a run saves and ends, to be gone on with by --resume; 0: no limit");
-        keys.add("training.keep_last", num_kept, {0, 1e6}, "newest checkpoints that stay besides last and best, as epoch_N");
-        keys.add("training.snapshot_interval", snapshot_interval, {}, "epochs between checkpoints that stay for good, as epoch_N; 0: none");
-        keys.add_choice("training.memory", memory, {{"stored", MemoryMode::Stored}, {"recomputed", MemoryMode::Recomputed}, {"streamed", MemoryMode::Streamed}},
-                        "what a step keeps of each point: all that backward needs, the layers' inputs, or nothing; slower in this order");
-        keys.add("training.offload", offload, {}, "on devices: large tensors that backward needs wait for it in the host's memory; slower");
-        keys.add("training.graph_capture", graph_capture, {}, "on devices: steps whose shapes repeat are recorded and run again as one launch");
-        keys.add("training.exact", exact, {}, "losses and weights are the same bits on any number of ranks; for comparing runs, several times slower");
+        keys.add("training.scheduler.step_epochs", step_epochs, {1},
+                 "of step: epochs after which the rate is multiplied by gamma");
+        keys.add("training.scheduler.gamma", gamma, {0, 1},
+                 "factor of step (each step_epochs), exponential (each epoch) and plateau");
+        keys.add("training.scheduler.patience", plateau_patience, {},
+                 "of plateau: validations without a better one before the rate falls");
+        keys.add("training.scheduler.threshold", threshold, {0, 1},
+                 "of plateau: share by which a validation must be better to count");
+        keys.add("training.early_stop.patience", stop_patience, {},
+                 "validations without a better one that end the run; 0: none do");
+        keys.add("training.early_stop.min_delta", stop_min_delta, {0, 1e6},
+                 "by how much the mean rel_l2 must fall below the best to count as better");
+        keys.add("training.max_minutes", max_minutes, {0, 1e7},
+                 "time after which a run saves and ends, to be gone on with by --resume; 0: no limit");
+        keys.add("training.keep_last", num_kept, {0, 1e6},
+                 "newest checkpoints that stay besides last and best, as epoch_N");
+        keys.add("training.snapshot_interval", snapshot_interval, {},
+                 "epochs between checkpoints that stay for good, as epoch_N; 0: none");
+        keys.add_choice("training.memory", memory,
+                        {{"stored", MemoryMode::Stored},
+                         {"recomputed", MemoryMode::Recomputed},
+                         {"streamed", MemoryMode::Streamed}},
+                        "what a step keeps of each point: all that backward needs, the layers' inputs, or nothing; "
+                        "slower in this order");
+        keys.add("training.offload", offload, {},
+                 "on devices: large tensors that backward needs wait for it in the host's memory; slower");
+        keys.add("training.graph_capture", graph_capture, {},
+                 "on devices: steps whose shapes repeat are recorded and run again as one launch");
+        keys.add(
+            "training.exact", exact, {},
+            "losses and weights are the same bits on any number of ranks; for comparing runs, several times slower");
         keys.add("training.save_interval", save_interval, {1}, "epochs between checkpoints");
         keys.add("training.val_interval", val_interval, {1}, "epochs between validations");
-        keys.add_choice("training.order", shuffle, {{"shuffled", true}, {"fixed", false}}, "order of the cases in an epoch");
-        keys.add("training.order_file", order_file, {}, "JSON lines with `epoch` and `order` (ids of the cases), in place of training.order");
+        keys.add_choice("training.order", shuffle, {{"shuffled", true}, {"fixed", false}},
+                        "order of the cases in an epoch");
+        keys.add("training.order_file", order_file, {},
+                 "JSON lines with `epoch` and `order` (ids of the cases), in place of training.order");
         keys.add("training.init", init, {}, "file with initial weights: .safetensors, .mdlus or .pt");
     }
 };
@@ -456,16 +544,21 @@ struct TrainingRunConfig {
         keys.add("device", device, {}, kDeviceMeaning);
         data.add_keys(keys, forces);
         training.add_keys(keys);
-        keys.add("parallel.data", num_data_groups, {.least = 1, .most = 1e6, .words = {"auto"}}, "groups of ranks that take different cases");
+        keys.add("parallel.data", num_data_groups, {.least = 1, .most = 1e6, .words = {"auto"}},
+                 "groups of ranks that take different cases");
         keys.add("parallel.domain", num_domain_ranks, {.least = 1, .most = 1e6, .words = {"auto"}},
                  "ranks that share a case; auto: all that parallel.data leaves");
         keys.add_choice("parallel.parameters", shard_parameters, {{"replicated", false}, {"sharded", true}},
-                        "parameters, gradients and optimiser state whole on every rank, or cut among all ranks: less memory, more messages");
-        keys.add("parallel.backend", backend, {.words = {"auto", "shm", "gloo", "mpi", "nccl"}},
-                 "transport between ranks; tensors of GPUs go over NCCL where each rank has a GPU, unless this says mpi");
+                        "parameters, gradients and optimiser state whole on every rank, or cut among all ranks: less "
+                        "memory, more messages");
+        keys.add(
+            "parallel.backend", backend, {.words = {"auto", "shm", "gloo", "mpi", "nccl"}},
+            "transport between ranks; tensors of GPUs go over NCCL where each rank has a GPU, unless this says mpi");
         keys.add("logging.every_n_steps", log_interval, {1}, "steps between lines of metrics.jsonl");
-        keys.add("logging.tensorboard", writes_events, {}, "the numbers of metrics.jsonl also as events, in tensorboard/ of the run's folder");
-        keys.add("logging.report", writes_report, {}, "at the end the page of meshard report, in report/ of the run's folder");
+        keys.add("logging.tensorboard", writes_events, {},
+                 "the numbers of metrics.jsonl also as events, in tensorboard/ of the run's folder");
+        keys.add("logging.report", writes_report, {},
+                 "at the end the page of meshard report, in report/ of the run's folder");
     }
 };
 
@@ -475,7 +568,8 @@ std::vector<SettingRule> training_rules(std::string_view model = {});
 /// Reads a configuration with the keys and defaults of the model that it names.
 /// @throws as `Settings::read`
 /// @param dropped   receives the file's keys that the model named by the command line does not have; they are ignored
-Settings read_training_settings(const std::filesystem::path& file, std::span<const std::string> overrides, std::vector<std::string>* dropped = nullptr);
+Settings read_training_settings(const std::filesystem::path& file, std::span<const std::string> overrides,
+                                std::vector<std::string>* dropped = nullptr);
 
 /// Checks settings and makes the configuration. @throws UsageError for what the rules cannot express: no fields, shares
 /// above one, a model that cannot be built.

@@ -20,7 +20,8 @@ std::int64_t step_of(const nlohmann::json& line, std::int64_t steps_per_epoch)
 {
     const auto phase = line.value("phase", "");
     if (phase == "train_step") return line.value("step", std::int64_t{0});
-    if (phase == "train") return (line.value("epoch", std::int64_t{1}) - 1) * steps_per_epoch + line.value("steps", std::int64_t{0});
+    if (phase == "train")
+        return (line.value("epoch", std::int64_t{1}) - 1) * steps_per_epoch + line.value("steps", std::int64_t{0});
     return 0;
 }
 
@@ -32,7 +33,8 @@ bool is_of_the_end(const nlohmann::json& line)
 }
 
 /// Collects the numbers of a line, named by their place in it, e.g. val/errors/pressure/mae.
-void add_scalars(const nlohmann::ordered_json& value, const std::string& name, std::vector<std::pair<std::string, double>>& scalars)
+void add_scalars(const nlohmann::ordered_json& value, const std::string& name,
+                 std::vector<std::pair<std::string, double>>& scalars)
 {
     if (value.is_number()) scalars.emplace_back(name, value.get<double>());
     if (!value.is_object()) return;
@@ -43,7 +45,10 @@ void add_scalars(const nlohmann::ordered_json& value, const std::string& name, s
 
 }  // namespace
 
-TrainingLog::TrainingLog(const std::filesystem::path& path, bool is_speaker) : path_(path), is_speaker_(is_speaker), is_terminal_(isatty(STDERR_FILENO) == 1) {}
+TrainingLog::TrainingLog(const std::filesystem::path& path, bool is_speaker)
+    : path_(path), is_speaker_(is_speaker), is_terminal_(isatty(STDERR_FILENO) == 1)
+{
+}
 
 void TrainingLog::go_back_to(std::int64_t step, std::int64_t steps_per_epoch, bool is_the_end)
 {

@@ -64,7 +64,8 @@ public:
     /// Multiplies nine channels, a tensor row by row, by the matrix from the left and its transpose from the right.
     void turn_tensor(std::int64_t first, const Matrix& matrix)
     {
-        for (std::int64_t column = 0; column < 3; ++column) turn({first + column, first + 3 + column, first + 6 + column}, matrix);
+        for (std::int64_t column = 0; column < 3; ++column)
+            turn({first + column, first + 3 + column, first + 6 + column}, matrix);
         for (std::int64_t row = 0; row < 3; ++row) turn(first + 3 * row, matrix);
     }
     void add(std::int64_t channel, double value)
@@ -94,7 +95,8 @@ std::int64_t index_in(const std::vector<std::string>& names, const std::string& 
 
 }  // namespace
 
-SceneMap drawn_map(const AugmentationConfig& augmentation, const std::array<double, 3>& up, std::int64_t seed, std::int64_t epoch, const std::string& case_id)
+SceneMap drawn_map(const AugmentationConfig& augmentation, const std::array<double, 3>& up, std::int64_t seed,
+                   std::int64_t epoch, const std::string& case_id)
 {
     RandomNumbers numbers(xxh64_of_text(fmt::format("augmentation {} {} {}", seed, epoch, case_id)));
     const auto uniform = [&] { return static_cast<double>(numbers.next() >> 11) * 0x1p-53; };  // in [0, 1)
@@ -104,12 +106,14 @@ SceneMap drawn_map(const AugmentationConfig& augmentation, const std::array<doub
     const auto chance = uniform(), turn = uniform();
     map.is_mirrored = augmentation.mirror_axis >= 0 && chance < augmentation.mirror_share;
     if (map.is_mirrored) map.matrix[augmentation.mirror_axis][augmentation.mirror_axis] = -1;
-    if (augmentation.rotation > 0) map.matrix = product(rotation(up, (2 * turn - 1) * augmentation.rotation), map.matrix);
+    if (augmentation.rotation > 0)
+        map.matrix = product(rotation(up, (2 * turn - 1) * augmentation.rotation), map.matrix);
     for (int c = 0; c < 3; ++c) map.shift[c] = (2 * uniform() - 1) * augmentation.translation[c];
     return map;
 }
 
-CaseTensors mapped_case(const CaseTensors& example, const SceneMap& map, const AugmentationConfig& augmentation, const DataConfig& data)
+CaseTensors mapped_case(const CaseTensors& example, const SceneMap& map, const AugmentationConfig& augmentation,
+                        const DataConfig& data)
 {
     auto result = example;
     const auto move = [&](Channels& channels) {
@@ -144,7 +148,9 @@ CaseTensors mapped_case(const CaseTensors& example, const SceneMap& map, const A
     if (!stream.empty() || (map.is_mirrored && !augmentation.sided_constants.empty())) {
         result.inputs.constants = with_channels(example.inputs.constants, [&](Channels& channels) {
             if (!stream.empty())
-                channels.turn({index_in(data.constants, stream[0]), index_in(data.constants, stream[1]), index_in(data.constants, stream[2])}, map.matrix);
+                channels.turn({index_in(data.constants, stream[0]), index_in(data.constants, stream[1]),
+                               index_in(data.constants, stream[2])},
+                              map.matrix);
             for (const auto& name : augmentation.sided_constants) {
                 if (map.is_mirrored) channels.negate(index_in(data.constants, name));
             }
@@ -162,11 +168,14 @@ void require_turnable(const DataConfig& data, std::span<const std::int64_t> chan
         if (is_known && channels[f] == expected) continue;
         const auto what = fmt::format("the field '{}' has {} component(s)", field.name, channels[f]);
         if (is_known) {
-            throw InvalidInput(fmt::format("training.augment: {}, and its kind is {}, which has {}: how it turns is not known.", what, field.kind, expected));
+            throw InvalidInput(
+                fmt::format("training.augment: {}, and its kind is {}, which has {}: how it turns is not known.", what,
+                            field.kind, expected));
         }
-        throw InvalidInput(fmt::format("training.augment: {} and no kind: whether they turn with the scene is not known. Set data.fields.{}.kind "
-                                       "to velocity, stress, vector, axial or tensor, or to scalar if they do not.",
-                                       what, field.name));
+        throw InvalidInput(fmt::format(
+            "training.augment: {} and no kind: whether they turn with the scene is not known. Set data.fields.{}.kind "
+            "to velocity, stress, vector, axial or tensor, or to scalar if they do not.",
+            what, field.name));
     }
 }
 
@@ -176,10 +185,11 @@ void require_whole_body(const std::string& case_id, const std::array<double, 6>&
     const auto low = bounds[2 * axis], high = bounds[2 * axis + 1], reach = kTouches * (high - low);
     if (low < -reach && high > reach) return;
     const auto name = static_cast<char>('x' + axis);
-    throw InvalidInput(fmt::format("training.augment.mirror is {0}, and case {1} lies on one side of the plane {0} = 0, from {2:f} to {3:f}: "
-                                   "half a body, whose mirror image no prediction ever sees. Leave mirror out, or, if it is a whole one, set "
-                                   "training.augment.half_bodies=mirrored.",
-                                   name, case_id, low, high));
+    throw InvalidInput(fmt::format(
+        "training.augment.mirror is {0}, and case {1} lies on one side of the plane {0} = 0, from {2:f} to {3:f}: "
+        "half a body, whose mirror image no prediction ever sees. Leave mirror out, or, if it is a whole one, set "
+        "training.augment.half_bodies=mirrored.",
+        name, case_id, low, high));
 }
 
 }  // namespace meshard

@@ -22,13 +22,15 @@ struct SceneMap {
 /// Draws the map of a case in an epoch (from 1) as a function of the arguments alone, so that it is the same on any
 /// number of ranks and in a resumed run. The rotation is about `up` (of any length but 0) by an angle that is uniform
 /// within its bound, and so is each component of the shift.
-SceneMap drawn_map(const AugmentationConfig& augmentation, const std::array<double, 3>& up, std::int64_t seed, std::int64_t epoch, const std::string& case_id);
+SceneMap drawn_map(const AugmentationConfig& augmentation, const std::array<double, 3>& up, std::int64_t seed,
+                   std::int64_t epoch, const std::string& case_id);
 
 /// Maps a case. Positions go by the map. Normals, directions to the wall and fields whose kind is velocity, stress or
 /// vector go by its matrix, axial fields by the matrix times its determinant, and tensors (9 components, row by row) by
 /// the matrix from both sides. Distances, areas, heights and all other fields stay. Constants that are components of
 /// the free stream turn with it, and sided constants change their sign in a mirror. No communication.
-CaseTensors mapped_case(const CaseTensors& example, const SceneMap& map, const AugmentationConfig& augmentation, const DataConfig& data);
+CaseTensors mapped_case(const CaseTensors& example, const SceneMap& map, const AugmentationConfig& augmentation,
+                        const DataConfig& data);
 
 /// Checks that the kind of each field says how the field turns.
 /// @param channels   number of channels of each field

@@ -44,14 +44,18 @@ std::vector<std::int64_t> quotas_of(const std::vector<double>& shares, std::int6
     std::vector<std::int64_t> quotas;
     std::int64_t sum = 0;
     for (const auto share : shares) {
-        quotas.push_back(std::max<std::int64_t>(1, static_cast<std::int64_t>(std::floor(share * static_cast<double>(total)))));
+        quotas.push_back(
+            std::max<std::int64_t>(1, static_cast<std::int64_t>(std::floor(share * static_cast<double>(total)))));
         sum += quotas.back();
     }
-    const auto lacks = [&](std::size_t s) { return shares[s] * static_cast<double>(total) - static_cast<double>(quotas[s]); };
+    const auto lacks = [&](std::size_t s) {
+        return shares[s] * static_cast<double>(total) - static_cast<double>(quotas[s]);
+    };
     for (; sum != total; sum += sum < total ? 1 : -1) {
         std::size_t chosen = 0;
         for (std::size_t s = 1; s < quotas.size(); ++s) {
-            const bool is_better = sum < total ? lacks(s) > lacks(chosen) : quotas[s] > 1 && (quotas[chosen] == 1 || lacks(s) < lacks(chosen));
+            const bool is_better = sum < total ? lacks(s) > lacks(chosen)
+                                               : quotas[s] > 1 && (quotas[chosen] == 1 || lacks(s) < lacks(chosen));
             if (is_better) chosen = s;
         }
         quotas[chosen] += sum < total ? 1 : -1;
@@ -61,13 +65,16 @@ std::vector<std::int64_t> quotas_of(const std::vector<double>& shares, std::int6
 
 }  // namespace
 
-CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std::vector<CaseSource>& cases, const std::vector<DataSetConfig>& sets)
-    : num_cases_(static_cast<std::int64_t>(cases.size())), seed_(seed), shuffle_(config.shuffle), file_(config.order_file.string())
+CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std::vector<CaseSource>& cases,
+                     const std::vector<DataSetConfig>& sets)
+    : num_cases_(static_cast<std::int64_t>(cases.size())), seed_(seed), shuffle_(config.shuffle),
+      file_(config.order_file.string())
 {
     const auto shares = shares_of(sets);
     if (!shares.empty()) {
         if (!file_.empty())
-            throw InvalidInput("training.order_file " + file_ + " says the order of the cases, and data.sets have shares: leave one of them out.");
+            throw InvalidInput("training.order_file " + file_ +
+                               " says the order of the cases, and data.sets have shares: leave one of them out.");
         const auto quotas = quotas_of(shares, num_cases_);
         for (std::size_t s = 0; s < sets.size(); ++s) {
             Set set{{}, quotas[s]};
@@ -92,9 +99,11 @@ CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std:
         std::vector<std::int64_t> order;
         std::vector<bool> is_taken(cases.size(), false);
         for (const auto& id : line["order"]) {
-            const auto found = std::find_if(cases.begin(), cases.end(), [&](const auto& source) { return id == source.id; });
+            const auto found =
+                std::find_if(cases.begin(), cases.end(), [&](const auto& source) { return id == source.id; });
             const auto i = found - cases.begin();
-            if (found == cases.end() || is_taken[i]) throw InvalidInput(where + ": case " + id.dump() + " is no training case, or stands there twice.");
+            if (found == cases.end() || is_taken[i])
+                throw InvalidInput(where + ": case " + id.dump() + " is no training case, or stands there twice.");
             is_taken[i] = true;
             order.push_back(i);
         }
@@ -117,15 +126,16 @@ std::vector<std::pair<std::int64_t, std::int64_t>> CaseOrder::mixed(std::int64_t
         for (std::int64_t draw = (epoch - 1) * set.num_in_epoch; draw < epoch * set.num_in_epoch; ++draw) {
             if (draw / size != pass) {
                 pass = draw / size;
-                order =
-                    in_order(size, shuffle_, static_cast<std::uint64_t>(seed_) + kEpochStride * static_cast<std::uint64_t>(pass + 1) + kSetStride * (s + 1));
+                order = in_order(size, shuffle_,
+                                 static_cast<std::uint64_t>(seed_) +
+                                     kEpochStride * static_cast<std::uint64_t>(pass + 1) + kSetStride * (s + 1));
             }
             drawn.emplace_back(set.cases[order[draw % size]], pass + 1);
         }
     }
     std::vector<std::pair<std::int64_t, std::int64_t>> all;
-    for (const auto i :
-         in_order(static_cast<std::int64_t>(drawn.size()), shuffle_, static_cast<std::uint64_t>(seed_) + kEpochStride * static_cast<std::uint64_t>(epoch)))
+    for (const auto i : in_order(static_cast<std::int64_t>(drawn.size()), shuffle_,
+                                 static_cast<std::uint64_t>(seed_) + kEpochStride * static_cast<std::uint64_t>(epoch)))
         all.push_back(drawn[i]);
     return all;
 }
@@ -154,11 +164,13 @@ std::vector<std::int64_t> CaseOrder::of_epoch(std::int64_t epoch) const
     }
     if (!file_.empty()) {
         if (epoch > static_cast<std::int64_t>(epochs_.size())) {
-            throw InvalidInput(fmt::format("training.order_file {} ends after epoch {}; epoch {} has no order.", file_, epochs_.size(), epoch));
+            throw InvalidInput(fmt::format("training.order_file {} ends after epoch {}; epoch {} has no order.", file_,
+                                           epochs_.size(), epoch));
         }
         return epochs_[epoch - 1];
     }
-    return in_order(num_cases_, shuffle_, static_cast<std::uint64_t>(seed_) + kEpochStride * static_cast<std::uint64_t>(epoch));
+    return in_order(num_cases_, shuffle_,
+                    static_cast<std::uint64_t>(seed_) + kEpochStride * static_cast<std::uint64_t>(epoch));
 }
 
 }  // namespace meshard

@@ -21,7 +21,8 @@ public:
     /// @param sets   all with shares or all without
     /// @throws IoError, InvalidInput if the order file is missing, or an epoch in it is no permutation of the cases, or
     /// sets have shares besides.
-    CaseOrder(const TrainingConfig& config, std::int64_t seed, const std::vector<CaseSource>& cases, const std::vector<DataSetConfig>& sets = {});
+    CaseOrder(const TrainingConfig& config, std::int64_t seed, const std::vector<CaseSource>& cases,
+              const std::vector<DataSetConfig>& sets = {});
 
     /// @param epoch   from 1   @throws InvalidInput if the order file ends before.
     std::vector<std::int64_t> of_epoch(std::int64_t epoch) const;

@@ -21,17 +21,20 @@ RankOfCase CaseReading::rank() const
     return {domain->coordinate(axis), domain->size(axis), order};
 }
 
-CaseSet::CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, CaseReading reading, const CaseSet* like)
+CaseSet::CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, CaseReading reading,
+                 const CaseSet* like)
     : sources_(std::move(sources)), stored_(std::move(stored)), reading_(std::move(reading))
 {
     for (std::int64_t i = 0; i < size(); ++i) {
         const auto& first = like ? *like : *this;
         if (stored_[i].channels == first.channels()) continue;
-        throw InvalidInput("case " + id(i) + ": a field has another number of components than in case " + first.id(0) + ".");
+        throw InvalidInput("case " + id(i) + ": a field has another number of components than in case " + first.id(0) +
+                           ".");
     }
 }
 
-CaseSet::CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, std::vector<CaseTensors> kept, CaseReading reading, const CaseSet* like)
+CaseSet::CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, std::vector<CaseTensors> kept,
+                 CaseReading reading, const CaseSet* like)
     : CaseSet(std::move(sources), std::move(stored), std::move(reading), like)
 {
     kept_ = std::move(kept);
@@ -48,7 +51,8 @@ std::int64_t CaseSet::num_points() const
 std::int64_t CaseSet::num_bytes() const
 {
     std::int64_t bytes = 0;
-    for (const auto& stored : stored_) bytes += bytes_of_rows(stored, reading_.rank().num_ranks, reading_.order, reads_measures());
+    for (const auto& stored : stored_)
+        bytes += bytes_of_rows(stored, reading_.rank().num_ranks, reading_.order, reads_measures());
     return bytes;
 }
 
@@ -102,7 +106,8 @@ void CaseSet::keep(bool on_device)
 {
     for (std::int64_t i = 0; i < size(); ++i) {
         auto example = tensors_of({.index = i}, read({.index = i}));
-        if (!reading_.device.is_cpu()) example = on_device ? meshard::on_device(example, reading_.device) : page_locked(example);
+        if (!reading_.device.is_cpu())
+            example = on_device ? meshard::on_device(example, reading_.device) : page_locked(example);
         kept_.push_back(std::move(example));
     }
     is_kept_ = true;
@@ -111,7 +116,8 @@ void CaseSet::keep(bool on_device)
 /// Whether all points of the turn's case are read; some models need all of them.
 bool CaseSet::reads_all(const CaseTurn& turn) const
 {
-    return turn.time == 0 || reading_.data.needs_all_points || draws_all(reading_.data.num_sampled, num_points(turn.index));
+    return turn.time == 0 || reading_.data.needs_all_points ||
+           draws_all(reading_.data.num_sampled, num_points(turn.index));
 }
 
 /// Returns the points that train in the turn, for a case that has more of them.
@@ -129,7 +135,8 @@ RowChoice CaseSet::drawn_in(const CaseTurn& turn) const
         break;
     }
     const MeasureFile measures(stored);
-    auto [ids, ranges] = drawn_by_measure(order, stored.measures.blocks, measures.values(), count, reading_.seed, stored.case_id, turn.time);
+    auto [ids, ranges] = drawn_by_measure(order, stored.measures.blocks, measures.values(), count, reading_.seed,
+                                          stored.case_id, turn.time);
     return {std::move(ids), std::move(ranges)};
 }
 
@@ -138,17 +145,21 @@ CaseRows CaseSet::read(const CaseTurn& turn) const
     std::optional<RowChoice> choice;
     if (!reads_all(turn)) choice = drawn_in(turn);
     return read_rows(stored_[turn.index], reading_.rank(),
-                     {.choice = choice ? &*choice : nullptr, .with_measures = reads_measures(), .in_locked_memory = !reading_.device.is_cpu()});
+                     {.choice = choice ? &*choice : nullptr,
+                      .with_measures = reads_measures(),
+                      .in_locked_memory = !reading_.device.is_cpu()});
 }
 
 CaseTensors CaseSet::tensors_of(const CaseTurn& turn, CaseRows rows) const
 {
     std::optional<std::int64_t> num_chosen;
     if (!reads_all(turn)) num_chosen = reading_.data.num_sampled;
-    return case_tensors(std::move(rows), stored_[turn.index], sources_[turn.index], reading_.data, reading_.order, reading_.domain, num_chosen);
+    return case_tensors(std::move(rows), stored_[turn.index], sources_[turn.index], reading_.data, reading_.order,
+                        reading_.domain, num_chosen);
 }
 
-CaseSequence::CaseSequence(const CaseSet& cases, std::function<std::optional<CaseTurn>()> next_turn) : cases_(cases), next_turn_(std::move(next_turn))
+CaseSequence::CaseSequence(const CaseSet& cases, std::function<std::optional<CaseTurn>()> next_turn)
+    : cases_(cases), next_turn_(std::move(next_turn))
 {
     if (!cases_.is_kept()) ahead_ = std::make_unique<ReadAhead>([this] { return read_next(); }, kMostAhead);
 }
@@ -158,7 +169,8 @@ std::optional<CaseRows> CaseSequence::read_next()
     const auto turn = next_turn_();
     if (!turn) return {};
     if (turn->epoch != checked_epoch_) {
-        for (const auto& stored : cases_.stored_) check_files(stored, cases_.reading_.rank(), cases_.looks_at_measures());
+        for (const auto& stored : cases_.stored_)
+            check_files(stored, cases_.reading_.rank(), cases_.looks_at_measures());
         checked_epoch_ = turn->epoch;
     }
     auto rows = cases_.read(*turn);

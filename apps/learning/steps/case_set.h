@@ -45,7 +45,8 @@ public:
     CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, CaseReading reading, const CaseSet* like);
 
     /// Takes cases that are in memory already. `stored` describes each of them; it has no files.
-    CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, std::vector<CaseTensors> kept, CaseReading reading, const CaseSet* like);
+    CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, std::vector<CaseTensors> kept,
+            CaseReading reading, const CaseSet* like);
 
     std::int64_t size() const { return static_cast<std::int64_t>(sources_.size()); }
     const std::vector<CaseSource>& sources() const { return sources_; }
@@ -85,7 +86,10 @@ private:
     RowChoice drawn_in(const CaseTurn& turn) const;
     CaseRows read(const CaseTurn& turn) const;
     bool reads_measures() const { return reading_.data.has_measures; }
-    bool looks_at_measures() const { return reads_measures() || (reading_.data.num_sampled > 0 && reading_.data.sampling == SamplingKind::Areas); }
+    bool looks_at_measures() const
+    {
+        return reads_measures() || (reading_.data.num_sampled > 0 && reading_.data.sampling == SamplingKind::Areas);
+    }
     CaseTensors tensors_of(const CaseTurn& turn, CaseRows rows) const;
 
     std::vector<CaseSource> sources_;

@@ -27,7 +27,8 @@ class OpenFile {
 public:
     explicit OpenFile(const std::filesystem::path& path) : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC))
     {
-        if (descriptor_ < 0) throw IoError("bench data: " + path.string() + " cannot be opened: " + std::strerror(errno) + ".");
+        if (descriptor_ < 0)
+            throw IoError("bench data: " + path.string() + " cannot be opened: " + std::strerror(errno) + ".");
     }
     ~OpenFile() { ::close(descriptor_); }
     OpenFile(const OpenFile&) = delete;
@@ -58,12 +59,12 @@ double median(std::vector<double> values)
 
 }  // namespace
 
-DataRates measure_data(const RunCases& cases, const TrainingRunConfig& config, const CaseLists& lists, std::int64_t most, int num_repeats,
-                       const std::shared_ptr<const DeviceMesh>& device_mesh)
+DataRates measure_data(const RunCases& cases, const TrainingRunConfig& config, const CaseLists& lists,
+                       std::int64_t most, int num_repeats, const std::shared_ptr<const DeviceMesh>& device_mesh)
 {
     const auto data_axis = device_mesh->axis("data");
-    const StepOrder order(CaseOrder(config.training, config.seed, lists.train, config.data.sets), cases.train.size(), device_mesh->size(data_axis),
-                          device_mesh->coordinate(data_axis), 1);
+    const StepOrder order(CaseOrder(config.training, config.seed, lists.train, config.data.sets), cases.train.size(),
+                          device_mesh->size(data_axis), device_mesh->coordinate(data_axis), 1);
     const auto num_steps = most > 0 ? std::min(most, order.steps_per_epoch()) : order.steps_per_epoch();
     std::vector<std::filesystem::path> files;
     auto turns = order.turns(0, num_steps);
@@ -75,7 +76,8 @@ DataRates measure_data(const RunCases& cases, const TrainingRunConfig& config, c
         all.barrier();
         const auto begin = std::chrono::steady_clock::now();
         work();
-        auto seconds = at::full({1}, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), at::kDouble);
+        auto seconds =
+            at::full({1}, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), at::kDouble);
         all.all_reduce(seconds, Reduction::Max);
         return seconds.item<double>();
     };
@@ -89,7 +91,8 @@ DataRates measure_data(const RunCases& cases, const TrainingRunConfig& config, c
         for (std::int64_t i = 0; i < num_steps; ++i) {
             const auto example = sequence.next();
             num_points += to_local(example.target).size(1);
-            row_bytes += static_cast<std::int64_t>(to_local(example.inputs.embedding).nbytes() + to_local(example.target).nbytes());
+            row_bytes += static_cast<std::int64_t>(to_local(example.inputs.embedding).nbytes() +
+                                                   to_local(example.target).nbytes());
         }
     };
     std::vector<char> piece(kPieceBytes);

@@ -23,7 +23,7 @@ struct DataRates {
 /// Loads the cases of an epoch as training does, and, alternating with that, reads the same files plainly. Collective
 /// over all ranks.
 /// @param most   cases of a data group at most; 0: all
-DataRates measure_data(const RunCases& cases, const TrainingRunConfig& config, const CaseLists& lists, std::int64_t most, int num_repeats,
-                       const std::shared_ptr<const DeviceMesh>& device_mesh);
+DataRates measure_data(const RunCases& cases, const TrainingRunConfig& config, const CaseLists& lists,
+                       std::int64_t most, int num_repeats, const std::shared_ptr<const DeviceMesh>& device_mesh);
 
 }  // namespace meshard

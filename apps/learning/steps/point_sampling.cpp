@@ -30,8 +30,11 @@ CaseTensors sampled_case(const CaseTensors& example, const std::vector<std::int6
     const auto sampled = shard_spec(std::make_shared<const IndexMap>(std::move(map)), spec->device_mesh, 1);
     auto index = at::tensor(rows, at::kLong);
     // The index is copied from page-locked memory; otherwise the host would wait for all work queued on the device.
-    if (const auto device = to_local(example.target).device(); !device.is_cpu()) index = index.pin_memory().to(device, /*non_blocking=*/true);
-    const auto taken = [&](const at::Tensor& whole) { return from_local(to_local(whole).index_select(1, index), sampled); };
+    if (const auto device = to_local(example.target).device(); !device.is_cpu())
+        index = index.pin_memory().to(device, /*non_blocking=*/true);
+    const auto taken = [&](const at::Tensor& whole) {
+        return from_local(to_local(whole).index_select(1, index), sampled);
+    };
     auto result = example;
     result.num_points = count;
     result.inputs.embedding = taken(example.inputs.embedding);
@@ -39,8 +42,8 @@ CaseTensors sampled_case(const CaseTensors& example, const std::vector<std::int6
     result.target = taken(example.target);
     if (example.measures.defined()) result.measures = taken(example.measures);
     if (knows_all)
-        result.inputs.drawn_from =
-            std::make_shared<const AllPoints>(AllPoints{example.inputs.embedding, example.inputs.positions, at::tensor(own_ids, at::kLong)});
+        result.inputs.drawn_from = std::make_shared<const AllPoints>(
+            AllPoints{example.inputs.embedding, example.inputs.positions, at::tensor(own_ids, at::kLong)});
     return result;
 }
 

@@ -18,7 +18,8 @@ namespace {
 // Cases that stay in memory may take 1 / this of the free memory of a device or the host.
 constexpr std::int64_t kShareOfCases = 4;
 
-ChannelStatistics without_unit(const CaseSet& train, std::int64_t i, const std::map<std::string, FieldScaling>& scalings)
+ChannelStatistics without_unit(const CaseSet& train, std::int64_t i,
+                               const std::map<std::string, FieldScaling>& scalings)
 {
     const auto& [shift, scale] = scalings.at(train.id(i));
     return scale.defined() ? train.statistics(i).mapped(shift, scale) : train.statistics(i);
@@ -31,20 +32,28 @@ RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, 
                        const volatile std::sig_atomic_t& stop_requested)
 {
     const auto& data = config.data;
-    if (data.is_grid) throw UsageError("data.grid: grids are read when training begins and stay in memory; nothing is cut or stored before.");
+    if (data.is_grid)
+        throw UsageError(
+            "data.grid: grids are read when training begins and stay in memory; nothing is cut or stored before.");
     const auto domain = device_mesh->sub_mesh("domain");
     const auto num_ranks = preparation.num_domain_ranks > 0 ? preparation.num_domain_ranks : domain->num_ranks();
-    const ShardCache cache{data.shards, data.num_parts > 0 ? data.num_parts : num_ranks, config.seed, preparation.verify_sources, computed_inputs(data)};
-    const CaseStore store = data.store.empty() ? CaseStore{data.shards / "store", config.run_dir() / "store", data} : CaseStore{data.store, {}, data};
+    const ShardCache cache{data.shards, data.num_parts > 0 ? data.num_parts : num_ranks, config.seed,
+                           preparation.verify_sources, computed_inputs(data)};
+    const CaseStore store = data.store.empty() ? CaseStore{data.shards / "store", config.run_dir() / "store", data}
+                                               : CaseStore{data.store, {}, data};
     const auto sources = lists.all();
     const auto shards = cut_cases(sources, cache, device_mesh->all(), log, stop_requested,
-                                  [&](const auto& source, const auto& of_case, const auto& before) { return try_store_case(store, source, of_case, before); });
+                                  [&](const auto& source, const auto& of_case, const auto& before) {
+                                      return try_store_case(store, source, of_case, before);
+                                  });
 
-    const CaseReading reading{data, config.seed, config.training.exact ? RowOrder::Ids : RowOrder::Parts, domain, device};
+    const CaseReading reading{data, config.seed, config.training.exact ? RowOrder::Ids : RowOrder::Parts, domain,
+                              device};
     std::size_t i = 0;
     const auto opened = [&](const std::vector<CaseSource>& of_split, const CaseSet* like) {
         std::vector<StoredCase> stored;
-        for (std::size_t n = 0; n < of_split.size(); ++n, ++i) stored.push_back(open_stored_case(store, sources[i], shards[i]));
+        for (std::size_t n = 0; n < of_split.size(); ++n, ++i)
+            stored.push_back(open_stored_case(store, sources[i], shards[i]));
         return CaseSet(of_split, std::move(stored), reading, like);
     };
     auto train = opened(lists.train, nullptr);
@@ -53,7 +62,8 @@ RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, 
     RunCases cases{std::move(train), std::move(val), std::move(test), {}, cache.num_parts};
     for (std::size_t n = 0; n < shards.size(); ++n) cases.shards[sources[n].id] = shards[n];
     cases.facing = facing_in(std::span(shards).first(lists.train.size()));
-    const bool hears_of_it = data.has_input("normals") || data.needs_wall() || !data.wall.empty() || !config.forces.area.empty();
+    const bool hears_of_it =
+        data.has_input("normals") || data.needs_wall() || !data.wall.empty() || !config.forces.area.empty();
     if (const auto fault = facing_fault(cases.facing); !fault.empty() && hears_of_it) log.say("warning: " + fault);
     return cases;
 }
@@ -70,7 +80,8 @@ std::vector<CaseFigures> RunCases::figures(const DataConfig& data, const RankGro
     return kept_case_figures(stored, cut, data, JudgedFields(data.fields, train.channels()), ranks);
 }
 
-RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists, const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device)
+RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists,
+                       const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device)
 {
     const auto domain = device_mesh->sub_mesh("domain");
     const CaseReading reading{config.data, config.seed, RowOrder::Ids, domain, device};
@@ -92,33 +103,42 @@ RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists, 
     return cases;
 }
 
-void keep_cases(RunCases& cases, const DataConfig& data, const at::Device& device, const RankGroup& all, TrainingLog& log)
+void keep_cases(RunCases& cases, const DataConfig& data, const at::Device& device, const RankGroup& all,
+                TrainingLog& log)
 {
-    const auto room = [&](const at::Device& where) { return memory_of(where) / kShareOfCases / ranks_a_device(where, all); };
+    const auto room = [&](const at::Device& where) {
+        return memory_of(where) / kShareOfCases / ranks_a_device(where, all);
+    };
     const auto given = data.memory_budget;
     const auto in_host = given ? static_cast<std::int64_t>(1e9 * *given) : room(at::kCPU);
     const auto on_device = device.is_cpu() ? 0 : given ? std::min(room(device), in_host) : room(device);
     const auto bytes = cases.num_bytes();
     if (bytes > std::max(on_device, in_host)) {
-        log.say(fmt::format("the cases take {:.3g} GB a rank, and {:.3g} may stay in memory (data.memory): each is read when it is its turn",
+        log.say(fmt::format("the cases take {:.3g} GB a rank, and {:.3g} may stay in memory (data.memory): each is "
+                            "read when it is its turn",
                             static_cast<double>(bytes) * 1e-9, static_cast<double>(in_host) * 1e-9));
         return;
     }
     for (auto* set : {&cases.train, &cases.val, &cases.test}) set->keep(bytes <= on_device);
     if (device.is_cpu() || bytes <= on_device) return;
-    log.say(fmt::format("the cases take {:.3g} GB a rank, and each is copied to the device for its step", static_cast<double>(bytes) * 1e-9));
+    log.say(fmt::format("the cases take {:.3g} GB a rank, and each is copied to the device for its step",
+                        static_cast<double>(bytes) * 1e-9));
 }
 
-ChannelStatistics target_statistics(const CaseSet& train, bool exact, const std::map<std::string, FieldScaling>& scalings)
+ChannelStatistics target_statistics(const CaseSet& train, bool exact,
+                                    const std::map<std::string, FieldScaling>& scalings)
 {
-    const auto has_units = std::none_of(scalings.begin(), scalings.end(), [](const auto& one) { return one.second.scale.defined(); });
+    const auto has_units =
+        std::none_of(scalings.begin(), scalings.end(), [](const auto& one) { return one.second.scale.defined(); });
     if (!exact && has_units) return train.statistics();
     ChannelStatistics statistics;
     if (!exact) {
         for (std::int64_t i = 0; i < train.size(); ++i) statistics.merge(without_unit(train, i, scalings));
         return statistics;
     }
-    CaseSequence all(train, [&, index = std::int64_t{0}]() mutable { return index < train.size() ? std::optional(CaseTurn{.index = index++}) : std::nullopt; });
+    CaseSequence all(train, [&, index = std::int64_t{0}]() mutable {
+        return index < train.size() ? std::optional(CaseTurn{.index = index++}) : std::nullopt;
+    });
     for (std::int64_t i = 0; i < train.size(); ++i) {
         const auto example = all.next();
         const auto scaling = scalings.at(example.id).on(to_local(example.target).device());
@@ -127,11 +147,13 @@ ChannelStatistics target_statistics(const CaseSet& train, bool exact, const std:
     return statistics;
 }
 
-std::map<std::string, ChannelStatistics> statistics_of_sets(const CaseSet& train, const std::map<std::string, FieldScaling>& scalings)
+std::map<std::string, ChannelStatistics> statistics_of_sets(const CaseSet& train,
+                                                            const std::map<std::string, FieldScaling>& scalings)
 {
     std::map<std::string, ChannelStatistics> all;
     for (std::int64_t i = 0; i < train.size(); ++i) {
-        if (const auto& set = train.sources()[static_cast<std::size_t>(i)].set; !set.empty()) all[set].merge(without_unit(train, i, scalings));
+        if (const auto& set = train.sources()[static_cast<std::size_t>(i)].set; !set.empty())
+            all[set].merge(without_unit(train, i, scalings));
     }
     return all;
 }

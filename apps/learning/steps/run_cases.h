@@ -48,18 +48,22 @@ RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, 
                        const volatile std::sig_atomic_t& stop_requested);
 
 /// Reads the cases of a grid model (`data.grid`), which stay in memory. @throws as `load_grids`
-RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists, const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device);
+RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists,
+                       const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device);
 
 /// Reads all cases now if they fit on the device, or else in the host's memory. If they fit in neither, says so, and
 /// each is read when its turn comes. Collective over `all`.
-void keep_cases(RunCases& cases, const DataConfig& data, const at::Device& device, const RankGroup& all, TrainingLog& log);
+void keep_cases(RunCases& cases, const DataConfig& data, const at::Device& device, const RankGroup& all,
+                TrainingLog& log);
 
 /// Returns the statistics of the targets of all training cases, without their units. In exact mode all cases are read,
 /// so that rounding does not depend on the cut; then it is collective.
 /// @param scalings   by case id
-ChannelStatistics target_statistics(const CaseSet& train, bool exact, const std::map<std::string, FieldScaling>& scalings);
+ChannelStatistics target_statistics(const CaseSet& train, bool exact,
+                                    const std::map<std::string, FieldScaling>& scalings);
 
 /// Returns the same statistics for each of several data sets by its name, up to rounding; empty if there is one set.
-std::map<std::string, ChannelStatistics> statistics_of_sets(const CaseSet& train, const std::map<std::string, FieldScaling>& scalings);
+std::map<std::string, ChannelStatistics> statistics_of_sets(const CaseSet& train,
+                                                            const std::map<std::string, FieldScaling>& scalings);
 
 }  // namespace meshard

@@ -7,7 +7,8 @@
 
 namespace meshard {
 
-StepOrder::StepOrder(CaseOrder order, std::int64_t num_cases, std::int64_t num_groups, std::int64_t group, std::int64_t accumulate)
+StepOrder::StepOrder(CaseOrder order, std::int64_t num_cases, std::int64_t num_groups, std::int64_t group,
+                     std::int64_t accumulate)
     : order_(std::move(order)), num_cases_(num_cases), num_groups_(num_groups), group_(group), accumulate_(accumulate)
 {
 }
@@ -25,7 +26,8 @@ std::vector<StepCase> StepOrder::cases_of_step(std::int64_t step) const
     std::vector<StepCase> cases;
     for (std::int64_t first = 0; first < num_counted; first += num_groups_) {
         const auto slot = first + group_;
-        const auto weight = slot < num_counted ? static_cast<double>(num_groups_) / static_cast<double>(num_counted) : 0.0;
+        const auto weight =
+            slot < num_counted ? static_cast<double>(num_groups_) / static_cast<double>(num_counted) : 0.0;
         const auto place = (before + slot) % num_cases_;
         cases.push_back({order[place], times[place], slot, weight});
     }
@@ -44,7 +46,8 @@ std::function<std::optional<CaseTurn>()> StepOrder::turns(std::int64_t first, st
     return [this, step = first, end, left = std::deque<CaseTurn>()]() mutable -> std::optional<CaseTurn> {
         if (left.empty()) {
             if (step >= end) return {};
-            for (const auto& one : cases_of_step(step)) left.push_back({one.index, one.time, step / steps_per_epoch() + 1});
+            for (const auto& one : cases_of_step(step))
+                left.push_back({one.index, one.time, step / steps_per_epoch() + 1});
             ++step;
         }
         const auto turn = left.front();

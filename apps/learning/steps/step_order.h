@@ -24,7 +24,8 @@ struct StepCase {
 class StepOrder {
 public:
     /// @param accumulate   cases of a data group in a step
-    StepOrder(CaseOrder order, std::int64_t num_cases, std::int64_t num_groups, std::int64_t group, std::int64_t accumulate);
+    StepOrder(CaseOrder order, std::int64_t num_cases, std::int64_t num_groups, std::int64_t group,
+              std::int64_t accumulate);
 
     const CaseOrder& order() const { return order_; }
 

@@ -36,7 +36,8 @@ std::vector<std::int64_t> quotas_of(std::span<const BlockMeasures> blocks, std::
         is_settled = true;
         const auto share_of_all = static_cast<double>(left) / sum;
         for (std::size_t b = 0; b < blocks.size(); ++b) {
-            if (quotas[b] >= 0 || share_of_all * blocks[b].sum() < static_cast<double>(blocks[b].num_positive)) continue;
+            if (quotas[b] >= 0 || share_of_all * blocks[b].sum() < static_cast<double>(blocks[b].num_positive))
+                continue;
             quotas[b] = std::min(blocks[b].num_positive, left);
             left -= quotas[b];
             sum -= blocks[b].sum();
@@ -65,7 +66,10 @@ std::vector<std::int64_t> quotas_of(std::span<const BlockMeasures> blocks, std::
 /// Draws rows from one block.
 class BlockDraw {
 public:
-    BlockDraw(std::span<const float> measures, const BlockMeasures& sums) : size_(std::ssize(measures)), measures_(measures), sums_(sums) {}
+    BlockDraw(std::span<const float> measures, const BlockMeasures& sums)
+        : size_(std::ssize(measures)), measures_(measures), sums_(sums)
+    {
+    }
 
     /// Returns the offsets in the block of `count` drawn rows.
     std::vector<std::int64_t> rows(std::int64_t count, double uniform) const
@@ -108,7 +112,9 @@ private:
     {
         std::vector<std::int64_t> by_size(static_cast<std::size_t>(size_));
         std::iota(by_size.begin(), by_size.end(), std::int64_t{0});
-        const auto measure = [&](std::int64_t row) { return static_cast<double>(measures_[static_cast<std::size_t>(row)]); };
+        const auto measure = [&](std::int64_t row) {
+            return static_cast<double>(measures_[static_cast<std::size_t>(row)]);
+        };
         std::ranges::stable_sort(by_size, [&](auto a, auto b) { return measure(a) > measure(b); });
         double sum = 0;
         for (auto row = by_size.rbegin(); row != by_size.rend(); ++row) sum += measure(*row);
@@ -183,14 +189,16 @@ std::vector<BlockMeasures> block_measures(const StoredOrder& order, std::span<co
     return blocks;
 }
 
-DrawnRows drawn_by_measure(const StoredOrder& order, std::span<const BlockMeasures> blocks, std::span<const float> measures, std::int64_t count,
-                           std::int64_t seed, const std::string& case_id, std::int64_t epoch)
+DrawnRows drawn_by_measure(const StoredOrder& order, std::span<const BlockMeasures> blocks,
+                           std::span<const float> measures, std::int64_t count, std::int64_t seed,
+                           const std::string& case_id, std::int64_t epoch)
 {
     std::int64_t num_positive = 0;
     for (const auto& block : blocks) num_positive += block.num_positive;
     if (num_positive < count) {
-        throw InvalidInput(fmt::format("case {}: {} points have an area, and data.sampling_resolution is {}. Lower it, or set data.sampling=uniform.", case_id,
-                                       num_positive, count));
+        throw InvalidInput(fmt::format("case {}: {} points have an area, and data.sampling_resolution is {}. Lower it, "
+                                       "or set data.sampling=uniform.",
+                                       case_id, num_positive, count));
     }
     const auto key = mixed_numbers(xxh64_of_text(case_id), seed, epoch);
     const auto quotas = quotas_of(blocks, count, uniform_of(mixed_numbers(key, kQuotasOfBlocks)));
@@ -199,7 +207,8 @@ DrawnRows drawn_by_measure(const StoredOrder& order, std::span<const BlockMeasur
         const auto quota = quotas[static_cast<std::size_t>(b)];
         if (quota == 0) continue;
         const auto first = order.begin_of(b), size = order.begin_of(b + 1) - first;
-        const BlockDraw draw(measures.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(size)), blocks[static_cast<std::size_t>(b)]);
+        const BlockDraw draw(measures.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(size)),
+                             blocks[static_cast<std::size_t>(b)]);
         const auto offsets = draw.rows(quota, uniform_of(mixed_numbers(key, kStartInBlock, b)));
         add_ranges(offsets, first, drawn.ranges);
         const auto rows = order.ids_of(b, offsets);

@@ -42,7 +42,8 @@ struct DrawnRows {
 /// measure: then no row is met twice, and the rows that are read lie together. Otherwise the whole block is looked at.
 /// @param measures   of all rows, in the order of their places
 /// @throws InvalidInput naming the case if fewer than `count` rows have a measure
-DrawnRows drawn_by_measure(const StoredOrder& order, std::span<const BlockMeasures> blocks, std::span<const float> measures, std::int64_t count,
-                           std::int64_t seed, const std::string& case_id, std::int64_t epoch);
+DrawnRows drawn_by_measure(const StoredOrder& order, std::span<const BlockMeasures> blocks,
+                           std::span<const float> measures, std::int64_t count, std::int64_t seed,
+                           const std::string& case_id, std::int64_t epoch);
 
 }  // namespace meshard

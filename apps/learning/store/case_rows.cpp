@@ -42,11 +42,14 @@ std::pair<std::int32_t, std::int32_t> parts_of_rank(const StoredCase& stored, co
 
 RowFile open_part(const StoredCase& stored, std::int32_t part)
 {
-    RowFile file(stored.folder / stored.parts[part].file, stored.key, {stored.page_hashes, stored.parts[part].first_page});
-    if (file.rows().num_rows() != stored.parts[part].num_rows || file.rows().num_columns != stored.num_inputs + stored.num_targets() ||
+    RowFile file(stored.folder / stored.parts[part].file, stored.key,
+                 {stored.page_hashes, stored.parts[part].first_page});
+    if (file.rows().num_rows() != stored.parts[part].num_rows ||
+        file.rows().num_columns != stored.num_inputs + stored.num_targets() ||
         std::ssize(file.rows().block_begins) != StoredOrder(stored.num_rows, stored.case_id).num_blocks() + 1) {
-        throw IoError("store: " + (stored.folder / stored.parts[part].file).string() +
-                      " has other rows than case.json beside it says. Remove their folder: it is made again from the case.");
+        throw IoError(
+            "store: " + (stored.folder / stored.parts[part].file).string() +
+            " has other rows than case.json beside it says. Remove their folder: it is made again from the case.");
     }
     return file;
 }
@@ -77,7 +80,10 @@ public:
         return sum;
     }
     /// Returns how many members are below `id`.
-    std::int64_t place_of(std::int64_t id) const { return before_[id >> 6] + std::popcount(words_[id >> 6] & ((std::uint64_t{1} << (id & 63)) - 1)); }
+    std::int64_t place_of(std::int64_t id) const
+    {
+        return before_[id >> 6] + std::popcount(words_[id >> 6] & ((std::uint64_t{1} << (id & 63)) - 1));
+    }
 
 private:
     std::vector<std::uint64_t> words_;
@@ -117,27 +123,34 @@ void find_ranges(const RowFile& file, const StoredOrder& order, const RowChoice&
     std::int64_t num_in_ranges = 0;
     for (const auto& range : ranges) {
         num_in_ranges += range.count;
-        const auto block = order.block_of(range.first), first = order.begin_of(block), num_places = order.begin_of(block + 1) - first;
+        const auto block = order.block_of(range.first), first = order.begin_of(block),
+                   num_places = order.begin_of(block + 1) - first;
         const auto begin = rows.block_begins[block], num_rows = rows.block_begins[block + 1] - begin;
         constexpr std::int64_t margin = 512;  // the search may go this many rows beyond its first guess
         const auto low = std::max(begin, begin + (range.first - first) * num_rows / num_places - margin);
-        const auto high = std::min(begin + num_rows, begin + (range.first + range.count - first) * num_rows / num_places + margin);
+        const auto high =
+            std::min(begin + num_rows, begin + (range.first + range.count - first) * num_rows / num_places + margin);
         if (low < high) MappedFile::will_be_read(std::as_bytes(rows.ids.subspan(low, high - low)));
     }
     const auto num_chosen = std::ssize(choice.ids);
-    const bool reads_ahead = are_dense(num_chosen, num_in_ranges * rows.num_columns * static_cast<std::int64_t>(sizeof(float)));
+    const bool reads_ahead =
+        are_dense(num_chosen, num_in_ranges * rows.num_columns * static_cast<std::int64_t>(sizeof(float)));
     std::vector<std::pair<std::int64_t, std::int64_t>> runs;
     for (const auto& range : ranges) {
         const auto block = order.block_of(range.first);
-        const auto begin = first_row_at(file, order, block, range.first), end = first_row_at(file, order, block, range.first + range.count);
+        const auto begin = first_row_at(file, order, block, range.first),
+                   end = first_row_at(file, order, block, range.first + range.count);
         if (begin >= end) continue;
         runs.emplace_back(begin, end);
-        if (reads_ahead) MappedFile::will_be_read(std::as_bytes(rows.values.subspan(begin * rows.num_columns, (end - begin) * rows.num_columns)));
+        if (reads_ahead)
+            MappedFile::will_be_read(
+                std::as_bytes(rows.values.subspan(begin * rows.num_columns, (end - begin) * rows.num_columns)));
     }
     const bool has_others = num_in_ranges > num_chosen;
     for (const auto& [begin, end] : runs) {
         file.verify(std::as_bytes(rows.ids.subspan(begin, end - begin)));
-        if (reads_ahead) file.verify(std::as_bytes(rows.values.subspan(begin * rows.num_columns, (end - begin) * rows.num_columns)));
+        if (reads_ahead)
+            file.verify(std::as_bytes(rows.values.subspan(begin * rows.num_columns, (end - begin) * rows.num_columns)));
         for (auto row = begin; row < end; ++row) {
             if (!has_others || std::ranges::binary_search(choice.ids, rows.ids[row]))
                 found.emplace_back(rows.ids[row], reads_ahead ? rows.row(row) : file.values(row));
@@ -146,7 +159,8 @@ void find_ranges(const RowFile& file, const StoredOrder& order, const RowChoice&
 }
 
 /// Finds chosen rows that may lie anywhere in the file.
-void find_ids(const RowFile& file, const IdSet& chosen, std::int64_t num_chosen, const StoredCase& stored, std::int32_t part, std::vector<FoundRow>& found)
+void find_ids(const RowFile& file, const IdSet& chosen, std::int64_t num_chosen, const StoredCase& stored,
+              std::int32_t part, std::vector<FoundRow>& found)
 {
     const auto& rows = file.rows();
     MappedFile::will_be_read(std::as_bytes(rows.ids));
@@ -165,10 +179,14 @@ void find_ids(const RowFile& file, const IdSet& chosen, std::int64_t num_chosen,
 /// Copies stored rows into the tensors of a case.
 class RowCopy {
 public:
-    RowCopy(const StoredCase& stored, std::int64_t num_rows, bool in_locked_memory) : num_inputs_(stored.num_inputs), num_targets_(stored.num_targets())
+    RowCopy(const StoredCase& stored, std::int64_t num_rows, bool in_locked_memory)
+        : num_inputs_(stored.num_inputs), num_targets_(stored.num_targets())
     {
         const auto options = at::TensorOptions(at::kFloat).pinned_memory(in_locked_memory);
-        rows = {at::empty({num_rows, num_inputs_}, options), at::empty({num_rows, num_targets_}, options), {}, std::vector<std::int64_t>(num_rows)};
+        rows = {at::empty({num_rows, num_inputs_}, options),
+                at::empty({num_rows, num_targets_}, options),
+                {},
+                std::vector<std::int64_t>(num_rows)};
         told_ = rows.told.mutable_data_ptr<float>();
         target_ = rows.target.mutable_data_ptr<float>();
     }
@@ -187,7 +205,8 @@ private:
 };
 
 /// Reads all rows that a rank has in the order in which they are stored, and puts them in the order of their ids.
-CaseRows read_all_rows(const StoredCase& stored, const std::vector<RowFile>& files, std::int32_t first_part, IdRange own, bool in_locked_memory)
+CaseRows read_all_rows(const StoredCase& stored, const std::vector<RowFile>& files, std::int32_t first_part,
+                       IdRange own, bool in_locked_memory)
 {
     IdSet ids(stored.num_rows);
     std::int64_t num_rows = 0;
@@ -201,7 +220,9 @@ CaseRows read_all_rows(const StoredCase& stored, const std::vector<RowFile>& fil
             ++num_rows;
         }
     }
-    if (ids.count() != num_rows) throw IoError("store: " + stored.folder.string() + " has rows twice. Remove the folder: it is made again from the case.");
+    if (ids.count() != num_rows)
+        throw IoError("store: " + stored.folder.string() +
+                      " has rows twice. Remove the folder: it is made again from the case.");
     RowCopy copy(stored, num_rows, in_locked_memory);
     for (const auto& file : files) {
         const auto& stored_rows = file.rows();
@@ -221,9 +242,11 @@ at::Tensor measures_of(const StoredCase& stored, std::span<const std::int64_t> i
 {
     const MeasureFile file(stored);
     const auto of_places = file.values();
-    auto measures = at::empty({std::ssize(ids), 1}, at::TensorOptions(at::kFloat).pinned_memory(reading.in_locked_memory));
+    auto measures =
+        at::empty({std::ssize(ids), 1}, at::TensorOptions(at::kFloat).pinned_memory(reading.in_locked_memory));
     auto* out = measures.mutable_data_ptr<float>();
-    for (const auto place : StoredOrder(stored.num_rows, stored.case_id).places_of(ids)) *out++ = of_places[static_cast<std::size_t>(place)];
+    for (const auto place : StoredOrder(stored.num_rows, stored.case_id).places_of(ids))
+        *out++ = of_places[static_cast<std::size_t>(place)];
     return measures;
 }
 
@@ -270,7 +293,8 @@ CaseRows read_rows(const StoredCase& stored, const RankOfCase& rank, const RowRe
     }
     for (std::size_t i = 0; i < files.size(); ++i) {
         if (chosen)
-            find_ids(files[i], *chosen, std::ssize(choice->ids), stored, first_part + static_cast<std::int32_t>(i), found);
+            find_ids(files[i], *chosen, std::ssize(choice->ids), stored, first_part + static_cast<std::int32_t>(i),
+                     found);
         else
             find_ranges(files[i], order, *choice, found);
     }
@@ -308,8 +332,9 @@ void check_files(const StoredCase& stored, const RankOfCase& rank, bool with_mea
     if (with_measures && !stored.measures.blocks.empty()) const MeasureFile whole(stored);
 }
 
-CaseTensors case_tensors(CaseRows rows, const StoredCase& stored, const CaseSource& source, const DataConfig& data, RowOrder order,
-                         const std::shared_ptr<const DeviceMesh>& domain, std::optional<std::int64_t> num_chosen)
+CaseTensors case_tensors(CaseRows rows, const StoredCase& stored, const CaseSource& source, const DataConfig& data,
+                         RowOrder order, const std::shared_ptr<const DeviceMesh>& domain,
+                         std::optional<std::int64_t> num_chosen)
 {
     const auto axis = domain->axis("domain");
     IndexMap map{.num_global = num_chosen.value_or(stored.num_rows),

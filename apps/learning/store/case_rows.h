@@ -66,7 +66,8 @@ void check_files(const StoredCase& stored, const RankOfCase& rank, bool with_mea
 
 /// Makes a case over the ranks of a domain from what each rank has read. Collective where rows were chosen.
 /// @param num_chosen   rows that were chosen, of all ranks; none: all
-CaseTensors case_tensors(CaseRows rows, const StoredCase& stored, const CaseSource& source, const DataConfig& data, RowOrder order,
-                         const std::shared_ptr<const DeviceMesh>& domain, std::optional<std::int64_t> num_chosen = std::nullopt);
+CaseTensors case_tensors(CaseRows rows, const StoredCase& stored, const CaseSource& source, const DataConfig& data,
+                         RowOrder order, const std::shared_ptr<const DeviceMesh>& domain,
+                         std::optional<std::int64_t> num_chosen = std::nullopt);
 
 }  // namespace meshard

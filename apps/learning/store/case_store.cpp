@@ -39,11 +39,11 @@ constexpr const char* kPageHashes = "hashes.u64";
 std::string key_of(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards)
 {
     auto settings = to_json(store.data);
-    for (const char* name : {"sampling_resolution", "sampling", "constants", "time", "encoding", "encoding_frequencies", "encoding_scales", "targets",
-                             "reference", "vector_deviation"})
+    for (const char* name : {"sampling_resolution", "sampling", "constants", "time", "encoding", "encoding_frequencies",
+                             "encoding_scales", "targets", "reference", "vector_deviation"})
         settings.erase(name);  // these settings do not change what is stored
-    const auto text = fmt::format("version {}\nshards {}\nsettings {}\ntable {}\n", kStoreVersion, shards.filename().string(), settings.dump(),
-                                  nlohmann::json(source.columns).dump());
+    const auto text = fmt::format("version {}\nshards {}\nsettings {}\ntable {}\n", kStoreVersion,
+                                  shards.filename().string(), settings.dump(), nlohmann::json(source.columns).dump());
     return hash_text(xxh64_of_text(text)).substr(std::string_view("xxh64:").size());
 }
 
@@ -55,7 +55,8 @@ std::filesystem::path folder_in(const std::filesystem::path& store, const CaseSo
 Json to_json(const StoredMeasures& measures)
 {
     Json blocks = Json::array();
-    for (const auto& block : measures.blocks) blocks.push_back({{"largest", block.largest}, {"positive", block.num_positive}, {"sums", block.sums}});
+    for (const auto& block : measures.blocks)
+        blocks.push_back({{"largest", block.largest}, {"positive", block.num_positive}, {"sums", block.sums}});
     return {{"of", name_of(measures.kind)}, {"mean", measures.mean}, {"hash", measures.hash}, {"blocks", blocks}};
 }
 
@@ -68,7 +69,8 @@ StoredMeasures measures_from(const nlohmann::json& json)
     measures.mean = json.at("mean");
     measures.hash = json.at("hash");
     for (const auto& block : json.at("blocks"))
-        measures.blocks.push_back({block.at("largest"), block.at("positive"), block.at("sums").get<decltype(BlockMeasures::sums)>()});
+        measures.blocks.push_back(
+            {block.at("largest"), block.at("positive"), block.at("sums").get<decltype(BlockMeasures::sums)>()});
     return measures;
 }
 
@@ -95,16 +97,19 @@ StoredCase read_stored_case(const std::filesystem::path& folder, const std::stri
         for (const auto& part : json.at("parts")) {
             stored.parts.push_back({part.at("file"), part.at("rows"), part.at("bytes"), num_pages});
             num_pages += PageHashes::pages_of(stored.parts.back().num_bytes);
-            stored.statistics.emplace_back(part.at("rows").get<std::int64_t>(), part.at("mean").get<std::vector<double>>(),
+            stored.statistics.emplace_back(part.at("rows").get<std::int64_t>(),
+                                           part.at("mean").get<std::vector<double>>(),
                                            part.at("squared_differences").get<std::vector<double>>());
         }
         stored.measures.first_page = num_pages;
         num_pages += PageHashes::pages_of(stored.num_measure_bytes());
         require_hash(json, "store: " + path.string(), "Remove its folder: it is made again from the case.");
-        if (json.value("has_page_hashes", false)) stored.page_hashes = std::make_shared<const PageHashes>(folder / kPageHashes, num_pages);
+        if (json.value("has_page_hashes", false))
+            stored.page_hashes = std::make_shared<const PageHashes>(folder / kPageHashes, num_pages);
         return stored;
     } catch (const nlohmann::json::exception& error) {
-        throw IoError(fmt::format("store: {} is damaged: {}. Remove its folder: it is made again from the case.", path.string(), error.what()));
+        throw IoError(fmt::format("store: {} is damaged: {}. Remove its folder: it is made again from the case.",
+                                  path.string(), error.what()));
     }
 }
 
@@ -117,7 +122,8 @@ bool is_complete(const std::filesystem::path& folder, const std::string& key)
             std::error_code ignored;
             return std::filesystem::file_size(file, ignored) == static_cast<std::uintmax_t>(num_bytes);
         };
-        return std::ranges::all_of(stored.parts, [&](const auto& part) { return has_bytes(folder / part.file, part.num_bytes); }) &&
+        return std::ranges::all_of(stored.parts,
+                                   [&](const auto& part) { return has_bytes(folder / part.file, part.num_bytes); }) &&
                (stored.measures.blocks.empty() || has_bytes(MeasureFile::path_of(stored), stored.num_measure_bytes()));
     } catch (const UnknownVersion&) {
         throw;
@@ -135,12 +141,15 @@ struct OrderedRows {
 
     /// @param told     (rows, C), the inputs of the rows `of_rows`
     /// @param target   (rows, T), the targets of the same rows
-    OrderedRows(const StoredOrder& stored_order, std::span<const std::int64_t> of_rows, const at::Tensor& told, const at::Tensor& target)
+    OrderedRows(const StoredOrder& stored_order, std::span<const std::int64_t> of_rows, const at::Tensor& told,
+                const at::Tensor& target)
         : ids(of_rows.size()), order(of_rows.size())
     {
-        const auto num_rows = of_rows.size(), num_point_inputs = static_cast<std::size_t>(told.size(1)), num_targets = static_cast<std::size_t>(target.size(1));
+        const auto num_rows = of_rows.size(), num_point_inputs = static_cast<std::size_t>(told.size(1)),
+                   num_targets = static_cast<std::size_t>(target.size(1));
         std::vector<std::pair<std::int64_t, std::int32_t>> by_place(num_rows);
-        for (std::size_t i = 0; i < num_rows; ++i) by_place[i] = {stored_order.place_of(of_rows[i]), static_cast<std::int32_t>(i)};
+        for (std::size_t i = 0; i < num_rows; ++i)
+            by_place[i] = {stored_order.place_of(of_rows[i]), static_cast<std::int32_t>(i)};
         std::ranges::sort(by_place);
         values.reserve(num_rows * (num_point_inputs + num_targets));
         const auto* a = told.const_data_ptr<float>();
@@ -153,7 +162,8 @@ struct OrderedRows {
             values.insert(values.end(), a + row * num_point_inputs, a + (row + 1) * num_point_inputs);
             values.insert(values.end(), b + row * num_targets, b + (row + 1) * num_targets);
         }
-        block_begins.resize(static_cast<std::size_t>(stored_order.num_blocks()) + 1, static_cast<std::int64_t>(num_rows));
+        block_begins.resize(static_cast<std::size_t>(stored_order.num_blocks()) + 1,
+                            static_cast<std::int64_t>(num_rows));
         std::iota(order.begin(), order.end(), 0);
         std::ranges::sort(order, [&](std::int32_t x, std::int32_t y) { return ids[x] < ids[y]; });
     }
@@ -191,13 +201,14 @@ StoredMeasures write_measures(const RowMeasures& measures, const StoredOrder& or
     return stored;
 }
 
-void write_case(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards, const std::string& key,
-                const std::filesystem::path& folder)
+void write_case(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards,
+                const std::string& key, const std::filesystem::path& folder)
 {
     const auto where = "case " + source.id;
     const auto& data = store.data;
     const auto manifest = read_manifest(shards);
-    if (data.on_cells && manifest.num_cells == 0) throw InvalidInput(where + " is a point cloud. Set data.association=point.");
+    if (data.on_cells && manifest.num_cells == 0)
+        throw InvalidInput(where + " is a point cloud. Set data.association=point.");
     const auto channels = field_channels(manifest, shards, data, where);
     const auto frame = case_frame(data.frame, manifest.bounds, source);
     const auto num_rows = data.on_cells ? manifest.num_cells : manifest.num_points;
@@ -271,7 +282,8 @@ std::int64_t StoredCase::num_measure_bytes() const
     return measures.blocks.empty() ? 0 : num_rows * static_cast<std::int64_t>(sizeof(float));
 }
 
-bool try_store_case(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards, const std::function<void()>& before_storing)
+bool try_store_case(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards,
+                    const std::function<void()>& before_storing)
 {
     const auto key = key_of(store, source, shards);
     if (is_complete(folder_in(store.folder, source, key), key)) return true;
@@ -284,7 +296,8 @@ bool try_store_case(const CaseStore& store, const CaseSource& source, const std:
     }
     if (!why.empty())
         throw IoError(
-            fmt::format("case {} is not stored in {}, and the folder cannot be written: {}. Set data.store to another.", source.id, folder.string(), why));
+            fmt::format("case {} is not stored in {}, and the folder cannot be written: {}. Set data.store to another.",
+                        source.id, folder.string(), why));
     const auto dir = folder_in(folder, source, key);
     return try_keep_folder(
         dir, [&] { return is_complete(dir, key); },
@@ -310,11 +323,13 @@ StoredCase store_case(const CaseStore& store, const CaseSource& source, const st
 
 MeasureFile::MeasureFile(const StoredCase& stored) : stored_(stored)
 {
-    if (stored.measures.blocks.empty()) throw InvalidInput("case " + stored.case_id + ": its rows have neither areas nor volumes.");
+    if (stored.measures.blocks.empty())
+        throw InvalidInput("case " + stored.case_id + ": its rows have neither areas nor volumes.");
     const auto path = path_of(stored);
     file_ = MappedFile::open(path, "store");
     if (std::ssize(file_->bytes()) != stored.num_measure_bytes()) {
-        throw IoError(fmt::format("store: {} is damaged: it has {} bytes, and should have {}. Remove its folder: it is made again from the case.",
+        throw IoError(fmt::format("store: {} is damaged: it has {} bytes, and should have {}. Remove its folder: it is "
+                                  "made again from the case.",
                                   path.string(), file_->bytes().size(), stored.num_measure_bytes()));
     }
 }
@@ -325,7 +340,9 @@ std::span<const float> MeasureFile::values() const
     if (stored_.page_hashes)
         stored_.page_hashes->compare(*file_, stored_.measures.first_page, file_->bytes(), path);
     else if (hash_text(xxh64(file_->bytes())) != stored_.measures.hash)
-        throw IoError("store: " + path.string() + " is damaged: its bytes are not those that were written. Remove its folder: it is made again from the case.");
+        throw IoError("store: " + path.string() +
+                      " is damaged: its bytes are not those that were written. Remove its folder: it is made again "
+                      "from the case.");
     return {reinterpret_cast<const float*>(file_->bytes().data()), static_cast<std::size_t>(stored_.num_rows)};
 }
 

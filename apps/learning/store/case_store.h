@@ -83,7 +83,8 @@ struct StoredCase {
 /// @return false if another process is storing it.
 /// @throws IoError, InvalidInput naming the case: a field that is missing or not finite, a folder that cannot be
 /// written.
-bool try_store_case(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards, const std::function<void()>& before_storing);
+bool try_store_case(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards,
+                    const std::function<void()>& before_storing);
 
 /// Opens a stored case. @throws IoError if it is missing or damaged; UnknownVersion.
 StoredCase open_stored_case(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards);

@@ -48,7 +48,8 @@ private:
     {
         const auto mask = (std::uint64_t{1} << half_bits_) - 1;
         auto left = number >> half_bits_, right = number & mask;
-        for (std::uint64_t round = 0; round < kRounds; ++round) left = std::exchange(right, left ^ (mixed_numbers(key_, round, right) & mask));
+        for (std::uint64_t round = 0; round < kRounds; ++round)
+            left = std::exchange(right, left ^ (mixed_numbers(key_, round, right) & mask));
         return left << half_bits_ | right;
     }
 
@@ -56,7 +57,8 @@ private:
     {
         const auto mask = (std::uint64_t{1} << half_bits_) - 1;
         auto left = number >> half_bits_, right = number & mask;
-        for (auto round = kRounds; round-- > 0;) right = std::exchange(left, right ^ (mixed_numbers(key_, round, left) & mask));
+        for (auto round = kRounds; round-- > 0;)
+            right = std::exchange(left, right ^ (mixed_numbers(key_, round, left) & mask));
         return left << half_bits_ | right;
     }
 

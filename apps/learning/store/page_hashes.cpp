@@ -26,7 +26,8 @@ void PageHashes::write(const std::filesystem::path& path, std::span<const std::f
     std::vector<std::uint64_t> hashes;
     for (const auto& one : files) {
         const auto file = MappedFile::open(one, "store");
-        for (std::int64_t page = 0; page < pages_of(std::ssize(file->bytes())); ++page) hashes.push_back(xxh64(page_of(*file, page)));
+        for (std::int64_t page = 0; page < pages_of(std::ssize(file->bytes())); ++page)
+            hashes.push_back(xxh64(page_of(*file, page)));
     }
     AtomicFile out(path);
     out.write(std::as_bytes(std::span(hashes)));
@@ -37,17 +38,20 @@ PageHashes::PageHashes(const std::filesystem::path& path, std::int64_t num_pages
     : file_(MappedFile::open(path, "store")), compared_(static_cast<std::size_t>(num_pages / 64 + 1))
 {
     if (std::ssize(file_->bytes()) != num_pages * static_cast<std::int64_t>(sizeof(std::uint64_t)))
-        throw IoError(fmt::format("store: {} is damaged: it has {} bytes, and should have {}. Remove its folder: it is made again from the case.",
-                                  path.string(), file_->bytes().size(), num_pages * static_cast<std::int64_t>(sizeof(std::uint64_t))));
+        throw IoError(fmt::format("store: {} is damaged: it has {} bytes, and should have {}. Remove its folder: it is "
+                                  "made again from the case.",
+                                  path.string(), file_->bytes().size(),
+                                  num_pages * static_cast<std::int64_t>(sizeof(std::uint64_t))));
     hashes_ = {reinterpret_cast<const std::uint64_t*>(file_->bytes().data()), static_cast<std::size_t>(num_pages)};
 }
 
-void PageHashes::compare_page(const MappedFile& file, std::int64_t page, std::size_t at, const std::filesystem::path& path) const
+void PageHashes::compare_page(const MappedFile& file, std::int64_t page, std::size_t at,
+                              const std::filesystem::path& path) const
 {
     if (at >= hashes_.size() || xxh64(page_of(file, page)) != hashes_[at])
-        throw IoError(
-            fmt::format("store: {} is damaged: what it has from byte {} on is not what was written. Remove its folder: it is made again from the case.",
-                        path.string(), page * kPage));
+        throw IoError(fmt::format("store: {} is damaged: what it has from byte {} on is not what was written. Remove "
+                                  "its folder: it is made again from the case.",
+                                  path.string(), page * kPage));
     compared_[at / 64].fetch_or(std::uint64_t{1} << (at % 64), std::memory_order_relaxed);
 }
 

@@ -30,18 +30,22 @@ public:
     /// Compares the pages on which `piece` lies. May be called by several threads.
     /// @param first_page   index of the file's first page among the hashes
     /// @throws IoError naming the file and the first byte of the page that differs
-    void compare(const MappedFile& file, std::int64_t first_page, std::span<const std::byte> piece, const std::filesystem::path& path) const
+    void compare(const MappedFile& file, std::int64_t first_page, std::span<const std::byte> piece,
+                 const std::filesystem::path& path) const
     {
         if (piece.empty()) return;
-        const auto begin = (piece.data() - file.bytes().data()) / kPage, end = (piece.data() + piece.size() - 1 - file.bytes().data()) / kPage;
+        const auto begin = (piece.data() - file.bytes().data()) / kPage,
+                   end = (piece.data() + piece.size() - 1 - file.bytes().data()) / kPage;
         for (auto page = begin; page <= end; ++page) {
             const auto at = static_cast<std::size_t>(first_page + page);
-            if ((compared_[at / 64].load(std::memory_order_relaxed) >> (at % 64) & 1) == 0) compare_page(file, page, at, path);
+            if ((compared_[at / 64].load(std::memory_order_relaxed) >> (at % 64) & 1) == 0)
+                compare_page(file, page, at, path);
         }
     }
 
 private:
-    void compare_page(const MappedFile& file, std::int64_t page, std::size_t at, const std::filesystem::path& path) const;
+    void compare_page(const MappedFile& file, std::int64_t page, std::size_t at,
+                      const std::filesystem::path& path) const;
 
     std::shared_ptr<const MappedFile> file_;
     std::span<const std::uint64_t> hashes_;

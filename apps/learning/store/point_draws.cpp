@@ -24,12 +24,16 @@ constexpr std::uint64_t kOrderOfBlocks = 0x5851F42D4C957F2D, kStartOfRanges = 0x
 
 }  // namespace
 
-std::vector<std::int64_t> drawn_points(std::int64_t num_points, std::int64_t count, std::int64_t seed, const std::string& case_id, std::int64_t epoch)
+std::vector<std::int64_t> drawn_points(std::int64_t num_points, std::int64_t count, std::int64_t seed,
+                                       const std::string& case_id, std::int64_t epoch)
 {
-    const auto draws_an_order = num_points / count, order = (epoch - 1) / draws_an_order, first = (epoch - 1) % draws_an_order * count;
-    const KeyedPermutation permutation(static_cast<std::uint64_t>(num_points), mixed_numbers(xxh64_of_text(case_id), seed, order));
+    const auto draws_an_order = num_points / count, order = (epoch - 1) / draws_an_order,
+               first = (epoch - 1) % draws_an_order * count;
+    const KeyedPermutation permutation(static_cast<std::uint64_t>(num_points),
+                                       mixed_numbers(xxh64_of_text(case_id), seed, order));
     std::vector<std::int64_t> drawn(count);
-    for (std::int64_t i = 0; i < count; ++i) drawn[i] = static_cast<std::int64_t>(permutation(static_cast<std::uint64_t>(first + i)));
+    for (std::int64_t i = 0; i < count; ++i)
+        drawn[i] = static_cast<std::int64_t>(permutation(static_cast<std::uint64_t>(first + i)));
     std::sort(drawn.begin(), drawn.end());
     return drawn;
 }
@@ -76,7 +80,8 @@ std::vector<std::int64_t> StoredOrder::places_of(std::span<const std::int64_t> i
             end = begin_of(block + 1);
             permutation.emplace(permutation_of(block));
         }
-        places.push_back(begin + static_cast<std::int64_t>(permutation->place_of(static_cast<std::uint64_t>(id - begin))));
+        places.push_back(begin +
+                         static_cast<std::int64_t>(permutation->place_of(static_cast<std::uint64_t>(id - begin))));
     }
     return places;
 }
@@ -94,28 +99,36 @@ std::vector<std::int64_t> StoredOrder::ids_of(std::int64_t block, std::span<cons
     const auto permutation = permutation_of(block);
     std::vector<std::int64_t> ids;
     ids.reserve(places.size());
-    for (const auto place : places) ids.push_back(begin + static_cast<std::int64_t>(permutation(static_cast<std::uint64_t>(place))));
+    for (const auto place : places)
+        ids.push_back(begin + static_cast<std::int64_t>(permutation(static_cast<std::uint64_t>(place))));
     return ids;
 }
 
 std::vector<PlaceRange> StoredOrder::drawn_ranges(std::int64_t count, std::int64_t seed, std::int64_t epoch) const
 {
     if (num_blocks_ > 1 && count < kLeastOfBlock * num_blocks_) {
-        throw InvalidInput(
-            fmt::format("data.sampling is blocks, and data.sampling_resolution {}: a case of {} points has {} blocks, of which each gives at least {}. "
-                        "Raise it, or set data.sampling=uniform.",
-                        count, num_rows_, num_blocks_, kLeastOfBlock));
+        throw InvalidInput(fmt::format("data.sampling is blocks, and data.sampling_resolution {}: a case of {} points "
+                                       "has {} blocks, of which each gives at least {}. "
+                                       "Raise it, or set data.sampling=uniform.",
+                                       count, num_rows_, num_blocks_, kLeastOfBlock));
     }
-    const auto draws_an_order = num_rows_ / count, order = (epoch - 1) / draws_an_order, draw = (epoch - 1) % draws_an_order;
+    const auto draws_an_order = num_rows_ / count, order = (epoch - 1) / draws_an_order,
+               draw = (epoch - 1) % draws_an_order;
     // Rows that the first `draws` draws take from all blocks before this one; rounded down, so that all blocks together
     // give `count` rows a draw.
-    const auto taken_before = [&](std::int64_t draws, std::int64_t block) { return draws * count * begin_of(block) / num_rows_; };
-    const auto taken_of = [&](std::int64_t draws, std::int64_t block) { return taken_before(draws, block + 1) - taken_before(draws, block); };
+    const auto taken_before = [&](std::int64_t draws, std::int64_t block) {
+        return draws * count * begin_of(block) / num_rows_;
+    };
+    const auto taken_of = [&](std::int64_t draws, std::int64_t block) {
+        return taken_before(draws, block + 1) - taken_before(draws, block);
+    };
     std::vector<PlaceRange> ranges;
     for (std::int64_t block = 0; block < num_blocks_; ++block) {
         const auto begin = begin_of(block), size = begin_of(block + 1) - begin;
-        const auto start = static_cast<std::int64_t>(mixed_numbers(key_, kStartOfRanges, seed, order, block) % static_cast<std::uint64_t>(size));
-        const auto before = taken_of(draw, block), number = taken_of(draw + 1, block) - before, first = (start + before) % size;
+        const auto start = static_cast<std::int64_t>(mixed_numbers(key_, kStartOfRanges, seed, order, block) %
+                                                     static_cast<std::uint64_t>(size));
+        const auto before = taken_of(draw, block), number = taken_of(draw + 1, block) - before,
+                   first = (start + before) % size;
         const auto to_end = std::min(number, size - first);
         if (to_end > 0) ranges.push_back({begin + first, to_end});
         if (number > to_end) ranges.push_back({begin, number - to_end});

@@ -13,7 +13,8 @@ namespace meshard {
 /// Draws `count` different numbers from 0 to `num_points` - 1, ascending, as a function of the arguments alone. The
 /// epochs' draws from one case have no number in common until fewer than `count` are left; then another order begins.
 /// `count` is at most `num_points`. Only the drawn numbers are computed (`KeyedPermutation`).
-std::vector<std::int64_t> drawn_points(std::int64_t num_points, std::int64_t count, std::int64_t seed, const std::string& case_id, std::int64_t epoch);
+std::vector<std::int64_t> drawn_points(std::int64_t num_points, std::int64_t count, std::int64_t seed,
+                                       const std::string& case_id, std::int64_t epoch);
 
 /// A range of `count` places from `first` on, within one block.
 struct PlaceRange {

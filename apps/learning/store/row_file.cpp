@@ -32,7 +32,8 @@ std::uint64_t whole_pages(std::uint64_t bytes)
 /// Returns where each section begins, and where the last one ends.
 std::array<std::uint64_t, 4> places_of(std::uint64_t num_rows, std::uint64_t num_columns)
 {
-    const auto order = kPage + whole_pages(num_rows * sizeof(std::int64_t)), values = order + whole_pages(num_rows * sizeof(std::int32_t));
+    const auto order = kPage + whole_pages(num_rows * sizeof(std::int64_t)),
+               values = order + whole_pages(num_rows * sizeof(std::int32_t));
     return {kPage, order, values, values + num_rows * num_columns * sizeof(float)};
 }
 
@@ -42,10 +43,13 @@ std::int64_t write_row_file(const std::filesystem::path& path, const StoredRows&
 {
     const auto sections = sections_of(rows);
     const auto places = places_of(rows.ids.size(), static_cast<std::uint64_t>(rows.num_columns));
-    nlohmann::ordered_json head{{"key", key}, {"rows", rows.num_rows()}, {"columns", rows.num_columns}, {"blocks", rows.block_begins}};
-    for (std::size_t i = 0; i < sections.size(); ++i) head[kSections[i]] = {{"at", places[i]}, {"hash", hash_text(xxh64(sections[i]))}};
+    nlohmann::ordered_json head{
+        {"key", key}, {"rows", rows.num_rows()}, {"columns", rows.num_columns}, {"blocks", rows.block_begins}};
+    for (std::size_t i = 0; i < sections.size(); ++i)
+        head[kSections[i]] = {{"at", places[i]}, {"hash", hash_text(xxh64(sections[i]))}};
     auto text = std::string(kBegin) + head.dump() + "\n";
-    if (text.size() > kPage) throw Error(fmt::format("write_row_file: the head of {} has {} bytes.", path.string(), text.size()));
+    if (text.size() > kPage)
+        throw Error(fmt::format("write_row_file: the head of {} has {} bytes.", path.string(), text.size()));
 
     AtomicFile file(path);
     file.write(text);
@@ -62,35 +66,45 @@ RowFile::RowFile(const std::filesystem::path& path, std::string_view key, FilePa
     : path_(path), file_(MappedFile::open(path, "store")), pages_(std::move(pages))
 {
     const auto refuse = [&](const std::string& what) {
-        return IoError(fmt::format("store: {} {}. Remove its folder: it is made again from the case.", path.string(), what));
+        return IoError(
+            fmt::format("store: {} {}. Remove its folder: it is made again from the case.", path.string(), what));
     };
     const auto text = file_->text();
-    if (text.size() < kPage || !text.starts_with(kFormat)) throw refuse("is damaged: it does not begin as a file of stored rows does");
+    if (text.size() < kPage || !text.starts_with(kFormat))
+        throw refuse("is damaged: it does not begin as a file of stored rows does");
     const auto version = text.substr(kFormat.size(), text.find('\n') - kFormat.size());
-    if (version != kVersion) throw UnknownVersion("store: " + path.string() + ", a file of stored rows,", std::string(version), std::string(kVersion));
+    if (version != kVersion)
+        throw UnknownVersion("store: " + path.string() + ", a file of stored rows,", std::string(version),
+                             std::string(kVersion));
     verify(file_->bytes().first(kPage));
-    const auto head = nlohmann::json::parse(text.substr(kBegin.size(), text.find('\n', kBegin.size()) - kBegin.size()), nullptr, false);
+    const auto head = nlohmann::json::parse(text.substr(kBegin.size(), text.find('\n', kBegin.size()) - kBegin.size()),
+                                            nullptr, false);
     std::uint64_t num_rows = 0;
     std::array<std::uint64_t, 4> places{};
     try {
         if (head.at("key") != key) throw refuse("belongs to another case, or to other settings");
         num_rows = head.at("rows").get<std::uint64_t>();
         rows_.num_columns = head.at("columns").get<std::int64_t>();
-        if (num_rows > text.size() || rows_.num_columns < 0 || rows_.num_columns > 1 << 20) throw refuse("is damaged: its head has numbers that cannot be");
+        if (num_rows > text.size() || rows_.num_columns < 0 || rows_.num_columns > 1 << 20)
+            throw refuse("is damaged: its head has numbers that cannot be");
         places = places_of(num_rows, static_cast<std::uint64_t>(rows_.num_columns));
         rows_.block_begins = head.at("blocks").get<std::vector<std::int64_t>>();
         const auto& begins = rows_.block_begins;
-        if (begins.size() < 2 || begins.front() != 0 || begins.back() != static_cast<std::int64_t>(num_rows) || !std::ranges::is_sorted(begins))
+        if (begins.size() < 2 || begins.front() != 0 || begins.back() != static_cast<std::int64_t>(num_rows) ||
+            !std::ranges::is_sorted(begins))
             throw refuse("is damaged: its head has blocks that cannot be");
-        for (std::size_t i = 0; i < kSections.size(); ++i) hashes_[i] = head.at(kSections[i]).at("hash").get<std::string>();
+        for (std::size_t i = 0; i < kSections.size(); ++i)
+            hashes_[i] = head.at(kSections[i]).at("hash").get<std::string>();
     } catch (const nlohmann::json::exception&) {
         throw refuse("is damaged: its head cannot be read");
     }
-    if (text.size() != places[3]) throw refuse(fmt::format("is damaged: it has {} bytes, and should have {}", text.size(), places[3]));
+    if (text.size() != places[3])
+        throw refuse(fmt::format("is damaged: it has {} bytes, and should have {}", text.size(), places[3]));
     const auto* bytes = file_->bytes().data();
     rows_.ids = {reinterpret_cast<const std::int64_t*>(bytes + places[0]), num_rows};
     rows_.order = {reinterpret_cast<const std::int32_t*>(bytes + places[1]), num_rows};
-    rows_.values = {reinterpret_cast<const float*>(bytes + places[2]), num_rows * static_cast<std::uint64_t>(rows_.num_columns)};
+    rows_.values = {reinterpret_cast<const float*>(bytes + places[2]),
+                    num_rows * static_cast<std::uint64_t>(rows_.num_columns)};
 }
 
 void RowFile::verify() const
@@ -99,7 +113,8 @@ void RowFile::verify() const
     const auto sections = sections_of(rows_);
     for (std::size_t i = 0; i < sections.size(); ++i) {
         if (hash_text(xxh64(sections[i])) == hashes_[i]) continue;
-        throw IoError(fmt::format("store: {} is damaged: its {} are not those that were written. Remove its folder: it is made again from the case.",
+        throw IoError(fmt::format("store: {} is damaged: its {} are not those that were written. Remove its folder: it "
+                                  "is made again from the case.",
                                   path_.string(), kSections[i]));
     }
 }

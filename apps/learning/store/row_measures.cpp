@@ -69,7 +69,8 @@ RowMeasures row_measures(const std::filesystem::path& shards, const Manifest& ma
     }
     if (dimension < 2) return {};
 
-    std::vector<double> of_cells(static_cast<std::size_t>(manifest.num_cells)), of_points(on_cells ? 0 : static_cast<std::size_t>(manifest.num_points));
+    std::vector<double> of_cells(static_cast<std::size_t>(manifest.num_cells)),
+        of_points(on_cells ? 0 : static_cast<std::size_t>(manifest.num_points));
     for (std::int32_t part = 0; part < manifest.num_parts(); ++part) {
         // The first loop checked the pieces.
         const auto subdomain = load_subdomain(shards, manifest, part, PieceCheck::Trust);

@@ -100,7 +100,9 @@ std::vector<PlaceInGrid> places_in_grid(std::span<const SweptRun> runs)
         place->cases.insert(place->cases.end(), result->cases.begin(), result->cases.end());
         if (result->drag_error) place->drag_errors.push_back(*result->drag_error);
     }
-    std::ranges::stable_sort(places, {}, [](const auto& place) { return place.errors.empty() ? INFINITY : mean_and_spread(place.errors).mean; });
+    std::ranges::stable_sort(places, {}, [](const auto& place) {
+        return place.errors.empty() ? INFINITY : mean_and_spread(place.errors).mean;
+    });
     return places;
 }
 
@@ -193,7 +195,8 @@ std::optional<RunResult> result_of(const std::filesystem::path& run)
         result.best_error = std::fmin(result.best_error, result.error);
         const auto forces = line.value("forces", SweepJson::object());
         for (const char* name : {"cd", "cd_table"}) {
-            if (forces.contains(name) && forces[name]["mae"].is_number()) result.drag_error = forces[name]["mae"].get<double>();
+            if (forces.contains(name) && forces[name]["mae"].is_number())
+                result.drag_error = forces[name]["mae"].get<double>();
         }
         is_judged = true;
     }
@@ -204,9 +207,11 @@ std::optional<RunResult> result_of(const std::filesystem::path& run)
 
 SweepJson sweep_json(std::span<const SweptRun> runs)
 {
-    SweepJson json{{"format", "meshard sweep"}, {"version", 1}, {"runs", SweepJson::array()}, {"points", SweepJson::array()}};
+    SweepJson json{
+        {"format", "meshard sweep"}, {"version", 1}, {"runs", SweepJson::array()}, {"points", SweepJson::array()}};
     for (const auto& [run, result, state] : runs) {
-        SweepJson one{{"name", run.name}, {"point", run.point}, {"settings", run.words}, {"fold", run.fold}, {"seed", run.seed}, {"state", state}};
+        SweepJson one{{"name", run.name}, {"point", run.point}, {"settings", run.words},
+                      {"fold", run.fold}, {"seed", run.seed},   {"state", state}};
         one["val_cases"] = run.val;
         if (result) {
             one["rel_l2"] = or_null(result->error);
@@ -217,7 +222,8 @@ SweepJson sweep_json(std::span<const SweptRun> runs)
             one["cases"] = SweepJson::array();
             for (const auto& judged : result->cases) {
                 SweepJson entry{{"id", judged.id}};
-                for (const auto& [name, coefficient] : judged.coefficients) entry[name] = {{"predicted", coefficient.predicted}, {"true", coefficient.truth}};
+                for (const auto& [name, coefficient] : judged.coefficients)
+                    entry[name] = {{"predicted", coefficient.predicted}, {"true", coefficient.truth}};
                 one["cases"].push_back(std::move(entry));
             }
         }
@@ -243,7 +249,8 @@ SweepJson sweep_json(std::span<const SweptRun> runs)
                 return all;
             };
             const auto rows = rows_of_each_run(place, name);
-            if (!rows.truth.empty()) one[name] = {{"each_run", figures(rows)}, {"mean_of_runs", figures(rows_of_mean(place, name))}};
+            if (!rows.truth.empty())
+                one[name] = {{"each_run", figures(rows)}, {"mean_of_runs", figures(rows_of_mean(place, name))}};
         }
         json["points"].push_back(std::move(one));
     }
@@ -274,8 +281,9 @@ std::string sweep_text(std::span<const SweptRun> runs)
     TextTable table("lrlll");
     table.add_row({"settings", "runs", " val rel_l2", " val Cd mae", " seconds in steps"});
     for (const auto& place : places_in_grid(runs)) {
-        table.add_row({place.point.empty() ? "as configured" : place.point, std::to_string(place.errors.size()), " " + with_spread(place.errors),
-                       " " + with_spread(place.drag_errors), " " + with_spread(place.seconds)});
+        table.add_row({place.point.empty() ? "as configured" : place.point, std::to_string(place.errors.size()),
+                       " " + with_spread(place.errors), " " + with_spread(place.drag_errors),
+                       " " + with_spread(place.seconds)});
     }
     std::ostringstream text;
     text << table;
@@ -295,11 +303,13 @@ std::string sweep_text(std::span<const SweptRun> runs)
                     const auto value = std::ranges::find(found, metric, &Metrics::value_type::first)->second;
                     return std::isfinite(value) ? number_text(value) : std::string("-");
                 };
-                forces.add_row({place.point.empty() ? "as configured" : place.point, " " + what, std::to_string(mean.truth.size()), number("mae"),
-                                number("bias"), number("max_abs"), number("spearman")});
+                forces.add_row({place.point.empty() ? "as configured" : place.point, " " + what,
+                                std::to_string(mean.truth.size()), number("mae"), number("bias"), number("max_abs"),
+                                number("spearman")});
             };
             add(label, each);
-            if (mean.truth.size() < each.truth.size() && !std::string_view(name).ends_with("_shape")) add(std::string(label) + ", mean of runs", mean);
+            if (mean.truth.size() < each.truth.size() && !std::string_view(name).ends_with("_shape"))
+                add(std::string(label) + ", mean of runs", mean);
         }
     }
     if (has_forces) text << "\nall validation cases together, each predicted without having been seen\n" << forces;

@@ -51,7 +51,8 @@ std::vector<std::string> short_names(const std::vector<GridKey>& grid)
     const auto last_word = [](const std::string& key) { return key.substr(key.rfind('.') + 1); };
     std::vector<std::string> names;
     for (const auto& one : grid) {
-        const auto alike = std::ranges::count_if(grid, [&](const auto& other) { return last_word(other.key) == last_word(one.key); });
+        const auto alike =
+            std::ranges::count_if(grid, [&](const auto& other) { return last_word(other.key) == last_word(one.key); });
         names.push_back(alike > 1 ? one.key : last_word(one.key));
     }
     return names;
@@ -60,7 +61,11 @@ std::vector<std::string> short_names(const std::vector<GridKey>& grid)
 std::string file_name(const std::string& text)
 {
     std::string name;
-    for (const char c : text) name += std::isalnum(static_cast<unsigned char>(c)) || std::string_view("._=-+").find(c) != std::string_view::npos ? c : '-';
+    for (const char c : text)
+        name +=
+            std::isalnum(static_cast<unsigned char>(c)) || std::string_view("._=-+").find(c) != std::string_view::npos
+                ? c
+                : '-';
     return name;
 }
 
@@ -70,13 +75,15 @@ GridKey grid_key(const std::string& word)
 {
     const auto equals = word.find('=');
     const auto refuse = [&](const std::string& why) -> UsageError { return UsageError("--grid " + word + ": " + why); };
-    if (equals == std::string::npos || equals == 0) throw refuse("expected KEY=[VALUE, ...], e.g. training.optimizer.lr=[1e-3, 3e-3].");
+    if (equals == std::string::npos || equals == 0)
+        throw refuse("expected KEY=[VALUE, ...], e.g. training.optimizer.lr=[1e-3, 3e-3].");
     GridKey grid{trimmed(word.substr(0, equals)), {}};
     auto text = trimmed(word.substr(equals + 1));
     const bool is_list = text.size() >= 2 && text.front() == '[' && text.back() == ']';
     grid.values = is_list ? entries_of(text.substr(1, text.size() - 2)) : std::vector{text};
     for (const char* key : {"run_id", "output_dir", "seed", "data.split"}) {
-        if (grid.key == key || grid.key.starts_with(std::string(key) + ".")) throw refuse(std::string(key) + " is what a sweep sets itself.");
+        if (grid.key == key || grid.key.starts_with(std::string(key) + "."))
+            throw refuse(std::string(key) + " is what a sweep sets itself.");
     }
     const std::set<std::string> different(grid.values.begin(), grid.values.end());
     if (different.contains("")) throw refuse("a value is empty.");
@@ -84,15 +91,17 @@ GridKey grid_key(const std::string& word)
     return grid;
 }
 
-std::vector<SweepRun> sweep_runs(const CaseLists& cases, const std::vector<GridKey>& grid, std::int64_t num_folds, std::int64_t num_seeds,
-                                 std::int64_t first_seed)
+std::vector<SweepRun> sweep_runs(const CaseLists& cases, const std::vector<GridKey>& grid, std::int64_t num_folds,
+                                 std::int64_t num_seeds, std::int64_t first_seed)
 {
     std::vector<std::string> train, val;
     for (const auto& source : cases.train) train.push_back(source.id);
     for (const auto& source : cases.val) val.push_back(source.id);
     std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> splits;  // ids of train and val
     if (num_folds == 0) {
-        if (val.empty()) throw UsageError("there are no validation cases by which runs are compared. Give data.split some, or --folds.");
+        if (val.empty())
+            throw UsageError(
+                "there are no validation cases by which runs are compared. Give data.split some, or --folds.");
         splits.emplace_back(train, val);
     } else {
         auto all = train;
@@ -100,13 +109,15 @@ std::vector<SweepRun> sweep_runs(const CaseLists& cases, const std::vector<GridK
         std::ranges::sort(all);
         const auto count = static_cast<std::int64_t>(all.size());
         if (num_folds < 2 || num_folds > count) {
-            throw UsageError(fmt::format("--folds is {}; expected 2 to {}, the cases of train and val.", num_folds, count));
+            throw UsageError(
+                fmt::format("--folds is {}; expected 2 to {}, the cases of train and val.", num_folds, count));
         }
         const auto order = shuffled_order(count, static_cast<std::uint64_t>(first_seed));
         splits.resize(static_cast<std::size_t>(num_folds));
         for (std::int64_t fold = 0; fold < num_folds; ++fold) {
             auto& [learnt, judged] = splits[static_cast<std::size_t>(fold)];
-            for (std::int64_t i = 0; i < count; ++i) (i % num_folds == fold ? judged : learnt).push_back(all[static_cast<std::size_t>(order[i])]);
+            for (std::int64_t i = 0; i < count; ++i)
+                (i % num_folds == fold ? judged : learnt).push_back(all[static_cast<std::size_t>(order[i])]);
             std::ranges::sort(learnt);
             std::ranges::sort(judged);
         }
@@ -135,9 +146,10 @@ std::vector<SweepRun> sweep_runs(const CaseLists& cases, const std::vector<GridK
                 run.fold = num_folds == 0 ? 0 : static_cast<std::int64_t>(split) + 1;
                 run.seed = seed;
                 std::tie(run.train, run.val) = splits[split];
-                run.name =
-                    fmt::format("{}{}{}seed{}", file_name(run.point), run.point.empty() ? "" : "_", run.fold > 0 ? fmt::format("fold{}_", run.fold) : "", seed);
-                if (!taken.insert(run.name).second) throw UsageError("--grid: two places would have the folder " + run.name + ".");
+                run.name = fmt::format("{}{}{}seed{}", file_name(run.point), run.point.empty() ? "" : "_",
+                                       run.fold > 0 ? fmt::format("fold{}_", run.fold) : "", seed);
+                if (!taken.insert(run.name).second)
+                    throw UsageError("--grid: two places would have the folder " + run.name + ".");
                 runs.push_back(std::move(run));
             }
         }

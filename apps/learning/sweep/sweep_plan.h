@@ -36,8 +36,8 @@ struct SweepRun {
 /// and trains on the others; each case is in one fold's validation.
 /// @param num_folds   0: the split as it is
 /// @throws UsageError where there are fewer cases than folds, or none for validation
-std::vector<SweepRun> sweep_runs(const CaseLists& cases, const std::vector<GridKey>& grid, std::int64_t num_folds, std::int64_t num_seeds,
-                                 std::int64_t first_seed);
+std::vector<SweepRun> sweep_runs(const CaseLists& cases, const std::vector<GridKey>& grid, std::int64_t num_folds,
+                                 std::int64_t num_seeds, std::int64_t first_seed);
 
 /// Returns the seconds of a duration such as `90s`, `60m` or `1.5h`. @throws UsageError for another form
 double seconds_of(const std::string& duration);

@@ -13,16 +13,17 @@
 
 namespace meshard {
 
-/// Drag and lift as a head beside the fields learns them (models/registry/coefficient_head.h): with mean 0 and deviation 1 over the training cases, of which a
-/// deviation counts as at least 0.001. They are the table's (`data.forces.cd`, `cl`) where it has them of all training cases, else the integrals of the
-/// true fields.
+/// Drag and lift as a head beside the fields learns them (models/registry/coefficient_head.h): with mean 0 and
+/// deviation 1 over the training cases, of which a deviation counts as at least 0.001. They are the table's
+/// (`data.forces.cd`, `cl`) where it has them of all training cases, else the integrals of the true fields.
 class CoefficientTargets {
 public:
     /// @param weights   in the loss, of drag and of lift; one of 0 is not learnt
     /// @param figures   of the training cases, in order
     /// @throws InvalidInput, and why, for a case without a coefficient
-    CoefficientTargets(std::array<double, 2> weights, const JudgedFields& layout, const ForceSettings& settings, std::span<const CaseSource> cases,
-                       std::span<const CaseFigures> figures, const at::Device& device);
+    CoefficientTargets(std::array<double, 2> weights, const JudgedFields& layout, const ForceSettings& settings,
+                       std::span<const CaseSource> cases, std::span<const CaseFigures> figures,
+                       const at::Device& device);
 
     /// Of the term in the loss: sum over the coefficients of weight times squared error, in deviations. A single value.
     /// @param coefficients   (1, coefficients), of the head

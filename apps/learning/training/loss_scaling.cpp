@@ -19,7 +19,8 @@ bool LossScaling::unscale(const std::vector<at::Tensor>& gradients, const RankGr
 {
     const at::NoGradGuard no_grad;
     std::vector<at::Tensor> defined;
-    std::copy_if(gradients.begin(), gradients.end(), std::back_inserter(defined), [](const at::Tensor& gradient) { return gradient.defined(); });
+    std::copy_if(gradients.begin(), gradients.end(), std::back_inserter(defined),
+                 [](const at::Tensor& gradient) { return gradient.defined(); });
     bool all_finite = true;
     if (!defined.empty()) {
         const auto options = defined[0].options().dtype(at::kFloat).requires_grad(false);
@@ -32,7 +33,8 @@ bool LossScaling::unscale(const std::vector<at::Tensor>& gradients, const RankGr
         scale /= 2;
         num_good_steps = 0;
         if (scale >= kLeastScale) return false;
-        throw Error("training: gradients in float16 are not finite however small the loss is scaled. Set training.precision to bfloat16 or float32.");
+        throw Error("training: gradients in float16 are not finite however small the loss is scaled. Set "
+                    "training.precision to bfloat16 or float32.");
     }
     if (++num_good_steps == growth_interval) {
         scale *= 2;

@@ -10,9 +10,10 @@
 
 namespace meshard {
 
-/// Dynamic scaling of a loss for models in float16, whose gradients would vanish below 6e-8 (Micikevicius et al., "Mixed Precision Training", 2018): the loss
-/// times a scale is differentiated, the gradients are divided by it. A step whose gradients are not finite on any rank is left out on all, and halves the
-/// scale; after `growth_interval` steps without one it doubles. The numbers are those of torch.amp.GradScaler.
+/// Dynamic scaling of a loss for models in float16, whose gradients would vanish below 6e-8 (Micikevicius et al.,
+/// "Mixed Precision Training", 2018): the loss times a scale is differentiated, the gradients are divided by it. A step
+/// whose gradients are not finite on any rank is left out on all, and halves the scale; after `growth_interval` steps
+/// without one it doubles. The numbers are those of torch.amp.GradScaler.
 class LossScaling {
 public:
     double scale = 65536;
@@ -21,7 +22,8 @@ public:
 
     at::Tensor scaled(const at::Tensor& loss) const { return loss * scale; }
 
-    /// Divides gradients by the scale, in place; says whether those of all ranks are finite, and sets the scale for the next step. Collective.
+    /// Divides gradients by the scale, in place; says whether those of all ranks are finite, and sets the scale for the
+    /// next step. Collective.
     /// @param gradients   complete ones in float or wider; undefined ones are passed over
     /// @throws Error on every rank if gradients are not finite however small the scale is
     bool unscale(const std::vector<at::Tensor>& gradients, const RankGroup& ranks);

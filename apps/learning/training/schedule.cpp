@@ -21,8 +21,11 @@ constexpr double kHighBeta = 0.95, kLowBeta = 0.85;
 /// A number that goes from `low` up to `high` and down to `last` as one_cycle does: by half cosines.
 double in_cycle(std::int64_t step, std::int64_t num_steps, double low, double high, double last)
 {
-    const auto half_cosine = [](double from, double to, double x) { return to + (from - to) / 2 * (1 + std::cos(std::numbers::pi * x)); };
-    const auto top = kRisingShare * static_cast<double>(num_steps) - 1, end = static_cast<double>(num_steps) - 1, now = static_cast<double>(step);
+    const auto half_cosine = [](double from, double to, double x) {
+        return to + (from - to) / 2 * (1 + std::cos(std::numbers::pi * x));
+    };
+    const auto top = kRisingShare * static_cast<double>(num_steps) - 1, end = static_cast<double>(num_steps) - 1,
+               now = static_cast<double>(step);
     if (now <= top) return half_cosine(low, high, now / top);
     return half_cosine(high, last, std::min(1.0, (now - top) / (end - top)));
 }
@@ -41,10 +44,13 @@ double learning_rate(const TrainingConfig& config, std::int64_t step, std::int64
     if (config.scheduler == "step" || config.scheduler == "exponential") {
         const auto epoch = step * config.num_epochs / num_steps;
         const auto times = config.scheduler == "step" ? epoch / config.step_epochs : epoch;
-        return std::max(config.min_learning_rate, config.learning_rate * std::pow(config.gamma, static_cast<double>(times)));
+        return std::max(config.min_learning_rate,
+                        config.learning_rate * std::pow(config.gamma, static_cast<double>(times)));
     }
-    if (config.scheduler == "constant" || config.scheduler == "plateau" || num_steps <= config.warmup_steps) return config.learning_rate;
-    const auto progress = static_cast<double>(step - config.warmup_steps) / static_cast<double>(num_steps - config.warmup_steps);
+    if (config.scheduler == "constant" || config.scheduler == "plateau" || num_steps <= config.warmup_steps)
+        return config.learning_rate;
+    const auto progress =
+        static_cast<double>(step - config.warmup_steps) / static_cast<double>(num_steps - config.warmup_steps);
     if (config.scheduler == "linear" || config.scheduler == "polynomial") {
         const auto left = std::pow(1 - progress, config.scheduler == "linear" ? 1.0 : config.power);
         return config.min_learning_rate + (config.learning_rate - config.min_learning_rate) * left;

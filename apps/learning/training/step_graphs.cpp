@@ -16,7 +16,8 @@
 namespace meshard {
 namespace {
 
-constexpr double kSpread = 8;  // a graph may be so many times as far from the step as the step is from itself, where sums have no order
+constexpr double kSpread =
+    8;  // a graph may be so many times as far from the step as the step is from itself, where sums have no order
 
 const at::Tensor& own(const at::Tensor& tensor)
 {
@@ -31,7 +32,8 @@ at::Tensor copy_of(const at::Tensor& tensor)
     return is_sharded(tensor) ? from_local(copy, spec_of(tensor)) : copy;
 }
 
-/// Shapes, strides, types and layouts. Cut among ranks, tensors of other rows are of another kind: what ranks send each other depends on them.
+/// Shapes, strides, types and layouts. Cut among ranks, tensors of other rows are of another kind: what ranks send each
+/// other depends on them.
 std::string text_of(const StepInputs::Tensors& tensors)
 {
     std::ostringstream text;
@@ -68,7 +70,8 @@ std::string shared_error(const std::string& error, const RankGroup& group)
     auto text = at::zeros({(*found)[0]}, at::kByte);
     if (group.rank() == rank) std::copy(error.begin(), error.end(), text.mutable_data_ptr<std::uint8_t>());
     group.broadcast(text, rank);
-    return "rank " + std::to_string(rank) + ": " + std::string(reinterpret_cast<const char*>(text.const_data_ptr<std::uint8_t>()), (*found)[0]);
+    return "rank " + std::to_string(rank) + ": " +
+           std::string(reinterpret_cast<const char*>(text.const_data_ptr<std::uint8_t>()), (*found)[0]);
 }
 
 /// Whether all numbers are the same, NaN among them.
@@ -120,7 +123,8 @@ StepInputs::Tensors copies_of(const StepInputs::Tensors& tensors)
 
 std::size_t StepGraphs::num_graphs() const
 {
-    return static_cast<std::size_t>(std::count_if(kinds_.begin(), kinds_.end(), [](const auto& item) { return item.second.graph.has_value(); }));
+    return static_cast<std::size_t>(
+        std::count_if(kinds_.begin(), kinds_.end(), [](const auto& item) { return item.second.graph.has_value(); }));
 }
 
 /// The same text on all ranks exactly if no rank has another kind than before.
@@ -174,7 +178,8 @@ at::Tensor StepGraphs::run(const StepInputs& inputs, const Step& step)
         return step(inputs.tensors);
     }
     auto& kind = kinds_[key];
-    const bool is_warm = is_by_subject_ ? kind.num_runs >= kWarmUpsOfSubject && seen == Seen::Same : kind.num_runs >= kWarmUps;
+    const bool is_warm =
+        is_by_subject_ ? kind.num_runs >= kWarmUpsOfSubject && seen == Seen::Same : kind.num_runs >= kWarmUps;
     if (!kind.graph && (!is_warm || num_graphs() >= kMostGraphs || !record(kind, inputs, step, seen))) {
         if (const auto found = kinds_.find(key); found != kinds_.end()) ++found->second.num_runs;
         return step(inputs.tensors);
@@ -250,7 +255,8 @@ at::Tensor StepGraphs::checked(Kind& kind, const Tensors& tensors, const Step& s
     return results[0];
 }
 
-/// Whether a graph's results are those of the step. @param again   the step once more, on all ranks, where some rank's results are not the same
+/// Whether a graph's results are those of the step. @param again   the step once more, on all ranks, where some rank's
+/// results are not the same
 bool StepGraphs::agrees(const Tensors& found, const Tensors& expected, const std::function<Tensors()>& again) const
 {
     if (group_.all_agree(are_equal(found, expected))) return true;

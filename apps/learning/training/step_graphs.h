@@ -20,26 +20,30 @@ namespace meshard {
 struct StepInputs {
     using Tensors = std::vector<at::Tensor>;
 
-    std::string key;                                ///< what it depends on besides the numbers in its tensors and its subject
-    std::string subject;                            ///< of what it is: the name of a case
-    Tensors tensors;                                ///< plain or sharded; undefined ones among them
+    std::string key;      ///< what it depends on besides the numbers in its tensors and its subject
+    std::string subject;  ///< of what it is: the name of a case
+    Tensors tensors;      ///< plain or sharded; undefined ones among them
     std::vector<std::shared_ptr<const void>> kept;  ///< what must live as long as a graph of this step
 };
 
-/// Forward and backward of training steps, recorded (`DeviceGraph`) where their shapes repeat: a step is then one launch, and the host does next to nothing.
+/// Forward and backward of training steps, recorded (`DeviceGraph`) where their shapes repeat: a step is then one
+/// launch, and the host does next to nothing.
 ///
-/// A kind of step, that is its key and the shapes, types and layouts of its tensors, runs as it is three times, until all that is done once has been done:
-/// indices are on the device, workspaces taken, kernels loaded. Then it is recorded with tensors of the graph's own, into which those of each step are copied,
-/// for up to `kMostGraphs` kinds; further kinds run as they are. Each graph keeps the memory that its step needs.
+/// A kind of step, that is its key and the shapes, types and layouts of its tensors, runs as it is three times, until
+/// all that is done once has been done: indices are on the device, workspaces taken, kernels loaded. Then it is
+/// recorded with tensors of the graph's own, into which those of each step are copied, for up to `kMostGraphs` kinds;
+/// further kinds run as they are. Each graph keeps the memory that its step needs.
 ///
-/// A step that depends on the host's view of its tensors, such as a search for neighbours that is kept as long as the points are, cannot be recorded so. Then
-/// each subject is a kind of its own, recorded with its very tensors, as long as these are the same ones each time. Steps that cannot be recorded so either run
-/// as they are, all of them from then on, and `why_not` says why.
+/// A step that depends on the host's view of its tensors, such as a search for neighbours that is kept as long as the
+/// points are, cannot be recorded so. Then each subject is a kind of its own, recorded with its very tensors, as long
+/// as these are the same ones each time. Steps that cannot be recorded so either run as they are, all of them from then
+/// on, and `why_not` says why.
 ///
-/// The first runs of a graph are compared with the step itself. Where they differ, the step depends on something that is not among its inputs, and is not run
-/// from graphs.
+/// The first runs of a graph are compared with the step itself. Where they differ, the step depends on something that
+/// is not among its inputs, and is not run from graphs.
 ///
-/// With several ranks every function is collective: a kind is then what it is on all ranks, and all of them record and run a graph in the same step, or none.
+/// With several ranks every function is collective: a kind is then what it is on all ranks, and all of them record and
+/// run a graph in the same step, or none.
 class StepGraphs {
 public:
     static constexpr int kWarmUps = 3, kWarmUpsOfSubject = 1, kChecked = 3;
@@ -48,14 +52,18 @@ public:
     using Tensors = StepInputs::Tensors;
     using Step = std::function<at::Tensor(const Tensors&)>;
 
-    /// @param parameters   whose gradients a step makes  @param state   other tensors to which it writes, such as means that a normalisation keeps
-    /// @param tolerance    of loss and gradients, relative: a library may choose other products in a graph, which are rounded otherwise
+    /// @param parameters   whose gradients a step makes  @param state   other tensors to which it writes, such as means
+    /// that a normalisation keeps
+    /// @param tolerance    of loss and gradients, relative: a library may choose other products in a graph, which are
+    /// rounded otherwise
     StepGraphs(Tensors parameters, Tensors state, c10::DeviceType type, RankGroup group = {}, double tolerance = 0)
-        : parameters_(std::move(parameters)), state_(std::move(state)), type_(type), group_(std::move(group)), tolerance_(tolerance)
+        : parameters_(std::move(parameters)), state_(std::move(state)), type_(type), group_(std::move(group)),
+          tolerance_(tolerance)
     {
     }
 
-    /// The loss of one step: `step` computes it from tensors like those of `inputs`, and its gradients. Parameters have no gradients before.
+    /// The loss of one step: `step` computes it from tensors like those of `inputs`, and its gradients. Parameters have
+    /// no gradients before.
     at::Tensor run(const StepInputs& inputs, const Step& step);
 
     std::size_t num_graphs() const;

@@ -38,9 +38,11 @@ constexpr std::string_view kPhases[] = {"forward", "backward", "optimizer", kMes
 /// The phase that a range stands for; empty for other ranges and for operators.
 std::string_view phase_of(const profiler::KinetoEvent& event)
 {
-    if (static_cast<libkineto::ActivityType>(event.activityType()) != libkineto::ActivityType::USER_ANNOTATION) return {};
+    if (static_cast<libkineto::ActivityType>(event.activityType()) != libkineto::ActivityType::USER_ANNOTATION)
+        return {};
     const auto name = event.name();
-    if (name.find(" over ") != std::string::npos) return kMessages;  // `all_reduce over domain`, `wait for exchange over domain`
+    if (name.find(" over ") != std::string::npos)
+        return kMessages;  // `all_reduce over domain`, `wait for exchange over domain`
     const auto* const found = std::ranges::find(kPhases, name);
     return found == std::end(kPhases) ? std::string_view() : *found;
 }
@@ -54,8 +56,8 @@ struct Costs {
     std::map<std::string, Cost> operators, kernels;
 };
 
-/// Sums the times of this thread's ranges and operators, each without what lies within it. Messages and data count as such wherever they lie, all else as the
-/// outermost phase.
+/// Sums the times of this thread's ranges and operators, each without what lies within it. Messages and data count as
+/// such wherever they lie, all else as the outermost phase.
 Costs costs_of(const std::vector<profiler::KinetoEvent>& events)
 {
     using Kind = libkineto::ActivityType;
@@ -69,9 +71,12 @@ Costs costs_of(const std::vector<profiler::KinetoEvent>& events)
             cost.nanoseconds += static_cast<std::int64_t>(event.durationNs());
         }
         const bool is_on_host = kind == Kind::CPU_OP || kind == Kind::USER_ANNOTATION;
-        if (is_on_host && !event.isAsync() && event.startThreadId() == at::RecordFunction::currentThreadId()) own.push_back(&event);
+        if (is_on_host && !event.isAsync() && event.startThreadId() == at::RecordFunction::currentThreadId())
+            own.push_back(&event);
     }
-    std::ranges::stable_sort(own, [](const auto* a, const auto* b) { return std::pair(a->startNs(), b->endNs()) < std::pair(b->startNs(), a->endNs()); });
+    std::ranges::stable_sort(own, [](const auto* a, const auto* b) {
+        return std::pair(a->startNs(), b->endNs()) < std::pair(b->startNs(), a->endNs());
+    });
 
     struct Open {
         std::uint64_t end;
@@ -82,7 +87,8 @@ Costs costs_of(const std::vector<profiler::KinetoEvent>& events)
     for (const auto* event : own) {
         while (!open.empty() && open.back().end <= event->startNs()) open.pop_back();
         auto phase = phase_of(*event);
-        if (!open.empty() && !open.back().phase.empty() && phase != kMessages && phase != kData) phase = open.back().phase;
+        if (!open.empty() && !open.back().phase.empty() && phase != kMessages && phase != kData)
+            phase = open.back().phase;
         const bool is_operator = static_cast<Kind>(event->activityType()) == Kind::CPU_OP;
         auto* const as_operator = is_operator ? &costs.operators[event->name()] : nullptr;
         const auto duration = static_cast<std::int64_t>(event->durationNs());
@@ -107,7 +113,9 @@ std::string milliseconds(std::int64_t nanoseconds)
 
 std::string share(std::int64_t nanoseconds, std::int64_t total)
 {
-    return fixed_text(100 * static_cast<double>(nanoseconds) / static_cast<double>(std::max<std::int64_t>(total, 1)), 1) + " %";
+    return fixed_text(100 * static_cast<double>(nanoseconds) / static_cast<double>(std::max<std::int64_t>(total, 1)),
+                      1) +
+           " %";
 }
 
 TextTable table_of_phases(const std::map<std::string_view, Cost>& phases, std::int64_t total)
@@ -121,7 +129,8 @@ TextTable table_of_phases(const std::map<std::string_view, Cost>& phases, std::i
             if (name != kGraph) table.add_row({std::string(name), "none"});
             continue;
         }
-        table.add_row({std::string(name), milliseconds(found->second.nanoseconds), share(found->second.nanoseconds, total)});
+        table.add_row(
+            {std::string(name), milliseconds(found->second.nanoseconds), share(found->second.nanoseconds, total)});
         left -= found->second.nanoseconds;
     }
     table.add_row({"other", milliseconds(left), share(left, total)});
@@ -139,15 +148,18 @@ TextTable table_of_dearest(const std::string& what, const std::map<std::string, 
     TextTable table("lrrr");
     table.add_row({what, "calls", "ms", "share"});
     for (const auto& [name, cost] : dearest) {
-        table.add_row({name.size() <= kLongest ? name : name.substr(0, kLongest - 3) + "...", std::to_string(cost.calls), milliseconds(cost.nanoseconds),
-                       share(cost.nanoseconds, total)});
+        table.add_row({name.size() <= kLongest ? name : name.substr(0, kLongest - 3) + "...",
+                       std::to_string(cost.calls), milliseconds(cost.nanoseconds), share(cost.nanoseconds, total)});
     }
     return table;
 }
 
 }  // namespace
 
-StepProfile::StepProfile(std::int64_t num_steps, std::filesystem::path path, TrainingLog& log) : num_steps_(num_steps), path_(std::move(path)), log_(log) {}
+StepProfile::StepProfile(std::int64_t num_steps, std::filesystem::path path, TrainingLog& log)
+    : num_steps_(num_steps), path_(std::move(path)), log_(log)
+{
+}
 
 StepProfile::~StepProfile()
 {
@@ -184,7 +196,8 @@ void StepProfile::finish()
     const auto num_traced = std::min(num_begun_ - 1, num_steps_);
     std::ostringstream text;
     text << "profile of " << count_text(num_traced, "step") << " on rank 0, in the host's time\n"
-         << table_of_phases(costs.phases, total) << table_of_dearest("operator (without those it calls)", costs.operators, total);
+         << table_of_phases(costs.phases, total)
+         << table_of_dearest("operator (without those it calls)", costs.operators, total);
     if (!costs.kernels.empty()) text << table_of_dearest("kernel (the device's time)", costs.kernels, total);
     log_.say(text.str() + "a trace of each rank's steps lies in " + path_.parent_path().string());
 

@@ -9,10 +9,11 @@
 
 namespace meshard {
 
-/// What this rank does in some steps of a run, as a chrome trace (opened by chrome://tracing and https://ui.perfetto.dev): every operator, forward and
-/// backward, kernels and copies of GPUs, and ranges: forward, backward, optimizer, data and validation, blocks of the model, collectives by name and axis, and
-/// waits for them. The log has the sums, of the rank that speaks there: what the host did in the time of these steps, where each moment counts once, the ten
-/// dearest operators without those that they call, and the ten dearest kernels of GPUs.
+/// What this rank does in some steps of a run, as a chrome trace (opened by chrome://tracing and
+/// https://ui.perfetto.dev): every operator, forward and backward, kernels and copies of GPUs, and ranges: forward,
+/// backward, optimizer, data and validation, blocks of the model, collectives by name and axis, and waits for them. The
+/// log has the sums, of the rank that speaks there: what the host did in the time of these steps, where each moment
+/// counts once, the ten dearest operators without those that they call, and the ten dearest kernels of GPUs.
 class StepProfile {
 public:
     /// @param num_steps   0: none   @param path   of the file to be written, whose folder is made
@@ -21,7 +22,8 @@ public:
     StepProfile(const StepProfile&) = delete;
     StepProfile& operator=(const StepProfile&) = delete;
 
-    /// To be called before each step. The first of a process, which prepares what others reuse, is not in the trace. @throws IoError if it cannot be written
+    /// To be called before each step. The first of a process, which prepares what others reuse, is not in the trace.
+    /// @throws IoError if it cannot be written
     void next_step();
 
     /// No step comes any more: writes what there is, or says that there is nothing. @throws IoError

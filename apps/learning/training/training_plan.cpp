@@ -24,7 +24,8 @@ constexpr double kNumbersOfWeight = 4;  // itself, its gradient, and AdamW's two
 
 bool are_same(const BlockChoice& a, const BlockChoice& b)
 {
-    return a.form == b.form && std::string_view(a.why_not_fused ? a.why_not_fused : "") == (b.why_not_fused ? b.why_not_fused : "");
+    return a.form == b.form &&
+           std::string_view(a.why_not_fused ? a.why_not_fused : "") == (b.why_not_fused ? b.why_not_fused : "");
 }
 
 /// One line of the table for each run of blocks that run alike.
@@ -32,9 +33,11 @@ void add_forms(TextTable& table, std::string phase, const Model& model, const at
 {
     auto* blocks = dynamic_cast<HasBlockForms*>(model.module.get());
     const auto choices = blocks ? blocks->block_forms(points) : std::vector<BlockChoice>();
-    if (choices.empty()) table.add_row({phase, "eager: " + model.class_name + " has no blocks of slice attention that could be fused"});
+    if (choices.empty())
+        table.add_row({phase, "eager: " + model.class_name + " has no blocks of slice attention that could be fused"});
     for (auto first = choices.begin(); first != choices.end();) {
-        const auto end = std::find_if(first, choices.end(), [&](const auto& choice) { return !are_same(choice, *first); });
+        const auto end =
+            std::find_if(first, choices.end(), [&](const auto& choice) { return !are_same(choice, *first); });
         std::ostringstream text;
         text << (end - first == 1 ? "block " : "blocks ") << first - choices.begin() + 1;
         if (end - first > 1) text << " to " << end - choices.begin();
@@ -55,7 +58,8 @@ std::string points_text(const CaseTensors& example, const DeviceMesh& device_mes
     return std::to_string(example.num_points) + " in case " + example.id + ", " + range + " a rank";
 }
 
-/// Bytes of the tensors that a forward pass saves for backward, each once, without the parameters. None is really kept: the pass takes the memory of inference.
+/// Bytes of the tensors that a forward pass saves for backward, each once, without the parameters. None is really kept:
+/// the pass takes the memory of inference.
 std::int64_t bytes_saved(const torch::nn::Module& module, const std::function<void()>& forward)
 {
     std::int64_t bytes = 0;
@@ -71,13 +75,14 @@ std::int64_t bytes_saved(const torch::nn::Module& module, const std::function<vo
 }
 
 /// A line of the table for each memory mode that this case can have.
-void add_needs(TextTable& table, torch::nn::Module& module, MemoryMode own, double points, const DeviceMesh& device_mesh, const at::Device& device,
-               const std::function<void()>& forward)
+void add_needs(TextTable& table, torch::nn::Module& module, MemoryMode own, double points,
+               const DeviceMesh& device_mesh, const at::Device& device, const std::function<void()>& forward)
 {
     const auto num_ranks = static_cast<double>(device_mesh.group(device_mesh.axis("domain")).size());
     const auto total = static_cast<double>(memory_in_use(device).total);
     double weights = 0;
-    for (const auto& parameter : module.parameters()) weights += kNumbersOfWeight * static_cast<double>(parameter.nbytes());
+    for (const auto& parameter : module.parameters())
+        weights += kNumbersOfWeight * static_cast<double>(parameter.nbytes());
     const auto text = [](double bytes) { return bytes_text(static_cast<std::uint64_t>(bytes)); };
     std::string word = "needs";
     for (const auto mode : memory_modes(module, own)) {
@@ -90,10 +95,13 @@ void add_needs(TextTable& table, torch::nn::Module& module, MemoryMode own, doub
         }
         device_mesh.all().all_reduce(bytes, Reduction::Max);
         const auto kept = static_cast<double>(bytes.item<std::int64_t>());
-        auto line = std::string(name_of(mode)) + ": " + text(kept * num_ranks / points) + " a point, " + text(kept + weights) + " a rank with weights";
+        auto line = std::string(name_of(mode)) + ": " + text(kept * num_ranks / points) + " a point, " +
+                    text(kept + weights) + " a rank with weights";
         if (total > 0 && kept + weights > total) {
             line += ", does not fit into " + text(total);
-            if (weights < total) line += "; on " + std::to_string(std::llround(std::ceil(kept * num_ranks / (total - weights)))) + " ranks it does";
+            if (weights < total)
+                line += "; on " + std::to_string(std::llround(std::ceil(kept * num_ranks / (total - weights)))) +
+                        " ranks it does";
         }
         table.add_row({std::exchange(word, ""), line});
     }
@@ -102,20 +110,23 @@ void add_needs(TextTable& table, torch::nn::Module& module, MemoryMode own, doub
 
 }  // namespace
 
-std::string training_plan(const Model& model, const TrainingRunConfig& config, std::span<const CaseTensors> example, const DeviceMesh& device_mesh,
-                          World& world, const std::function<void()>& forward)
+std::string training_plan(const Model& model, const TrainingRunConfig& config, std::span<const CaseTensors> example,
+                          const DeviceMesh& device_mesh, World& world, const std::function<void()>& forward)
 {
     std::int64_t num_parameters = 0;
     for (const auto& parameter : model.module->parameters()) num_parameters += parameter.numel();
-    const auto size = [&](const char* axis) { return std::to_string(device_mesh.group(device_mesh.axis(axis)).size()); };
+    const auto size = [&](const char* axis) {
+        return std::to_string(device_mesh.group(device_mesh.axis(axis)).size());
+    };
     TextTable table("ll");
     table.add_row({"model", config.model.name + ", " + std::to_string(num_parameters) + " parameters"});
-    table.add_row({"ranks", std::to_string(world.size()) + ": " + size("data") + " data x " + size("domain") + " domain, transport " +
-                                world.carrier(world.device()).text()});
+    table.add_row({"ranks", std::to_string(world.size()) + ": " + size("data") + " data x " + size("domain") +
+                                " domain, transport " + world.carrier(world.device()).text()});
     table.add_row({"device", device_name(world.device())});
     table.add_row({"points", points_text(example.front(), device_mesh)});
     table.add_row({"precision", name_of(config.training.precision)});
-    table.add_row({"memory", std::string(name_of(config.training.memory)) + (config.training.offload ? ", large tensors in the host's memory" : "")});
+    table.add_row({"memory", std::string(name_of(config.training.memory)) +
+                                 (config.training.offload ? ", large tensors in the host's memory" : "")});
 
     const PrecisionGuard guard(config.training.precision, world.device().type());
     model.module->train();

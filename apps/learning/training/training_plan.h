@@ -13,14 +13,15 @@
 
 namespace meshard {
 
-/// What a training step and a validation of this model would run on such a case: the model and its parameters, ranks, points of a rank, precision, memory mode,
-/// what each memory mode keeps of a point, whether that fits into the device and on how many ranks it would, and the form of each block with what keeps it from
-/// being fused. Lines of a word and what it is, the same on every rank. Collective.
+/// What a training step and a validation of this model would run on such a case: the model and its parameters, ranks,
+/// points of a rank, precision, memory mode, what each memory mode keeps of a point, whether that fits into the device
+/// and on how many ranks it would, and the form of each block with what keeps it from being fused. Lines of a word and
+/// what it is, the same on every rank. Collective.
 /// @param model     in the memory mode and with the weights that it is to train with; it is left in training
 /// @param example   the case, all its parts
 /// @param forward   takes the case through the model
 /// @throws InvalidInput for a memory mode that the model cannot have
-std::string training_plan(const Model& model, const TrainingRunConfig& config, std::span<const CaseTensors> example, const DeviceMesh& device_mesh,
-                          World& world, const std::function<void()>& forward);
+std::string training_plan(const Model& model, const TrainingRunConfig& config, std::span<const CaseTensors> example,
+                          const DeviceMesh& device_mesh, World& world, const std::function<void()>& forward);
 
 }  // namespace meshard

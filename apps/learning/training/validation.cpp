@@ -20,14 +20,16 @@ constexpr std::int64_t kMostBytesKept = std::int64_t{1} << 29;  // of areas and 
 
 }  // namespace
 
-Validation::Validation(const DataConfig& data, std::vector<std::int64_t> channels, const ForceSettings& forces, const CaseLists& cases,
-                       std::vector<std::string> of_head)
-    : layout_(data.fields, channels), on_cells_(data.on_cells), forces_(forces), drag_guess_(table_mean(cases.train, forces.drag)),
-      lift_guess_(table_mean(cases.train, forces.lift)), of_head_(std::move(of_head))
+Validation::Validation(const DataConfig& data, std::vector<std::int64_t> channels, const ForceSettings& forces,
+                       const CaseLists& cases, std::vector<std::string> of_head)
+    : layout_(data.fields, channels), on_cells_(data.on_cells), forces_(forces),
+      drag_guess_(table_mean(cases.train, forces.drag)), lift_guess_(table_mean(cases.train, forces.lift)),
+      of_head_(std::move(of_head))
 {
 }
 
-at::Tensor Validation::geometry(const CaseTensors& example, const std::filesystem::path& shards, const DeviceMesh& domain)
+at::Tensor Validation::geometry(const CaseTensors& example, const std::filesystem::path& shards,
+                                const DeviceMesh& domain)
 {
     if (const auto kept = geometries_.find(shards.string()); kept != geometries_.end()) return kept->second;
     const auto axis = domain.axis("domain");
@@ -42,8 +44,9 @@ at::Tensor Validation::geometry(const CaseTensors& example, const std::filesyste
     return found;
 }
 
-void Validation::add(std::size_t index, const CaseTensors& example, const std::filesystem::path& shards, const at::Tensor& volumes, const at::Tensor& physical,
-                     const at::Tensor& guess, const DeviceMesh& domain)
+void Validation::add(std::size_t index, const CaseTensors& example, const std::filesystem::path& shards,
+                     const at::Tensor& volumes, const at::Tensor& physical, const at::Tensor& guess,
+                     const DeviceMesh& domain)
 {
     const auto predicted = to_local(physical).squeeze(0), truth = to_local(example.target).squeeze(0);
     at::Tensor shape;
@@ -54,11 +57,14 @@ void Validation::add(std::size_t index, const CaseTensors& example, const std::f
     found_[index] = case_sums(predicted, truth, shape, layout_, guess, domain.group(domain.axis("domain"))).numbers();
 }
 
-Evaluation Validation::finish(const std::vector<CaseSource>& sources, const std::string& split, const RankGroup& data_groups)
+Evaluation Validation::finish(const std::vector<CaseSource>& sources, const std::string& split,
+                              const RankGroup& data_groups)
 {
-    const auto num_sums = CaseSums::num_numbers(layout_), num_numbers = num_sums + static_cast<std::int64_t>(of_head_.size());
+    const auto num_sums = CaseSums::num_numbers(layout_),
+               num_numbers = num_sums + static_cast<std::int64_t>(of_head_.size());
     auto all = torch::zeros({static_cast<std::int64_t>(sources.size()), num_numbers}, torch::kDouble);
-    for (const auto& [index, numbers] : found_) std::ranges::copy(numbers, all.data_ptr<double>() + static_cast<std::int64_t>(index) * num_numbers);
+    for (const auto& [index, numbers] : found_)
+        std::ranges::copy(numbers, all.data_ptr<double>() + static_cast<std::int64_t>(index) * num_numbers);
     for (const auto& [index, numbers] : found_of_head_)
         std::ranges::copy(numbers, all.data_ptr<double>() + static_cast<std::int64_t>(index) * num_numbers + num_sums);
     found_.clear();
@@ -67,9 +73,11 @@ Evaluation Validation::finish(const std::vector<CaseSource>& sources, const std:
 
     Evaluation evaluation{.drag_guess = drag_guess_, .lift_guess = lift_guess_};
     for (std::size_t i = 0; i < sources.size(); ++i) {
-        const auto row = std::span(all.data_ptr<double>() + static_cast<std::int64_t>(i) * num_numbers, static_cast<std::size_t>(num_numbers));
+        const auto row = std::span(all.data_ptr<double>() + static_cast<std::int64_t>(i) * num_numbers,
+                                   static_cast<std::size_t>(num_numbers));
         const auto sums = CaseSums::from_numbers(layout_, row.first(static_cast<std::size_t>(num_sums)));
-        EvaluatedCase one{.source = sources[i], .split = split, .num_points = static_cast<std::int64_t>(sums.channels.front().count)};
+        EvaluatedCase one{
+            .source = sources[i], .split = split, .num_points = static_cast<std::int64_t>(sums.channels.front().count)};
         one.metrics = sums.metrics(layout_);
         std::string why;
         add_forces(one, sums, layout_, forces_, why);
@@ -111,7 +119,9 @@ std::string worst_text(const Evaluation& evaluation)
 {
     const auto& split = evaluation.cases.front().split;
     const auto worst = worst_case(evaluation, split);
-    return worst ? "worst of " + split + ", case " + worst->one->source.id + ": " + worst->text() + "; `meshard report` shows where" : "";
+    return worst ? "worst of " + split + ", case " + worst->one->source.id + ": " + worst->text() +
+                       "; `meshard report` shows where"
+                 : "";
 }
 
 std::string drag_text(const Evaluation& evaluation)
@@ -122,7 +132,8 @@ std::string drag_text(const Evaluation& evaluation)
     if (shown == series.end()) return {};
     const auto metrics = coefficient_metrics(shown->predicted, shown->truth, shown->guess);
     char text[64];
-    std::snprintf(text, sizeof text, ", Cd mae %.4f", std::ranges::find(metrics, "mae", &Metrics::value_type::first)->second);
+    std::snprintf(text, sizeof text, ", Cd mae %.4f",
+                  std::ranges::find(metrics, "mae", &Metrics::value_type::first)->second);
     return text;
 }
 

@@ -19,28 +19,36 @@
 
 namespace meshard {
 
-/// Judges predictions of validation and test cases as `evaluate` does: all metrics of the fields, drag and lift, over all points and ranks.
+/// Judges predictions of validation and test cases as `evaluate` does: all metrics of the fields, drag and lift, over
+/// all points and ranks.
 class Validation {
 public:
     /// @param cases   give the tables' coefficients, whose mean over the training cases is the guess to compare with
-    /// @param of_head   coefficients that a head of the model predicts (`CoefficientTargets`), besides those of the fields
-    Validation(const DataConfig& data, std::vector<std::int64_t> channels, const ForceSettings& forces, const CaseLists& cases,
-               std::vector<std::string> of_head = {});
+    /// @param of_head   coefficients that a head of the model predicts (`CoefficientTargets`), besides those of the
+    /// fields
+    Validation(const DataConfig& data, std::vector<std::int64_t> channels, const ForceSettings& forces,
+               const CaseLists& cases, std::vector<std::string> of_head = {});
 
     /// Judges one case of a list. Collective over `domain`, whose ranks hold the rows.
-    /// @param shards   of the case: where areas are read from, kept for the next time while little memory is taken; empty: no areas, and no forces
-    /// @param volumes  (rows), double, of this rank's rows in a case of solids; undefined: areas are read from the shards
+    /// @param shards   of the case: where areas are read from, kept for the next time while little memory is taken;
+    /// empty: no areas, and no forces
+    /// @param volumes  (rows), double, of this rank's rows in a case of solids; undefined: areas are read from the
+    /// shards
     /// @param physical (1, N, channels), the prediction, as the example's target
-    void add(std::size_t index, const CaseTensors& example, const std::filesystem::path& shards, const at::Tensor& volumes, const at::Tensor& physical,
-             const at::Tensor& guess, const DeviceMesh& domain);
+    void add(std::size_t index, const CaseTensors& example, const std::filesystem::path& shards,
+             const at::Tensor& volumes, const at::Tensor& physical, const at::Tensor& guess, const DeviceMesh& domain);
 
     /// The head's coefficients of a case, in their order.
-    void add_of_head(std::size_t index, const std::vector<double>& coefficients) { found_of_head_[index] = coefficients; }
+    void add_of_head(std::size_t index, const std::vector<double>& coefficients)
+    {
+        found_of_head_[index] = coefficients;
+    }
 
     /// Drag and lift by the shape alone, of cases by their ids, to be judged beside those of the fields.
     void compare_with(std::map<std::string, ShapeCoefficients::Values> by_shape) { by_shape_ = std::move(by_shape); }
 
-    /// Of the cases `sources`, whose numbers the data groups bring together. Forgets them. Collective over `data_groups`.
+    /// Of the cases `sources`, whose numbers the data groups bring together. Forgets them. Collective over
+    /// `data_groups`.
     Evaluation finish(const std::vector<CaseSource>& sources, const std::string& split, const RankGroup& data_groups);
 
 private:
@@ -58,8 +66,8 @@ private:
     std::int64_t bytes_kept_ = 0;
 };
 
-/// For metrics.jsonl: {"errors": {field: {metric: mean over cases}}, "forces": {"cd": {"mae", ...}, ...}}; no forces where there are none;
-/// the same of each of several data sets below "sets".
+/// For metrics.jsonl: {"errors": {field: {metric: mean over cases}}, "forces": {"cd": {"mae", ...}, ...}}; no forces
+/// where there are none; the same of each of several data sets below "sets".
 nlohmann::ordered_json validation_json(const Evaluation& evaluation);
 
 /// Which case of a split of several is the worst, and why; else empty.

@@ -35,7 +35,8 @@ std::vector<NamedParameter> trained_parameters(const torch::nn::Module& model, c
         return all;
     }
     const auto names = sharded->local_parameter_names();
-    for (std::size_t i = 0; i < names.size(); ++i) all.push_back({names[i], {sharded->local_parameters()[i], sharded->whole_shape(named[names[i]]).vec()}});
+    for (std::size_t i = 0; i < names.size(); ++i)
+        all.push_back({names[i], {sharded->local_parameters()[i], sharded->whole_shape(named[names[i]]).vec()}});
     return all;
 }
 
@@ -51,20 +52,25 @@ UpdateOptions update_options(const TrainingConfig& config, const ParameterGroupC
     return options;
 }
 
-/// Parameters by the first group of the configuration that names them, those of none first; apart are those whose weights do not decay.
-std::vector<OptimizedGroup> optimized_groups(const TrainingConfig& config, const std::vector<NamedParameter>& parameters)
+/// Parameters by the first group of the configuration that names them, those of none first; apart are those whose
+/// weights do not decay.
+std::vector<OptimizedGroup> optimized_groups(const TrainingConfig& config,
+                                             const std::vector<NamedParameter>& parameters)
 {
     const auto num_groups = config.parameter_groups.size() + 1;
     std::vector<OptimizedGroup> groups(2 * num_groups);
     for (std::size_t g = 0; g < num_groups; ++g) {
-        groups[2 * g].options = groups[2 * g + 1].options = update_options(config, g == 0 ? nullptr : &config.parameter_groups[g - 1]);
+        groups[2 * g].options = groups[2 * g + 1].options =
+            update_options(config, g == 0 ? nullptr : &config.parameter_groups[g - 1]);
         groups[2 * g + 1].options.weight_decay = 0;
     }
     for (const auto& [name, parameter] : parameters) {
         std::size_t g = 0;
         for (std::size_t k = config.parameter_groups.size(); k > 0; --k) {
             const auto& patterns = config.parameter_groups[k - 1].match;
-            if (std::any_of(patterns.begin(), patterns.end(), [&](const auto& pattern) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; })) g = k;
+            if (std::any_of(patterns.begin(), patterns.end(),
+                            [&](const auto& pattern) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; }))
+                g = k;
         }
         const bool decays = config.decay_vectors || parameter.shape.size() > 1;
         groups[2 * g + (decays ? 0 : 1)].parameters.push_back(parameter);
@@ -73,8 +79,10 @@ std::vector<OptimizedGroup> optimized_groups(const TrainingConfig& config, const
         if (!groups[2 * g].parameters.empty() || !groups[2 * g + 1].parameters.empty()) continue;
         std::string names;
         for (const auto& [name, parameter] : parameters) names += (names.empty() ? "" : ", ") + name;
-        throw InvalidInput("training.optimizer.groups." + config.parameter_groups[g - 1].name +
-                           " has no parameter: its patterns match none, or groups before it have them all. The model has " + names + ".");
+        throw InvalidInput(
+            "training.optimizer.groups." + config.parameter_groups[g - 1].name +
+            " has no parameter: its patterns match none, or groups before it have them all. The model has " + names +
+            ".");
     }
     std::erase_if(groups, [](const auto& group) { return group.parameters.empty(); });
     return groups;
@@ -82,8 +90,10 @@ std::vector<OptimizedGroup> optimized_groups(const TrainingConfig& config, const
 
 }  // namespace
 
-WeightUpdate::WeightUpdate(const TrainingConfig& config, const torch::nn::Module& model, const FullyShardedModule* sharded, const RankGroup& ranks)
-    : max_norm_(config.clip_norm), may_skip_(config.max_skipped_steps > 0), ranks_(ranks), parts_of_(sharded ? &sharded->group() : nullptr),
+WeightUpdate::WeightUpdate(const TrainingConfig& config, const torch::nn::Module& model,
+                           const FullyShardedModule* sharded, const RankGroup& ranks)
+    : max_norm_(config.clip_norm), may_skip_(config.max_skipped_steps > 0), ranks_(ranks),
+      parts_of_(sharded ? &sharded->group() : nullptr),
       optimizers_(optimized_groups(config, trained_parameters(model, sharded)), parts_of_)
 {
     if (config.precision == Precision::Float16) loss_scaling_.emplace();
@@ -106,7 +116,8 @@ UpdateOutcome WeightUpdate::apply(double rate, const std::vector<at::Tensor>& lo
     if (may_skip_ && outcome.is_taken) {
         std::vector<at::Tensor> numbers{outcome.gradient_norm};
         for (const auto& loss : losses) numbers.push_back(to_local(loss).to(torch::kDouble));
-        outcome.is_taken = ranks_.all_agree(at::stack(numbers).isfinite().all().item<bool>());  // the one number that the host reads
+        outcome.is_taken =
+            ranks_.all_agree(at::stack(numbers).isfinite().all().item<bool>());  // the one number that the host reads
     }
     if (!outcome.is_taken) return outcome;
     if (max_norm_ > 0) scale_to_norm(parameters(), outcome.gradient_norm, max_norm_);
@@ -118,7 +129,8 @@ UpdateOutcome WeightUpdate::apply(double rate, const std::vector<at::Tensor>& lo
 
 void WeightUpdate::describe(nlohmann::json& description) const
 {
-    if (loss_scaling_) description["loss_scale"] = {{"scale", loss_scaling_->scale}, {"good_steps", loss_scaling_->num_good_steps}};
+    if (loss_scaling_)
+        description["loss_scale"] = {{"scale", loss_scaling_->scale}, {"good_steps", loss_scaling_->num_good_steps}};
     if (average_) description["average_updates"] = average_->num_updates();
 }
 

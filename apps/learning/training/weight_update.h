@@ -22,13 +22,15 @@ struct UpdateOutcome {
     at::Tensor gradient_norm;  ///< (), double, before clipping, where gradients lie; undefined where nobody asks for it
 };
 
-/// What follows backward: gradients are unscaled, steps that are not finite left out, gradients clipped, weights changed and averaged.
+/// What follows backward: gradients are unscaled, steps that are not finite left out, gradients clipped, weights
+/// changed and averaged.
 class WeightUpdate {
 public:
     /// @param sharded   null where every rank has whole parameters
     /// @param ranks     all that train
     /// @throws InvalidInput for a group of parameters that matches none.
-    WeightUpdate(const TrainingConfig& config, const torch::nn::Module& model, const FullyShardedModule* sharded, const RankGroup& ranks);
+    WeightUpdate(const TrainingConfig& config, const torch::nn::Module& model, const FullyShardedModule* sharded,
+                 const RankGroup& ranks);
 
     /// The loss as it is to be differentiated.
     at::Tensor scaled(const at::Tensor& loss) const { return loss_scaling_ ? loss_scaling_->scaled(loss) : loss; }
@@ -36,12 +38,16 @@ public:
     void zero_grad() { optimizers_.zero_grad(); }
 
     /// @param losses   of this rank, detached: where steps may be left out, all of them must be finite
-    /// Collective over all ranks where gradients are cut, in float16, and where steps may be left out; only then does the host wait for a device.
+    /// Collective over all ranks where gradients are cut, in float16, and where steps may be left out; only then does
+    /// the host wait for a device.
     UpdateOutcome apply(double rate, const std::vector<at::Tensor>& losses);
 
     Optimizers& optimizers() { return optimizers_; }
     const Optimizers& optimizers() const { return optimizers_; }
-    std::optional<double> loss_scale() const { return loss_scaling_ ? std::optional(loss_scaling_->scale) : std::nullopt; }
+    std::optional<double> loss_scale() const
+    {
+        return loss_scaling_ ? std::optional(loss_scaling_->scale) : std::nullopt;
+    }
 
     /// Null where weights are not averaged.
     WeightAverage* average() { return average_ ? &*average_ : nullptr; }

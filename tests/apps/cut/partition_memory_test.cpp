@@ -38,7 +38,8 @@ protected:
     {
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-        arguments.insert(arguments.begin(), {"mpirun", "--oversubscribe", "-np", std::to_string(num_ranks), program_path()});
+        arguments.insert(arguments.begin(),
+                         {"mpirun", "--oversubscribe", "-np", std::to_string(num_ranks), program_path()});
         return run_program("/usr/bin/env", arguments);
     }
 };
@@ -50,7 +51,8 @@ TEST_F(PartitionInWindows, LosesNothing)
         SCOPED_TRACE(name);
         const std::string source = write(name + extension_of(mesh.kind), mesh);
 
-        const auto result = meshard({"partition", source, "-n", "3", "-o", path(name), "--max-memory", "200M", "--ghost-layers", "2"});
+        const auto result =
+            meshard({"partition", source, "-n", "3", "-o", path(name), "--max-memory", "200M", "--ghost-layers", "2"});
 
         ASSERT_EQ(result.exit_code, 0) << result.err;
         expect_whole(path(name), source);
@@ -62,12 +64,14 @@ TEST_F(PartitionInWindows, StaysWithinTheMemoryAllowed)
     const std::string source = write("cube.vtu", cube(64));  // 262144 cells, 25 MB
     constexpr double megabyte = 1048576;
     // What the program takes for nothing: 30 MB, or some 160 with LibTorch.
-    const auto program = meshard_json({"partition", write("small.vtu", cube(4)), "-n", "2", "--dry-run"})["peak_rss_bytes"].get<double>();
+    const auto program =
+        meshard_json({"partition", write("small.vtu", cube(4)), "-n", "2", "--dry-run"})["peak_rss_bytes"]
+            .get<double>();
     const auto allowed = std::ceil(program / megabyte) + 65;
 
     const auto whole = meshard_json({"partition", source, "-n", "16", "--dry-run"});
-    const auto bounded =
-        meshard_json({"partition", source, "-n", "16", "-o", path("bounded"), "--max-memory", std::to_string(static_cast<int>(allowed)) + "M"});
+    const auto bounded = meshard_json({"partition", source, "-n", "16", "-o", path("bounded"), "--max-memory",
+                                       std::to_string(static_cast<int>(allowed)) + "M"});
 
     EXPECT_GT(whole["peak_rss_bytes"], (allowed + 15) * megabyte);  // else this shows nothing
     EXPECT_LE(bounded["peak_rss_bytes"], allowed * megabyte);
@@ -80,12 +84,15 @@ TEST_F(PartitionInWindows, WritesTheSameShardsOnAnyNumberOfRanks)
 {
     if (!has_mpirun()) GTEST_SKIP() << "mpirun is not installed";
     const std::string source = write("tets.vtu", tet_cube(16));
-    ASSERT_EQ(meshard({"partition", source, "-n", "5", "-o", path("one"), "--max-memory", "1G", "--ghost-layers", "2"}).exit_code, 0);
+    ASSERT_EQ(meshard({"partition", source, "-n", "5", "-o", path("one"), "--max-memory", "1G", "--ghost-layers", "2"})
+                  .exit_code,
+              0);
     const auto expected = hashes(path("one"));
 
     for (const int num_ranks : {2, 3}) {
         const auto shards = path("on" + std::to_string(num_ranks));
-        const auto result = on_ranks(num_ranks, {"partition", source, "-n", "5", "-o", shards, "--max-memory", "1G", "--ghost-layers", "2"});
+        const auto result = on_ranks(
+            num_ranks, {"partition", source, "-n", "5", "-o", shards, "--max-memory", "1G", "--ghost-layers", "2"});
         ASSERT_EQ(result.exit_code, 0) << result.err;
         EXPECT_EQ(hashes(shards), expected) << num_ranks;
         expect_whole(shards, source);
@@ -105,7 +112,8 @@ TEST_F(PartitionInWindows, EndsAllRanksWithOneSentence)
     const auto first = result.err.find("NaN or infinite");
     ASSERT_NE(first, std::string::npos) << result.err;
     EXPECT_EQ(result.err.find("NaN or infinite", first + 1), std::string::npos) << result.err;
-    for (const auto& entry : std::filesystem::directory_iterator(path(""))) EXPECT_EQ(entry.path().filename().string().find("shards"), std::string::npos);
+    for (const auto& entry : std::filesystem::directory_iterator(path("")))
+        EXPECT_EQ(entry.path().filename().string().find("shards"), std::string::npos);
 }
 
 TEST_F(PartitionInWindows, ReadsVtkHdfWhereItLies)
@@ -175,7 +183,8 @@ TEST_F(PartitionInWindows, CutsInEveryWay)
     parts.close();
     int number = 0;
     for (const auto& [source, options] : ways) {
-        std::vector<std::string> words{"partition", source, "-o", path("one" + std::to_string(++number)), "--max-memory", "300M"};
+        std::vector<std::string> words{"partition",    source, "-o", path("one" + std::to_string(++number)),
+                                       "--max-memory", "300M"};
         words.insert(words.end(), options.begin(), options.end());
         SCOPED_TRACE(source + ' ' + options[1] + ' ' + options[2]);
 
@@ -198,7 +207,8 @@ TEST_F(PartitionInWindows, SaysWhichPartsCannotBeWhole)
 {
     const std::string source = write("islands.vtu", islands(3, 20));
 
-    const auto result = meshard({"partition", source, "-n", "2", "-o", path("shards"), "--max-memory", "1G", "--contiguous"});
+    const auto result =
+        meshard({"partition", source, "-n", "2", "-o", path("shards"), "--max-memory", "1G", "--contiguous"});
 
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_NE(result.err.find("could not be made connected"), std::string::npos) << result.err;
@@ -213,8 +223,11 @@ TEST_F(PartitionInWindows, TakesAPartitionFromAnArray)
     const std::string source = write("tets.vtu", mesh);
 
     ASSERT_EQ(meshard({"partition", source, "--method", "array:owner", "-o", path("whole")}).exit_code, 0);
-    ASSERT_EQ(meshard({"partition", source, "--method", "array:owner", "-o", path("bounded"), "--max-memory", "1G"}).exit_code, 0);
-    const auto few = meshard({"partition", source, "--method", "array:owner", "-n", "2", "-o", path("few"), "--max-memory", "1G"});
+    ASSERT_EQ(meshard({"partition", source, "--method", "array:owner", "-o", path("bounded"), "--max-memory", "1G"})
+                  .exit_code,
+              0);
+    const auto few =
+        meshard({"partition", source, "--method", "array:owner", "-n", "2", "-o", path("few"), "--max-memory", "1G"});
 
     EXPECT_EQ(hashes(path("bounded")), hashes(path("whole")));
     EXPECT_EQ(few.exit_code, 2);
@@ -224,7 +237,8 @@ TEST_F(PartitionInWindows, TakesAPartitionFromAnArray)
 // What is asked of a whole mesh and of windows: the same files. Each run has a folder OUT of its own.
 class SameInWindows : public PartitionInWindows {
 protected:
-    // Writes the shards to OUT, and says what `of` makes of it for the whole mesh, in little memory, and on 2 and 3 ranks.
+    // Writes the shards to OUT, and says what `of` makes of it for the whole mesh, in little memory, and on 2 and 3
+    // ranks.
     template <class F>
     void expect_same(const std::string& source, const std::vector<std::string>& options, F&& of)
     {
@@ -272,8 +286,10 @@ TEST_F(SameInWindows, PiecesOfAPartitionFile)
     foam.close();
 
     for (const std::string file : {"a.part", "cellDecomposition"}) {
-        expect_same(source, {"--method", "file:" + path(file), "--ghosts", "vertex"}, [&](const std::string& out) { return hashes(out); });
-        expect_same(cloud, {"--method", "file:" + path(file), "-n", "6"}, [&](const std::string& out) { return hashes(out); });
+        expect_same(source, {"--method", "file:" + path(file), "--ghosts", "vertex"},
+                    [&](const std::string& out) { return hashes(out); });
+        expect_same(cloud, {"--method", "file:" + path(file), "-n", "6"},
+                    [&](const std::string& out) { return hashes(out); });
     }
 }
 
@@ -287,7 +303,8 @@ TEST_F(SameInWindows, DumpsForOtherPrograms)
         const std::string source = write("mesh" + std::to_string(mesh.num_rows()) + extension_of(mesh.kind), given);
         expect_same(source, {"--method", "array:owner", "--dump", "metis,foam"}, [](const std::string& out) {
             std::string all;
-            for (const std::string file : {"mesh.graph", "mesh.graph.part.3", "cellDecomposition", "decomposeParDict"}) all += bytes_of(out + "/" + file);
+            for (const std::string file : {"mesh.graph", "mesh.graph.part.3", "cellDecomposition", "decomposeParDict"})
+                all += bytes_of(out + "/" + file);
             return all;
         });
     }
@@ -303,7 +320,8 @@ TEST_F(SameInWindows, PicturesOfTheParts)
         for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = static_cast<std::int32_t>(3 * i / parts.size());
         (mesh.is_point_cloud() ? given.point_data : given.cell_data).push_back(DataArray::from("owner", parts));
         const std::string source = write(name + extension_of(mesh.kind), given);
-        expect_same(source, {"--method", "array:owner", "--preview", "OUT.png"}, [](const std::string& out) { return bytes_of(out + ".png"); });
+        expect_same(source, {"--method", "array:owner", "--preview", "OUT.png"},
+                    [](const std::string& out) { return bytes_of(out + ".png"); });
     }
 }
 
@@ -314,12 +332,15 @@ TEST_F(SameInWindows, DumpsAndPicturesAcrossWindows)
     mesh.point_data.clear();
     std::vector<std::int32_t> parts(mesh.num_cells());
     const auto centroids = row_centroids(mesh);
-    for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = (centroids[3 * i] > 0.3f) + 2 * (centroids[3 * i + 1] > 0.6f);
+    for (std::size_t i = 0; i < parts.size(); ++i)
+        parts[i] = (centroids[3 * i] > 0.3f) + 2 * (centroids[3 * i + 1] > 0.6f);
     mesh.cell_data = {DataArray::from("owner", parts)};
     const std::string source = write("tets.vtu", mesh);
 
-    expect_same(source, {"--method", "array:owner", "--dump", "metis", "--preview", "OUT.png"},
-                [](const std::string& out) { return bytes_of(out + "/mesh.graph") + bytes_of(out + "/mesh.graph.part.4") + bytes_of(out + ".png"); });
+    expect_same(
+        source, {"--method", "array:owner", "--dump", "metis", "--preview", "OUT.png"}, [](const std::string& out) {
+            return bytes_of(out + "/mesh.graph") + bytes_of(out + "/mesh.graph.part.4") + bytes_of(out + ".png");
+        });
 }
 
 TEST_F(SameInWindows, FilesThatCannotBeMapped)
@@ -345,10 +366,12 @@ TEST_F(PartitionInWindows, SaysWhatIsWrongWithAPartitionFile)
     std::ofstream(path("short.part")) << "0\n1\n";
     std::ofstream(path("bad.part")) << "0\nx\n";
     const auto refused = [&](const std::string& file, int code, const std::string& text) {
-        const std::vector<std::string> words{"partition", source, "--method", "file:" + path(file), "-o", path("shards")};
+        const std::vector<std::string> words{"partition",          source, "--method",
+                                             "file:" + path(file), "-o",   path("shards")};
         auto bounded = words;
         bounded.insert(bounded.end(), {"--max-memory", "300M"});
-        for (const auto& result : {meshard(words), meshard(bounded), has_mpirun() ? on_ranks(2, words) : meshard(bounded)}) {
+        for (const auto& result :
+             {meshard(words), meshard(bounded), has_mpirun() ? on_ranks(2, words) : meshard(bounded)}) {
             EXPECT_EQ(result.exit_code, code) << result.err;
             const auto first = result.err.find(text);
             ASSERT_NE(first, std::string::npos) << result.err;
@@ -370,9 +393,11 @@ TEST_F(PartitionInWindows, WritesThePiecesOfAWholeMeshWithTheSameOwners)
             auto mesh = is_cloud ? random_cloud(3000, 8) : tet_cube(9);
             std::vector<std::int32_t> parts(mesh.num_rows());
             const auto centroids = row_centroids(mesh);
-            for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = (centroids[3 * i] > 0.4f) + 2 * (centroids[3 * i + 1] > 0.55f);
+            for (std::size_t i = 0; i < parts.size(); ++i)
+                parts[i] = (centroids[3 * i] > 0.4f) + 2 * (centroids[3 * i + 1] > 0.55f);
             (is_cloud ? mesh.point_data : mesh.cell_data).push_back(DataArray::from("owner", parts));
-            const std::string name = (is_cloud ? "cloud" : "tets") + rule.substr(0, 3), source = write(name + extension_of(mesh.kind), mesh);
+            const std::string name = (is_cloud ? "cloud" : "tets") + rule.substr(0, 3),
+                              source = write(name + extension_of(mesh.kind), mesh);
 
             for (const auto& [folder, memory] : {std::pair{"whole", false}, {"bounded", true}}) {
                 std::vector<std::string> words{"partition",         source,     "--method", "array:owner",    "-o",
@@ -389,16 +414,20 @@ TEST_F(PartitionInWindows, StaysWithinTheMemoryAllowedForClouds)
 {
     const std::string source = write("cloud.vtp", random_cloud(400000, 1));
     constexpr double megabyte = 1048576;
-    const auto program = meshard_json({"partition", write("small.vtu", cube(4)), "-n", "2", "--dry-run"})["peak_rss_bytes"].get<double>();
+    const auto program =
+        meshard_json({"partition", write("small.vtu", cube(4)), "-n", "2", "--dry-run"})["peak_rss_bytes"]
+            .get<double>();
     const auto allowed = std::ceil(program / megabyte) + 80;
 
     for (const std::string rule : {"face", "radius:0.02", "nearest:12"}) {
-        const auto bounded = meshard_json({"partition", source, "-n", "16", "-o", path("bounded" + rule.substr(0, 3)), "--ghosts", rule, "--max-memory",
-                                           std::to_string(static_cast<int>(allowed)) + "M"});
+        const auto bounded =
+            meshard_json({"partition", source, "-n", "16", "-o", path("bounded" + rule.substr(0, 3)), "--ghosts", rule,
+                          "--max-memory", std::to_string(static_cast<int>(allowed)) + "M"});
         EXPECT_LE(bounded["peak_rss_bytes"], allowed * megabyte) << rule;
         EXPECT_LE(bounded["imbalance"], 1.03);
     }
-    EXPECT_GT(meshard_json({"partition", source, "-n", "16", "--dry-run"})["peak_rss_bytes"], (allowed + 15) * megabyte);  // else this shows nothing
+    EXPECT_GT(meshard_json({"partition", source, "-n", "16", "--dry-run"})["peak_rss_bytes"],
+              (allowed + 15) * megabyte);  // else this shows nothing
 }
 
 TEST_F(PartitionInWindows, BalancesWeightsAndHasGhostsByPointsAndEdges)
@@ -411,16 +440,18 @@ TEST_F(PartitionInWindows, BalancesWeightsAndHasGhostsByPointsAndEdges)
 
     for (const std::string rule : {"vertex", "edge"}) {
         const std::string shards = path(rule);
-        const auto report = meshard_json({"partition", source, "-n", "3", "-o", shards, "--max-memory", "300M", "--ghosts", rule, "--ghost-layers", "2",
-                                          "--weights", "points,array:cost", "--capacities", "1,2,1", "--quality"});
+        const auto report = meshard_json({"partition", source, "-n", "3", "-o", shards, "--max-memory", "300M",
+                                          "--ghosts", rule, "--ghost-layers", "2", "--weights", "points,array:cost",
+                                          "--capacities", "1,2,1", "--quality"});
 
         EXPECT_LE(report["imbalances"]["points"], 1.03) << rule;
         EXPECT_LE(report["imbalances"]["array:cost"], 1.03) << rule;
         EXPECT_EQ(report["ghost_neighbors"], rule);
         expect_whole(shards, source);
         if (has_mpirun()) {
-            const auto together = on_ranks(3, {"partition", source, "-n", "3", "-o", shards + "3", "--max-memory", "300M", "--ghosts", rule, "--ghost-layers",
-                                               "2", "--weights", "points,array:cost", "--capacities", "1,2,1", "--quality"});
+            const auto together = on_ranks(3, {"partition", source, "-n", "3", "-o", shards + "3", "--max-memory",
+                                               "300M", "--ghosts", rule, "--ghost-layers", "2", "--weights",
+                                               "points,array:cost", "--capacities", "1,2,1", "--quality"});
             ASSERT_EQ(together.exit_code, 0) << together.err;
             EXPECT_EQ(hashes(shards + "3"), hashes(shards));
         }

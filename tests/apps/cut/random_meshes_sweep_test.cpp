@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nothing is lost: random meshes x methods x parts x ghost layers. Two cuts each of 30 meshes by default; all of 200 meshes (18,000 cuts,
-// an hour) with the environment variable MESHARD_FULL_SWEEP=1, from seed MESHARD_SWEEP_SEED on: one cut of every mesh, then the next of
-// every mesh, so that a part of the sweep says something of all meshes.
+// Nothing is lost: random meshes x methods x parts x ghost layers. Two cuts each of 30 meshes by default; all of 200
+// meshes (18,000 cuts, an hour) with the environment variable MESHARD_FULL_SWEEP=1, from seed MESHARD_SWEEP_SEED on:
+// one cut of every mesh, then the next of every mesh, so that a part of the sweep says something of all meshes.
 #include "io/shards/shard_check.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/ghosts/subdomain.h"
@@ -41,7 +41,8 @@ protected:
     {
         std::vector<Cut> cuts;
         for (const char* method : {"metis", "recursive", "scotch", "rcb", "hilbert", "auto"})
-            for (const std::int64_t num_parts : {std::int64_t{1}, std::int64_t{2}, std::int64_t{3}, std::int64_t{7}, mesh.num_rows() + 2})
+            for (const std::int64_t num_parts :
+                 {std::int64_t{1}, std::int64_t{2}, std::int64_t{3}, std::int64_t{7}, mesh.num_rows() + 2})
                 for (const int layers : {0, 1, 3}) cuts.push_back({method, num_parts, layers});
         return cuts;
     }
@@ -77,7 +78,8 @@ protected:
         for (const std::string& fault : check_shards(shards)) ADD_FAILURE() << fault;
         EXPECT_EQ(difference(merge_subdomains(load_subdomains(shards)), mesh), "");
         std::vector<std::filesystem::path> pieces;
-        for (const ManifestPart& part : read_manifest(shards).parts) pieces.push_back(std::filesystem::path(shards) / part.file);
+        for (const ManifestPart& part : read_manifest(shards).parts)
+            pieces.push_back(std::filesystem::path(shards) / part.file);
         EXPECT_EQ(vtk_gathered_difference(pieces, source), "");
         const VtkSummary summary = vtk_summary(shards + '/' + index_name(mesh.kind));
         EXPECT_EQ(summary.num_cells - summary.num_ghost_cells, mesh.num_cells());

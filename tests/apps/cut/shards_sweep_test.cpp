@@ -19,7 +19,8 @@ std::vector<std::string> files()
         for (const auto& entry : std::filesystem::directory_iterator(data / folder)) {
             const std::string name = entry.path().filename().string();
             const bool is_mesh = name.ends_with(".vtu") || name.ends_with(".vtp");
-            const bool is_sample = name == "boundary_001.vtp" || name == "volume_001.vtu" || name == "boundary_motorbike.vtp";
+            const bool is_sample =
+                name == "boundary_001.vtp" || name == "volume_001.vtu" || name == "boundary_motorbike.vtp";
             if (is_mesh && (is_sample || (full && std::string(full) == "1"))) files.push_back((folder / name).string());
         }
     };
@@ -38,7 +39,8 @@ TEST_P(ShardsSweep, PassesItsCheckAndMergesBack)
             const std::string label = std::to_string(num_parts) + " parts, " + std::to_string(layers) + " layers";
             const std::string shards = path(label);
 
-            auto report = meshard_json({"partition", source, "-n", std::to_string(num_parts), "-o", shards, "--ghost-layers", std::to_string(layers)});
+            auto report = meshard_json({"partition", source, "-n", std::to_string(num_parts), "-o", shards,
+                                        "--ghost-layers", std::to_string(layers)});
 
             EXPECT_LE(report["imbalance"], 1.03) << label;
             EXPECT_EQ(report["parts"].size(), static_cast<std::size_t>(num_parts)) << label;

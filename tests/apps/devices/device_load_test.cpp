@@ -24,10 +24,13 @@ DeviceLoad million_points()
 
 TEST(DeviceLoad, NamesTheNextModeAndTheRanksThatDo)
 {
-    // At least 60 KiB a point are 60 GiB: more than one device holds of 40, so at least two ranks do; of 16, at least four.
+    // At least 60 KiB a point are 60 GiB: more than one device holds of 40, so at least two ranks do; of 16, at least
+    // four.
     EXPECT_EQ(out_of_memory_text(million_points(), {.now = kGiB, .peak = 60 * kGiB, .total = 40 * kGiB}),
-              "out of memory: a training step of case car, 1048576 points, does not fit into the 40.0 GiB of cuda:0: with memory mode stored it takes at least "
-              "60.0 KiB a point (60.0 GiB before the memory ended). Use training.memory=recomputed, at least 2 ranks (--nproc 2) or fewer points at once "
+              "out of memory: a training step of case car, 1048576 points, does not fit into the 40.0 GiB of cuda:0: "
+              "with memory mode stored it takes at least "
+              "60.0 KiB a point (60.0 GiB before the memory ended). Use training.memory=recomputed, at least 2 ranks "
+              "(--nproc 2) or fewer points at once "
               "(data.sampling_resolution).");
     auto load = million_points();
     load.memory = "streamed";
@@ -37,11 +40,15 @@ TEST(DeviceLoad, NamesTheNextModeAndTheRanksThatDo)
 
 TEST(DeviceLoad, GoesByWhatWasTakenWhereNothingIsCounted)
 {
-    DeviceLoad load{.device = c10::Device(c10::kCUDA, 1), .what = "validation of case car", .num_points = 1000, .num_ranks = 2, .rank_option = "--nproc "};
-    EXPECT_EQ(
-        out_of_memory_text(load, {.now = 0, .peak = 1000 * 1024, .total = 1 << 20}),
-        "out of memory: validation of case car, 1000 points on this rank, does not fit into the 1.0 MiB of cuda:1: it takes at least 1.0 KiB a point (1000.0 "
-        "KiB before the memory ended). Use at least 3 ranks (--nproc 3).");
+    DeviceLoad load{.device = c10::Device(c10::kCUDA, 1),
+                    .what = "validation of case car",
+                    .num_points = 1000,
+                    .num_ranks = 2,
+                    .rank_option = "--nproc "};
+    EXPECT_EQ(out_of_memory_text(load, {.now = 0, .peak = 1000 * 1024, .total = 1 << 20}),
+              "out of memory: validation of case car, 1000 points on this rank, does not fit into the 1.0 MiB of "
+              "cuda:1: it takes at least 1.0 KiB a point (1000.0 "
+              "KiB before the memory ended). Use at least 3 ranks (--nproc 3).");
     load.num_points = 0;
     load.rank_option.clear();
     EXPECT_EQ(out_of_memory_text(load, {}), "out of memory: validation of case car does not fit into cuda:1.");
@@ -54,15 +61,17 @@ TEST(ErrorText, HasNoCallsOfTheLibrary)
     } catch (const std::exception& error) {
         EXPECT_NE(std::string(error.what()), "a wrong shape");  // it lists the calls
         EXPECT_EQ(error_text(error), "a wrong shape");
-        EXPECT_EQ(error_text(std::runtime_error(std::string("of another: ") + error.what())), "of another: a wrong shape");
+        EXPECT_EQ(error_text(std::runtime_error(std::string("of another: ") + error.what())),
+                  "of another: a wrong shape");
     }
     try {
         TORCH_CHECK_WITH(OutOfMemoryError, false,
-                         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.00 GiB is free. "
+                         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of "
+                         "which 1.00 GiB is free. "
                          "Including non-PyTorch memory, this process has 78.1 GiB memory in use.");
     } catch (const std::exception& error) {
-        EXPECT_EQ(error_text(error),
-                  "out of memory: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.00 GiB is free.");
+        EXPECT_EQ(error_text(error), "out of memory: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+                                     "capacity of 79.11 GiB of which 1.00 GiB is free.");
     }
 }
 

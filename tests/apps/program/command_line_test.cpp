@@ -10,7 +10,8 @@ namespace {
 
 using CommandLine = ProgramTest;
 
-const std::vector<std::string> verbs{"info", "partition", "repartition", "check", "merge", "interpolate", "derive", "train", "predict", "forces", "render"};
+const std::vector<std::string> verbs{"info",   "partition", "repartition", "check",  "merge", "interpolate",
+                                     "derive", "train",     "predict",     "forces", "render"};
 const std::vector<std::string> mesh_verbs{"info", "partition", "repartition", "check", "merge", "forces", "render"};
 
 TEST_F(CommandLine, HelpNamesEveryVerb)
@@ -75,7 +76,8 @@ TEST_F(CommandLine, AsksForAVerb)
 
 TEST_F(CommandLine, SuggestsTheNearestVerb)
 {
-    EXPECT_TRUE(fails_with(meshard({"partiton", "car.vtu"}), 2, {"unknown verb 'partiton'", "Did you mean 'partition'?"}));
+    EXPECT_TRUE(
+        fails_with(meshard({"partiton", "car.vtu"}), 2, {"unknown verb 'partiton'", "Did you mean 'partition'?"}));
     EXPECT_TRUE(fails_with(meshard({"xyzzy"}), 2, {"unknown verb 'xyzzy'", "meshard --help"}));
 }
 
@@ -83,7 +85,8 @@ TEST_F(CommandLine, SuggestsTheNearestOptionBeforeItMissesOne)
 {
     const ProgramResult result = meshard({"partition", "car.vtu", "--num-part", "4", "-o", path("shards")});
 
-    EXPECT_TRUE(fails_with(result, 2, {"meshard partition: ", "unknown option '--num-part'", "Did you mean '--num-parts'?"}));
+    EXPECT_TRUE(
+        fails_with(result, 2, {"meshard partition: ", "unknown option '--num-part'", "Did you mean '--num-parts'?"}));
 }
 
 TEST_F(CommandLine, RefusesWhatNoOptionTakes)

@@ -23,7 +23,8 @@ TEST_F(Check, SaysOfEachPromiseThatItHolds)
     EXPECT_EQ(result.err, "");
     EXPECT_EQ(std::ranges::count(result.out, '\n'), 9);
     EXPECT_EQ(result.out.find("FAIL"), std::string::npos);
-    EXPECT_NE(result.out.find("OK    every cell and every point of the source is owned by exactly one part\n"), std::string::npos);
+    EXPECT_NE(result.out.find("OK    every cell and every point of the source is owned by exactly one part\n"),
+              std::string::npos);
 }
 
 TEST_F(Check, FindsOneChangedByte)

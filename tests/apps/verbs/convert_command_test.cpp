@@ -35,8 +35,10 @@ TEST_F(ConvertCommand, WritesIndexesOfPieces)
     EXPECT_EQ(difference(read_mesh(path("b.pvtu")), mixed_cells()), "");
     const Mesh merged = read_mesh(path("c.pvtp"));
     EXPECT_EQ(merged.cells, sphere(5).cells);
-    EXPECT_EQ(entries(), (std::vector<std::string>{"a.vtp", "a.vtu", "b.pvtu", "b_0000.vtu", "c.pvtp", "c_0000.vtp", "c_0001.vtp", "c_0002.vtp", "shards"}));
-    EXPECT_GT(report["bytes"], std::filesystem::file_size(path("c_0000.vtp")) + std::filesystem::file_size(path("c_0001.vtp")));
+    EXPECT_EQ(entries(), (std::vector<std::string>{"a.vtp", "a.vtu", "b.pvtu", "b_0000.vtu", "c.pvtp", "c_0000.vtp",
+                                                   "c_0001.vtp", "c_0002.vtp", "shards"}));
+    EXPECT_GT(report["bytes"],
+              std::filesystem::file_size(path("c_0000.vtp")) + std::filesystem::file_size(path("c_0001.vtp")));
     EXPECT_NE(content_of(path("c.pvtp")).find("GhostLevel=\"1\""), std::string::npos);
     EXPECT_TRUE(fails_with(meshard({"convert", volume, path("d.pvtp")}), 3, {"hexahedron, which .vtp cannot hold"}));
     EXPECT_EQ(entries().size(), 9u);
@@ -46,7 +48,8 @@ TEST_F(ConvertCommand, TurnsCheckpointsIntoOneAnother)
 {
     const std::vector<float> values{1.5f, -2.0f, 3.25f, 0.0f, 5.0f, -6.5f};
     NamedArrays arrays;
-    arrays.arrays.push_back({"layer.weight", ArrayType::F32, {2, 3}, reinterpret_cast<const std::byte*>(values.data()), nullptr});
+    arrays.arrays.push_back(
+        {"layer.weight", ArrayType::F32, {2, 3}, reinterpret_cast<const std::byte*>(values.data()), nullptr});
     write_safetensors(path("a.safetensors"), arrays);
 
     ASSERT_EQ(meshard({"convert", path("a.safetensors"), path("b.pt")}).exit_code, 0);
@@ -81,7 +84,10 @@ TEST_F(ConvertCommand, TakesPatchesOfACaseForPolygons)
     ASSERT_EQ(meshard({"convert", path("case"), path("cells.vtu")}).exit_code, 0);
     ASSERT_EQ(meshard({"convert", path("case"), path("skin.vtp")}).exit_code, 0);
     ASSERT_EQ(meshard({"convert", path("case/case.foam"), path("left.vtp"), "--block", "boundary/left"}).exit_code, 0);
-    ASSERT_EQ(meshard({"convert", path("case"), path("sides.vtp"), "--block", "boundary/left", "--block", "boundary/rest"}).exit_code, 0);
+    ASSERT_EQ(
+        meshard({"convert", path("case"), path("sides.vtp"), "--block", "boundary/left", "--block", "boundary/rest"})
+            .exit_code,
+        0);
     ASSERT_EQ(meshard({"convert", path("case"), path("start.vtu"), "--time", "0"}).exit_code, 0);
 
     EXPECT_EQ(read_mesh(path("cells.vtu")).num_cells(), 27);
@@ -119,9 +125,12 @@ TEST_F(ConvertCommand, JoinsPointsThatCoincide)
     EXPECT_EQ(difference(read_mesh(path("joined.vtu")), join_points(mesh, 0).mesh), "");
     mesh.point_data.clear();
     const auto bare = write("bare.vtu", mesh);
-    EXPECT_TRUE(fails_with(meshard({"convert", bare, path("a.vtu"), "--join-points", "0.5"}), 0, {"cells (the first is number 0) shrank"}));
-    EXPECT_TRUE(fails_with(meshard({"convert", path("joined.vtu"), path("a.vtu"), "--join-points", "0.1"}), 0, {"no two points are at most 0.1 apart"}));
-    EXPECT_TRUE(fails_with(meshard({"convert", apart, path("b.vtu"), "--join-points", "-1"}), 2, {"--join-points is -1"}));
+    EXPECT_TRUE(fails_with(meshard({"convert", bare, path("a.vtu"), "--join-points", "0.5"}), 0,
+                           {"cells (the first is number 0) shrank"}));
+    EXPECT_TRUE(fails_with(meshard({"convert", path("joined.vtu"), path("a.vtu"), "--join-points", "0.1"}), 0,
+                           {"no two points are at most 0.1 apart"}));
+    EXPECT_TRUE(
+        fails_with(meshard({"convert", apart, path("b.vtu"), "--join-points", "-1"}), 2, {"--join-points is -1"}));
     EXPECT_FALSE(std::filesystem::exists(path("b.vtu")));
     ASSERT_EQ(meshard({"partition", path("joined.vtu"), "-n", "2", "-o", path("shards")}).exit_code, 0);
     ASSERT_EQ(meshard({"convert", path("shards"), path("c.vtkhdf"), "--join-points", "0"}).exit_code, 0);
@@ -133,9 +142,12 @@ TEST_F(ConvertCommand, SaysWhatIsWrong)
     write("a.vtu", cube(2));
 
     EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.xyz")}), 3, {"'.xyz'; writable are .vtu .vtp"}));
-    EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.vtp")}), 3, {"hexahedron, which .vtp cannot hold"}));
-    EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.vtu"), "--compress", "zip"}), 2, {"expected none, zlib or lz4"}));
-    EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.vtu"), "--block", "x"}), 3, {"holds one mesh and no blocks"}));
+    EXPECT_TRUE(
+        fails_with(meshard({"convert", path("a.vtu"), path("b.vtp")}), 3, {"hexahedron, which .vtp cannot hold"}));
+    EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.vtu"), "--compress", "zip"}), 2,
+                           {"expected none, zlib or lz4"}));
+    EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.vtu"), "--block", "x"}), 3,
+                           {"holds one mesh and no blocks"}));
     EXPECT_TRUE(fails_with(meshard({"convert", path("absent.vtm"), path("b.vtu")}), 3, {"absent.vtm does not exist"}));
     EXPECT_EQ(entries(), std::vector<std::string>{"a.vtu"});
 }

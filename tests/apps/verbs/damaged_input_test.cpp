@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Damaged files, cut as a whole and in windows: a sentence and exit code 3; suspicious ones that can be used: a warning, and nothing is lost.
+// Damaged files, cut as a whole and in windows: a sentence and exit code 3; suspicious ones that can be used: a
+// warning, and nothing is lost.
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
 
@@ -47,7 +48,10 @@ protected:
         return bytes.replace(at, what.size(), by);
     }
 
-    static std::string words(const std::vector<std::int32_t>& values) { return {reinterpret_cast<const char*>(values.data()), 4 * values.size()}; }
+    static std::string words(const std::vector<std::int32_t>& values)
+    {
+        return {reinterpret_cast<const char*>(values.data()), 4 * values.size()};
+    }
 };
 
 TEST_P(DamagedInput, IsRefusedWhereverItIsCut)
@@ -62,10 +66,14 @@ TEST_P(DamagedInput, IsRefusedWhereverItIsCut)
 TEST_P(DamagedInput, IsRefusedForCountsAndOffsetsThatDoNotFit)
 {
     const std::string bytes = whole();
-    expect_refused(write_text("points.vtu", replaced(bytes, "NumberOfPoints=\"64\"", "NumberOfPoints=\"65\"")), "points.vtu");
-    expect_refused(write_text("cells.vtu", replaced(bytes, "NumberOfCells=\"27\"", "NumberOfCells=\"28\"")), "cells.vtu");
-    expect_refused(write_text("huge.vtu", replaced(bytes, "NumberOfCells=\"27\"", "NumberOfCells=\"99999999999\"")), "huge.vtu");
-    expect_refused(write_text("offset.vtu", replaced(bytes, words({8, 16, 24}), words({8, std::int32_t{1} << 30, 24}))), "offset.vtu");
+    expect_refused(write_text("points.vtu", replaced(bytes, "NumberOfPoints=\"64\"", "NumberOfPoints=\"65\"")),
+                   "points.vtu");
+    expect_refused(write_text("cells.vtu", replaced(bytes, "NumberOfCells=\"27\"", "NumberOfCells=\"28\"")),
+                   "cells.vtu");
+    expect_refused(write_text("huge.vtu", replaced(bytes, "NumberOfCells=\"27\"", "NumberOfCells=\"99999999999\"")),
+                   "huge.vtu");
+    expect_refused(write_text("offset.vtu", replaced(bytes, words({8, 16, 24}), words({8, std::int32_t{1} << 30, 24}))),
+                   "offset.vtu");
     expect_refused(write_text("back.vtu", replaced(bytes, words({16, 24, 32}), words({16, 8, 32}))), "back.vtu");
     Mesh mesh = cube(3);
     mesh.cells.indices[8 * 5 + 3] = 6400;
@@ -77,9 +85,11 @@ TEST_P(DamagedInput, NamesTheCellByItsNumberInTheFile)
     const std::string types(27, '\14');  // hexahedra
     std::string other = types;
     other[17] = 14;
-    expect_refused(write_text("pyramid.vtu", replaced(whole(), types, other)), "cell 17 (pyramid) has 8 points, expected 5");
+    expect_refused(write_text("pyramid.vtu", replaced(whole(), types, other)),
+                   "cell 17 (pyramid) has 8 points, expected 5");
     other[17] = 120;
-    expect_refused(write_text("unknown.vtu", replaced(whole(), types, other)), "cell 17 has type 120, which VTK does not know");
+    expect_refused(write_text("unknown.vtu", replaced(whole(), types, other)),
+                   "cell 17 has type 120, which VTK does not know");
     other[17] = 55;
     expect_refused(write_text("parametric.vtu", replaced(whole(), types, other)), "cell 17 (");
 }
@@ -125,14 +135,16 @@ TEST_P(DamagedInput, IsUsedWithAWarning)
     expect_used(write("field.vtp", field), "cell array 'p' has 2 NaN");
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DamagedInput, testing::Bool(), [](const auto& info) { return info.param ? "InWindows" : "Whole"; });
+INSTANTIATE_TEST_SUITE_P(All, DamagedInput, testing::Bool(),
+                         [](const auto& info) { return info.param ? "InWindows" : "Whole"; });
 
 class DamagedCollection : public ProgramTest {};
 
 TEST_F(DamagedCollection, IsRefusedIfItContainsItself)
 {
-    const std::string file = write_text(
-        "ring.vtm", "<VTKFile type=\"vtkMultiBlockDataSet\"><vtkMultiBlockDataSet><DataSet index=\"0\" file=\"ring.vtm\"/></vtkMultiBlockDataSet></VTKFile>");
+    const std::string file =
+        write_text("ring.vtm", "<VTKFile type=\"vtkMultiBlockDataSet\"><vtkMultiBlockDataSet><DataSet index=\"0\" "
+                               "file=\"ring.vtm\"/></vtkMultiBlockDataSet></VTKFile>");
 
     EXPECT_TRUE(fails_with(meshard({"partition", file, "-n", "2", "-o", path("shards")}), 3, {"ring.vtm"}));
     EXPECT_EQ(entries(), std::vector<std::string>{"ring.vtm"});

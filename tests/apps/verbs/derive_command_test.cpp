@@ -70,7 +70,8 @@ void expect_rows(const DataArray& found, const std::vector<double>& expected, do
     ASSERT_EQ(found.num_components(), static_cast<std::int32_t>(expected.size()));
     const auto values = found.to_doubles();
     for (std::size_t i = 0; i < values.size(); ++i)
-        ASSERT_NEAR(values[i], expected[i % expected.size()], tolerance) << found.name() << " row " << i / expected.size();
+        ASSERT_NEAR(values[i], expected[i % expected.size()], tolerance)
+            << found.name() << " row " << i / expected.size();
 }
 
 void expect_equal(const DataArray& found, const DataArray& expected, double tolerance)
@@ -126,7 +127,8 @@ Mesh sheared(Mesh mesh)
 TEST_F(Derive, IsExactForLinearFieldsOnAnyNumberOfRanks)
 {
     const std::vector<std::string> words{"--gradient", "p,U", "--divergence", "U", "--vorticity", "U", "--q", "U"};
-    for (const auto& [name, mesh] : {NamedMesh{"hexahedra", cube(3)}, {"tetrahedra", tet_cube(2)}, {"polyhedra", polyhedral_cube(3)}}) {
+    for (const auto& [name, mesh] :
+         {NamedMesh{"hexahedra", cube(3)}, {"tetrahedra", tet_cube(2)}, {"polyhedra", polyhedral_cube(3)}}) {
         for (const bool on_cells : {false, true}) {
             const std::string file = write("in.vtu", with_fields(sheared(mesh), on_cells, linear_p, linear_u));
             for (const int ranks : {1, 2, 3}) {
@@ -137,9 +139,11 @@ TEST_F(Derive, IsExactForLinearFieldsOnAnyNumberOfRanks)
                 const Mesh found = derived(all);
 
                 expect_rows(array(found, "p Gradient", on_cells), {2, -3, 0.5}, 1e-11);
-                expect_rows(array(found, "U Gradient", on_cells), {J[0][0], J[0][1], J[0][2], J[1][0], J[1][1], J[1][2], J[2][0], J[2][1], J[2][2]}, 1e-11);
+                expect_rows(array(found, "U Gradient", on_cells),
+                            {J[0][0], J[0][1], J[0][2], J[1][0], J[1][1], J[1][2], J[2][0], J[2][1], J[2][2]}, 1e-11);
                 expect_rows(array(found, "Divergence", on_cells), {J[0][0] + J[1][1] + J[2][2]}, 1e-11);
-                expect_rows(array(found, "Vorticity", on_cells), {J[2][1] - J[1][2], J[0][2] - J[2][0], J[1][0] - J[0][1]}, 1e-11);
+                expect_rows(array(found, "Vorticity", on_cells),
+                            {J[2][1] - J[1][2], J[0][2] - J[2][0], J[1][0] - J[0][1]}, 1e-11);
                 expect_rows(array(found, "Q Criterion", on_cells), {q_of(J)}, 1e-10);
                 EXPECT_EQ(found.point_data.size() + found.cell_data.size(), 7U);
             }
@@ -169,8 +173,10 @@ TEST_F(Derive, ComesNearerToTheTruthOnFinerMeshes)
             double sum = 0;
             for (std::size_t i = 0; i < places.size(); ++i) {
                 const auto& x = places[i];
-                const Vector3 truth{2 * std::cos(2 * x[0]) * std::pow(1 + x[1], 2), 2 * std::sin(2 * x[0]) * (1 + x[1]), std::exp(x[2])};
-                for (int k = 0; k < 3; ++k) sum += std::pow(gradient.value(static_cast<std::int64_t>(i), k) - truth[k], 2);
+                const Vector3 truth{2 * std::cos(2 * x[0]) * std::pow(1 + x[1], 2), 2 * std::sin(2 * x[0]) * (1 + x[1]),
+                                    std::exp(x[2])};
+                for (int k = 0; k < 3; ++k)
+                    sum += std::pow(gradient.value(static_cast<std::int64_t>(i), k) - truth[k], 2);
             }
             return std::sqrt(sum / static_cast<double>(places.size()));
         };
@@ -216,7 +222,8 @@ TEST_F(Derive, EqualsVtksGradientFilterAtThePointsOfTetrahedra)
     filter->Update();
     auto* const theirs = vtkUnstructuredGrid::SafeDownCast(filter->GetOutput())->GetPointData();
 
-    const Mesh found = derived({write("in.vtu", mesh), "--gradient", "U", "--divergence", "U", "--vorticity", "U", "--q", "U", "--nproc", "2"});
+    const Mesh found = derived({write("in.vtu", mesh), "--gradient", "U", "--divergence", "U", "--vorticity", "U",
+                                "--q", "U", "--nproc", "2"});
 
     for (const auto* name : {"Gradient", "Divergence", "Vorticity", "Q Criterion"}) {
         const auto& ours = array(found, name, false);
@@ -224,14 +231,16 @@ TEST_F(Derive, EqualsVtksGradientFilterAtThePointsOfTetrahedra)
         ASSERT_TRUE(expected) << name;
         ASSERT_EQ(ours.num_components(), expected->GetNumberOfComponents()) << name;
         for (std::int64_t i = 0; i < ours.num_rows(); ++i) {
-            for (int c = 0; c < ours.num_components(); ++c) ASSERT_NEAR(ours.value(i, c), expected->GetComponent(i, c), 1e-9) << name << ' ' << i;
+            for (int c = 0; c < ours.num_components(); ++c)
+                ASSERT_NEAR(ours.value(i, c), expected->GetComponent(i, c), 1e-9) << name << ' ' << i;
         }
     }
 }
 
 TEST_F(Derive, StaysWithinASurface)
 {
-    // The gradient within each triangle is that of space without its part along the normal; at a point the mean around it.
+    // The gradient within each triangle is that of space without its part along the normal; at a point the mean around
+    // it.
     const Mesh mesh = with_fields(sphere(6), false, linear_p, linear_u);
     const auto areas = area_vectors(mesh);
     std::vector<Vector3> sums(mesh.num_points());
@@ -249,18 +258,22 @@ TEST_F(Derive, StaysWithinASurface)
 
     const auto& gradient = array(found, "Gradient", false);
     for (std::int64_t i = 0; i < mesh.num_points(); ++i) {
-        for (int k = 0; k < 3; ++k) ASSERT_NEAR(gradient.value(i, k), sums[i][k] / counts[i], 1e-5);  // single precision places
+        for (int k = 0; k < 3; ++k)
+            ASSERT_NEAR(gradient.value(i, k), sums[i][k] / counts[i], 1e-5);  // single precision places
     }
-    EXPECT_TRUE(fails_with(meshard({"derive", file, "--vorticity", "U", "-o", path("x.vtp")}), 3, {"not plane", "Vorticity"}));
-    EXPECT_TRUE(fails_with(meshard({"derive", file, "--q", "U", "-o", path("x.vtp")}), 3, {"not plane", "Q Criterion"}));
+    EXPECT_TRUE(
+        fails_with(meshard({"derive", file, "--vorticity", "U", "-o", path("x.vtp")}), 3, {"not plane", "Vorticity"}));
+    EXPECT_TRUE(
+        fails_with(meshard({"derive", file, "--q", "U", "-o", path("x.vtp")}), 3, {"not plane", "Q Criterion"}));
 }
 
 TEST_F(Derive, TakesAPlaneMeshForATwoDimensionalFlow)
 {
     const Field u = [](const Vector3& x) { return std::vector<double>{x[0] - 3 * x[1], 2 * x[0] - x[1], 5}; };
     for (const bool on_cells : {false, true}) {
-        const Mesh found =
-            derived({write("in.vtp", with_fields(with_hole(), on_cells, linear_p, u)), "--vorticity", "U", "--q", "U", "--divergence", "U"}, "out.vtp");
+        const Mesh found = derived({write("in.vtp", with_fields(with_hole(), on_cells, linear_p, u)), "--vorticity",
+                                    "U", "--q", "U", "--divergence", "U"},
+                                   "out.vtp");
 
         expect_rows(array(found, "Vorticity", on_cells), {0, 0, 5}, 1e-5);
         expect_rows(array(found, "Divergence", on_cells), {0}, 1e-5);
@@ -270,10 +283,13 @@ TEST_F(Derive, TakesAPlaneMeshForATwoDimensionalFlow)
 
 TEST_F(Derive, SumsFluxesForTheLaplacian)
 {
-    // On even boxes the differences of x^2 + 2 y^2 - 5 z^2 give its Laplacian, -4, in every cell that has all six neighbours.
+    // On even boxes the differences of x^2 + 2 y^2 - 5 z^2 give its Laplacian, -4, in every cell that has all six
+    // neighbours.
     const std::int32_t n = 5;
-    const Mesh mesh =
-        with_fields(cube(n), true, [](const Vector3& x) { return std::vector<double>{x[0] * x[0] + 2 * x[1] * x[1] - 5 * x[2] * x[2]}; }, linear_u);
+    const Mesh mesh = with_fields(
+        cube(n), true,
+        [](const Vector3& x) { return std::vector<double>{x[0] * x[0] + 2 * x[1] * x[1] - 5 * x[2] * x[2]}; },
+        linear_u);
     for (const auto* ranks : {"1", "3"}) {
         const Mesh found = derived({write("in.vtu", mesh), "--laplacian", "p", "--nproc", ranks});
 
@@ -303,9 +319,12 @@ TEST_F(Derive, KnowsNothingWhereCellsAreApart)
         for (const std::string ranks : {"1", "2"}) {
             SCOPED_TRACE(neighbors + ", " + ranks + " ranks");
             const auto derive = [&](const std::string& file) {
-                return meshard({"derive", file, "-o", path("out.vtu"), "--gradient", "p", "--laplacian", "p", "--neighbors", neighbors, "--nproc", ranks});
+                return meshard({"derive", file, "-o", path("out.vtu"), "--gradient", "p", "--laplacian", "p",
+                                "--neighbors", neighbors, "--nproc", ranks});
             };
-            EXPECT_TRUE(fails_with(derive(apart), 0, {"27 cells share no " + std::string(neighbors == "vertex" ? "point" : "face"), "--join-points 0"}));
+            EXPECT_TRUE(fails_with(
+                derive(apart), 0,
+                {"27 cells share no " + std::string(neighbors == "vertex" ? "point" : "face"), "--join-points 0"}));
             const Mesh unknown = read_mesh(path("out.vtu"));
             for (const auto* name : {"Gradient", "Laplacian"})
                 for (const auto value : array(unknown, name, true).to_doubles()) EXPECT_TRUE(std::isnan(value)) << name;
@@ -343,7 +362,9 @@ TEST_F(Derive, GivesTheSameOnAnyNumberOfRanks)
     const std::string wall = write("wall.vtp", sphere(8));
     for (const bool on_cells : {false, true}) {
         const std::string file =
-            write("in.vtu", with_fields(sheared(tet_cube(3)), on_cells, [](const Vector3& x) { return std::vector<double>{wave(x)}; }, wavy_u));
+            write("in.vtu", with_fields(
+                                sheared(tet_cube(3)), on_cells,
+                                [](const Vector3& x) { return std::vector<double>{wave(x)}; }, wavy_u));
         for (const auto* neighbors : {"vertex", "facet"}) {
             const std::vector<std::string> words{file,      "--gradient",
                                                  "p,U",     "--vorticity",
@@ -361,7 +382,8 @@ TEST_F(Derive, GivesTheSameOnAnyNumberOfRanks)
                 const Mesh found = derived(more);
                 const auto& theirs = on_cells ? serial.cell_data : serial.point_data;
                 ASSERT_EQ(theirs.size(), 8U);
-                for (const auto& expected : theirs) expect_equal(array(found, expected.name(), on_cells), expected, 1e-10);
+                for (const auto& expected : theirs)
+                    expect_equal(array(found, expected.name(), on_cells), expected, 1e-10);
             }
         }
     }
@@ -377,7 +399,8 @@ Mesh cube_skin()
         for (int d = 0; d < 3; ++d) corners.push_back(corner >> d & 1);
     }
     skin.points = DataArray::from("Points", std::move(corners), 3);
-    for (const auto& side : {std::array{0, 2, 3, 1}, {4, 5, 7, 6}, {0, 1, 5, 4}, {2, 6, 7, 3}, {0, 4, 6, 2}, {1, 3, 7, 5}}) {
+    for (const auto& side :
+         {std::array{0, 2, 3, 1}, {4, 5, 7, 6}, {0, 1, 5, 4}, {2, 6, 7, 3}, {0, 4, 6, 2}, {1, 3, 7, 5}}) {
         skin.cells.push_row(side);
         skin.cell_types.push_back(9);
     }
@@ -405,7 +428,8 @@ TEST_F(Derive, MeasuresDistancesToASurface)
     for (const auto* sign : {"none", "normals", "winding"}) {
         for (const auto* ranks : {"1", "2"}) {
             SCOPED_TRACE(std::string(sign) + ' ' + ranks);
-            const Mesh found = derived({file, "--wall-distance", wall, "--sign", sign, "--wall-direction", "--nproc", ranks});
+            const Mesh found =
+                derived({file, "--wall-distance", wall, "--sign", sign, "--wall-direction", "--nproc", ranks});
 
             const auto& distances = array(found, "Wall Distance", false);
             const auto& directions = array(found, "Wall Direction", false);
@@ -413,11 +437,13 @@ TEST_F(Derive, MeasuresDistancesToASurface)
             for (std::int64_t i = 0; i < cloud.num_points(); ++i) {
                 const Vector3 place{places[3 * i], places[3 * i + 1], places[3 * i + 2]},
                     way{directions.value(i, 0), directions.value(i, 1), directions.value(i, 2)};
-                const double signed_distance = distance_to_cube(place), expected = std::string(sign) == "none" ? std::abs(signed_distance) : signed_distance;
+                const double signed_distance = distance_to_cube(place),
+                             expected = std::string(sign) == "none" ? std::abs(signed_distance) : signed_distance;
                 num_inside += signed_distance < 0;
                 ASSERT_NEAR(distances.value(i), expected, 1e-12);
                 ASSERT_NEAR(norm(way), 1, 1e-12);
-                ASSERT_NEAR(distance_to_cube(place - distances.value(i) * way), 0, 1e-12);  // that far along it lies the surface
+                ASSERT_NEAR(distance_to_cube(place - distances.value(i) * way), 0,
+                            1e-12);  // that far along it lies the surface
             }
             EXPECT_GT(num_inside, 5);
         }
@@ -431,7 +457,9 @@ TEST_F(Derive, MeasuresDistancesToASurface)
     for (std::int64_t i = 0; i < cloud.num_points(); ++i) {
         const Vector3 place{places[3 * i], places[3 * i + 1], places[3 * i + 2]};
         ASSERT_NEAR(array(found, "Wall Distance", false).value(i),
-                    std::min(std::abs(distance_to_cube(place)), std::abs(distance_to_cube({place[0] - 1.5, place[1], place[2]}))), 1e-12);
+                    std::min(std::abs(distance_to_cube(place)),
+                             std::abs(distance_to_cube({place[0] - 1.5, place[1], place[2]}))),
+                    1e-12);
     }
 }
 
@@ -442,11 +470,12 @@ TEST_F(Derive, MeasuresDistancesToAPatch)
         const Mesh found = derived({path("case"), "--wall-distance", patch, "--at", "cells", "--gradient", "p"});
 
         const auto centroids = cell_measures(found).centroids;
-        for (std::int64_t i = 0; i < found.num_cells(); ++i) ASSERT_NEAR(array(found, "Wall Distance", true).value(i), centroids[i][0], 1e-12);
+        for (std::int64_t i = 0; i < found.num_cells(); ++i)
+            ASSERT_NEAR(array(found, "Wall Distance", true).value(i), centroids[i][0], 1e-12);
         EXPECT_EQ(array(found, "Gradient", true).num_components(), 3);
     }
-    EXPECT_TRUE(
-        fails_with(meshard({"derive", path("case"), "--wall-distance", "lefd", "-o", path("x.vtu")}), 3, {"--wall-distance lefd", "no such file", "patch"}));
+    EXPECT_TRUE(fails_with(meshard({"derive", path("case"), "--wall-distance", "lefd", "-o", path("x.vtu")}), 3,
+                           {"--wall-distance lefd", "no such file", "patch"}));
 }
 
 TEST_F(Derive, NamesWhatIsWrong)
@@ -456,10 +485,12 @@ TEST_F(Derive, NamesWhatIsWrong)
     holed.point_data[0].mutable_values<double>()[3] = NAN;
     broken.points.mutable_values<double>()[4] = INFINITY;
     texts.point_data.push_back(DataArray::from_strings("t", std::vector<std::string>(27, "a")));
-    const std::string file = write("in.vtu", with_fields(cube(2), false, linear_p, linear_u)), two = write("both.vtu", both), nan = write("holed.vtu", holed),
-                      infinite = write("broken.vtu", broken), text = write("texts.vtu", texts), cloud = write("cloud.vtu", random_cloud(9, 1)),
-                      empty = write("empty.vtu", empty_mesh()), strips = write("strips.vtp", surface_of_all_kinds()),
-                      lines = write("lines.vtu", vertex_cells(3)), damaged = write_text("text.vtu", "no mesh");
+    const std::string file = write("in.vtu", with_fields(cube(2), false, linear_p, linear_u)),
+                      two = write("both.vtu", both), nan = write("holed.vtu", holed),
+                      infinite = write("broken.vtu", broken), text = write("texts.vtu", texts),
+                      cloud = write("cloud.vtu", random_cloud(9, 1)), empty = write("empty.vtu", empty_mesh()),
+                      strips = write("strips.vtp", surface_of_all_kinds()), lines = write("lines.vtu", vertex_cells(3)),
+                      damaged = write_text("text.vtu", "no mesh");
     const auto before = entries();
     const auto run = [&](std::vector<std::string> words, const std::string& output = "out.vtu") {
         words.insert(words.begin(), "derive");
@@ -474,13 +505,16 @@ TEST_F(Derive, NamesWhatIsWrong)
     EXPECT_TRUE(fails_with(run({file, "--laplacian", "p"}), 3, {"'p' is of points", "Laplacian"}));
     EXPECT_TRUE(fails_with(run({two, "--gradient", "p"}), 3, {"'p' of its points and one of its cells", "--from"}));
     EXPECT_TRUE(fails_with(run({text, "--gradient", "t"}), 3, {"'t' holds texts"}));
-    EXPECT_TRUE(fails_with(run({infinite, "--gradient", "p"}), 3, {infinite + " has 1 coordinate that is NaN or infinite"}));
-    EXPECT_TRUE(fails_with(run({cloud, "--gradient", "pressure"}), 3, {cloud + " is a point cloud", "--wall-distance"}));
+    EXPECT_TRUE(
+        fails_with(run({infinite, "--gradient", "p"}), 3, {infinite + " has 1 coordinate that is NaN or infinite"}));
+    EXPECT_TRUE(
+        fails_with(run({cloud, "--gradient", "pressure"}), 3, {cloud + " is a point cloud", "--wall-distance"}));
     EXPECT_TRUE(fails_with(run({lines, "--gradient", "pressure"}), 3, {"vertices and lines only"}));
     EXPECT_TRUE(fails_with(run({strips, "--gradient", "pressure"}, "out.vtp"), 3, {"cell 7 is a strip of triangles"}));
     EXPECT_TRUE(fails_with(run({empty, "--wall-distance", file}), 3, {empty + " has no points"}));
     EXPECT_TRUE(fails_with(run({damaged, "--gradient", "p"}), 3, {"text.vtu"}));
-    EXPECT_TRUE(fails_with(run({file, "--wall-distance", "nowhere.stl"}), 3, {"--wall-distance nowhere.stl", "no such file"}));
+    EXPECT_TRUE(
+        fails_with(run({file, "--wall-distance", "nowhere.stl"}), 3, {"--wall-distance nowhere.stl", "no such file"}));
     EXPECT_TRUE(fails_with(run({file, "--wall-distance", two}), 3, {two + " has solid cells"}));
     EXPECT_TRUE(fails_with(run({file, "--wall-distance", cloud}), 3, {cloud + " has no polygons"}));
     EXPECT_TRUE(fails_with(run({cloud, "--wall-distance", strips, "--at", "cells"}), 3, {cloud + " has no cells"}));
@@ -490,7 +524,8 @@ TEST_F(Derive, NamesWhatIsWrong)
     EXPECT_EQ(entries(), before);
     // What is suspicious goes on with a warning.
     EXPECT_TRUE(fails_with(run({nan, "--gradient", "p"}), 0, {"warning", "1 value of the field 'p' NaN"}));
-    EXPECT_TRUE(fails_with(run({file, "--wall-distance", strips, "--sign", "normals"}), 0, {"warning", "open", "--sign winding"}));
+    EXPECT_TRUE(fails_with(run({file, "--wall-distance", strips, "--sign", "normals"}), 0,
+                           {"warning", "open", "--sign winding"}));
     EXPECT_EQ(run({two, "--gradient", "p", "--from", "cells"}).exit_code, 0);
 }
 
@@ -500,7 +535,8 @@ TEST_F(Derive, ReplacesArraysOnlyIfAskedTo)
     const Mesh first = derived({file, "--gradient", "p"}, "first.vtu");
     EXPECT_EQ(array(first, "Gradient", false).num_components(), 3);
 
-    EXPECT_TRUE(fails_with(meshard({"derive", path("first.vtu"), "--gradient", "U", "-o", path("x.vtu")}), 3, {"'Gradient' already", "--replace"}));
+    EXPECT_TRUE(fails_with(meshard({"derive", path("first.vtu"), "--gradient", "U", "-o", path("x.vtu")}), 3,
+                           {"'Gradient' already", "--replace"}));
     const Mesh second = derived({path("first.vtu"), "--gradient", "U", "--replace", "--overwrite"}, "first.vtu");
 
     EXPECT_EQ(second.point_data.size(), 3U);
@@ -527,7 +563,8 @@ TEST_F(Derive, LeavesNothingOnAFullDisk)
 {
     const std::string file = write("in.vtu", with_fields(cube(8), true, linear_p, linear_u));
 
-    EXPECT_TRUE(fails_with(meshard({"derive", file, "--gradient", "U", "-o", path("out.vtu")}, full_disk()), 3, {"cannot write"}));
+    EXPECT_TRUE(fails_with(meshard({"derive", file, "--gradient", "U", "-o", path("out.vtu")}, full_disk()), 3,
+                           {"cannot write"}));
     EXPECT_EQ(entries(), std::vector<std::string>{"in.vtu"});
 }
 

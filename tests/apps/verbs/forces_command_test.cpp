@@ -20,7 +20,8 @@ Mesh square(bool turned)
     Mesh mesh;
     mesh.kind = MeshKind::Surface;
     mesh.points = DataArray::from("Points", std::vector<double>{0, 0, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0}, 3);
-    const std::vector<std::int32_t> points = turned ? std::vector<std::int32_t>{3, 2, 1, 0} : std::vector<std::int32_t>{0, 1, 2, 3};
+    const std::vector<std::int32_t> points =
+        turned ? std::vector<std::int32_t>{3, 2, 1, 0} : std::vector<std::int32_t>{0, 1, 2, 3};
     mesh.cells.push_row(points);
     mesh.cell_types.push_back(9);
     return mesh;
@@ -29,14 +30,15 @@ Mesh square(bool turned)
 Mesh loaded_square(bool turned = false)
 {
     Mesh mesh = square(turned);
-    mesh.cell_data = {DataArray::from("p", std::vector<double>{2}), DataArray::from("wallShearStress", std::vector<double>{-3, 0, 0}, 3)};
+    mesh.cell_data = {DataArray::from("p", std::vector<double>{2}),
+                      DataArray::from("wallShearStress", std::vector<double>{-3, 0, 0}, 3)};
     return mesh;
 }
 
 TEST_F(Forces, AddUpOnASquare)
 {
-    auto report =
-        meshard_json({"forces", write("square.vtp", loaded_square()), "--rho", "1.5", "--u-inf", "4", "--area", "0.5", "--length", "2", "--center", "0.5,0,0"});
+    auto report = meshard_json({"forces", write("square.vtp", loaded_square()), "--rho", "1.5", "--u-inf", "4",
+                                "--area", "0.5", "--length", "2", "--center", "0.5,0,0"});
 
     // p = 2 presses along -z, OpenFOAM's sign makes -3 a pull along +x; both times rho.
     EXPECT_EQ(report["force"]["pressure"], nlohmann::json({0.0, 0.0, -3.0}));
@@ -119,7 +121,8 @@ TEST_F(Forces, WarnOfAClosedSurfaceTurnedInwards)
         const auto row = mesh.cells.row(i);
         inward.cells.push_row(std::vector<std::int32_t>(row.rbegin(), row.rend()));
     }
-    const std::vector<std::string> arguments{"forces", write("inward.vtp", inward), "--pressure", "pressure", "--shear", "none"};
+    const std::vector<std::string> arguments{"forces", write("inward.vtp", inward), "--pressure", "pressure", "--shear",
+                                             "none"};
 
     const ProgramResult result = meshard(arguments);
 
@@ -128,18 +131,22 @@ TEST_F(Forces, WarnOfAClosedSurfaceTurnedInwards)
 
 TEST_F(Forces, LeaveGhostsOutUnderAnyNameAndType)
 {
-    for (const char* file : {"levels", "levels_Int64", "level_two", "type_Float64", "type_Int32", "type_Int8", "type_UInt64", "visit_zones", "both"}) {
+    for (const char* file : {"levels", "levels_Int64", "level_two", "type_Float64", "type_Int32", "type_Int8",
+                             "type_UInt64", "visit_zones", "both"}) {
         SCOPED_TRACE(file);
-        auto report =
-            meshard_json({"forces", source_path("tests/data/odd/ghosts/" + std::string(file) + ".vtp"), "--pressure-kind", "static", "--shear", "none"});
+        auto report = meshard_json({"forces", source_path("tests/data/odd/ghosts/" + std::string(file) + ".vtp"),
+                                    "--pressure-kind", "static", "--shear", "none"});
 
         EXPECT_EQ(report["num_cells"], 6);
         EXPECT_NEAR(report["force"]["total"][0].get<double>(), -1, 1e-12);
     }
-    const ProgramResult other = meshard({"forces", source_path("tests/data/odd/ghosts/other_name.vtp"), "--pressure-kind", "static", "--shear", "none"});
+    const ProgramResult other = meshard({"forces", source_path("tests/data/odd/ghosts/other_name.vtp"),
+                                         "--pressure-kind", "static", "--shear", "none"});
     EXPECT_EQ(other.exit_code, 0);
-    EXPECT_NE(other.err.find("'is_ghost' of its cells is not understood as marks of ghosts"), std::string::npos) << other.err;
-    EXPECT_NE(other.err.find("the surface is closed, but its areas do not cancel"), std::string::npos) << other.err;  // the ghost is there twice
+    EXPECT_NE(other.err.find("'is_ghost' of its cells is not understood as marks of ghosts"), std::string::npos)
+        << other.err;
+    EXPECT_NE(other.err.find("the surface is closed, but its areas do not cancel"), std::string::npos)
+        << other.err;  // the ghost is there twice
 }
 
 TEST_F(Forces, TableSeveralFiles)
@@ -177,11 +184,13 @@ TEST_F(Forces, RefuseWhatTheyCannotSum)
     Mesh holed = loaded_square();
     holed.cell_data[0].mutable_values<double>()[0] = NAN;
 
-    EXPECT_TRUE(fails_with(meshard({"forces", file, "--pressure", "pp"}), 3, {"no field 'pp'", "'wallShearStress'", "Did you mean 'p'?"}));
+    EXPECT_TRUE(fails_with(meshard({"forces", file, "--pressure", "pp"}), 3,
+                           {"no field 'pp'", "'wallShearStress'", "Did you mean 'p'?"}));
     EXPECT_TRUE(fails_with(meshard({"forces", file, "--shear", "p"}), 3, {"'p'", "vector"}));
     EXPECT_TRUE(fails_with(meshard({"forces", write("bare.vtp", square(false))}), 3, {"pressure", "--pressure"}));
     EXPECT_TRUE(fails_with(meshard({"forces", write("holed.vtp", holed)}), 3, {"'p'", "NaN"}));
-    EXPECT_TRUE(fails_with(meshard({"forces", write("cube.vtu", cube(2))}), 3, {"cube.vtu has solid cells", "surface"}));
+    EXPECT_TRUE(
+        fails_with(meshard({"forces", write("cube.vtu", cube(2))}), 3, {"cube.vtu has solid cells", "surface"}));
     EXPECT_TRUE(fails_with(meshard({"forces", write("cloud.vtp", random_cloud(9, 1))}), 3, {"no polygons"}));
     EXPECT_TRUE(fails_with(meshard({"forces", file, "--rho", "0"}), 2, {"--rho is 0"}));
     EXPECT_TRUE(fails_with(meshard({"forces", file, "--u-inf", "1,2"}), 2, {"--u-inf is '1,2'"}));
@@ -198,8 +207,12 @@ TEST_P(ForceFixtures, EqualTheReferenceImplementation)
     const double coefficient = GetParam().description()["coeff"];
     const auto num_faces = fixture.find("input.area")->num_values();
     ASSERT_GT(num_faces, 0);
-    const auto at = [&](const char* name, std::size_t i) { return reinterpret_cast<const float*>(fixture.find(name)->data)[i]; };
-    const auto expected = [&](const char* name, std::size_t i) { return reinterpret_cast<const double*>(fixture.find(name)->data)[i]; };
+    const auto at = [&](const char* name, std::size_t i) {
+        return reinterpret_cast<const float*>(fixture.find(name)->data)[i];
+    };
+    const auto expected = [&](const char* name, std::size_t i) {
+        return reinterpret_cast<const double*>(fixture.find(name)->data)[i];
+    };
     std::vector<Vector3> areas, tractions;
     std::vector<double> pressures;
     for (std::int64_t i = 0; i < num_faces; ++i) {
@@ -225,7 +238,8 @@ TEST_P(ForceFixtures, EqualTheReferenceImplementation)
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ForceFixtures, testing::ValuesIn(test::fixture_cases({"compute_force_coefficients"})), test::NameOfFixture());
+INSTANTIATE_TEST_SUITE_P(All, ForceFixtures, testing::ValuesIn(test::fixture_cases({"compute_force_coefficients"})),
+                         test::NameOfFixture());
 
 TEST_F(Forces, EqualTheSolverOnEverySampleBody)
 {
@@ -234,8 +248,9 @@ TEST_F(Forces, EqualTheSolverOnEverySampleBody)
     ASSERT_FALSE(cases.empty());
     for (const auto& entry : cases) {
         const auto found =
-            meshard_json({"forces", folder + "/boundary_" + entry["id"].get<std::string>() + ".vtp", "--pressure", "pMean", "--shear", "wallShearStressMean",
-                          "--rho", entry["rho"].dump(), "--u-inf", entry["U_inf"].dump(), "--area", entry["Aref_half"].dump()});
+            meshard_json({"forces", folder + "/boundary_" + entry["id"].get<std::string>() + ".vtp", "--pressure",
+                          "pMean", "--shear", "wallShearStressMean", "--rho", entry["rho"].dump(), "--u-inf",
+                          entry["U_inf"].dump(), "--area", entry["Aref_half"].dump()});
         const auto drag = entry["Cd"].get<double>();
         EXPECT_NEAR(found["Cd"].get<double>(), drag, 1e-5 * drag) << entry["id"];
         EXPECT_EQ(found["normals_flipped"], false) << entry["id"];
@@ -250,13 +265,15 @@ TEST_F(Forces, EqualTheSolverOnEveryAhmedBody)
     for (const auto& entry : cases) {
         const std::string file = folder + "/boundary_" + entry["id"].get<std::string>() + ".vtp";
         const auto with = [&](const std::string& pressure) {
-            return meshard_json(
-                {"forces", file, "--pressure", pressure, "--rho", entry["rho"].dump(), "--u-inf", entry["U_inf"].dump(), "--area", entry["Aref_half"].dump()});
+            return meshard_json({"forces", file, "--pressure", pressure, "--rho", entry["rho"].dump(), "--u-inf",
+                                 entry["U_inf"].dump(), "--area", entry["Aref_half"].dump()});
         };
         auto last = with("p");
         auto mean = with("pMean");
         const auto near = [&](nlohmann::json& found, const char* key, const char* column) {
-            EXPECT_NEAR(found[key].get<double>(), entry[column].get<double>(), 1e-5 * std::abs(entry[column].get<double>())) << entry["id"] << ' ' << column;
+            EXPECT_NEAR(found[key].get<double>(), entry[column].get<double>(),
+                        1e-5 * std::abs(entry[column].get<double>()))
+                << entry["id"] << ' ' << column;
         };
         near(last, "Cd", "Cd_integrated_last");
         near(last, "Cl", "Cl_integrated_last");

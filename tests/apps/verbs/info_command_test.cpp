@@ -26,7 +26,8 @@ TEST_F(Info, CountsCellsByType)
 
     EXPECT_EQ(report["kind"], "unstructured");
     EXPECT_EQ(report["num_cells"], 6);
-    const nlohmann::json expected{{"hexahedron", 1}, {"pyramid", 1}, {"tetra", 1}, {"wedge", 1}, {"polyhedron", 1}, {"quad", 1}};
+    const nlohmann::json expected{{"hexahedron", 1}, {"pyramid", 1},    {"tetra", 1},
+                                  {"wedge", 1},      {"polyhedron", 1}, {"quad", 1}};
     EXPECT_EQ(report["cell_types"], expected);
     EXPECT_FALSE(report.contains("surface"));
 }
@@ -52,7 +53,8 @@ TEST_F(Info, CountsNaNAndLeavesItOutOfTheRange)
 {
     constexpr float nan = std::numeric_limits<float>::quiet_NaN();
     Mesh mesh = strip(4);
-    mesh.cell_data = {DataArray::from("p", std::vector<float>{1, nan, 3, nan}), DataArray::from("q", std::vector<float>(4, nan))};
+    mesh.cell_data = {DataArray::from("p", std::vector<float>{1, nan, 3, nan}),
+                      DataArray::from("q", std::vector<float>(4, nan))};
 
     auto report = meshard_json({"info", write("strip.vtp", mesh)});
 
@@ -86,9 +88,11 @@ Mesh two_cubes(int num_walls)
         for (int y = 0; y < 2; ++y)
             for (int x = 0; x < 3; ++x) points.insert(points.end(), {double(x), double(y), double(z)});
     mesh.points = DataArray::from("Points", points, 3);
-    std::vector<std::array<std::int32_t, 4>> quads{{0, 3, 4, 1}, {1, 4, 5, 2},  {6, 7, 10, 9},  {7, 8, 11, 10}, {0, 1, 7, 6},
-                                                   {1, 2, 8, 7}, {3, 9, 10, 4}, {4, 10, 11, 5}, {0, 6, 9, 3},   {2, 5, 11, 8}};
-    for (int i = 0; i < num_walls; ++i) quads.push_back(i == 0 ? std::array<std::int32_t, 4>{1, 4, 10, 7} : std::array<std::int32_t, 4>{1, 7, 10, 4});
+    std::vector<std::array<std::int32_t, 4>> quads{{0, 3, 4, 1}, {1, 4, 5, 2}, {6, 7, 10, 9}, {7, 8, 11, 10},
+                                                   {0, 1, 7, 6}, {1, 2, 8, 7}, {3, 9, 10, 4}, {4, 10, 11, 5},
+                                                   {0, 6, 9, 3}, {2, 5, 11, 8}};
+    for (int i = 0; i < num_walls; ++i)
+        quads.push_back(i == 0 ? std::array<std::int32_t, 4>{1, 4, 10, 7} : std::array<std::int32_t, 4>{1, 7, 10, 4});
     for (const auto& quad : quads) {
         mesh.cells.push_row(quad);
         mesh.cell_types.push_back(9);
@@ -113,7 +117,9 @@ TEST_F(Info, AndForcesTellOfWallsWithinABody)
     EXPECT_NE(meshard({"info", file}).out.find("closed, but its areas do not cancel"), std::string::npos);
     const auto forces = meshard({"forces", file, "--shear", "none", "--json"});
     EXPECT_EQ(forces.exit_code, 0);
-    EXPECT_NE(forces.err.find("closed, but its areas do not cancel, so that a constant pressure pushes it"), std::string::npos) << forces.err;
+    EXPECT_NE(forces.err.find("closed, but its areas do not cancel, so that a constant pressure pushes it"),
+              std::string::npos)
+        << forces.err;
 }
 
 TEST_F(Info, CountsEdgesOfMoreThanTwoPolygons)
@@ -159,7 +165,8 @@ TEST_F(Info, SaysTheSameInWords)
     const ProgramResult result = meshard({"info", write("sphere.vtp", sphere(8))});
 
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    for (const char* text : {"surface mesh", "224 triangle", "closed", "pressure", "Float64 x 3", "memory", "'body', 'ground'"}) {
+    for (const char* text :
+         {"surface mesh", "224 triangle", "closed", "pressure", "Float64 x 3", "memory", "'body', 'ground'"}) {
         EXPECT_NE(result.out.find(text), std::string::npos) << text << " in\n" << result.out;
     }
 }
@@ -193,7 +200,8 @@ TEST_F(Info, RefusesWhatItCannotRead)
     EXPECT_TRUE(fails_with(meshard({"info", path("")}), 3, {"manifest"}));
     for (const double share : {0.05, 0.3, 0.6, 0.95}) {
         const auto length = static_cast<std::size_t>(share * static_cast<double>(whole.size()));
-        EXPECT_TRUE(fails_with(meshard({"info", write_text("cut.vtp", whole.substr(0, length))}), 3, {"cut.vtp"})) << share;
+        EXPECT_TRUE(fails_with(meshard({"info", write_text("cut.vtp", whole.substr(0, length))}), 3, {"cut.vtp"}))
+            << share;
     }
 }
 
@@ -208,7 +216,8 @@ TEST_F(Info, ShowsTheParametersOfACheckpoint)
     EXPECT_EQ(report["parameters"].size(), 16U);
     EXPECT_EQ(report["parameters"][1], nlohmann::json({{"name", "transposed"}, {"type", "F32"}, {"shape", {4, 2, 3}}}));
     const auto text = meshard({"info", file});
-    EXPECT_NE(text.out.find("checkpoint of a model without a name, 16 arrays, 102 values"), std::string::npos) << text.out;
+    EXPECT_NE(text.out.find("checkpoint of a model without a name, 16 arrays, 102 values"), std::string::npos)
+        << text.out;
 }
 
 TEST_F(Info, RefusesACheckpointThatNamesAFunction)

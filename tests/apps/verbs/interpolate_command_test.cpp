@@ -54,7 +54,8 @@ std::vector<std::int32_t> by_distance(const std::vector<Vector3>& sources, const
 }
 
 /// Looks at every source.
-std::vector<double> brute_force(const std::vector<Vector3>& sources, const DataArray& values, const std::vector<Vector3>& targets, int k, double power)
+std::vector<double> brute_force(const std::vector<Vector3>& sources, const DataArray& values,
+                                const std::vector<Vector3>& targets, int k, double power)
 {
     std::vector<double> result;
     for (const auto& target : targets) {
@@ -79,7 +80,8 @@ void expect_near(const DataArray& found, const std::vector<double>& expected, do
 {
     ASSERT_EQ(found.num_values(), static_cast<std::int64_t>(expected.size()));
     const auto values = found.to_doubles();
-    for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(values[i], expected[i], tolerance) << found.name() << " value " << i;
+    for (std::size_t i = 0; i < expected.size(); ++i)
+        ASSERT_NEAR(values[i], expected[i], tolerance) << found.name() << " value " << i;
 }
 
 TEST_F(Interpolate, GivesWhatLookingAtEveryPointGivesOnAnyNumberOfRanks)
@@ -90,8 +92,8 @@ TEST_F(Interpolate, GivesWhatLookingAtEveryPointGivesOnAnyNumberOfRanks)
         for (const int ranks : {1, 2, 3}) {
             SCOPED_TRACE(std::to_string(k) + " neighbours, " + std::to_string(ranks) + " ranks");
 
-            const Mesh found =
-                interpolated({a, b, "--fields", "p,U", "--neighbors", std::to_string(k), "--power", std::to_string(power), "--nproc", std::to_string(ranks)});
+            const Mesh found = interpolated({a, b, "--fields", "p,U", "--neighbors", std::to_string(k), "--power",
+                                             std::to_string(power), "--nproc", std::to_string(ranks)});
 
             for (const auto& [name, tolerance] : {std::pair("p", 1e-7), {"U", 1e-14}}) {
                 const auto& field = *find_array(source.point_data, name);
@@ -99,7 +101,8 @@ TEST_F(Interpolate, GivesWhatLookingAtEveryPointGivesOnAnyNumberOfRanks)
                 EXPECT_EQ(array.type(), field.type());
                 EXPECT_EQ(array.unit, field.unit);
                 EXPECT_EQ(array.component_names, field.component_names);
-                expect_near(array, brute_force(point_positions(source), field, point_positions(target), k, power), tolerance);
+                expect_near(array, brute_force(point_positions(source), field, point_positions(target), k, power),
+                            tolerance);
             }
             EXPECT_EQ(found.point_data.size(), target.point_data.size() + 2);
         }
@@ -122,7 +125,8 @@ TEST_F(Interpolate, TakesCellsAtTheirCentroids)
 
     const Mesh there = interpolated({a, write("b.vtp", target), "--fields", "x", "--neighbors", "3"}, "there.vtp");
 
-    expect_near(*find_array(there.point_data, "x"), brute_force(centroids, source.cell_data[0], point_positions(target), 3, 2), 1e-12);
+    expect_near(*find_array(there.point_data, "x"),
+                brute_force(centroids, source.cell_data[0], point_positions(target), 3, 2), 1e-12);
 }
 
 TEST_F(Interpolate, KeepsTheNearestValuesBitForBit)
@@ -138,20 +142,26 @@ TEST_F(Interpolate, KeepsTheNearestValuesBitForBit)
     }
     std::vector<double> holed(50, 2.5);
     holed[7] = NAN;
-    source.point_data = {DataArray::from("ids", std::move(ids)), DataArray::from("flags", std::move(flags)), DataArray::from_strings("names", std::move(names)),
+    source.point_data = {DataArray::from("ids", std::move(ids)), DataArray::from("flags", std::move(flags)),
+                         DataArray::from_strings("names", std::move(names)),
                          DataArray::from("holed", std::move(holed))};
     const Mesh target = random_cloud(30, 5);
     const std::string a = write("a.vtu", source), b = write("b.vtu", target);
     std::vector<std::int32_t> nearest;
     for (const auto& place : point_positions(target)) nearest.push_back(by_distance(point_positions(source), place)[0]);
     for (const auto* ranks : {"1", "3"}) {
-        const Mesh found = interpolated({a, b, "--fields", "ids", "--fields", "flags,names,holed", "--neighbors", "1", "--nproc", ranks});
+        const Mesh found = interpolated(
+            {a, b, "--fields", "ids", "--fields", "flags,names,holed", "--neighbors", "1", "--nproc", ranks});
 
-        for (const auto& array : source.point_data) EXPECT_TRUE(find_array(found.point_data, array.name())->same_bits(array.gather(nearest))) << array.name();
+        for (const auto& array : source.point_data)
+            EXPECT_TRUE(find_array(found.point_data, array.name())->same_bits(array.gather(nearest))) << array.name();
     }
-    EXPECT_TRUE(fails_with(meshard({"interpolate", a, b, "--fields", "ids", "-o", path("x.vtu")}), 3, {"'ids'", "Int64", "--neighbors 1"}));
-    EXPECT_TRUE(fails_with(meshard({"interpolate", a, b, "--fields", "holed", "-o", path("x.vtu")}), 3, {"'holed'", "1 value that is NaN", "--neighbors 1"}));
-    EXPECT_TRUE(fails_with(meshard({"interpolate", a, b, "--fields", "flags", "--neighbors", "1", "--max-distance", "0", "--fill", "-1", "-o", path("x.vtu")}),
+    EXPECT_TRUE(fails_with(meshard({"interpolate", a, b, "--fields", "ids", "-o", path("x.vtu")}), 3,
+                           {"'ids'", "Int64", "--neighbors 1"}));
+    EXPECT_TRUE(fails_with(meshard({"interpolate", a, b, "--fields", "holed", "-o", path("x.vtu")}), 3,
+                           {"'holed'", "1 value that is NaN", "--neighbors 1"}));
+    EXPECT_TRUE(fails_with(meshard({"interpolate", a, b, "--fields", "flags", "--neighbors", "1", "--max-distance", "0",
+                                    "--fill", "-1", "-o", path("x.vtu")}),
                            3, {"'flags'", "UInt8", "--fill -1"}));
 }
 
@@ -183,29 +193,35 @@ TEST_F(Interpolate, RefusesOrFillsWhatIsFarAway)
     target.points = DataArray::from("Points", std::vector<double>{1, 0, 0, 0, 2, 0, 0, 0, 3}, 3);
     const std::string a = write("a.vtu", source), b = write("b.vtu", target);
 
-    EXPECT_TRUE(fails_with(meshard({"interpolate", a, b, "--fields", "p", "--max-distance", "1", "-o", path("out.vtu")}), 3,
-                           {"2 points of " + b + " are farther than 1", "point 2 at (0 0 3)", "--fill"}));
+    EXPECT_TRUE(
+        fails_with(meshard({"interpolate", a, b, "--fields", "p", "--max-distance", "1", "-o", path("out.vtu")}), 3,
+                   {"2 points of " + b + " are farther than 1", "point 2 at (0 0 3)", "--fill"}));
     EXPECT_EQ(entries(), (std::vector<std::string>{"a.vtu", "b.vtu"}));
     for (const auto* k : {"1", "4"}) {
-        const Mesh filled = interpolated({a, b, "--fields", "p,U", "--max-distance", "1", "--fill", "-7.5", "--neighbors", k});
+        const Mesh filled =
+            interpolated({a, b, "--fields", "p,U", "--max-distance", "1", "--fill", "-7.5", "--neighbors", k});
         expect_near(*find_array(filled.point_data, "p"), {source.point_data[0].value(0), -7.5, -7.5}, 0);
         EXPECT_EQ(find_array(filled.point_data, "U")->value(2, 2), -7.5);
     }
     const Mesh holed = interpolated({a, b, "--fields", "p", "--max-distance", "2.5", "--fill", "nan"});
     EXPECT_EQ(find_array(holed.point_data, "p")->value(1), source.point_data[0].value(0));
     EXPECT_TRUE(std::isnan(find_array(holed.point_data, "p")->value(2)));
-    EXPECT_EQ(meshard_json({"interpolate", a, b, "--max-distance", "1", "--fill", "0", "-o", path("out.vtu")})["transfers"][0]["num_filled"], 2);
+    EXPECT_EQ(meshard_json({"interpolate", a, b, "--max-distance", "1", "--fill", "0", "-o",
+                            path("out.vtu")})["transfers"][0]["num_filled"],
+              2);
 }
 
 TEST_F(Interpolate, ReplacesArraysOnlyIfAskedTo)
 {
     const std::string a = write("a.vtu", cloud_with_fields(20, 1));
     Mesh target = random_cloud(5, 2);
-    target.point_data = {DataArray::from("before", std::vector<float>(5, 1)), DataArray::from("p", std::vector<std::int32_t>(5, 3)),
+    target.point_data = {DataArray::from("before", std::vector<float>(5, 1)),
+                         DataArray::from("p", std::vector<std::int32_t>(5, 3)),
                          DataArray::from("after", std::vector<float>(5, 2))};
     const std::string b = write("b.vtu", target);
 
-    EXPECT_TRUE(fails_with(meshard({"interpolate", a, b, "--fields", "p", "-o", path("out.vtu")}), 3, {b + " has an array 'p' already", "--replace"}));
+    EXPECT_TRUE(fails_with(meshard({"interpolate", a, b, "--fields", "p", "-o", path("out.vtu")}), 3,
+                           {b + " has an array 'p' already", "--replace"}));
     const Mesh found = interpolated({a, b, "--fields", "p", "--replace"});
 
     ASSERT_EQ(found.point_data.size(), 3U);
@@ -235,8 +251,9 @@ TEST_F(Interpolate, NamesWhatIsWrong)
     with_scalar_type(broken.points.type(), [&]<class T>() {
         if constexpr (std::is_floating_point_v<T>) broken.points.mutable_values<T>()[4] = NAN;
     });
-    const std::string a = write("a.vtu", cloud_with_fields(9, 1)), b = write("b.vtu", random_cloud(5, 2)), cells = write("both.vtu", both),
-                      nan = write("nan.vtu", broken), empty = write("empty.vtu", empty_mesh()), text = write_text("text.vtu", "no mesh"),
+    const std::string a = write("a.vtu", cloud_with_fields(9, 1)), b = write("b.vtu", random_cloud(5, 2)),
+                      cells = write("both.vtu", both), nan = write("nan.vtu", broken),
+                      empty = write("empty.vtu", empty_mesh()), text = write_text("text.vtu", "no mesh"),
                       solids = write("solids.vtu", cube(1));
     const auto before = entries();
     const auto run = [&](std::vector<std::string> words, const std::string& output = "out.vtu") {
@@ -246,8 +263,10 @@ TEST_F(Interpolate, NamesWhatIsWrong)
     };
     EXPECT_TRUE(fails_with(run({a, b, "--fields", "pp"}), 3, {a + " has no field 'pp'", "'U'", "Did you mean 'p'?"}));
     EXPECT_TRUE(fails_with(run({a, b, "--fields", "p,"}), 3, {"no field ''"}));
-    EXPECT_TRUE(fails_with(run({cells, b, "--fields", "pressure"}), 3, {"'pressure' of its points and one of its cells", "--from"}));
-    EXPECT_TRUE(fails_with(run({cells, b, "--fields", "velocity", "--from", "cells"}), 3, {"'velocity' at its points", "--from is cells"}));
+    EXPECT_TRUE(fails_with(run({cells, b, "--fields", "pressure"}), 3,
+                           {"'pressure' of its points and one of its cells", "--from"}));
+    EXPECT_TRUE(fails_with(run({cells, b, "--fields", "velocity", "--from", "cells"}), 3,
+                           {"'velocity' at its points", "--from is cells"}));
     EXPECT_TRUE(fails_with(run({a, b, "--from", "cells"}), 3, {"no fields of floating type at its cells", "'p'"}));
     EXPECT_TRUE(fails_with(run({nan, b}), 3, {nan + " has 1 coordinate that is NaN"}));
     EXPECT_TRUE(fails_with(run({a, nan}), 3, {nan + " has 1 coordinate that is NaN"}));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpenFOAM's own tools take the cut that --dump foam writes, and what they make of it is read. Skipped where they are not installed.
+// OpenFOAM's own tools take the cut that --dump foam writes, and what they make of it is read. Skipped where they are
+// not installed.
 #include "tests/apps/program_test.h"
 #include "tests/support/foam_case.h"
 #include "tests/support/sample_meshes.h"
@@ -26,7 +27,10 @@ protected:
         write_foam_case(path("case"), mesh);
         for (const char* time : {"case/0", "case/0.5"}) std::filesystem::remove_all(path(time));
         write_settings();
-        ASSERT_EQ(meshard({"partition", path("case"), "-n", std::to_string(num_parts), "-o", path("shards"), "--dump", "foam"}).exit_code, 0);
+        ASSERT_EQ(meshard({"partition", path("case"), "-n", std::to_string(num_parts), "-o", path("shards"), "--dump",
+                           "foam"})
+                      .exit_code,
+                  0);
         std::filesystem::copy(path("shards/cellDecomposition"), path("case/constant/cellDecomposition"));
         std::filesystem::copy(path("shards/decomposeParDict"), path("case/system/decomposeParDict"));
         const ProgramResult result = run_program(decompose_par, {"-case", path("case"), "-constant"});
@@ -36,9 +40,10 @@ protected:
     void write_settings() const
     {
         const std::string header = "FoamFile { version 2.0; format ascii; class dictionary; object settings; }\n";
-        write_text("case/system/fvSchemes", header +
-                                                "ddtSchemes { default Euler; } gradSchemes { default none; } divSchemes { default none; }\n"
-                                                "laplacianSchemes { default none; } interpolationSchemes { default none; } snGradSchemes { default none; }\n");
+        write_text("case/system/fvSchemes",
+                   header + "ddtSchemes { default Euler; } gradSchemes { default none; } divSchemes { default none; }\n"
+                            "laplacianSchemes { default none; } interpolationSchemes { default none; } snGradSchemes { "
+                            "default none; }\n");
         write_text("case/system/fvSolution", header + "solvers { }\n");
     }
 };
@@ -59,7 +64,8 @@ TEST_F(OpenFoam, FindsItsDecompositionSoundAndPutsItTogether)
     decompose(mesh, 3);
 
     const ProgramResult check =
-        run_program("/usr/bin/mpirun", {"--allow-run-as-root", "--oversubscribe", "-np", "3", "checkMesh", "-parallel", "-constant", "-case", path("case")});
+        run_program("/usr/bin/mpirun", {"--allow-run-as-root", "--oversubscribe", "-np", "3", "checkMesh", "-parallel",
+                                        "-constant", "-case", path("case")});
     std::filesystem::remove_all(path("case/constant/polyMesh"));
     const ProgramResult reconstruct = run_program("/usr/bin/reconstructParMesh", {"-case", path("case"), "-constant"});
 
@@ -93,9 +99,10 @@ TEST_F(OpenFoam, LeavesFoldersThatAreReadAsOneMesh)
             std::ranges::sort(expected);
             EXPECT_EQ(found, expected) << cell;
         }
-        EXPECT_TRUE(require_array(decomposed.cell_data, "CellZoneId", "", "cell").same_bits(require_array(whole.cell_data, "CellZoneId", "", "cell")));
-        EXPECT_TRUE(
-            require_array(decomposed.field_data, "PatchNumFaces", "", "field").same_bits(require_array(whole.field_data, "PatchNumFaces", "", "field")));
+        EXPECT_TRUE(require_array(decomposed.cell_data, "CellZoneId", "", "cell")
+                        .same_bits(require_array(whole.cell_data, "CellZoneId", "", "cell")));
+        EXPECT_TRUE(require_array(decomposed.field_data, "PatchNumFaces", "", "field")
+                        .same_bits(require_array(whole.field_data, "PatchNumFaces", "", "field")));
         for (const char* name : {"case", "shards"}) std::filesystem::remove_all(path(name));
     }
 }
@@ -107,18 +114,20 @@ TEST_F(OpenFoam, WritesBinaryCellDecompositionsThatAreTaken)
     control.replace(control.find("writeFormat ascii"), 17, "writeFormat binary");
     write_text("case/system/controlDict", control);
     std::filesystem::remove(path("case/constant/cellDecomposition"));
-    write_text("case/system/decomposeParDict",
-               "FoamFile { version 2.0; format ascii; class dictionary; object decomposeParDict; }\nnumberOfSubdomains 3; method simple;\n"
-               "simpleCoeffs { n (3 1 1); delta 0.001; }\n");
+    write_text("case/system/decomposeParDict", "FoamFile { version 2.0; format ascii; class dictionary; object "
+                                               "decomposeParDict; }\nnumberOfSubdomains 3; method simple;\n"
+                                               "simpleCoeffs { n (3 1 1); delta 0.001; }\n");
     ASSERT_EQ(run_program(decompose_par, {"-case", path("case"), "-constant", "-force", "-cellDist"}).exit_code, 0);
     ASSERT_NE(content_of(path("case/constant/cellDecomposition")).find("binary"), std::string::npos);
 
     const auto report =
-        meshard_json({"partition", path("case"), "--method", "file:" + path("case/constant/cellDecomposition"), "-o", path("again"), "--ghost-layers", "0"});
+        meshard_json({"partition", path("case"), "--method", "file:" + path("case/constant/cellDecomposition"), "-o",
+                      path("again"), "--ghost-layers", "0"});
 
     EXPECT_EQ(report["num_parts"], 3);
     for (int part = 0; part < 3; ++part)
-        EXPECT_EQ(report["parts"][part]["cells"], read_mesh(path("case/processor" + std::to_string(part))).num_cells()) << part;
+        EXPECT_EQ(report["parts"][part]["cells"], read_mesh(path("case/processor" + std::to_string(part))).num_cells())
+            << part;
 }
 
 }  // namespace

@@ -17,7 +17,8 @@ using PartitionVerb = ProgramTest;
 
 TEST_F(PartitionVerb, ReportsPartsOfAStrip)
 {
-    auto report = meshard_json({"partition", write("strip.vtp", strip(8)), "-n", "2", "-o", path("shards"), "--ghost-layers", "2"});
+    auto report = meshard_json(
+        {"partition", write("strip.vtp", strip(8)), "-n", "2", "-o", path("shards"), "--ghost-layers", "2"});
 
     EXPECT_EQ(report["edge_cut"], 1);
     EXPECT_EQ(report["communication_volume"], 2);
@@ -66,7 +67,8 @@ TEST_F(PartitionVerb, WritesNamesThatAreNotUtf8)
 
 TEST_F(PartitionVerb, SaysOnceHowAFileIsRead)
 {
-    const ProgramResult result = meshard({"partition", source_path("tests/data/odd/xml/latin1_undeclared.vtu"), "-n", "2", "-o", path("shards")});
+    const ProgramResult result = meshard(
+        {"partition", source_path("tests/data/odd/xml/latin1_undeclared.vtu"), "-n", "2", "-o", path("shards")});
 
     EXPECT_EQ(result.exit_code, 0);
     const auto first = result.err.find("are read as Latin-1");
@@ -103,12 +105,15 @@ TEST_F(PartitionVerb, CompressesItsPiecesOnRequest)
         ASSERT_EQ(meshard({"partition", source, "-n", "2", "-o", path(kind), "--compress", kind}).exit_code, 0);
         sizes[kind] = std::filesystem::file_size(path(kind + "/pieces/mesh_0000.vtu"));
         EXPECT_EQ(meshard({"check", path(kind)}).exit_code, 0);
-        EXPECT_EQ(meshard({"merge", path(kind), "--verify", source, "-o", path(kind + ".vtu"), "--compress", kind}).exit_code, 0);
+        EXPECT_EQ(
+            meshard({"merge", path(kind), "--verify", source, "-o", path(kind + ".vtu"), "--compress", kind}).exit_code,
+            0);
         EXPECT_EQ(difference(read_mesh(path(kind + ".vtu")), cube(12)), "");
     }
     EXPECT_LT(sizes["zlib"], sizes["lz4"]);
     EXPECT_LT(sizes["lz4"], sizes["none"]);
-    EXPECT_TRUE(fails_with(meshard({"partition", source, "-n", "2", "-o", path("no"), "--compress", "lz5"}), 2, {"Did you mean 'lz4'?"}));
+    EXPECT_TRUE(fails_with(meshard({"partition", source, "-n", "2", "-o", path("no"), "--compress", "lz5"}), 2,
+                           {"Did you mean 'lz4'?"}));
 }
 
 TEST_F(PartitionVerb, WarnsOfFacesOfThreeCells)
@@ -127,7 +132,8 @@ TEST_F(PartitionVerb, WarnsOfFacesOfThreeCells)
 TEST_F(PartitionVerb, ShowsABarOnTerminals)
 {
     if (!std::filesystem::exists("/usr/bin/script")) GTEST_SKIP() << "no terminal to be had";
-    const std::string command = program_path() + " partition " + write("cube.vtu", cube(4)) + " -n 2 -o " + path("shards") + " > /dev/null";
+    const std::string command =
+        program_path() + " partition " + write("cube.vtu", cube(4)) + " -n 2 -o " + path("shards") + " > /dev/null";
 
     const ProgramResult result = run_program("/usr/bin/script", {"-qec", command, "/dev/null"});
 
@@ -141,7 +147,9 @@ TEST_F(PartitionVerb, NotesHowTheShardsWereMade)
 {
     const std::string source = write("cube.vtu", cube(4));
 
-    ASSERT_EQ(meshard({"partition", source, "-n", "3", "-o", path("shards"), "--seed", "7", "--imbalance", "1.1"}).exit_code, 0);
+    ASSERT_EQ(
+        meshard({"partition", source, "-n", "3", "-o", path("shards"), "--seed", "7", "--imbalance", "1.1"}).exit_code,
+        0);
 
     const Manifest manifest = read_manifest(path("shards"));
     EXPECT_EQ(manifest.info.source, source);
@@ -157,15 +165,17 @@ TEST_F(PartitionVerb, SpeaksAsDecomposeParDoes)
 
     EXPECT_EQ(result.exit_code, 0);
     for (const char* text :
-         {"Edge cut: 1 shared faces, communication volume: 2, imbalance: 1.0000 (allowed 1.03)", "Max number of cells = 4 (0% above average 4)",
-          "Max number of neighbours = 1 (0% above average 1)", "Seconds: read ", "Peak memory: ", "mesh.pvtp"}) {
+         {"Edge cut: 1 shared faces, communication volume: 2, imbalance: 1.0000 (allowed 1.03)",
+          "Max number of cells = 4 (0% above average 4)", "Max number of neighbours = 1 (0% above average 1)",
+          "Seconds: read ", "Peak memory: ", "mesh.pvtp"}) {
         EXPECT_NE(result.out.find(text), std::string::npos) << text << " in\n" << result.out;
     }
 }
 
 TEST_F(PartitionVerb, CutsCloudsByTheirPoints)
 {
-    auto report = meshard_json({"partition", write("cloud.vtp", random_cloud(200, 3)), "-n", "4", "-o", path("shards")});
+    auto report =
+        meshard_json({"partition", write("cloud.vtp", random_cloud(200, 3)), "-n", "4", "-o", path("shards")});
 
     std::int64_t num_points = 0;
     for (auto part : report["parts"]) {
@@ -188,7 +198,8 @@ TEST_F(PartitionVerb, RefusesImpossibleOptions)
 
     EXPECT_TRUE(fails_with(run({"-n", "0"}), 2, {"-n is 0", "at least 1"}));
     EXPECT_TRUE(fails_with(run({"-n", "-3"}), 2, {"-n is -3"}));
-    EXPECT_TRUE(fails_with(run({"-n", "2", "--method", "metsi"}), 2, {"unknown method 'metsi'", "Did you mean 'metis'?"}));
+    EXPECT_TRUE(
+        fails_with(run({"-n", "2", "--method", "metsi"}), 2, {"unknown method 'metsi'", "Did you mean 'metis'?"}));
     EXPECT_TRUE(fails_with(run({"-n", "2", "--ghost-layers", "-1"}), 2, {"--ghost-layers is -1"}));
     EXPECT_TRUE(fails_with(run({"-n", "2", "--imbalance", "0.9"}), 2, {"--imbalance is 0.9"}));
     EXPECT_TRUE(fails_with(run({"-n", "9"}), 2, {"8 cells", "9 parts", "--allow-empty"}));
@@ -197,7 +208,8 @@ TEST_F(PartitionVerb, RefusesImpossibleOptions)
 
 TEST_F(PartitionVerb, LeavesPartsEmptyWhenAllowed)
 {
-    auto report = meshard_json({"partition", write("strip.vtp", strip(3)), "-n", "5", "-o", path("shards"), "--allow-empty"});
+    auto report =
+        meshard_json({"partition", write("strip.vtp", strip(3)), "-n", "5", "-o", path("shards"), "--allow-empty"});
 
     std::multiset<int> sizes;
     for (auto part : report["parts"]) sizes.insert(part["cells"].get<int>());
@@ -230,7 +242,8 @@ TEST_F(PartitionVerb, RefusesAnOutputThatCannotBeMade)
     const std::string source = write("strip.vtp", strip(8));
     write_text("file", "kept");
 
-    EXPECT_TRUE(fails_with(meshard({"partition", source, "-n", "2", "-o", path("file/shards")}), 3, {"cannot be made", "is no folder"}));
+    EXPECT_TRUE(fails_with(meshard({"partition", source, "-n", "2", "-o", path("file/shards")}), 3,
+                           {"cannot be made", "is no folder"}));
     EXPECT_EQ(entries(), (std::vector<std::string>{"file", "strip.vtp"}));
 }
 
@@ -240,8 +253,10 @@ TEST_F(PartitionVerb, RefusesAnOutputWithoutPermission)
     const std::string source = write("strip.vtp", strip(8));
 
     std::filesystem::create_directory(path("locked"));
-    std::filesystem::permissions(path("locked"), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
-    EXPECT_TRUE(fails_with(meshard({"partition", source, "-n", "2", "-o", path("locked/shards")}), 3, {"no permission"}));
+    std::filesystem::permissions(path("locked"),
+                                 std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+    EXPECT_TRUE(
+        fails_with(meshard({"partition", source, "-n", "2", "-o", path("locked/shards")}), 3, {"no permission"}));
 }
 
 TEST_F(PartitionVerb, LeavesNothingWhenTheDiskIsFull)
@@ -260,7 +275,8 @@ TEST_F(PartitionVerb, LeavesNothingWhenInterrupted)
     ProgramOptions options;
     options.interrupt_when = [this] {
         const auto names = entries();
-        return std::ranges::any_of(names, [](const std::string& name) { return name.find(".partial-") != std::string::npos; });
+        return std::ranges::any_of(names,
+                                   [](const std::string& name) { return name.find(".partial-") != std::string::npos; });
     };
 
     const ProgramResult result = meshard({"partition", source, "-n", "400", "-o", path("shards")}, options);
@@ -275,13 +291,15 @@ TEST_F(PartitionVerb, LeavesNothingThatLooksFinishedWhenKilled)
     int num_killed = 0;
     for (int i = 1; i <= 12; ++i) {
         const ProgramResult result =
-            run_program("/usr/bin/timeout", {"-s", "KILL", std::to_string(0.03 * i), program_path(), "partition", source, "-n", "8", "-o", path("shards")});
+            run_program("/usr/bin/timeout", {"-s", "KILL", std::to_string(0.03 * i), program_path(), "partition",
+                                             source, "-n", "8", "-o", path("shards")});
         if (result.exit_code == 0) {
             EXPECT_EQ(meshard({"check", path("shards")}).exit_code, 0);
             break;
         }
         ++num_killed;
-        EXPECT_FALSE(std::filesystem::exists(path("shards")) && meshard({"check", path("shards")}).exit_code != 0) << "killed after " << 0.03 * i << " s";
+        EXPECT_FALSE(std::filesystem::exists(path("shards")) && meshard({"check", path("shards")}).exit_code != 0)
+            << "killed after " << 0.03 * i << " s";
         for (const std::string& name : entries())
             if (name.starts_with("shards.partial-")) std::filesystem::remove_all(path(name));
         std::filesystem::remove_all(path("shards"));  // killed after all was done
@@ -319,10 +337,12 @@ TEST_F(PartitionVerb, TellsOfCellsThatAreApart)
     const std::string words = "27 cells share no face with another";
 
     const ProgramResult whole = meshard({"partition", source, "-n", "2", "-o", path("shards")});
-    const ProgramResult windows = meshard({"partition", source, "-n", "2", "-o", path("windows"), "--max-memory", "200M"});
+    const ProgramResult windows =
+        meshard({"partition", source, "-n", "2", "-o", path("windows"), "--max-memory", "200M"});
 
-    EXPECT_TRUE(
-        fails_with(whole, 0, {"warning", words + ", and 152 points lie at the place of another", "meshard convert " + source + " OUT --join-points 0"}));
+    EXPECT_TRUE(fails_with(whole, 0,
+                           {"warning", words + ", and 152 points lie at the place of another",
+                            "meshard convert " + source + " OUT --join-points 0"}));
     EXPECT_TRUE(fails_with(windows, 0, {"warning", words}));
     EXPECT_EQ(meshard({"partition", write("cube.vtu", cube(3)), "-n", "2", "-o", path("joined")}).err, "");
 }
@@ -365,14 +385,14 @@ TEST_F(PartitionVerb, CutsByEveryMethodAndRule)
 {
     const std::string source = write("tets.vtu", tet_cube(4));
     int i = 0;
-    for (const std::vector<std::string>& options :
-         std::vector<std::vector<std::string>>{{"-n", "4", "--method", "recursive"},
-                                               {"-n", "4", "--method", "rcb", "--ghosts", "vertex"},
-                                               {"-n", "4", "--method", "hilbert", "--ghosts", "edge", "--ghost-layers", "2"},
-                                               {"-n", "4", "--method", "auto", "--contiguous", "--ghosts", "radius:0.3"},
-                                               {"--levels", "2,2", "--quality", "--ghosts", "nearest:6"},
-                                               {"-n", "3", "--capacities", "1,1,2", "--objective", "ghosts"},
-                                               {"-n", "4", "--weights", "cells,points,array:label"}}) {
+    for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{
+             {"-n", "4", "--method", "recursive"},
+             {"-n", "4", "--method", "rcb", "--ghosts", "vertex"},
+             {"-n", "4", "--method", "hilbert", "--ghosts", "edge", "--ghost-layers", "2"},
+             {"-n", "4", "--method", "auto", "--contiguous", "--ghosts", "radius:0.3"},
+             {"--levels", "2,2", "--quality", "--ghosts", "nearest:6"},
+             {"-n", "3", "--capacities", "1,1,2", "--objective", "ghosts"},
+             {"-n", "4", "--weights", "cells,points,array:label"}}) {
         SCOPED_TRACE(options.back());
         const std::string shards = path("shards" + std::to_string(i++));
         std::vector<std::string> arguments{"partition", source, "-o", shards};
@@ -401,7 +421,9 @@ TEST_F(PartitionVerb, TakesPartitionsOfOthers)
     EXPECT_EQ(by_array["edge_cut"], 2);
     EXPECT_EQ(by_file["parts"][0]["cells"], 4);  // as given, though above the bound
     EXPECT_EQ(by_file["method"], "file:" + parts);
-    EXPECT_TRUE(fails_with(meshard({"partition", source, "--method", "file:" + write_text("short", "0 1"), "--dry-run"}), 3, {"has 2 rows", "6 cells"}));
+    EXPECT_TRUE(
+        fails_with(meshard({"partition", source, "--method", "file:" + write_text("short", "0 1"), "--dry-run"}), 3,
+                   {"has 2 rows", "6 cells"}));
     EXPECT_TRUE(fails_with(meshard({"partition", source, "--method", "array:mien", "--dry-run"}), 3, {"mine"}));
 }
 
@@ -409,7 +431,8 @@ TEST_F(PartitionVerb, WritesNothingInADryRunButItsTableAndPicture)
 {
     const std::string source = write("cube.vtu", cube(4));
 
-    const ProgramResult result = meshard({"partition", source, "-n", "4", "--dry-run", "--csv", path("parts.csv"), "--preview", path("parts.png")});
+    const ProgramResult result = meshard(
+        {"partition", source, "-n", "4", "--dry-run", "--csv", path("parts.csv"), "--preview", path("parts.png")});
 
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_NE(result.out.find("this was a dry run"), std::string::npos);
@@ -433,7 +456,8 @@ TEST_F(PartitionVerb, CutsShardsAgainWithoutTheirSource)
     EXPECT_EQ(meshard({"merge", path("five"), "--verify", path("kept.vtu")}).exit_code, 0);
     EXPECT_LE(by_cost["imbalances"]["cost"], 1.05);
     EXPECT_GT(by_cost["imbalance"], 1.2);  // a part of dear cells has few
-    EXPECT_TRUE(fails_with(meshard({"repartition", path("three"), "-n", "2", "--cost", "1,2", "--dry-run"}), 2, {"--cost is '1,2'", "3 numbers"}));
+    EXPECT_TRUE(fails_with(meshard({"repartition", path("three"), "-n", "2", "--cost", "1,2", "--dry-run"}), 2,
+                           {"--cost is '1,2'", "3 numbers"}));
 }
 
 TEST_F(PartitionVerb, RefusesContradictions)

@@ -47,11 +47,13 @@ protected:
 
 TEST_F(Probe, SaysThatAModelShardsAndWritesWhatItGave)
 {
-    const auto file = model("    y = torch.relu(torch.matmul(x, self.weight))\n    return y / (y.mean(dim=1, keepdim=True) + 1.0)\n");
+    const auto file =
+        model("    y = torch.relu(torch.matmul(x, self.weight))\n    return y / (y.mean(dim=1, keepdim=True) + 1.0)\n");
     const auto x = torch::randn({2, 11, 8}), factors = torch::randn({2, 11, 8});
 
-    const auto result = meshard({"probe", file, "--input", input({{"input", x}, {"grad_output", factors}}), "--shard", "1", "--nproc", "3", "--uneven",
-                                 "0.6,0,0.4", "--backward", "--output", path("out.safetensors"), "--json"});
+    const auto result =
+        meshard({"probe", file, "--input", input({{"input", x}, {"grad_output", factors}}), "--shard", "1", "--nproc",
+                 "3", "--uneven", "0.6,0,0.4", "--backward", "--output", path("out.safetensors"), "--json"});
 
     ASSERT_EQ(result.exit_code, 0) << result.err << result.out;
     const auto json = nlohmann::json::parse(result.out);
@@ -72,8 +74,8 @@ TEST_F(Probe, SaysThatAModelShardsAndWritesWhatItGave)
 TEST_F(Probe, CutsTwoDimensionsOverAGrid)
 {
     const auto file = model("    return torch.conv2d(x, self.kernel, padding=[1, 1]).abs()\n");
-    const auto result =
-        meshard({"probe", file, "--input", input({{"input", torch::randn({1, 4, 9, 7})}}), "--shard", "2,3", "--nproc", "4", "--backward", "--json"});
+    const auto result = meshard({"probe", file, "--input", input({{"input", torch::randn({1, 4, 9, 7})}}), "--shard",
+                                 "2,3", "--nproc", "4", "--backward", "--json"});
 
     ASSERT_EQ(result.exit_code, 0) << result.err << result.out;
     const auto json = nlohmann::json::parse(result.out);
@@ -104,7 +106,8 @@ TEST_F(Probe, ShowsWhichOperatorsTalkAndWhichGather)
 TEST_F(Probe, EndsWithSixWhereAnOperatorIsRefused)
 {
     const auto file = model("    y = x * 1\n    y.resize_([8, 5])\n    return y\n");
-    const auto result = meshard({"probe", file, "--input", input({{"input", torch::randn({5, 8})}}), "--shard", "0", "--json"});
+    const auto result =
+        meshard({"probe", file, "--input", input({{"input", torch::randn({5, 8})}}), "--shard", "0", "--json"});
 
     EXPECT_EQ(result.exit_code, 6) << result.err;
     const auto json = nlohmann::json::parse(result.out);
@@ -117,10 +120,12 @@ TEST_F(Probe, TellsWhatIsWrongWithItsArguments)
     const auto in = input({{"input", torch::randn({5, 8})}});
     EXPECT_TRUE(fails_with(meshard({"probe", file, "--input", in, "--shard", "2"}), 3, {"--shard 2", "2 dimensions"}));
     EXPECT_TRUE(fails_with(meshard({"probe", file, "--input", in, "--shard", "0,0"}), 2, {"two different ones"}));
-    EXPECT_TRUE(fails_with(meshard({"probe", file, "--input", in, "--shard", "0", "--uneven", "0.5,0.3,0.2"}), 2, {"3 shares for 2 ranks"}));
-    EXPECT_TRUE(fails_with(meshard({"probe", path("none.pt"), "--input", in, "--shard", "0"}), 3, {"cannot be read as a TorchScript model"}));
-    EXPECT_TRUE(
-        fails_with(meshard({"probe", file, "--input", input({{"other", torch::randn({5})}}), "--shard", "0"}), 3, {"no tensor 'x' or 'input'", "'other'"}));
+    EXPECT_TRUE(fails_with(meshard({"probe", file, "--input", in, "--shard", "0", "--uneven", "0.5,0.3,0.2"}), 2,
+                           {"3 shares for 2 ranks"}));
+    EXPECT_TRUE(fails_with(meshard({"probe", path("none.pt"), "--input", in, "--shard", "0"}), 3,
+                           {"cannot be read as a TorchScript model"}));
+    EXPECT_TRUE(fails_with(meshard({"probe", file, "--input", input({{"other", torch::randn({5})}}), "--shard", "0"}),
+                           3, {"no tensor 'x' or 'input'", "'other'"}));
 }
 
 }  // namespace

@@ -20,8 +20,9 @@ std::pair<int, int> size_of_picture(const std::string& content)
 
 TEST_F(Render, DrawsAField)
 {
-    const ProgramResult result = meshard({"render", write("sphere.vtp", sphere(12)), "-o", path("a.png"), "--color-by", "velocity", "--component", "y",
-                                          "--range", "-1,0.5", "--view", "side", "--size", "320x200"});
+    const ProgramResult result =
+        meshard({"render", write("sphere.vtp", sphere(12)), "-o", path("a.png"), "--color-by", "velocity",
+                 "--component", "y", "--range", "-1,0.5", "--view", "side", "--size", "320x200"});
 
     EXPECT_EQ(result.exit_code, 0) << result.err;
     const std::string picture = content_of(path("a.png"));
@@ -31,11 +32,13 @@ TEST_F(Render, DrawsAField)
 
 TEST_F(Render, DrawsThePartsOfShards)
 {
-    for (const auto& [name, mesh] : {NamedMesh{"sphere.vtp", sphere(12)}, NamedMesh{"cloud.vtp", random_cloud(100, 1)}}) {
+    for (const auto& [name, mesh] :
+         {NamedMesh{"sphere.vtp", sphere(12)}, NamedMesh{"cloud.vtp", random_cloud(100, 1)}}) {
         const std::string shards = path(name + ".shards");
         ASSERT_EQ(meshard({"partition", write(name, mesh), "-n", "4", "-o", shards}).exit_code, 0);
 
-        const ProgramResult result = meshard({"render", shards, "-o", path(name + ".png"), "--color-by", "PartitionId"});
+        const ProgramResult result =
+            meshard({"render", shards, "-o", path(name + ".png"), "--color-by", "PartitionId"});
 
         EXPECT_EQ(result.exit_code, 0) << result.err;
         EXPECT_TRUE(content_of(path(name + ".png")).starts_with("\x89PNG\r\n"));
@@ -44,7 +47,8 @@ TEST_F(Render, DrawsThePartsOfShards)
 
 TEST_F(Render, SuggestsTheNearestField)
 {
-    const ProgramResult result = meshard({"render", write("sphere.vtp", sphere(12)), "-o", path("a.png"), "--color-by", "presure"});
+    const ProgramResult result =
+        meshard({"render", write("sphere.vtp", sphere(12)), "-o", path("a.png"), "--color-by", "presure"});
 
     EXPECT_TRUE(fails_with(result, 3, {"presure", "Did you mean 'pressure'?"}));
     EXPECT_EQ(entries(), std::vector<std::string>{"sphere.vtp"});

@@ -34,7 +34,8 @@ Mesh ellipsoid(float a, float b)
         const auto size = std::hypot(area[0], area[1], area[2]);
         const auto nx = static_cast<float>(area[0] / size);
         pressure.push_back(100 * (1 - 2.25F * (1 - nx * nx)) - 40);
-        for (int c = 0; c < 3; ++c) shear.push_back((c == 0 ? 1.0F : 0.0F) - nx * static_cast<float>(area[c] / size) + 0.5F * a * b);
+        for (int c = 0; c < 3; ++c)
+            shear.push_back((c == 0 ? 1.0F : 0.0F) - nx * static_cast<float>(area[c] / size) + 0.5F * a * b);
     }
     mesh.cell_data = {DataArray::from("pMean", pressure), DataArray::from("tau", shear, 3)};
     return mesh;
@@ -48,16 +49,17 @@ protected:
         for (const float a : {0.5F, 0.7F, 0.9F}) {
             for (const float b : {0.4F, 0.8F}) write("body_" + std::to_string(id++) + ".vtp", ellipsoid(a, b));
         }
-        write_text("car.yaml", "run_id: car\n"
-                               "data:\n"
-                               "  root: " +
-                                   path("") +
-                                   "\n"
-                                   "  surface: body_*.vtp\n"
-                                   "  split: {train: ['0', '1', '3', '4'], val: ['2'], test: ['5']}\n"
-                                   "  fields: {pressure: {from: pMean, kind: kinematic}, wss: {from: tau, kind: stress}}\n"
-                                   "model: {n_layers: 2, n_hidden: 16, n_head: 2, mlp_ratio: 2, slice_num: 8}\n"
-                                   "training: {num_epochs: 5, optimizer: {lr: 5.0e-3}}\n");
+        write_text("car.yaml",
+                   "run_id: car\n"
+                   "data:\n"
+                   "  root: " +
+                       path("") +
+                       "\n"
+                       "  surface: body_*.vtp\n"
+                       "  split: {train: ['0', '1', '3', '4'], val: ['2'], test: ['5']}\n"
+                       "  fields: {pressure: {from: pMean, kind: kinematic}, wss: {from: tau, kind: stress}}\n"
+                       "model: {n_layers: 2, n_hidden: 16, n_head: 2, mlp_ratio: 2, slice_num: 8}\n"
+                       "training: {num_epochs: 5, optimizer: {lr: 5.0e-3}}\n");
     }
 
     ProgramResult train(const std::string& output_dir, std::vector<std::string> more = {}) const
@@ -120,7 +122,8 @@ TEST_F(TrainCommand, RecordsStepsValidationAndTest)
     EXPECT_NE(weights.find("blocks.1.ln_mlp2.1.weight"), nullptr);
     EXPECT_NE(weights.find("norm.std"), nullptr);
     EXPECT_EQ(json::parse(content_of(path("runs/car/checkpoints/last.json")))["step"], 20);
-    EXPECT_NE(content_of(path("runs/car/resolved_config.yaml")).find("val_interval: 2   # command line"), std::string::npos);
+    EXPECT_NE(content_of(path("runs/car/resolved_config.yaml")).find("val_interval: 2   # command line"),
+              std::string::npos);
 }
 
 TEST_F(TrainCommand, GoesOnAsIfItHadNotStopped)
@@ -143,7 +146,9 @@ TEST_F(TrainCommand, GoesOnAsIfItHadNotStopped)
 
 TEST_F(TrainCommand, AveragesOverDataGroups)
 {
-    ASSERT_EQ(train("runs", {"--nproc", "2", "parallel.domain=1", "training.max_steps=1", "training.order=fixed"}).exit_code, 0);
+    ASSERT_EQ(
+        train("runs", {"--nproc", "2", "parallel.domain=1", "training.max_steps=1", "training.order=fixed"}).exit_code,
+        0);
     ASSERT_EQ(train("first", {"training.max_steps=1", "training.order=fixed"}).exit_code, 0);
     write_text("order.jsonl", R"({"epoch": 1, "order": ["1", "0", "3", "4"]})");
     ASSERT_EQ(train("second", {"training.max_steps=1", "training.order_file=" + path("order.jsonl")}).exit_code, 0);
@@ -164,21 +169,29 @@ TEST_F(TrainCommand, PredictsTheSameOnAnyNumberOfRanks)
     write("unseen.vtp", unseen);
 
     for (const char* num_ranks : {"1", "3"}) {
-        const auto result =
-            meshard({"predict", path("runs/car"), path("unseen.vtp"), "-o", path(std::string("out") + num_ranks + ".vtp"), "--nproc", num_ranks});
+        const auto result = meshard({"predict", path("runs/car"), path("unseen.vtp"), "-o",
+                                     path(std::string("out") + num_ranks + ".vtp"), "--nproc", num_ranks});
         ASSERT_EQ(result.exit_code, 0) << result.err;
     }
-    ASSERT_EQ(meshard({"predict", path("runs/car"), path("unseen.vtp"), "-o", path("pieces.pvtp"), "--nproc", "3"}).exit_code, 0);
+    ASSERT_EQ(
+        meshard({"predict", path("runs/car"), path("unseen.vtp"), "-o", path("pieces.pvtp"), "--nproc", "3"}).exit_code,
+        0);
 
     for (const char* memory : {"stored", "recomputed", "streamed"}) {
         const auto file = std::string(memory) + ".vtp";
-        ASSERT_EQ(meshard({"predict", path("runs/car"), path("unseen.vtp"), "-o", path(file), "--memory", memory}).exit_code, 0) << memory;
+        ASSERT_EQ(
+            meshard({"predict", path("runs/car"), path("unseen.vtp"), "-o", path(file), "--memory", memory}).exit_code,
+            0)
+            << memory;
         const auto expected = find_array(read_mesh(path("out1.vtp")).cell_data, "pressure")->to_doubles(),
                    found = find_array(read_mesh(path(file)).cell_data, "pressure")->to_doubles();
         ASSERT_EQ(found.size(), expected.size());
-        for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(found[i], expected[i], 2e-3) << memory << " " << i;
+        for (std::size_t i = 0; i < expected.size(); ++i)
+            ASSERT_NEAR(found[i], expected[i], 2e-3) << memory << " " << i;
     }
-    EXPECT_TRUE(fails_with(meshard({"predict", path("runs/car"), path("unseen.vtp"), "-o", path("x.vtp"), "--memory", "small"}), 2, {"--memory"}));
+    EXPECT_TRUE(
+        fails_with(meshard({"predict", path("runs/car"), path("unseen.vtp"), "-o", path("x.vtp"), "--memory", "small"}),
+                   2, {"--memory"}));
 
     const auto serial = read_mesh(path("out1.vtp"));
     ASSERT_NE(find_array(serial.cell_data, "pressure"), nullptr);
@@ -190,21 +203,24 @@ TEST_F(TrainCommand, PredictsTheSameOnAnyNumberOfRanks)
         for (const char* name : {"pressure", "wss_predicted"}) {
             const auto expected = find_array(serial.cell_data, name)->to_doubles();
             const auto found = find_array(sharded.cell_data, name)->to_doubles();
-            for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(found[i], expected[i], 2e-3) << file << " " << name << " " << i;
+            for (std::size_t i = 0; i < expected.size(); ++i)
+                ASSERT_NEAR(found[i], expected[i], 2e-3) << file << " " << name << " " << i;
         }
     }
-    EXPECT_EQ(std::ranges::count_if(entries(), [](const auto& name) { return name.find(".parts") != std::string::npos; }), 0);
+    EXPECT_EQ(
+        std::ranges::count_if(entries(), [](const auto& name) { return name.find(".parts") != std::string::npos; }), 0);
 }
 
 TEST_F(TrainCommand, PredictsOnTrianglesFromStl)
 {
     ASSERT_EQ(train("runs", {"training.num_epochs=1"}).exit_code, 0);
-    write_text("body.stl", "solid tetra\n"
-                           "facet normal 0 0 -1\nouter loop\nvertex 0 0 0\nvertex 0 1 0\nvertex 1 0 0\nendloop\nendfacet\n"
-                           "facet normal 0 -1 0\nouter loop\nvertex 0 0 0\nvertex 1 0 0\nvertex 0 0 1\nendloop\nendfacet\n"
-                           "facet normal -1 0 0\nouter loop\nvertex 0 0 0\nvertex 0 0 1\nvertex 0 1 0\nendloop\nendfacet\n"
-                           "facet normal 1 1 1\nouter loop\nvertex 1 0 0\nvertex 0 1 0\nvertex 0 0 1\nendloop\nendfacet\n"
-                           "endsolid tetra\n");
+    write_text("body.stl",
+               "solid tetra\n"
+               "facet normal 0 0 -1\nouter loop\nvertex 0 0 0\nvertex 0 1 0\nvertex 1 0 0\nendloop\nendfacet\n"
+               "facet normal 0 -1 0\nouter loop\nvertex 0 0 0\nvertex 1 0 0\nvertex 0 0 1\nendloop\nendfacet\n"
+               "facet normal -1 0 0\nouter loop\nvertex 0 0 0\nvertex 0 0 1\nvertex 0 1 0\nendloop\nendfacet\n"
+               "facet normal 1 1 1\nouter loop\nvertex 1 0 0\nvertex 0 1 0\nvertex 0 0 1\nendloop\nendfacet\n"
+               "endsolid tetra\n");
 
     const auto result = meshard({"predict", path("runs/car"), path("body.stl"), "-o", path("body.vtu")});
 
@@ -216,7 +232,8 @@ TEST_F(TrainCommand, PredictsOnTrianglesFromStl)
 
 TEST_F(TrainCommand, SaysWhatIsWrongWithTheConfiguration)
 {
-    EXPECT_TRUE(fails_with(train("runs", {"training.num_epoch=3"}), 2, {"training.num_epoch", "Did you mean 'training.num_epochs'?"}));
+    EXPECT_TRUE(fails_with(train("runs", {"training.num_epoch=3"}), 2,
+                           {"training.num_epoch", "Did you mean 'training.num_epochs'?"}));
     EXPECT_TRUE(fails_with(train("runs", {"data.root=???"}), 2, {"data.root must be set"}));
     EXPECT_TRUE(fails_with(train("runs", {"--nproc", "2", "parallel.domain=3"}), 2, {"make 3 ranks, and there are 2"}));
     EXPECT_TRUE(fails_with(meshard({"train"}), 2, {"the configuration is missing"}));
@@ -244,7 +261,8 @@ TEST_F(TrainCommand, SaysWhatIsWrongWithTheData)
 
 TEST_F(TrainCommand, StopsWhenTheLossIsNoNumber)
 {
-    const auto result = train("runs", {"training.optimizer.lr=100", "training.optimizer.weight_decay=100", "training.num_epochs=200"});
+    const auto result =
+        train("runs", {"training.optimizer.lr=100", "training.optimizer.weight_decay=100", "training.num_epochs=200"});
 
     EXPECT_EQ(result.exit_code, 4);
     EXPECT_NE(result.err.find("the loss became"), std::string::npos) << result.err;
@@ -290,12 +308,13 @@ TEST_F(TrainCommand, PrintsEverySettingWithItsSource)
 
 TEST_F(TrainCommand, EndsAllRanksWhenOneIsKilled)
 {
-    const std::string script = program_path() + " train " + path("car.yaml") + " output_dir=" + path("runs") +
-                               " training.num_epochs=1000000 --nproc 3 & launcher=$!\n"
-                               "for i in $(seq 600); do [ -s " +
-                               path("runs/car/checkpoints/last.json") +
-                               " ] && break; sleep 0.1; done\n"
-                               "kill -9 $(pgrep -P $launcher | tail -n 1); SECONDS=0; wait $launcher; echo \"code $? after $SECONDS\"\n";
+    const std::string script =
+        program_path() + " train " + path("car.yaml") + " output_dir=" + path("runs") +
+        " training.num_epochs=1000000 --nproc 3 & launcher=$!\n"
+        "for i in $(seq 600); do [ -s " +
+        path("runs/car/checkpoints/last.json") +
+        " ] && break; sleep 0.1; done\n"
+        "kill -9 $(pgrep -P $launcher | tail -n 1); SECONDS=0; wait $launcher; echo \"code $? after $SECONDS\"\n";
 
     const auto result = run_program("/bin/bash", {"-c", script});
 
@@ -306,11 +325,18 @@ TEST_F(TrainCommand, EndsAllRanksWhenOneIsKilled)
 
 TEST_F(TrainCommand, PredictRefusesWhatItCannotUse)
 {
-    EXPECT_TRUE(fails_with(meshard({"predict", path("absent"), path("body_0.vtp"), "-o", path("x.vtp")}), 3, {"has no checkpoints"}));
-    EXPECT_TRUE(fails_with(meshard({"predict", path("absent"), path("absent.vtp"), "-o", path("x.vtp")}), 3, {"absent.vtp does not exist"}));
-    EXPECT_TRUE(fails_with(meshard({"predict", path("absent"), path("body_0.vtp"), "-o", path("x.obj")}), 2, {"must end in .vtp"}));
-    EXPECT_TRUE(fails_with(meshard({"predict", path("absent"), path("body_0.vtp"), path("body_1.vtp"), "-o", path("x.vtp")}), 2, {"name a folder"}));
-    EXPECT_TRUE(fails_with(meshard({"predict", path("absent"), path("body_0.vtp"), "-o", path("x.vtp"), "--set", "length"}), 2, {"expected NAME=VALUE"}));
+    EXPECT_TRUE(fails_with(meshard({"predict", path("absent"), path("body_0.vtp"), "-o", path("x.vtp")}), 3,
+                           {"has no checkpoints"}));
+    EXPECT_TRUE(fails_with(meshard({"predict", path("absent"), path("absent.vtp"), "-o", path("x.vtp")}), 3,
+                           {"absent.vtp does not exist"}));
+    EXPECT_TRUE(fails_with(meshard({"predict", path("absent"), path("body_0.vtp"), "-o", path("x.obj")}), 2,
+                           {"must end in .vtp"}));
+    EXPECT_TRUE(
+        fails_with(meshard({"predict", path("absent"), path("body_0.vtp"), path("body_1.vtp"), "-o", path("x.vtp")}), 2,
+                   {"name a folder"}));
+    EXPECT_TRUE(
+        fails_with(meshard({"predict", path("absent"), path("body_0.vtp"), "-o", path("x.vtp"), "--set", "length"}), 2,
+                   {"expected NAME=VALUE"}));
 }
 
 }  // namespace

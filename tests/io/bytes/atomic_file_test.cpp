@@ -94,7 +94,8 @@ TEST(AtomicFile, PassesOverWhatAKilledProcessOfTheSameNumberLeft)
         name = std::filesystem::directory_iterator(folder.path())->path().string();
     }
     const auto digits = name.rfind('-') + 1;
-    for (int i = 1; i <= 3; ++i) write_bytes(name.substr(0, digits) + std::to_string(std::stoi(name.substr(digits)) + i), "half");
+    for (int i = 1; i <= 3; ++i)
+        write_bytes(name.substr(0, digits) + std::to_string(std::stoi(name.substr(digits)) + i), "half");
 
     write_file_atomically(folder / "a.txt", "whole");
 
@@ -153,17 +154,21 @@ TEST(AtomicFile, LeavesNothingOnAFullDisk)
     const TemporaryFolder folder;
     write_bytes(folder / "kept.txt", "old");
     const Mesh mesh = cube(12);
-    const auto subdomains = extract_subdomains(mesh, mesh_graph(mesh), partition_with_metis(mesh_graph(mesh), {.num_parts = 2}), 1);
+    const auto subdomains =
+        extract_subdomains(mesh, mesh_graph(mesh), partition_with_metis(mesh_graph(mesh), {.num_parts = 2}), 1);
     NamedArrays arrays;
     arrays.arrays.push_back({"zeros", ArrayType::U8, {100'000}, mesh.points.bytes().data(), nullptr});
     arrays.arrays.back().shape = {static_cast<std::int64_t>(mesh.points.bytes().size())};
     {
         const FullDisk full(20'000);
-        EXPECT_TRUE(throws_with<IoError>("cannot write", [&] { write_file_atomically(folder / "kept.txt", std::string(50'000, 'x')); }));
+        EXPECT_TRUE(throws_with<IoError>(
+            "cannot write", [&] { write_file_atomically(folder / "kept.txt", std::string(50'000, 'x')); }));
         EXPECT_TRUE(throws_with<IoError>("cannot write", [&] { write_mesh(folder / "a.vtu", mesh); }));
-        EXPECT_TRUE(throws_with<IoError>("cannot write", [&] { write_mesh(folder / "a.vtu", mesh, {.compression = Compression::Zlib}); }));
+        EXPECT_TRUE(throws_with<IoError>(
+            "cannot write", [&] { write_mesh(folder / "a.vtu", mesh, {.compression = Compression::Zlib}); }));
         EXPECT_TRUE(throws_with<IoError>("cannot write", [&] { write_safetensors(folder / "a.safetensors", arrays); }));
-        EXPECT_TRUE(throws_with<IoError>("cannot write", [&] { save_subdomains(folder / "made/shards", subdomains, {}); }));
+        EXPECT_TRUE(
+            throws_with<IoError>("cannot write", [&] { save_subdomains(folder / "made/shards", subdomains, {}); }));
     }
 
     EXPECT_EQ(read_bytes(folder / "kept.txt"), "old");

@@ -45,11 +45,12 @@ std::string text(const std::string& value)
 }
 
 /// A dict with one tensor 'w', of these extents and strides, in a storage of `count` values.
-std::string pickle_of(const std::string& shape, const std::string& strides, char count = 4, const std::string& offset = "K\0"s,
-                      const std::string& type = "FloatStorage", const std::string& key = "0")
+std::string pickle_of(const std::string& shape, const std::string& strides, char count = 4,
+                      const std::string& offset = "K\0"s, const std::string& type = "FloatStorage",
+                      const std::string& key = "0")
 {
-    return "\x80\x02}"s + text("w") + "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + "ctorch\n" + type + "\n" + text(key) + text("cpu") + "K"s +
-           count + "tQ" + offset + "(" + shape + "t(" + strides + "t\x89}tRs.";
+    return "\x80\x02}"s + text("w") + "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + "ctorch\n" + type +
+           "\n" + text(key) + text("cpu") + "K"s + count + "tQ" + offset + "(" + shape + "t(" + strides + "t\x89}tRs.";
 }
 
 class HostileCheckpoint : public testing::Test {
@@ -67,14 +68,18 @@ TEST_F(HostileCheckpoint, NeverRunsWhatAPickleNames)
 {
     const auto mark = (folder_ / "executed").string();
     const std::string command = "touch " + mark;
-    for (const char* global : {"os\nsystem", "posix\nsystem", "builtins\neval", "subprocess\nPopen", "torch.hub\nload", "torch\nload"}) {
-        expect_refused(torch_file_of("\x80\x02"s + "c" + global + "\n" + text(command) + "\x85R."), "nothing was executed");
+    for (const char* global :
+         {"os\nsystem", "posix\nsystem", "builtins\neval", "subprocess\nPopen", "torch.hub\nload", "torch\nload"}) {
+        expect_refused(torch_file_of("\x80\x02"s + "c" + global + "\n" + text(command) + "\x85R."),
+                       "nothing was executed");
     }
-    expect_refused(torch_file_of("\x80\x04"s + text("os") + text("system") + "\x93" + text(command) + "\x85R."), "names 'os.system'");
+    expect_refused(torch_file_of("\x80\x04"s + text("os") + text("system") + "\x93" + text(command) + "\x85R."),
+                   "names 'os.system'");
     expect_refused(torch_file_of("\x80\x02"s + "cos\x1b[31m\nsystem\n."), "names 'os?[31m.system'");
     // Named functions that are allowed, called in ways that are not.
     expect_refused(torch_file_of("\x80\x02"s + "ctorch\nFloatStorage\n)R."), "makes no tensor");
-    expect_refused(torch_file_of("\x80\x02"s + "ctorch._utils\n_rebuild_tensor_v2\n)R."), "has 0 arguments, expected 4");
+    expect_refused(torch_file_of("\x80\x02"s + "ctorch._utils\n_rebuild_tensor_v2\n)R."),
+                   "has 0 arguments, expected 4");
     expect_refused(torch_file_of("\x80\x02"s + "ccollections\nOrderedDict\n}\x81."), "opcode 0x81");
     expect_refused(torch_file_of("\x80\x02"s + "(ios\nsystem\n."), "opcode 0x69");
     EXPECT_FALSE(fs::exists(mark));
@@ -91,7 +96,8 @@ TEST_F(HostileCheckpoint, IsRefusedForTensorsThatDoNotFit)
     expect_refused(torch_file_of(pickle_of("K\x02", "K\x04")), "reaches beyond the 4 values");
     expect_refused(torch_file_of(pickle_of("K\x04", "K\x01", 5)), "of 16 bytes, expected 5 values of 4 bytes");
     expect_refused(torch_file_of(pickle_of("K\x04", "K\x01", 4, "K\0"s, "FloatStorage", "1")), "no storage '1'");
-    expect_refused(torch_file_of(pickle_of("K\x04", "K\x01", 4, "K\0"s, "ComplexFloatStorage")), "torch.ComplexFloatStorage");
+    expect_refused(torch_file_of(pickle_of("K\x04", "K\x01", 4, "K\0"s, "ComplexFloatStorage")),
+                   "torch.ComplexFloatStorage");
     expect_refused(torch_file_of(pickle_of("K\x04K\x04", "K\x01")), "has 2 extents and 1 strides");
     expect_refused(torch_file_of(pickle_of(huge + huge, huge + "K\x01")), "negative or overflow");
     expect_refused(torch_file_of(pickle_of(huge, "K\0"s)), "in a storage of 4");
@@ -134,7 +140,8 @@ TEST_F(HostileCheckpoint, IsRefusedForPicklesThatDoNotHold)
     for (int i = 0; i < 40; ++i) doubling += "0(h\x01h\x01lq\x01";
     expect_refused(torch_file_of("\x80\x02}" + text("a") + doubling.substr(2) + "s."), "more than 1000000 entries");
     // As deep as the pickle is long: neither reading nor forgetting it may recurse.
-    expect_refused(torch_file_of("\x80\x02}" + text("a") + ")" + std::string(300'000, '\x85') + "s."), "nested deeper than 64");
+    expect_refused(torch_file_of("\x80\x02}" + text("a") + ")" + std::string(300'000, '\x85') + "s."),
+                   "nested deeper than 64");
     // One long list, copied again and again.
     std::string copies = "\x80\x02(" + std::string(1000, 'N') + "tq\x01";
     for (int i = 0; i < 2000; ++i) copies += "ctorch\nSize\nh\x01\x85R";
@@ -148,7 +155,8 @@ TEST_F(HostileCheckpoint, IsRefusedForDamagedArchives)
         auto damaged = good;
         return damaged.replace(at, bytes.size(), bytes);
     };
-    const auto end = good.size() - 22, directory = good.find("PK\x01\x02"s), data = good.rfind(std::string(16, '\0'), directory);
+    const auto end = good.size() - 22, directory = good.find("PK\x01\x02"s),
+               data = good.rfind(std::string(16, '\0'), directory);
     expect_refused("", "is empty");
     expect_refused("no checkpoint", "begins neither as a zip archive nor");
     expect_refused(with(data, "x"), "does not match its checksum");
@@ -194,18 +202,22 @@ TEST_F(HostileCheckpoint, IsRefusedForDamagedMdlusFiles)
         layout.add("metadata.json", metadata);
         return joined(layout.finish());
     };
-    const std::string args = R"({"__name__":"Transolver","__module__":"m","__args__":{}})", metadata = R"({"mdlus_file_version":"0.1.0"})";
+    const std::string args = R"({"__name__":"Transolver","__module__":"m","__args__":{}})",
+                      metadata = R"({"mdlus_file_version":"0.1.0"})";
     write_bytes(folder_ / "good.mdlus", file(args, metadata));
     EXPECT_EQ(read_checkpoint(folder_ / "good.mdlus").architecture, "Transolver");
 
-    expect_refused(file(args, R"({"mdlus_file_version":"9.0.0"})"), "mdlus_file_version \"9.0.0\", expected \"0.1.0\"", "a.mdlus");
+    expect_refused(file(args, R"({"mdlus_file_version":"9.0.0"})"), "mdlus_file_version \"9.0.0\", expected \"0.1.0\"",
+                   "a.mdlus");
     expect_refused(file(args, "[]"), "mdlus_file_version null", "a.mdlus");
-    expect_refused(file(args, R"({"mdlus_file_version":"0.2.0"})"), "mdlus_file_version \"0.2.0\", expected \"0.1.0\"", "a.mdlus");
+    expect_refused(file(args, R"({"mdlus_file_version":"0.2.0"})"), "mdlus_file_version \"0.2.0\", expected \"0.1.0\"",
+                   "a.mdlus");
     const std::string dit = R"({"__name__":"DiT","__module__":"m","__args__":{}})";
     write_bytes(folder_ / "dit.mdlus", file(dit, R"({"mdlus_file_version":"0.2.0"})"));
     EXPECT_EQ(read_checkpoint(folder_ / "dit.mdlus").architecture, "DiT");
     expect_refused(file(dit, R"({"mdlus_file_version":"0.3.0"})"), "expected \"0.1.0\" or \"0.2.0\"", "a.mdlus");
-    const std::string outer = R"({"__name__":"EDMPreconditioner","__module__":"m","__args__":{"model":"__physicsnemo.Module__.model"})";
+    const std::string outer =
+        R"({"__name__":"EDMPreconditioner","__module__":"m","__args__":{"model":"__physicsnemo.Module__.model"})";
     expect_refused(file(outer + "}", metadata), "without the nested model '__physicsnemo.Module__.model'", "a.mdlus");
     expect_refused(file(outer + R"(,"__physicsnemo.Module__.model":{"__name__":"DiT","__args__":{}}})", metadata),
                    "__physicsnemo.Module__.model.mdlus_file_version null", "a.mdlus");
@@ -221,7 +233,8 @@ TEST_F(HostileCheckpoint, IsRefusedForDamagedTarFiles)
 {
     const fs::path reference = source_path("tests/data/fixtures/checkpoints/transolver_a/model_tar.mdlus");
     const auto good = read_bytes(reference);
-    for (std::size_t size = 600; size < good.size() - 10240; size += 997) expect_refused(good.substr(0, size), "truncated", "a.mdlus");
+    for (std::size_t size = 600; size < good.size() - 10240; size += 997)
+        expect_refused(good.substr(0, size), "truncated", "a.mdlus");
     auto damaged = good;
     damaged.replace(good.find("args.json"), 4, "junk");
     expect_refused(damaged, "does not match its checksum", "a.mdlus");
@@ -242,7 +255,8 @@ TEST_F(HostileCheckpoint, IsRefusedForEverySeedOfTheFuzzer)
 TEST_F(HostileCheckpoint, NeverCrashesTheReader)
 {
     std::mt19937 random(5);
-    std::vector<std::string> seeds{torch_file_of(pickle_of("K\x04", "K\x01")), read_bytes(kData / "kinds.pt"), read_bytes(kData / "kinds_legacy.pt")};
+    std::vector<std::string> seeds{torch_file_of(pickle_of("K\x04", "K\x01")), read_bytes(kData / "kinds.pt"),
+                                   read_bytes(kData / "kinds_legacy.pt")};
     for (const auto& entry : fs::directory_iterator(kData / "hostile")) seeds.push_back(read_bytes(entry.path()));
     for (const auto& seed : seeds) {
         for (int trial = 0; trial < 400; ++trial) {
@@ -282,7 +296,8 @@ for name, method in (('stored', zipfile.ZIP_STORED), ('deflated', zipfile.ZIP_DE
         with archive.open('large', 'w', force_zip64=True) as entry: entry.write(bytes(range(256)) * 100)
 print('done')
 )");
-    const auto result = run_program("/usr/bin/env", {"python3", (folder / "write.py").string(), folder.path().string()});
+    const auto result =
+        run_program("/usr/bin/env", {"python3", (folder / "write.py").string(), folder.path().string()});
     if (result.out != "done\n") GTEST_SKIP() << "python3 is absent";
     std::string text, large;
     for (int i = 0; i < 1000; ++i) text += "hello ";

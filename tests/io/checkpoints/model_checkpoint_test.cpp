@@ -89,7 +89,8 @@ TEST_P(ReferenceCheckpoints, AreReadInEveryFormat)
             EXPECT_EQ(checkpoint.architecture, test::kind_of(info));
             const auto arguments = nlohmann::json::parse(checkpoint.arguments);
             for (const auto& [key, value] : info["constructor"].items()) {
-                if (value.is_object() && !arguments.contains(key)) continue;  // the arguments of a model within the model
+                if (value.is_object() && !arguments.contains(key))
+                    continue;  // the arguments of a model within the model
                 EXPECT_EQ(arguments.at(key), value) << key;
             }
         } else if (file.filename() == "state_dict_nested.pt") {
@@ -98,7 +99,8 @@ TEST_P(ReferenceCheckpoints, AreReadInEveryFormat)
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ReferenceCheckpoints, testing::ValuesIn(test::checkpoint_fixtures()), test::NameOfFixture());
+INSTANTIATE_TEST_SUITE_P(All, ReferenceCheckpoints, testing::ValuesIn(test::checkpoint_fixtures()),
+                         test::NameOfFixture());
 
 TEST(ModelCheckpoint, ReadsTheOptimizerOfTheReference)
 {
@@ -114,15 +116,19 @@ TEST(ModelCheckpoint, ReadsTheOptimizerOfTheReference)
 
             const auto others = nlohmann::json::parse(checkpoint.others);
             EXPECT_EQ(others.at("epoch"), info["epoch"]);
-            EXPECT_EQ(others.at("optimizer_state_dict").at("param_groups").at(0).at("lr"), info["optimizer"]["lr_of_next_step"]);
+            EXPECT_EQ(others.at("optimizer_state_dict").at("param_groups").at(0).at("lr"),
+                      info["optimizer"]["lr_of_next_step"]);
             std::size_t num_compared = 0;
             for (std::size_t i = 0; i < info["parameter_order"].size(); ++i) {
                 for (const char* what : {"exp_avg", "exp_avg_sq", "step"}) {
-                    const auto* expected = values.find(std::string("optimizer.") + what + "." + info["parameter_order"][i].get<std::string>());
-                    const auto* found = checkpoint.weights.find("optimizer_state_dict.state." + std::to_string(i) + "." + what);
+                    const auto* expected = values.find(std::string("optimizer.") + what + "." +
+                                                       info["parameter_order"][i].get<std::string>());
+                    const auto* found =
+                        checkpoint.weights.find("optimizer_state_dict.state." + std::to_string(i) + "." + what);
                     ASSERT_EQ(expected == nullptr, found == nullptr) << i << what;
                     if (!found) continue;
-                    // The values stored beside it are those after one more step, which apps/reference_checkpoint_test.cpp takes.
+                    // The values stored beside it are those after one more step, which
+                    // apps/reference_checkpoint_test.cpp takes.
                     EXPECT_EQ(found->shape, expected->shape) << i << what;
                     EXPECT_EQ(found->type, ArrayType::F32) << i << what;
                     if (std::string_view(what) == "step") {
@@ -153,8 +159,10 @@ TEST(ModelCheckpoint, BringsNamesToTodays)
     const TemporaryFolder folder;
     const float value = 2.5F;
     ModelCheckpoint old;
-    for (const char* name : {"module._orig_mod.preprocess.linear_pre.weight", "module._orig_mod.blocks.0.ln_mlp1.1.linear_post.bias",
-                             "module._orig_mod.preprocess.linear_pre.0.bias", "module._orig_mod.device_buffer", "module._orig_mod.blocks.0.ln_1.bias"}) {
+    for (const char* name :
+         {"module._orig_mod.preprocess.linear_pre.weight", "module._orig_mod.blocks.0.ln_mlp1.1.linear_post.bias",
+          "module._orig_mod.preprocess.linear_pre.0.bias", "module._orig_mod.device_buffer",
+          "module._orig_mod.blocks.0.ln_1.bias"}) {
         old.weights.arrays.push_back({name, ArrayType::F32, {1}, reinterpret_cast<const std::byte*>(&value), nullptr});
     }
     for (const auto format : {CheckpointFormat::Pt, CheckpointFormat::Safetensors}) {
@@ -165,8 +173,8 @@ TEST(ModelCheckpoint, BringsNamesToTodays)
 
         std::vector<std::string> names;
         for (const auto& array : checkpoint.weights.arrays) names.push_back(array.name);
-        EXPECT_EQ(names, (std::vector<std::string>{"preprocess.layers.0.weight", "blocks.0.ln_mlp1.1.layers.2.bias", "preprocess.layers.0.bias",
-                                                   "blocks.0.ln_1.bias"}));
+        EXPECT_EQ(names, (std::vector<std::string>{"preprocess.layers.0.weight", "blocks.0.ln_mlp1.1.layers.2.bias",
+                                                   "preprocess.layers.0.bias", "blocks.0.ln_1.bias"}));
         EXPECT_EQ(checkpoint.notes.size(), 4U);
     }
 }
@@ -203,10 +211,12 @@ TEST(ModelCheckpoint, GoesRoundThroughAllFormatsForEveryModel)
     for (const char* architecture : {"Transolver", "GeoTransolver", "FLARE", "MeshGraphNet"}) {
         for (const auto first : {CheckpointFormat::Mdlus, CheckpointFormat::Pt, CheckpointFormat::Safetensors}) {
             for (const auto second : {CheckpointFormat::Mdlus, CheckpointFormat::Pt, CheckpointFormat::Safetensors}) {
-                SCOPED_TRACE(std::string(architecture) + " " + std::string(to_string(first)) + " " + std::string(to_string(second)));
+                SCOPED_TRACE(std::string(architecture) + " " + std::string(to_string(first)) + " " +
+                             std::string(to_string(second)));
                 auto checkpoint = small_checkpoint();
                 checkpoint.architecture = architecture;
-                const auto a = folder / ("a." + std::string(to_string(first))), b = folder / ("b." + std::string(to_string(second)));
+                const auto a = folder / ("a." + std::string(to_string(first))),
+                           b = folder / ("b." + std::string(to_string(second)));
 
                 write_checkpoint(a, checkpoint, first);
                 write_checkpoint(b, read_checkpoint(a), second);
@@ -233,8 +243,9 @@ TEST(ModelCheckpoint, KeepsWhatPhysicsNemoDoesNotKnowOutOfArguments)
 
     checkpoint.architecture = "Transolver";
     checkpoint.arguments = R"({"authors_constants":true})";
-    EXPECT_TRUE(
-        throws_with<InvalidInput>("cannot say 'authors_constants'", [&] { write_checkpoint(folder / "b.mdlus", checkpoint, CheckpointFormat::Mdlus); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("cannot say 'authors_constants'", [&] {
+        write_checkpoint(folder / "b.mdlus", checkpoint, CheckpointFormat::Mdlus);
+    }));
 }
 
 TEST(ModelCheckpoint, PassesOverWhatLiesBesideByChance)
@@ -245,7 +256,8 @@ TEST(ModelCheckpoint, PassesOverWhatLiesBesideByChance)
     write_checkpoint(folder / "a.pt", checkpoint, CheckpointFormat::Pt);
     EXPECT_FALSE(fs::exists(folder / "a.json"));
 
-    for (const std::string text : {"", "{", "[1]", R"({"model": {}})", R"({"model_class": 3, "model": 4})", "\xff\xfe"}) {
+    for (const std::string text :
+         {"", "{", "[1]", R"({"model": {}})", R"({"model_class": 3, "model": 4})", "\xff\xfe"}) {
         std::ofstream(folder / "a.json", std::ios::binary) << text;
         EXPECT_EQ(read_checkpoint(folder / "a.pt").architecture, "") << text;
     }
@@ -257,7 +269,8 @@ TEST(ModelCheckpoint, LeavesWhatTrainingKeepsOutOfModelFiles)
     const float value = 1;
     ModelCheckpoint checkpoint;
     for (const char* name : {"blocks.0.ln_1.bias", "norm.mean", "optimizer.exp_avg.blocks.0.ln_1.bias"}) {
-        checkpoint.weights.arrays.push_back({name, ArrayType::F32, {1}, reinterpret_cast<const std::byte*>(&value), nullptr});
+        checkpoint.weights.arrays.push_back(
+            {name, ArrayType::F32, {1}, reinterpret_cast<const std::byte*>(&value), nullptr});
     }
 
     write_checkpoint(folder / "a.pt", checkpoint, CheckpointFormat::Pt);
@@ -272,11 +285,15 @@ TEST(ModelCheckpoint, NeedsTheModelsNameForMdlus)
     const TemporaryFolder folder;
     auto checkpoint = small_checkpoint();
     checkpoint.architecture.clear();
-    EXPECT_TRUE(throws_with<InvalidInput>("the input does not have them. Write .pt or .safetensors",
-                                          [&] { write_checkpoint(folder / "a.mdlus", checkpoint, CheckpointFormat::Mdlus); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("the input does not have them. Write .pt or .safetensors", [&] {
+        write_checkpoint(folder / "a.mdlus", checkpoint, CheckpointFormat::Mdlus);
+    }));
     checkpoint.architecture = "AFNO";
-    EXPECT_TRUE(throws_with<InvalidInput>("'AFNO' is not a known class", [&] { write_checkpoint(folder / "a.mdlus", checkpoint, CheckpointFormat::Mdlus); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("extension '.h5', expected .mdlus, .pt, .pth or .safetensors", [&] { checkpoint_format("a.h5"); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("'AFNO' is not a known class", [&] {
+        write_checkpoint(folder / "a.mdlus", checkpoint, CheckpointFormat::Mdlus);
+    }));
+    EXPECT_TRUE(throws_with<InvalidInput>("extension '.h5', expected .mdlus, .pt, .pth or .safetensors",
+                                          [&] { checkpoint_format("a.h5"); }));
 }
 
 /// A member of a .mdlus file.
@@ -298,7 +315,8 @@ TEST(ModelCheckpoint, KeepsTheModelsWithinAModel)
     write_checkpoint(folder / "a.safetensors", checkpoint, CheckpointFormat::Safetensors);
     write_checkpoint(folder / "a.mdlus", read_checkpoint(folder / "a.safetensors"), CheckpointFormat::Mdlus);
 
-    for (const char* member : {"args.json", "metadata.json"}) EXPECT_EQ(json_member(folder / "a.mdlus", member), json_member(original, member));
+    for (const char* member : {"args.json", "metadata.json"})
+        EXPECT_EQ(json_member(folder / "a.mdlus", member), json_member(original, member));
     expect_same(read_checkpoint(folder / "a.mdlus").weights, checkpoint.weights);
 }
 
@@ -321,12 +339,14 @@ TEST(ModelCheckpoint, MovesTheTimeEmbedderOfOlderFiles)
     ModelCheckpoint old;
     old.architecture = "DiT";
     old.arguments = "{}";
-    for (const char* name : {"t_embedder.freqs", "t_embedder.mlp.0.weight", "blocks.0.attention.qkv.weight"}) old.weights.arrays.push_back(number(name, one));
+    for (const char* name : {"t_embedder.freqs", "t_embedder.mlp.0.weight", "blocks.0.attention.qkv.weight"})
+        old.weights.arrays.push_back(number(name, one));
     write_checkpoint(folder / "old.mdlus", old, CheckpointFormat::Mdlus);
 
     const auto found = read_checkpoint(folder / "old.mdlus");
 
-    EXPECT_EQ(names_of(found.weights), (std::vector<std::string>{"conditioning_embedder.t_embedder.mlp.0.weight", "blocks.0.attention.qkv.weight"}));
+    EXPECT_EQ(names_of(found.weights), (std::vector<std::string>{"conditioning_embedder.t_embedder.mlp.0.weight",
+                                                                 "blocks.0.attention.qkv.weight"}));
     EXPECT_EQ(found.notes.size(), 1U);
 }
 
@@ -351,7 +371,8 @@ TEST(ModelCheckpoint, WritesDominosWeightsUnderBothNames)
     }
 }
 
-// The oracle: Python's own zipfile and pickle read what was written, with stand-ins for the functions that make a tensor.
+// The oracle: Python's own zipfile and pickle read what was written, with stand-ins for the functions that make a
+// tensor.
 constexpr const char* kReadWithPython = R"(
 import io, json, pickle, struct, sys, zipfile
 class Tensor:
@@ -408,7 +429,8 @@ TEST(ModelCheckpoint, IsReadByPython)
         const auto path = folder / ("a." + std::string(to_string(format)));
         write_checkpoint(path, small_checkpoint(), format);
 
-        const auto result = run_python(folder / "read.py", {path.string(), (kCheckpoints / "kinds.safetensors").string()});
+        const auto result =
+            run_python(folder / "read.py", {path.string(), (kCheckpoints / "kinds.safetensors").string()});
 
         EXPECT_EQ(result.exit_code, 0) << result.err;
         EXPECT_TRUE(result.out.starts_with("read")) << result.out;

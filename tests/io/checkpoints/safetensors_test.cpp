@@ -12,8 +12,9 @@
 namespace meshard {
 namespace {
 
-constexpr ArrayType all_types[] = {ArrayType::U8, ArrayType::F64, ArrayType::F16, ArrayType::BOOL, ArrayType::I64, ArrayType::BF16, ArrayType::F32,
-                                   ArrayType::I8, ArrayType::I32, ArrayType::I16, ArrayType::U64,  ArrayType::U16, ArrayType::U32};
+constexpr ArrayType all_types[] = {ArrayType::U8,   ArrayType::F64, ArrayType::F16, ArrayType::BOOL, ArrayType::I64,
+                                   ArrayType::BF16, ArrayType::F32, ArrayType::I8,  ArrayType::I32,  ArrayType::I16,
+                                   ArrayType::U64,  ArrayType::U16, ArrayType::U32};
 
 NamedArray make(std::string name, ArrayType type, std::vector<std::int64_t> shape)
 {
@@ -40,7 +41,8 @@ TEST(Safetensors, GivesBackWhatWasWritten)
     content.metadata = {{"format", "pt"}, {"quote \"", "ä\n"}};
     for (const ArrayType type : all_types)
         for (const auto& shape : {std::vector<std::int64_t>{}, {3}, {2, 5}, {0, 4}, {1, 1, 3}})
-            content.arrays.push_back(make("z." + std::string(to_string(type)) + "." + std::to_string(content.arrays.size()), type, shape));
+            content.arrays.push_back(
+                make("z." + std::string(to_string(type)) + "." + std::to_string(content.arrays.size()), type, shape));
 
     write_safetensors(folder / "a.safetensors", content);
     const NamedArrays read = read_safetensors(folder / "a.safetensors");
@@ -62,7 +64,9 @@ TEST(Safetensors, ReadsAFileLaidOutByOthers)
 {
     const TemporaryFolder folder;
     // Unaligned: the header has 62 bytes, a byte array lies before the floats.
-    std::string bytes = file_of(R"({"b":{"dtype":"F32","shape":[2],"data_offsets":[1,9]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 0);
+    std::string bytes = file_of(
+        R"({"b":{"dtype":"F32","shape":[2],"data_offsets":[1,9]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+        0);
     const float values[] = {1.5F, -2.F};
     bytes += 'A';
     bytes.append(reinterpret_cast<const char*>(values), 8);
@@ -111,9 +115,16 @@ TEST(Safetensors, RefusesWhatBreaksTheFormat)
     expect_message(file_of(one("F32", "[4294967296,4294967296,4]", "[0,4]"), 4), "do not match its 4 bytes");
     expect_message(file_of(one("F32", "[1]", "[4,8]"), 8), "leave a gap");
     expect_message(file_of(one("F32", "[1]", "[0,4]"), 8), "4 bytes after its last array");
-    expect_message(file_of(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", 3), "overlap");
-    expect_message(file_of(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})", 0),
-                   "two arrays named 'a'");
+    expect_message(
+        file_of(
+            R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+            3),
+        "overlap");
+    expect_message(
+        file_of(
+            R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
+            0),
+        "two arrays named 'a'");
     expect_message(file_of(R"({"__metadata__":[]})", 0), "metadata that are no JSON object");
     expect_message(file_of(R"({"__metadata__":{"a":1}})", 0), "metadata 'a' that are no text");
 }
@@ -135,11 +146,14 @@ TEST(Safetensors, FindsEveryTruncation)
 TEST(Safetensors, RefusesToWriteNonsense)
 {
     const TemporaryFolder folder;
-    const auto write = [&](std::vector<NamedArray> arrays) { return [&folder, arrays] { write_safetensors(folder / "a.safetensors", {arrays, {}}); }; };
+    const auto write = [&](std::vector<NamedArray> arrays) {
+        return [&folder, arrays] { write_safetensors(folder / "a.safetensors", {arrays, {}}); };
+    };
     NamedArray negative = make("n", ArrayType::U8, {1});
     negative.shape = {-1};
 
-    EXPECT_TRUE(throws_with<InvalidInput>("occurs twice", write({make("a", ArrayType::U8, {1}), make("a", ArrayType::F32, {1})})));
+    EXPECT_TRUE(throws_with<InvalidInput>("occurs twice",
+                                          write({make("a", ArrayType::U8, {1}), make("a", ArrayType::F32, {1})})));
     EXPECT_TRUE(throws_with<InvalidInput>("keeps for metadata", write({make("__metadata__", ArrayType::U8, {1})})));
     EXPECT_TRUE(throws_with<InvalidInput>("negative extent", write({negative})));
     EXPECT_TRUE(throws_with<InvalidInput>("has no data", write({{"a", ArrayType::F32, {2}, nullptr, nullptr}})));

@@ -76,13 +76,16 @@ double six_volumes(const Mesh& mesh, std::int64_t cell)
         tet(0, 2, 1, 3), tet(1, 2, 5, 3), tet(1, 5, 4, 3);
         break;  // the triangle 0 1 2 looks outwards
     case 12:
-        for (const auto& [b, c] : {std::pair(1, 2), std::pair(2, 3), std::pair(3, 7), std::pair(7, 4), std::pair(4, 5), std::pair(5, 1)}) tet(0, b, c, 6);
+        for (const auto& [b, c] :
+             {std::pair(1, 2), std::pair(2, 3), std::pair(3, 7), std::pair(7, 4), std::pair(4, 5), std::pair(5, 1)})
+            tet(0, b, c, 6);
         break;
     default: {
         const auto stream = mesh.face_streams.row(cell);
         for (std::size_t at = 1; at < stream.size(); at += 1 + static_cast<std::size_t>(stream[at]))
             for (std::int32_t k = 2; k < stream[at]; ++k)
-                sum += det({0, 0, 0}, point_of(mesh, stream[at + 1]), point_of(mesh, stream[at + k]), point_of(mesh, stream[at + 1 + k]));
+                sum += det({0, 0, 0}, point_of(mesh, stream[at + 1]), point_of(mesh, stream[at + k]),
+                           point_of(mesh, stream[at + 1 + k]));
     }
     }
     return sum;
@@ -105,7 +108,8 @@ vtkSmartPointer<vtkMultiBlockDataSet> read_with_vtks_reader(const std::filesyste
 vtkDataSet* find_block(vtkMultiBlockDataSet& tree, const std::string& name)
 {
     for (unsigned i = 0; i < tree.GetNumberOfBlocks(); ++i) {
-        if (tree.HasMetaData(i) != 0 && name == tree.GetMetaData(i)->Get(vtkCompositeDataSet::NAME())) return vtkDataSet::SafeDownCast(tree.GetBlock(i));
+        if (tree.HasMetaData(i) != 0 && name == tree.GetMetaData(i)->Get(vtkCompositeDataSet::NAME()))
+            return vtkDataSet::SafeDownCast(tree.GetBlock(i));
         if (auto* inner = vtkMultiBlockDataSet::SafeDownCast(tree.GetBlock(i)))
             if (auto* found = find_block(*inner, name)) return found;
     }
@@ -133,7 +137,8 @@ void expect_as_vtk(vtkDataSet* data, const Mesh& mesh)
         ASSERT_TRUE(theirs != nullptr && ours != nullptr) << name;
         ASSERT_EQ(theirs->GetNumberOfComponents(), ours->num_components()) << name;
         for (std::int64_t i = 0; i < mesh.num_cells(); ++i)
-            for (int c = 0; c < ours->num_components(); ++c) EXPECT_FLOAT_EQ(theirs->GetComponent(i, c), ours->value(i, c)) << name << " " << i << " " << c;
+            for (int c = 0; c < ours->num_components(); ++c)
+                EXPECT_FLOAT_EQ(theirs->GetComponent(i, c), ours->value(i, c)) << name << " " << i << " " << c;
     }
 }
 
@@ -203,11 +208,12 @@ TEST_P(FoamCases, HavePatchesAsSurfaces)
     EXPECT_EQ(find_array(skin.cell_data, "PatchId")->value(53), 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, FoamCases,
-                         testing::Values(FoamCaseStyle{}, FoamCaseStyle{.binary = true}, FoamCaseStyle{.compressed = true},
-                                         FoamCaseStyle{.binary = true, .compressed = true}, FoamCaseStyle{.binary = true, .label_bits = 64},
-                                         FoamCaseStyle{.binary = true, .scalar_bits = 32},
-                                         FoamCaseStyle{.binary = true, .compressed = true, .label_bits = 64, .scalar_bits = 32}));
+INSTANTIATE_TEST_SUITE_P(
+    All, FoamCases,
+    testing::Values(FoamCaseStyle{}, FoamCaseStyle{.binary = true}, FoamCaseStyle{.compressed = true},
+                    FoamCaseStyle{.binary = true, .compressed = true}, FoamCaseStyle{.binary = true, .label_bits = 64},
+                    FoamCaseStyle{.binary = true, .scalar_bits = 32},
+                    FoamCaseStyle{.binary = true, .compressed = true, .label_bits = 64, .scalar_bits = 32}));
 
 TEST(FoamReader, AgreesWithVtk)
 {
@@ -260,15 +266,17 @@ TEST(FoamReader, JoinsCellsAndPatches)
     EXPECT_EQ(find_array(mesh.cell_data, "PatchId")->value(7), -1);
     EXPECT_EQ(find_array(mesh.cell_data, "PatchId")->value(8), 0);
     options.blocks = {"boundary/lefd"};
-    EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'boundary/left'?", [&] { read_mesh(folder / "case", options); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("Did you mean 'boundary/left'?", [&] { read_mesh(folder / "case", options); }));
 }
 
 TEST(FoamReader, LeavesOutWhatOnlyOpenFoamCanEvaluate)
 {
     const TemporaryFolder folder;
     write_foam_case(folder / "case", cube(2));
-    write_bytes(folder / "case/0.5/T", "FoamFile { version 2.0; format ascii; class volScalarField; object T; }\n"
-                                       "dimensions [0 0 0 1 0 0 0];\ninternalField uniform #calc \"1 + 2\";\nboundaryField { }\n");
+    write_bytes(folder / "case/0.5/T",
+                "FoamFile { version 2.0; format ascii; class volScalarField; object T; }\n"
+                "dimensions [0 0 0 1 0 0 0];\ninternalField uniform #calc \"1 + 2\";\nboundaryField { }\n");
     std::vector<std::string> warnings;
     ReadOptions options;
     options.warnings = &warnings;
@@ -307,13 +315,15 @@ TEST(FoamReader, ReadsDecomposedCasesAsTheyWereBefore)
         for (const Mesh& mesh : {cube(3), tet_cube(2), mixed_cells()}) {
             const std::string name = (binary ? "binary" : "ascii") + std::to_string(mesh.num_cells());
             write_foam_case(folder / name, mesh, {.binary = binary});
-            const auto num_solids =
-                static_cast<std::int32_t>(std::ranges::count_if(mesh.cell_types, [](std::uint8_t type) { return cell_dimension(type) == 3; }));
-            write_decomposed_foam_case(folder / (name + "d"), mesh, owners_by_turns(num_solids, 3), true, {.binary = binary});
+            const auto num_solids = static_cast<std::int32_t>(
+                std::ranges::count_if(mesh.cell_types, [](std::uint8_t type) { return cell_dimension(type) == 3; }));
+            write_decomposed_foam_case(folder / (name + "d"), mesh, owners_by_turns(num_solids, 3), true,
+                                       {.binary = binary});
             for (const bool with_patches : {false, true}) {
                 ReadOptions options;
                 if (with_patches) options.blocks = {"internalMesh", "boundary"};
-                const Mesh whole = read_mesh(folder / name, options), decomposed = read_mesh(folder / (name + "d"), options);
+                const Mesh whole = read_mesh(folder / name, options),
+                           decomposed = read_mesh(folder / (name + "d"), options);
                 ASSERT_EQ(decomposed.num_cells(), whole.num_cells()) << name;
                 EXPECT_TRUE(decomposed.points.same_bits(whole.points)) << name;
                 EXPECT_EQ(decomposed.cell_types, whole.cell_types) << name;
@@ -326,7 +336,8 @@ TEST(FoamReader, ReadsDecomposedCasesAsTheyWereBefore)
                 for (const auto group : {&Mesh::point_data, &Mesh::cell_data, &Mesh::field_data}) {
                     ASSERT_EQ((decomposed.*group).size(), (whole.*group).size()) << name;
                     for (const DataArray& array : whole.*group)
-                        EXPECT_TRUE(require_array(decomposed.*group, array.name(), name, "").same_bits(array)) << name << " " << array.name();
+                        EXPECT_TRUE(require_array(decomposed.*group, array.name(), name, "").same_bits(array))
+                            << name << " " << array.name();
                 }
             }
         }
@@ -350,7 +361,8 @@ TEST(FoamReader, JoinsDecomposedCasesThatHaveNoAddressing)
     }
     EXPECT_EQ(found, expected);
     for (std::int64_t i = 0; i < 64; ++i)
-        EXPECT_EQ(point_of(mesh, static_cast<std::int32_t>(i)), point_of(cube(3), static_cast<std::int32_t>(find_array(mesh.point_data, "D")->value(i, 0))));
+        EXPECT_EQ(point_of(mesh, static_cast<std::int32_t>(i)),
+                  point_of(cube(3), static_cast<std::int32_t>(find_array(mesh.point_data, "D")->value(i, 0))));
 }
 
 TEST(FoamReader, TakesTheProcessorsWhereTheyAreFurther)
@@ -359,7 +371,8 @@ TEST(FoamReader, TakesTheProcessorsWhereTheyAreFurther)
     write_foam_case(folder / "case", cube(2));
     write_decomposed_foam_case(folder / "case", cube(2), owners_by_turns(8, 2), true);
     EXPECT_EQ(find_array(read_mesh(folder / "case").field_data, "PatchNumFaces")->value(1), 20);
-    for (const char* processor : {"case/processor0", "case/processor1"}) std::filesystem::rename(folder / processor / "0.5", folder / processor / "0.75");
+    for (const char* processor : {"case/processor0", "case/processor1"})
+        std::filesystem::rename(folder / processor / "0.5", folder / processor / "0.75");
 
     EXPECT_EQ(find_array(read_mesh(folder / "case").field_data, "TimeValue")->value(0), 0.75);
     ReadOptions options;
@@ -376,15 +389,19 @@ TEST(FoamReader, RefusesProcessorsThatDoNotFitTogether)
         std::filesystem::remove_all(folder / "case");
         write_decomposed_foam_case(folder / "case", cube(2), owners_by_turns(8, 3), with_addressing);
     };
-    const auto refuses = [&](const std::string& text) { return throws_with<IoError>(text, [&] { read_mesh(folder / "case"); }); };
+    const auto refuses = [&](const std::string& text) {
+        return throws_with<IoError>(text, [&] { read_mesh(folder / "case"); });
+    };
     write(true);
     std::filesystem::rename(folder / "case/processor1", folder / "case/processor7");
     EXPECT_TRUE(refuses("but no processor1"));
     write(true);
-    write_bytes(folder / "case/processor1/constant/polyMesh/cellProcAddressing", "FoamFile { format ascii; class labelList; } 1(0)");
+    write_bytes(folder / "case/processor1/constant/polyMesh/cellProcAddressing",
+                "FoamFile { format ascii; class labelList; } 1(0)");
     EXPECT_TRUE(refuses("has 1 rows, the mesh beside it"));
     write(true);
-    write_bytes(folder / "case/processor1/constant/polyMesh/cellProcAddressing", read_bytes(folder / "case/processor0/constant/polyMesh/cellProcAddressing"));
+    write_bytes(folder / "case/processor1/constant/polyMesh/cellProcAddressing",
+                read_bytes(folder / "case/processor0/constant/polyMesh/cellProcAddressing"));
     EXPECT_THROW(read_mesh(folder / "case"), IoError);
     write(false);
     std::filesystem::remove_all(folder / "case/processor2");
@@ -432,17 +449,20 @@ TEST(FoamReader, NamesDamage)
         write_bytes(path, text);
         ReadOptions options;
         options.blocks = {"internalMesh", "boundary"};
-        EXPECT_TRUE(throws_with<IoError>(damage.message, [&] { read_mesh(folder / "case", options); })) << damage.file << " " << damage.by;
+        EXPECT_TRUE(throws_with<IoError>(damage.message, [&] { read_mesh(folder / "case", options); }))
+            << damage.file << " " << damage.by;
     }
 }
 
 TEST(FoamReader, RefusesCutFiles)
 {
-    for (const FoamCaseStyle& style : {FoamCaseStyle{}, FoamCaseStyle{.binary = true}, FoamCaseStyle{.compressed = true}}) {
+    for (const FoamCaseStyle& style :
+         {FoamCaseStyle{}, FoamCaseStyle{.binary = true}, FoamCaseStyle{.compressed = true}}) {
         const TemporaryFolder folder;
         write_foam_case(folder / "case", tet_cube(1), style);
         for (const char* name : {"points", "faces", "owner", "neighbour", "boundary", "cellZones"}) {
-            const auto path = folder / (std::string("case/constant/polyMesh/") + name + (style.compressed ? ".gz" : ""));
+            const auto path =
+                folder / (std::string("case/constant/polyMesh/") + name + (style.compressed ? ".gz" : ""));
             std::string bytes = read_bytes(path);
             const std::string whole = bytes;
             while (!style.compressed && bytes.back() == '\n') bytes.pop_back();

@@ -53,7 +53,8 @@ Picture decode_png(const std::filesystem::path& path)
     for (std::size_t at = 8; at < bytes.size(); at += 12 + number(at)) {
         const std::string type = bytes.substr(at + 4, 4);
         types += type + " ";
-        EXPECT_EQ(number(at + 8 + number(at)), ::crc32(0, reinterpret_cast<const Bytef*>(bytes.data() + at + 4), number(at) + 4));
+        EXPECT_EQ(number(at + 8 + number(at)),
+                  ::crc32(0, reinterpret_cast<const Bytef*>(bytes.data() + at + 4), number(at) + 4));
         if (type == "IHDR") {
             picture.width = static_cast<std::int32_t>(number(at + 8));
             picture.height = static_cast<std::int32_t>(number(at + 12));
@@ -67,7 +68,8 @@ Picture decode_png(const std::filesystem::path& path)
     uLongf size = rows.size();
     EXPECT_EQ(::uncompress(rows.data(), &size, reinterpret_cast<const Bytef*>(data.data()), data.size()), Z_OK);
     EXPECT_EQ(size, rows.size());
-    for (std::int32_t y = 0; y < picture.height; ++y) picture.pixels.insert(picture.pixels.end(), rows.begin() + y * row + 1, rows.begin() + (y + 1) * row);
+    for (std::int32_t y = 0; y < picture.height; ++y)
+        picture.pixels.insert(picture.pixels.end(), rows.begin() + y * row + 1, rows.begin() + (y + 1) * row);
     return picture;
 }
 
@@ -142,8 +144,10 @@ TEST(Render, NearerSurfacesHideOthers)
     const TemporaryFolder folder;
     Mesh mesh;
     mesh.kind = MeshKind::Surface;
-    mesh.points = DataArray::from("Points", std::vector<float>{0, 0, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 1, 0, 1, 1, 1, 1, 0, 1, 1}, 3);
-    for (const std::int32_t first : {4, 0}) mesh.cells.push_row(std::vector<std::int32_t>{first, first + 1, first + 2, first + 3});
+    mesh.points = DataArray::from(
+        "Points", std::vector<float>{0, 0, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 1, 0, 1, 1, 1, 1, 0, 1, 1}, 3);
+    for (const std::int32_t first : {4, 0})
+        mesh.cells.push_row(std::vector<std::int32_t>{first, first + 1, first + 2, first + 3});
     mesh.cell_types = {9, 9};
     mesh.cell_data = {DataArray::from("p", std::vector<double>{1, 0})};
 
@@ -164,7 +168,12 @@ TEST(Render, DifferencesAreBlueAndRedAndPaleAtZero)
     const auto color_of = [&](double value) {
         mesh.cell_data = {DataArray::from("p", std::vector<double>{value})};
         render_mesh(mesh, folder / "a.png",
-                    {.color_by = "p", .range = std::array{-2.0, 2.0}, .is_diverging = true, .view = View::Top, .width = 400, .height = 400});
+                    {.color_by = "p",
+                     .range = std::array{-2.0, 2.0},
+                     .is_diverging = true,
+                     .view = View::Top,
+                     .width = 400,
+                     .height = 400});
         return decode_png(folder / "a.png").at(130, 200);
     };
     const auto low = color_of(-1.9), middle = color_of(0), high = color_of(1.9);
@@ -178,7 +187,8 @@ TEST(Render, TakesPartsMagnitudesComponentsAndNaN)
 {
     const TemporaryFolder folder;
     Mesh mesh = sphere(8);
-    mesh.point_data.push_back(DataArray::from("odd", std::vector<float>(mesh.num_points(), std::numeric_limits<float>::quiet_NaN())));
+    mesh.point_data.push_back(
+        DataArray::from("odd", std::vector<float>(mesh.num_points(), std::numeric_limits<float>::quiet_NaN())));
     std::set<std::string> pictures;
     for (const RenderOptions& options : {RenderOptions{.color_by = "patch"},
                                          {.color_by = "velocity"},
@@ -198,7 +208,9 @@ TEST(Render, RefusesWhatIsNotThere)
 {
     const TemporaryFolder folder;
     const Mesh mesh = sphere(3);
-    const auto render = [&](RenderOptions options) { return [&folder, &mesh, options] { render_mesh(mesh, folder / "a.png", options); }; };
+    const auto render = [&](RenderOptions options) {
+        return [&folder, &mesh, options] { render_mesh(mesh, folder / "a.png", options); };
+    };
 
     EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'pressure'?", render({.color_by = "presure"})));
     EXPECT_TRUE(throws_with<InvalidInput>("has no component 'w'", render({.color_by = "velocity", .component = "w"})));
@@ -242,7 +254,8 @@ TEST(Lettering, HasCapitalsWhereTheyBelongAndCountsCharactersNotBytes)
     std::array<int, 4> box{60, 60, 0, 0};  // of what is darker than half
     for (int y = 0; y < 60; ++y)
         for (int x = 0; x < 60; ++x)
-            if (*image.at(x, y) < 128) box = {std::min(box[0], x), std::min(box[1], y), std::max(box[2], x), std::max(box[3], y)};
+            if (*image.at(x, y) < 128)
+                box = {std::min(box[0], x), std::min(box[1], y), std::max(box[2], x), std::max(box[3], y)};
     EXPECT_NEAR(box[0], 12, 2);
     EXPECT_NEAR(box[1], 20, 1);
     EXPECT_NEAR(box[3], 20 + 0.73 * 28, 2);
@@ -270,7 +283,8 @@ TEST(BitmapFont, HasALetterForEveryPrintableCharacter)
     const auto picture = [](char32_t letter) {
         std::vector<bool> dots;
         for (int row = 0; row < bitmap_font::height; ++row)
-            for (int column = 0; column < bitmap_font::width; ++column) dots.push_back(bitmap_font::has_dot(letter, column, row));
+            for (int column = 0; column < bitmap_font::width; ++column)
+                dots.push_back(bitmap_font::has_dot(letter, column, row));
         return dots;
     };
     std::set<std::vector<bool>> seen;
@@ -283,18 +297,21 @@ TEST(BitmapFont, HasALetterForEveryPrintableCharacter)
 TEST(PicturePainter, DrawsPiecesAsTheWholeInAnyOrder)
 {
     const TemporaryFolder folder;
-    for (const auto& [name, whole] : {NamedMesh{"tets", tet_cube(5)}, NamedMesh{"strip", strip(30)}, NamedMesh{"cloud", random_cloud(400, 3)}}) {
+    for (const auto& [name, whole] :
+         {NamedMesh{"tets", tet_cube(5)}, NamedMesh{"strip", strip(30)}, NamedMesh{"cloud", random_cloud(400, 3)}}) {
         SCOPED_TRACE(name);
         for (const bool is_categorical : {true, false}) {
             Mesh mesh = whole;
             std::vector<std::int32_t> values(mesh.num_rows());
-            for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int32_t>(is_categorical ? i % 4 : i * i % 1000);
+            for (std::size_t i = 0; i < values.size(); ++i)
+                values[i] = static_cast<std::int32_t>(is_categorical ? i % 4 : i * i % 1000);
             auto& arrays = mesh.is_point_cloud() ? mesh.point_data : mesh.cell_data;
             arrays = {DataArray::from("value", values)};
             const RenderOptions options{.color_by = "value", .width = 300, .height = 200};
             render_mesh(mesh, folder / "whole.png", options);
 
-            // Each piece is a triangle of the whole's surface, or a point; of two painters the one has the even pieces, the other the odd ones.
+            // Each piece is a triangle of the whole's surface, or a point; of two painters the one has the even pieces,
+            // the other the odd ones.
             std::vector<Mesh> pieces;
             const auto triangles = outer_surface(mesh);
             for (const auto& triangle : triangles) {
@@ -306,7 +323,8 @@ TEST(PicturePainter, DrawsPiecesAsTheWholeInAnyOrder)
                 piece.cell_data = {DataArray::from("value", std::vector{values[triangle.cell]})};
                 pieces.push_back(std::move(piece));
             }
-            for (std::int32_t i = 0; i < mesh.num_points() && triangles.empty(); ++i) pieces.push_back(extract_mesh(mesh, {}, std::vector{i}));
+            for (std::int32_t i = 0; i < mesh.num_points() && triangles.empty(); ++i)
+                pieces.push_back(extract_mesh(mesh, {}, std::vector{i}));
             std::ranges::reverse(pieces);
             PicturePainter even(options), odd(options);
             PictureGlance glance;

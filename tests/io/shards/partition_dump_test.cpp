@@ -30,7 +30,8 @@ TEST(PartitionDump, WritesMetisGraphAndParts)
 TEST(PartitionDump, WritesAVertexWithoutNeighboursAsAnEmptyLine)
 {
     const TemporaryFolder folder;
-    dump_partition(folder.path(), parse_dump_kinds("metis"), mesh_graph(islands(2, 1)), std::vector<std::int32_t>{0, 1}, 2);
+    dump_partition(folder.path(), parse_dump_kinds("metis"), mesh_graph(islands(2, 1)), std::vector<std::int32_t>{0, 1},
+                   2);
     EXPECT_EQ(read_bytes(folder / "mesh.graph"), "2 0\n\n\n");
 }
 

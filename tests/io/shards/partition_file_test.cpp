@@ -31,9 +31,11 @@ TEST_F(PartitionFile, ReadsOneNumberALine)
 
 TEST_F(PartitionFile, ReadsOpenFoamsCellDecomposition)
 {
-    const std::string header = "FoamFile\n{\n    version 2.0;\n    format ascii;\n    class labelList;\n}\n// * * //\n\n";
+    const std::string header =
+        "FoamFile\n{\n    version 2.0;\n    format ascii;\n    class labelList;\n}\n// * * //\n\n";
 
-    EXPECT_EQ(read_partition_file(write(header + "5\n(\n0\n1\n1\n0\n3\n)\n")), (std::vector<std::int32_t>{0, 1, 1, 0, 3}));
+    EXPECT_EQ(read_partition_file(write(header + "5\n(\n0\n1\n1\n0\n3\n)\n")),
+              (std::vector<std::int32_t>{0, 1, 1, 0, 3}));
     EXPECT_EQ(read_partition_file(write(header + "3(2 1 0)")), (std::vector<std::int32_t>{2, 1, 0}));
     EXPECT_EQ(read_partition_file(write(header + "3{2}")), (std::vector<std::int32_t>{2, 2, 2}));
 }
@@ -41,7 +43,9 @@ TEST_F(PartitionFile, ReadsOpenFoamsCellDecomposition)
 TEST_F(PartitionFile, ReadsBinaryCellDecompositions)
 {
     const std::string numbers("\2\0\0\0\0\0\0\0\1\0\0\0", 12);
-    EXPECT_EQ(read_partition_file(write("FoamFile { version 2.0; format binary; arch \"LSB;label=32;scalar=64\"; class labelList; }\n3\n(" + numbers + ")\n")),
+    EXPECT_EQ(read_partition_file(write(
+                  "FoamFile { version 2.0; format binary; arch \"LSB;label=32;scalar=64\"; class labelList; }\n3\n(" +
+                  numbers + ")\n")),
               (std::vector<std::int32_t>{2, 0, 1}));
 }
 
@@ -49,12 +53,14 @@ TEST_F(PartitionFile, ReadsFilesOfManyBlocks)
 {
     std::string text;
     std::vector<std::int32_t> expected;
-    for (std::int32_t i = 0; i < 400000; ++i) expected.push_back(static_cast<std::int32_t>(std::int64_t{i} * 7919 % 100003));
+    for (std::int32_t i = 0; i < 400000; ++i)
+        expected.push_back(static_cast<std::int32_t>(std::int64_t{i} * 7919 % 100003));
     for (const auto owner : expected) text += std::to_string(owner) + "\r\n";  // 2.7 MB
 
     EXPECT_EQ(read_partition_file(write(text)), expected);
     EXPECT_TRUE(throws_with<IoError>("has 'x' as its number 400000;", [&] { read_partition_file(write(text + "x")); }));
-    EXPECT_TRUE(throws_with<IoError>("a million characters", [&] { read_partition_file(write(std::string(3000000, '0'))); }));
+    EXPECT_TRUE(
+        throws_with<IoError>("a million characters", [&] { read_partition_file(write(std::string(3000000, '0'))); }));
 }
 
 TEST_F(PartitionFile, RefusesDamagedFiles)
@@ -67,7 +73,8 @@ TEST_F(PartitionFile, RefusesDamagedFiles)
     EXPECT_TRUE(refused("FoamFile { format ascii; } 3 ( 1 2 )", "expected a number"));
     EXPECT_TRUE(refused("FoamFile { format ascii; } 3 ( 1 2 3 4 )", "expected ')'"));
     EXPECT_TRUE(refused("FoamFile { format ascii; } 3", "is truncated"));
-    EXPECT_TRUE(refused("FoamFile { format ascii; } 2 ( 1 -2 )", "has -2 as its number 1; expected a part, 0 or above"));
+    EXPECT_TRUE(
+        refused("FoamFile { format ascii; } 2 ( 1 -2 )", "has -2 as its number 1; expected a part, 0 or above"));
     EXPECT_TRUE(refused("FoamFile { format binary; } 3(12345)", "more than"));
     EXPECT_TRUE(throws_with<IoError>("cannot be opened", [&] { read_partition_file(folder_.path() / "none"); }));
 }

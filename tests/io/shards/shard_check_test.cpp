@@ -39,7 +39,8 @@ TEST(ShardCheck, FindsNothingInGoodFolders)
 }
 
 /// Writes a folder from parts that were changed: all hashes and counts fit, only the invariant in question does not.
-testing::AssertionResult finds(const std::string& text, const std::function<void(std::vector<Subdomain>&)>& change, std::int32_t num_layers = 1)
+testing::AssertionResult finds(const std::string& text, const std::function<void(std::vector<Subdomain>&)>& change,
+                               std::int32_t num_layers = 1)
 {
     const TemporaryFolder folder;
     auto subdomains = cut(cube(4), 3, num_layers);
@@ -68,10 +69,11 @@ void drop_last_ghost(Subdomain& part)
 
 TEST(ShardCheck, FindsEachBrokenPromise)
 {
-    EXPECT_TRUE(
-        finds("differs from the owners of its rows: points", [](auto& parts) { parts[1].mesh.points.template mutable_values<double>().back() += 1e-9; }));
-    EXPECT_TRUE(finds("differs from the owners of its rows: cell array 'label'",
-                      [](auto& parts) { parts[2].mesh.cell_data[2].template mutable_values<std::int64_t>().back() ^= 1; }));
+    EXPECT_TRUE(finds("differs from the owners of its rows: points",
+                      [](auto& parts) { parts[1].mesh.points.template mutable_values<double>().back() += 1e-9; }));
+    EXPECT_TRUE(finds("differs from the owners of its rows: cell array 'label'", [](auto& parts) {
+        parts[2].mesh.cell_data[2].template mutable_values<std::int64_t>().back() ^= 1;
+    }));
     EXPECT_TRUE(finds("differs from the owners of its rows: point array 'pressure'",
                       [](auto& parts) { parts[2].mesh.point_data[0].template mutable_values<float>().back() = -0.F; }));
     EXPECT_TRUE(finds("differs from the owners of its rows: cells", [](auto& parts) {
@@ -88,7 +90,8 @@ TEST(ShardCheck, FindsEachBrokenPromise)
     EXPECT_TRUE(finds("names part", [](auto& parts) {
         auto& owners = parts[0].cells.ghost_owners;
         owners.assign(owners.size(), 2);
-        std::ranges::sort(parts[0].cells.global_ids.begin() + parts[0].cells.num_owned, parts[0].cells.global_ids.end());
+        std::ranges::sort(parts[0].cells.global_ids.begin() + parts[0].cells.num_owned,
+                          parts[0].cells.global_ids.end());
     }));
     EXPECT_TRUE(finds("is not the", [](auto& parts) { drop_last_ghost(parts[0]); }) ||
                 finds("its ghosts are not the 1 layers around it", [](auto& parts) { drop_last_ghost(parts[0]); }) ||
@@ -125,8 +128,11 @@ TEST(ShardCheck, FindsChangedFiles)
     };
     const char* piece = "pieces/mesh_0001.vtu";
 
-    EXPECT_NE(with_file(piece, [](std::string& bytes) { bytes[bytes.size() / 2] ^= 1; }).find("its content was changed"), std::string::npos);
-    EXPECT_NE(with_file(piece, [](std::string& bytes) { bytes.pop_back(); }).find("bytes, the manifest says"), std::string::npos);
+    EXPECT_NE(
+        with_file(piece, [](std::string& bytes) { bytes[bytes.size() / 2] ^= 1; }).find("its content was changed"),
+        std::string::npos);
+    EXPECT_NE(with_file(piece, [](std::string& bytes) { bytes.pop_back(); }).find("bytes, the manifest says"),
+              std::string::npos);
     EXPECT_NE(with_file(piece, [](std::string& bytes) { bytes.resize(500); }).find("truncated"), std::string::npos);
     const auto with_one_more = [](std::string& text, const std::string& key) {
         const auto at = text.find('"' + key + "\": ") + key.size() + 4, end = text.find_first_of(",\n", at);
@@ -136,13 +142,18 @@ TEST(ShardCheck, FindsChangedFiles)
                         [&](std::string& text) {
                             with_one_more(text, "owned_cells");
                             with_one_more(text, "cells");
-                            text.erase(text.rfind(",\n  \"hash\""), std::string(",\n  \"hash\": \"xxh64:0123456789abcdef\"").size());
+                            text.erase(text.rfind(",\n  \"hash\""),
+                                       std::string(",\n  \"hash\": \"xxh64:0123456789abcdef\"").size());
                         })
                   .find("owned cells, the manifest says"),
               std::string::npos);
-    EXPECT_NE(with_file("manifest.json", [&](std::string& text) { with_one_more(text, "edge_cut"); }).find("is damaged or was changed"), std::string::npos);
-    EXPECT_NE(with_file("manifest.json", [](std::string& text) { text.resize(50); }).find("is damaged"), std::string::npos);
-    EXPECT_NE(with_file("mesh.pvtu", [](std::string& text) { text.replace(text.find("mesh_0001"), 9, "mesh_0000"); }).find("does not name the pieces"),
+    EXPECT_NE(with_file("manifest.json", [&](std::string& text) { with_one_more(text, "edge_cut"); })
+                  .find("is damaged or was changed"),
+              std::string::npos);
+    EXPECT_NE(with_file("manifest.json", [](std::string& text) { text.resize(50); }).find("is damaged"),
+              std::string::npos);
+    EXPECT_NE(with_file("mesh.pvtu", [](std::string& text) { text.replace(text.find("mesh_0001"), 9, "mesh_0000"); })
+                  .find("does not name the pieces"),
               std::string::npos);
     std::filesystem::remove(folder / "shards/mesh.pvtu");
     EXPECT_NE(check().find("does not exist"), std::string::npos);
@@ -162,21 +173,27 @@ TEST(ShardCheck, RefusesCountsThatPartsDoNotHave)
         change(json);
         write_bytes(file, json.dump());
         const auto faults = check_shards(folder / "shards");
-        if (faults.size() != 1 || faults[0].find("manifest.json") == std::string::npos || faults[0].find(text) == std::string::npos)
-            return testing::AssertionFailure() << "expected \"" << text << "\", found " << testing::PrintToString(faults);
+        if (faults.size() != 1 || faults[0].find("manifest.json") == std::string::npos ||
+            faults[0].find(text) == std::string::npos)
+            return testing::AssertionFailure()
+                   << "expected \"" << text << "\", found " << testing::PrintToString(faults);
         return throws_with<IoError>(text, [&] { read_manifest(folder / "shards"); });
     };
 
-    EXPECT_TRUE(refused([](auto& json) { json["cells"] = 4611686018427387904; }, "cells is 4611686018427387904, expected 27, the sum of owned_cells"));
-    EXPECT_TRUE(refused([](auto& json) { json["points"] = 10000000000; }, "points is 10000000000, expected 64, the sum of owned_points"));
+    EXPECT_TRUE(refused([](auto& json) { json["cells"] = 4611686018427387904; },
+                        "cells is 4611686018427387904, expected 27, the sum of owned_cells"));
+    EXPECT_TRUE(refused([](auto& json) { json["points"] = 10000000000; },
+                        "points is 10000000000, expected 64, the sum of owned_points"));
     EXPECT_TRUE(refused([](auto& json) { json["points"] = -1; }, "points is -1, expected a whole number"));
     EXPECT_TRUE(refused([](auto& json) { json["cells"] = 1e30; }, "cells is 1e+30, expected a whole number"));
     EXPECT_TRUE(refused([](auto& json) { json["cells"] = "27"; }, "cells is \"27\", expected a whole number"));
-    EXPECT_TRUE(refused([](auto& json) { json["ghost_layers"] = 4294967297; }, "ghost_layers is 4294967297, expected a whole number from 0 to 2147483647"));
+    EXPECT_TRUE(refused([](auto& json) { json["ghost_layers"] = 4294967297; },
+                        "ghost_layers is 4294967297, expected a whole number from 0 to 2147483647"));
     EXPECT_TRUE(refused([](auto& json) { json["version"] = 1.5; }, "has version 1.5, this program knows version 1"));
     for (const char* key : {"owned_cells", "ghost_cells", "owned_points", "ghost_points"}) {
         EXPECT_TRUE(refused([&](auto& json) { json["parts"][1][key] = 10000000000; },
-                            std::string("piece 'pieces/mesh_0001.vtu': ") + key + " is 10000000000, expected a whole number from 0 to 2147483647"));
+                            std::string("piece 'pieces/mesh_0001.vtu': ") + key +
+                                " is 10000000000, expected a whole number from 0 to 2147483647"));
     }
     EXPECT_TRUE(refused(
         [](auto& json) {
@@ -195,7 +212,8 @@ TEST(ShardCheck, FindsWrongFiguresOfPartsInTheManifest)
     const Mesh mesh = cube(3);
     const Csr graph = mesh_graph(mesh);
     const Partition partition = partition_with_metis(graph, {.num_parts = 2});
-    const auto finds = [&](const std::string& name, const std::string& text, const std::function<void(PartQuality&)>& change) {
+    const auto finds = [&](const std::string& name, const std::string& text,
+                           const std::function<void(PartQuality&)>& change) {
         ShardsInfo info{.quality = measure_quality(partition, graph)};
         change(info.quality.parts[1]);
         save_subdomains(folder / name, extract_subdomains(mesh, graph, partition, 0), info);
@@ -206,7 +224,8 @@ TEST(ShardCheck, FindsWrongFiguresOfPartsInTheManifest)
     finds("owned", "the manifest states 1000 owned rows of part 1, found ", [](auto& part) { part.num_owned = 1000; });
     finds("ghosts", "the manifest states 0 ghosts of part 1", [](auto& part) { part.num_ghosts = 0; });
     finds("edges", "the manifest states 0 cut edges of part 1", [](auto& part) { part.cut_edges = 0; });
-    finds("pieces", "the manifest states 7 connected pieces of part 1, found ", [](auto& part) { part.num_components = 7; });
+    finds("pieces", "the manifest states 7 connected pieces of part 1, found ",
+          [](auto& part) { part.num_components = 7; });
     finds("neighbours", "other neighbours of part 1", [](auto& part) { part.neighbors[0] = 5; });
 }
 

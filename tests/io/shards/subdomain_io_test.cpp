@@ -52,7 +52,8 @@ TEST(SubdomainIo, GivesBackWhatWasSaved)
         for (const std::int32_t num_parts : {1, 3, 7})
             for (const bool clashing : {false, true}) {
                 const TemporaryFolder folder;
-                const auto subdomains = subdomains_of(clashing ? with_clashing_arrays(sample) : sample, num_parts, num_parts == 1 ? 0 : 2);
+                const auto subdomains =
+                    subdomains_of(clashing ? with_clashing_arrays(sample) : sample, num_parts, num_parts == 1 ? 0 : 2);
 
                 save_subdomains(folder / "shards", subdomains, {});
 
@@ -137,12 +138,15 @@ TEST(SubdomainIo, RefusesAndLeavesNothing)
 {
     const TemporaryFolder folder;
     auto subdomains = subdomains_of(strip(6), 2, 1);
-    const auto save = [&](const char* name) { return [&folder, &subdomains, name] { save_subdomains(folder / name, subdomains, {}); }; };
+    const auto save = [&](const char* name) {
+        return [&folder, &subdomains, name] { save_subdomains(folder / name, subdomains, {}); };
+    };
     std::filesystem::create_directory(folder / "exists");
 
     EXPECT_TRUE(throws_with<IoError>("exists; choose another name or remove it", save("exists")));
     EXPECT_TRUE(throws_with<IoError>("exists; choose another name or remove it", save("exists/")));
-    EXPECT_TRUE(throws_with<IoError>("cannot create the folder /proc/shards", [&] { save_subdomains("/proc/shards", subdomains, {}); }));
+    EXPECT_TRUE(throws_with<IoError>("cannot create the folder /proc/shards",
+                                     [&] { save_subdomains("/proc/shards", subdomains, {}); }));
     EXPECT_TRUE(throws_with<InvalidInput>("there are no subdomains", [&] { save_subdomains(folder / "new", {}, {}); }));
     std::swap(subdomains[0], subdomains[1]);
     EXPECT_TRUE(throws_with<InvalidInput>("says it is part 1 of 2", save("new")));
@@ -183,7 +187,8 @@ TEST(SubdomainIo, SaysWhatIsWrongWithAFolder)
     EXPECT_TRUE(throws_with<IoError>("kind is 'solid'", with_manifest("surface", "solid")));
     EXPECT_TRUE(throws_with<IoError>("unknown array type 'Float33'", with_manifest("Float32", "Float33")));
     EXPECT_TRUE(throws_with<IoError>("is not inside the folder", with_manifest("pieces/mesh_0000", "../mesh_0000")));
-    EXPECT_TRUE(throws_with<InvalidInput>("has the parts 0 to 1, not 2", [&] { load_subdomain(folder / "shards", 2); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("has the parts 0 to 1, not 2", [&] { load_subdomain(folder / "shards", 2); }));
 }
 
 TEST(SubdomainIo, RefusesPiecesThatDoNotFitTheManifest)
@@ -204,14 +209,16 @@ TEST(SubdomainIo, RefusesPiecesThatDoNotFitTheManifest)
     };
     const auto with = [&](const char* name, auto value) {
         Mesh changed = without(name);
-        changed.cell_data.push_back(DataArray::from(name, std::vector<decltype(value)>(static_cast<std::size_t>(piece.num_cells()), value)));
+        changed.cell_data.push_back(
+            DataArray::from(name, std::vector<decltype(value)>(static_cast<std::size_t>(piece.num_cells()), value)));
         return changed;
     };
     Mesh more = piece;
     more.cell_data.push_back(DataArray("more", ScalarType::Int8, piece.num_cells()));
 
     EXPECT_TRUE(throws_with<IoError>("has no array 'GlobalCellIds'", load(without("GlobalCellIds"))));
-    EXPECT_TRUE(throws_with<IoError>("has an array 'GhostLevel' of Float32, expected UInt8", load(with("GhostLevel", 0.F))));
+    EXPECT_TRUE(
+        throws_with<IoError>("has an array 'GhostLevel' of Float32, expected UInt8", load(with("GhostLevel", 0.F))));
     EXPECT_TRUE(throws_with<IoError>("has no cell array 'patch'", load(without("patch"))));
     EXPECT_TRUE(throws_with<IoError>("as 1 x Float64, the manifest as 1 x Int32", load(with("patch", 1.0))));
     EXPECT_TRUE(throws_with<IoError>("'more', which the manifest does not list", load(more)));

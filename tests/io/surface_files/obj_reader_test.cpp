@@ -14,8 +14,10 @@
 namespace meshard {
 namespace {
 
-constexpr const char* house = "# a house\r\nmtllib house.mtl\nv 0 0 0\nv 1 0 0 # with a comment\nv 1 1 0\nv 0 1 0\nv 0.5 1.5 1e-1\n"
-                              "vt 0 0\nvn 0 0 1\nusemtl brick\ng wall\nf 1/1/1 2/1/1 3/1/1 4/1/1\ng roof\nf 4//1 3//1 \\\n 5//1\nf -2 -3 -1\nl 1 2 3\n";
+constexpr const char* house =
+    "# a house\r\nmtllib house.mtl\nv 0 0 0\nv 1 0 0 # with a comment\nv 1 1 0\nv 0 1 0\nv 0.5 1.5 1e-1\n"
+    "vt 0 0\nvn 0 0 1\nusemtl brick\ng wall\nf 1/1/1 2/1/1 3/1/1 4/1/1\ng roof\nf 4//1 3//1 \\\n 5//1\nf -2 -3 -1\nl 1 "
+    "2 3\n";
 
 TEST(ObjReader, ReadsPointsFacesLinesAndGroups)
 {
@@ -31,7 +33,8 @@ TEST(ObjReader, ReadsPointsFacesLinesAndGroups)
     EXPECT_EQ(mesh.cell_types, (std::vector<std::uint8_t>{4, 9, 5, 5}));
     EXPECT_TRUE(std::ranges::equal(mesh.cells.row(2), std::vector<std::int32_t>{3, 2, 4}));
     EXPECT_TRUE(std::ranges::equal(mesh.cells.row(3), std::vector<std::int32_t>{3, 2, 4}));
-    EXPECT_TRUE(std::ranges::equal(find_array(mesh.cell_data, "GroupId")->values<std::int32_t>(), std::vector<std::int32_t>{1, 0, 1, 1}));
+    EXPECT_TRUE(std::ranges::equal(find_array(mesh.cell_data, "GroupId")->values<std::int32_t>(),
+                                   std::vector<std::int32_t>{1, 0, 1, 1}));
     EXPECT_EQ(find_array(mesh.field_data, "GroupName")->strings()[1], "roof");
 }
 
@@ -53,7 +56,8 @@ TEST(ObjReader, AgreesWithVtk)
     ASSERT_EQ(mesh.num_cells(), theirs->GetNumberOfCells());
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         ASSERT_EQ(static_cast<vtkIdType>(mesh.cells.row(i).size()), theirs->GetCell(i)->GetNumberOfPoints());
-        for (std::size_t k = 0; k < mesh.cells.row(i).size(); ++k) EXPECT_EQ(mesh.cells.row(i)[k], theirs->GetCell(i)->GetPointId(static_cast<int>(k)));
+        for (std::size_t k = 0; k < mesh.cells.row(i).size(); ++k)
+            EXPECT_EQ(mesh.cells.row(i)[k], theirs->GetCell(i)->GetPointId(static_cast<int>(k)));
     }
 }
 

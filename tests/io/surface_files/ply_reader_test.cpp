@@ -14,11 +14,13 @@
 namespace meshard {
 namespace {
 
-const std::string ascii_header = "ply\nformat ascii 1.0\ncomment made by hand\nelement vertex 5\nproperty float x\nproperty float y\n"
-                                 "property float z\nproperty uchar red\nproperty uchar green\nproperty uchar blue\n"
-                                 "property double t\nelement face 2\nproperty list uchar int vertex_indices\nproperty short patch\nend_header\n";
-const std::string ascii_body = "0 0 0 255 0 0 0.125\n1 0 0 0 255 0 1\n1 1 0 0 0 255 2\n0 1 0 1 2 3 3\n0.5 0.5 1 9 9 9 -4\n"
-                               "4 0 1 2 3 -7\n3 0 1 4 8\n";
+const std::string ascii_header =
+    "ply\nformat ascii 1.0\ncomment made by hand\nelement vertex 5\nproperty float x\nproperty float y\n"
+    "property float z\nproperty uchar red\nproperty uchar green\nproperty uchar blue\n"
+    "property double t\nelement face 2\nproperty list uchar int vertex_indices\nproperty short patch\nend_header\n";
+const std::string ascii_body =
+    "0 0 0 255 0 0 0.125\n1 0 0 0 255 0 1\n1 1 0 0 0 255 2\n0 1 0 1 2 3 3\n0.5 0.5 1 9 9 9 -4\n"
+    "4 0 1 2 3 -7\n3 0 1 4 8\n";
 
 template <class T>
 void put(std::string& bytes, T value, bool swap)
@@ -73,7 +75,8 @@ TEST(Ply, RefusesDamage)
 {
     const TemporaryFolder folder;
     const auto path = folder / "a.ply";
-    const auto expect_message = [&](std::string bytes, const std::string& replace, const std::string& by, const char* message) {
+    const auto expect_message = [&](std::string bytes, const std::string& replace, const std::string& by,
+                                    const char* message) {
         bytes.replace(bytes.find(replace), replace.size(), by);
         write_bytes(path, bytes);
         EXPECT_TRUE(throws_with<IoError>(message, [&] { read_mesh(path); }));

@@ -90,12 +90,15 @@ TEST(Stl, RefusesDamage)
     expect_message(binary.substr(0, 83), "begins with 'solid' or a header of 84 bytes");
     expect_message(binary + "x", "It is truncated or no STL file");
     expect_message(text.substr(0, text.size() - 9), "before 'endsolid'. It is truncated");
-    expect_message("solid a\nfacet normal 0 0 1 outer loop vertex 0 zero 0", "expected 'a number' in triangle 0, found 'zero'");
+    expect_message("solid a\nfacet normal 0 0 1 outer loop vertex 0 zero 0",
+                   "expected 'a number' in triangle 0, found 'zero'");
     expect_message("solid a\nfacet normal 0 0 1 inner", "expected 'outer' in triangle 0, found 'inner'");
     expect_message("solid a\nhello", "expected 'facet' or 'endsolid' in triangle 0, found 'hello'");
     for (std::size_t size = 0; size + 10 < text.size(); ++size) {
         if (text.substr(0, size).ends_with("endsolid front wing\n")) continue;  // a whole solid: valid
-        if (text.substr(0, size).find("endsolid") != std::string::npos && text.substr(size - 10, 10).find("endsolid") != std::string::npos) continue;
+        if (text.substr(0, size).find("endsolid") != std::string::npos &&
+            text.substr(size - 10, 10).find("endsolid") != std::string::npos)
+            continue;
         write_bytes(path, text.substr(0, size));
         try {
             EXPECT_EQ(read_mesh(path).num_cells(), 1) << size;  // cut in the name after `endsolid`

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every cell type that VTK has a class for: kept as it is on the way through files, and cut by its corners. VTK says which these are.
+// Every cell type that VTK has a class for: kept as it is on the way through files, and cut by its corners. VTK says
+// which these are.
 #include "io/mesh_io.h"
 #include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_graph.h"
@@ -35,19 +36,29 @@ std::vector<Sample> curved_cells(int n)
     const int edge = n + 1, triangle = (n + 1) * (n + 2) / 2, tetra = (n + 1) * (n + 2) * (n + 3) / 6;
     std::vector<Sample> samples;
     for (const int first : {VTK_LAGRANGE_CURVE, VTK_BEZIER_CURVE})
-        for (const auto& [place, num_points] : {std::pair{0, edge}, {1, triangle}, {2, edge * edge}, {3, tetra}, {4, edge * edge * edge}, {5, edge * triangle}})
+        for (const auto& [place, num_points] : {std::pair{0, edge},
+                                                {1, triangle},
+                                                {2, edge * edge},
+                                                {3, tetra},
+                                                {4, edge * edge * edge},
+                                                {5, edge * triangle}})
             samples.push_back({first + place, num_points});
     return samples;
 }
 
 std::vector<Sample> all_samples()
 {
-    std::vector<Sample> samples{{VTK_POLY_VERTEX, 3}, {VTK_POLY_LINE, 4}, {VTK_TRIANGLE_STRIP, 5}, {VTK_POLYGON, 7}, {VTK_QUADRATIC_POLYGON, 10}};
+    std::vector<Sample> samples{{VTK_POLY_VERTEX, 3},
+                                {VTK_POLY_LINE, 4},
+                                {VTK_TRIANGLE_STRIP, 5},
+                                {VTK_POLYGON, 7},
+                                {VTK_QUADRATIC_POLYGON, 10}};
     std::set<int> taken{VTK_CONVEX_POINT_SET, VTK_POLYHEDRON};
     for (const Sample& sample : samples) taken.insert(sample.type);
     for (int type = 1; type < VTK_LAGRANGE_CURVE; ++type) {
         const auto cell = vtkSmartPointer<vtkCell>::Take(vtkGenericCell::InstantiateCell(type));
-        if (cell != nullptr && taken.insert(type).second) samples.push_back({type, static_cast<int>(cell->GetNumberOfPoints())});
+        if (cell != nullptr && taken.insert(type).second)
+            samples.push_back({type, static_cast<int>(cell->GetNumberOfPoints())});
     }
     for (const int order : {1, 2, 3})
         for (const Sample& sample : curved_cells(order)) samples.push_back(sample);
@@ -77,7 +88,8 @@ std::vector<std::vector<std::int32_t>> facets_by_vtk(const Sample& sample)
     const Mesh mesh = one_cell(sample);
     std::vector<vtkIdType> ids;
     for (int i = 0; i < sample.num_points; ++i)
-        ids.push_back(points->InsertNextPoint(mesh.points.value(i, 0), mesh.points.value(i, 1), mesh.points.value(i, 2)));
+        ids.push_back(
+            points->InsertNextPoint(mesh.points.value(i, 0), mesh.points.value(i, 1), mesh.points.value(i, 2)));
     grid->SetPoints(points);
     grid->InsertNextCell(sample.type, sample.num_points, ids.data());
     vtkCell* cell = grid->GetCell(0);
@@ -147,7 +159,8 @@ TEST(CellTypes, AreCutByTheCornersThatVtkGivesThem)
         const Csr graph = cell_graph(mesh);
 
         const auto neighbors = graph.row(0);
-        for (std::int32_t i = 1; i < mesh.num_cells(); ++i) EXPECT_TRUE(std::ranges::find(neighbors, i) != neighbors.end()) << "facet " << i - 1;
+        for (std::int32_t i = 1; i < mesh.num_cells(); ++i)
+            EXPECT_TRUE(std::ranges::find(neighbors, i) != neighbors.end()) << "facet " << i - 1;
         if (sample.type != VTK_TRIANGLE_STRIP) {  // whose triangles have edges between them, too
             EXPECT_EQ(neighbors.size(), facets.size());
         }

@@ -128,7 +128,8 @@ TEST(ImageFile, AsAMeshHasItsPointsAndCellsInOrder)
     EXPECT_EQ(mesh.points.value(11, 0), 16);
     EXPECT_EQ(mesh.points.value(11, 2), 5);
     const auto cell = mesh.cells.row(1);
-    EXPECT_EQ(std::vector<std::int32_t>(cell.begin(), cell.end()), (std::vector<std::int32_t>{1, 2, 5, 4, 7, 8, 11, 10}));
+    EXPECT_EQ(std::vector<std::int32_t>(cell.begin(), cell.end()),
+              (std::vector<std::int32_t>{1, 2, 5, 4, 7, 8, 11, 10}));
     EXPECT_EQ(mesh.cell_types[1], 12);
 
     grid.num_points = {3, 1, 2};
@@ -153,17 +154,22 @@ TEST(ImageFile, RefusesWhatItCannotRead)
         write_bytes(folder / "bad.vti", content);
         EXPECT_TRUE(throws_with<IoError>(text, [&] { read_image(folder / "bad.vti"); }));
     };
-    const std::string head = "<VTKFile type=\"ImageData\" version=\"1.0\" byte_order=\"LittleEndian\">", end = "</ImageData></VTKFile>";
-    refusal("image data (.vti) are expected", "<VTKFile type=\"PolyData\" version=\"1.0\" byte_order=\"LittleEndian\"><PolyData/></VTKFile>");
-    refusal("its WholeExtent is '0 1 0', 6 numbers are expected", head + "<ImageData WholeExtent=\"0 1 0\"><Piece/>" + end);
+    const std::string head = "<VTKFile type=\"ImageData\" version=\"1.0\" byte_order=\"LittleEndian\">",
+                      end = "</ImageData></VTKFile>";
+    refusal("image data (.vti) are expected",
+            "<VTKFile type=\"PolyData\" version=\"1.0\" byte_order=\"LittleEndian\"><PolyData/></VTKFile>");
+    refusal("its WholeExtent is '0 1 0', 6 numbers are expected",
+            head + "<ImageData WholeExtent=\"0 1 0\"><Piece/>" + end);
     refusal("which is no grid that fits memory", head + "<ImageData WholeExtent=\"0 -1 0 0 0 0\"><Piece/>" + end);
-    refusal("which is no grid that fits memory", head + "<ImageData WholeExtent=\"0 2000000000 0 2000000000 0 9\"><Piece/>" + end);
+    refusal("which is no grid that fits memory",
+            head + "<ImageData WholeExtent=\"0 2000000000 0 2000000000 0 9\"><Piece/>" + end);
     refusal("its piece has the extent '0 0 0 1 0 0', the whole '0 1 0 1 0 0'",
             head + "<ImageData WholeExtent=\"0 1 0 1 0 0\"><Piece Extent=\"0 0 0 1 0 0\"/>" + end);
     EXPECT_TRUE(throws_with<IoError>("none.vti", [&] { read_image(folder / "none.vti"); }));
     auto grid = small_image();
     grid.num_points[0] = 5;
-    EXPECT_TRUE(throws_with<InvalidInput>("array 'u' of the points has 12 rows, expected 15", [&] { write_image(folder / "a.vti", grid); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("array 'u' of the points has 12 rows, expected 15",
+                                          [&] { write_image(folder / "a.vti", grid); }));
     EXPECT_FALSE(std::filesystem::exists(folder / "a.vti"));
 }
 

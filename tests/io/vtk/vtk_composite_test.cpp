@@ -20,19 +20,28 @@ namespace {
 /// Two parts: a tetrahedron and a triangle; `p` on points, `q` on elements, at the times 0 and 2.
 void write_ensight(const TemporaryFolder& folder)
 {
-    write_bytes(folder / "run.case", "FORMAT\ntype: ensight gold\n\nGEOMETRY\nmodel: run.geo\n\nVARIABLE\nscalar per node: 1 p p.***\n"
-                                     "scalar per element: q q.scl\n\nTIME\ntime set: 1\nnumber of steps: 2\nfilename start number: 0\nfilename increment: 1\n"
-                                     "time values: 0.0 2.0\n");
-    write_bytes(folder / "run.geo", "geometry\nof a test\nnode id assign\nelement id assign\npart\n         1\nbody\ncoordinates\n         4\n"
-                                    " 0.00000e+00\n 1.00000e+00\n 0.00000e+00\n 0.00000e+00\n 0.00000e+00\n 0.00000e+00\n 1.00000e+00\n 0.00000e+00\n"
-                                    " 0.00000e+00\n 0.00000e+00\n 0.00000e+00\n 1.00000e+00\ntetra4\n         1\n         1         2         3         4\n"
-                                    "part\n         2\nskin\ncoordinates\n         3\n 5.00000e+00\n 6.00000e+00\n 5.00000e+00\n 0.00000e+00\n 0.00000e+00\n"
-                                    " 1.00000e+00\n 0.00000e+00\n 0.00000e+00\n 0.00000e+00\ntria3\n         1\n         1         2         3\n");
+    write_bytes(folder / "run.case",
+                "FORMAT\ntype: ensight gold\n\nGEOMETRY\nmodel: run.geo\n\nVARIABLE\nscalar per node: 1 p p.***\n"
+                "scalar per element: q q.scl\n\nTIME\ntime set: 1\nnumber of steps: 2\nfilename start number: "
+                "0\nfilename increment: 1\n"
+                "time values: 0.0 2.0\n");
+    write_bytes(
+        folder / "run.geo",
+        "geometry\nof a test\nnode id assign\nelement id assign\npart\n         1\nbody\ncoordinates\n         4\n"
+        " 0.00000e+00\n 1.00000e+00\n 0.00000e+00\n 0.00000e+00\n 0.00000e+00\n 0.00000e+00\n 1.00000e+00\n "
+        "0.00000e+00\n"
+        " 0.00000e+00\n 0.00000e+00\n 0.00000e+00\n 1.00000e+00\ntetra4\n         1\n         1         2         3    "
+        "     4\n"
+        "part\n         2\nskin\ncoordinates\n         3\n 5.00000e+00\n 6.00000e+00\n 5.00000e+00\n 0.00000e+00\n "
+        "0.00000e+00\n"
+        " 1.00000e+00\n 0.00000e+00\n 0.00000e+00\n 0.00000e+00\ntria3\n         1\n         1         2         3\n");
     for (int step = 0; step < 2; ++step)
-        write_bytes(folder / ("p.00" + std::to_string(step)), "pressure\npart\n         1\ncoordinates\n 1.00000e+00\n 2.00000e+00\n 3.00000e+00\n " +
-                                                                  std::to_string(step + 4) +
-                                                                  ".00000e+00\npart\n         2\ncoordinates\n 5.00000e+00\n 6.00000e+00\n 7.00000e+00\n");
-    write_bytes(folder / "q.scl", "quality\npart\n         1\ntetra4\n 8.00000e+00\npart\n         2\ntria3\n 9.00000e+00\n");
+        write_bytes(folder / ("p.00" + std::to_string(step)),
+                    "pressure\npart\n         1\ncoordinates\n 1.00000e+00\n 2.00000e+00\n 3.00000e+00\n " +
+                        std::to_string(step + 4) +
+                        ".00000e+00\npart\n         2\ncoordinates\n 5.00000e+00\n 6.00000e+00\n 7.00000e+00\n");
+    write_bytes(folder / "q.scl",
+                "quality\npart\n         1\ntetra4\n 8.00000e+00\npart\n         2\ntria3\n 9.00000e+00\n");
 }
 
 TEST(VtkComposite, ReadsEnSightGold)
@@ -90,7 +99,9 @@ TEST(VtkComposite, ReadsExodus)
     ASSERT_EQ(mesh.num_points(), 8);
     const DataArray* p = find_array(mesh.point_data, "p");
     ASSERT_NE(p, nullptr);
-    for (std::int64_t i = 0; i < 8; ++i) EXPECT_EQ(p->value(i), 0.5 * (mesh.points.value(i, 0) + 2 * mesh.points.value(i, 1) + 4 * mesh.points.value(i, 2)));
+    for (std::int64_t i = 0; i < 8; ++i)
+        EXPECT_EQ(p->value(i),
+                  0.5 * (mesh.points.value(i, 0) + 2 * mesh.points.value(i, 1) + 4 * mesh.points.value(i, 2)));
 }
 
 TEST(VtkComposite, RefusesWhatIsNoneOfThem)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading and writing .vtu files beside VTK's own reader and writer, by turns in one process; wall and CPU seconds, medians:
+// Reading and writing .vtu files beside VTK's own reader and writer, by turns in one process; wall and CPU seconds,
+// medians:
 //     vtk_file_benchmark FILE.vtu [rounds, default 3] [folder for what is written, default /dev/shm]
 #include "io/mesh_io.h"
 
@@ -52,7 +53,8 @@ double median(std::vector<double> values)
 
 std::uint64_t bytes_of(const Mesh& mesh)
 {
-    std::uint64_t bytes = mesh.points.bytes().size() + 9 * mesh.cell_types.size() + 8 * mesh.cells.indices.size() + 8 * mesh.face_streams.indices.size();
+    std::uint64_t bytes = mesh.points.bytes().size() + 9 * mesh.cell_types.size() + 8 * mesh.cells.indices.size() +
+                          8 * mesh.face_streams.indices.size();
     for (const auto* group : {&mesh.point_data, &mesh.cell_data})
         for (const DataArray& array : *group) bytes += array.bytes().size();
     return bytes;
@@ -64,7 +66,8 @@ std::uint64_t touch(const Mesh& mesh)
     std::uint64_t sum = mesh.cells.indices.size();
     for (const auto* group : {&mesh.point_data, &mesh.cell_data})
         for (const DataArray& array : *group)
-            for (std::size_t i = 0; i < array.bytes().size(); i += 4096) sum += static_cast<std::uint64_t>(array.bytes()[i]);
+            for (std::size_t i = 0; i < array.bytes().size(); i += 4096)
+                sum += static_cast<std::uint64_t>(array.bytes()[i]);
     return sum;
 }
 
@@ -96,7 +99,8 @@ void run(const std::string& file, int rounds, const std::filesystem::path& folde
     std::map<std::string, Times> times;
     std::map<std::string, std::uintmax_t> sizes;
     std::uint64_t sum = 0;
-    const std::map<std::string, Compression> ours{{"raw", Compression::None}, {"zlib", Compression::Zlib}, {"lz4", Compression::Lz4}};
+    const std::map<std::string, Compression> ours{
+        {"raw", Compression::None}, {"zlib", Compression::Zlib}, {"lz4", Compression::Lz4}};
     for (int round = 0; round < rounds; ++round) {
         for (const std::string kind : {"default", "zlib", "lz4", "raw"}) {
             const std::string theirs = folder / ("vtk_" + kind + ".vtu");
@@ -104,7 +108,8 @@ void run(const std::string& file, int rounds, const std::filesystem::path& folde
             sizes["write " + kind + ", VTK"] = std::filesystem::file_size(theirs);
             if (ours.contains(kind)) {
                 const std::string path = folder / ("meshard_" + kind + ".vtu");
-                times["write " + kind + ", meshard"].add([&] { write_mesh(path, mesh, {.compression = ours.at(kind), .sync = false}); });
+                times["write " + kind + ", meshard"].add(
+                    [&] { write_mesh(path, mesh, {.compression = ours.at(kind), .sync = false}); });
                 sizes["write " + kind + ", meshard"] = std::filesystem::file_size(path);
             }
             times["read VTK's " + kind + ", VTK"].add([&] {

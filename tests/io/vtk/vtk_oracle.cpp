@@ -110,7 +110,8 @@ std::string array_difference(vtkAbstractArray* found, const DataArray& array)
         if (array.component_names[i] != (name != nullptr ? name : "")) return what + "component names";
     }
     const char* unit = found->HasInformation() ? found->GetInformation()->Get(vtkDataArray::UNITS_LABEL()) : nullptr;
-    if (array.unit != (unit != nullptr ? unit : "")) return what + "VTK has the unit " + (unit != nullptr ? unit : "(none)");
+    if (array.unit != (unit != nullptr ? unit : ""))
+        return what + "VTK has the unit " + (unit != nullptr ? unit : "(none)");
     if (array.component_names.empty() && found->HasAComponentName()) return what + "VTK has component names";
     if (array.type() == ScalarType::String) {
         auto* strings = vtkStringArray::SafeDownCast(found);
@@ -118,14 +119,17 @@ std::string array_difference(vtkAbstractArray* found, const DataArray& array)
             if (strings->GetValue(i) != array.strings()[i]) return what + "string " + std::to_string(i);
         return "";
     }
-    if (array.num_values() > 0 && std::memcmp(found->GetVoidPointer(0), array.bytes().data(), array.bytes().size()) != 0) return what + "values";
+    if (array.num_values() > 0 &&
+        std::memcmp(found->GetVoidPointer(0), array.bytes().data(), array.bytes().size()) != 0)
+        return what + "values";
     return "";
 }
 
 std::string group_difference(vtkFieldData* found, const std::vector<DataArray>& arrays)
 {
     if (found->GetNumberOfArrays() != static_cast<int>(arrays.size()))
-        return "VTK has " + std::to_string(found->GetNumberOfArrays()) + " arrays, not " + std::to_string(arrays.size());
+        return "VTK has " + std::to_string(found->GetNumberOfArrays()) + " arrays, not " +
+               std::to_string(arrays.size());
     auto* attributes = vtkDataSetAttributes::SafeDownCast(found);
     for (int i = 0; i < found->GetNumberOfArrays(); ++i) {
         vtkAbstractArray* array = found->GetAbstractArray(i);
@@ -146,7 +150,8 @@ std::string cells_difference(vtkPointSet& data, const Mesh& mesh)
     vtkNew<vtkIdList> points;
     for (vtkIdType i = 0; i < data.GetNumberOfCells(); ++i) {
         const std::string what = "cell " + std::to_string(i);
-        if (data.GetCellType(i) != mesh.cell_types[i]) return what + ": VTK has type " + std::to_string(data.GetCellType(i));
+        if (data.GetCellType(i) != mesh.cell_types[i])
+            return what + ": VTK has type " + std::to_string(data.GetCellType(i));
         const auto compare = [&](std::span<const std::int32_t> row) {
             bool same = points->GetNumberOfIds() == static_cast<vtkIdType>(row.size());
             for (vtkIdType k = 0; same && k < points->GetNumberOfIds(); ++k) same = points->GetId(k) == row[k];
@@ -167,10 +172,12 @@ vtkSmartPointer<vtkAbstractArray> to_vtk(const DataArray& array)
     result->SetName(array.name().c_str());
     result->SetNumberOfComponents(array.num_components());
     result->SetNumberOfTuples(array.num_rows());
-    for (std::size_t i = 0; i < array.component_names.size(); ++i) result->SetComponentName(static_cast<vtkIdType>(i), array.component_names[i].c_str());
+    for (std::size_t i = 0; i < array.component_names.size(); ++i)
+        result->SetComponentName(static_cast<vtkIdType>(i), array.component_names[i].c_str());
     if (!array.unit.empty()) result->GetInformation()->Set(vtkDataArray::UNITS_LABEL(), array.unit.c_str());
     if (array.type() == ScalarType::String)
-        for (std::size_t i = 0; i < array.strings().size(); ++i) vtkStringArray::SafeDownCast(result)->SetValue(static_cast<vtkIdType>(i), array.strings()[i]);
+        for (std::size_t i = 0; i < array.strings().size(); ++i)
+            vtkStringArray::SafeDownCast(result)->SetValue(static_cast<vtkIdType>(i), array.strings()[i]);
     else if (array.num_values() > 0)
         std::memcpy(result->GetVoidPointer(0), array.bytes().data(), array.bytes().size());
     return result;
@@ -182,7 +189,8 @@ void add_arrays(vtkFieldData& data, const std::vector<DataArray>& arrays)
     for (const DataArray& array : arrays) {
         data.AddArray(to_vtk(array));
         for (int role = 0; attributes != nullptr && role < vtkDataSetAttributes::NUM_ATTRIBUTES; ++role)
-            if (array.attribute == vtkDataSetAttributes::GetAttributeTypeAsString(role)) attributes->SetActiveAttribute(array.name().c_str(), role);
+            if (array.attribute == vtkDataSetAttributes::GetAttributeTypeAsString(role))
+                attributes->SetActiveAttribute(array.name().c_str(), role);
     }
 }
 
@@ -223,7 +231,8 @@ vtkSmartPointer<vtkPointSet> to_vtk(const Mesh& mesh)
     return data;
 }
 
-void write_encoded(vtkXMLWriter& writer, const std::filesystem::path& path, vtkPointSet& data, const VtkEncoding& encoding)
+void write_encoded(vtkXMLWriter& writer, const std::filesystem::path& path, vtkPointSet& data,
+                   const VtkEncoding& encoding)
 {
     writer.SetFileName(path.c_str());
     writer.SetInputDataObject(&data);
@@ -260,7 +269,8 @@ void write_encoded(vtkXMLWriter& writer, const std::filesystem::path& path, vtkP
 /// Rows of the whole, of which each must be owned by one piece.
 struct OwnedRows {
     OwnedRows(std::string noun_, const char* ids_, vtkDataSetAttributes* expected_, vtkIdType num_rows_)
-        : noun(std::move(noun_)), ids(ids_), expected(expected_), num_rows(num_rows_), is_owned(static_cast<std::size_t>(num_rows_), false)
+        : noun(std::move(noun_)), ids(ids_), expected(expected_), num_rows(num_rows_),
+          is_owned(static_cast<std::size_t>(num_rows_), false)
     {
     }
 
@@ -268,7 +278,9 @@ struct OwnedRows {
     template <class F>
     std::string difference(vtkDataSetAttributes& found, vtkIdType at, vtkUnsignedCharArray* ghosts, F&& shape_differs)
     {
-        const auto array_of = [&](const char* name) { return vtkDataArray::SafeDownCast(found.GetAbstractArray(name)); };
+        const auto array_of = [&](const char* name) {
+            return vtkDataArray::SafeDownCast(found.GetAbstractArray(name));
+        };
         if (array_of(ids) == nullptr) return std::string("no ") + ids;
         const auto id = static_cast<vtkIdType>(array_of(ids)->GetComponent(at, 0));
         const std::string what = noun + " " + std::to_string(id);
@@ -282,10 +294,12 @@ struct OwnedRows {
         for (int i = 0; i < expected->GetNumberOfArrays(); ++i) {
             auto* const array = vtkDataArray::SafeDownCast(expected->GetAbstractArray(i));
             auto* const copy = array_of(array->GetName());
-            if (copy == nullptr || copy->GetDataType() != array->GetDataType()) return std::string(array->GetName()) + " is absent or of another type";
+            if (copy == nullptr || copy->GetDataType() != array->GetDataType())
+                return std::string(array->GetName()) + " is absent or of another type";
             const auto size = static_cast<std::size_t>(array->GetNumberOfComponents() * array->GetDataTypeSize());
             if (std::memcmp(static_cast<char*>(copy->GetVoidPointer(0)) + static_cast<std::size_t>(at) * size,
-                            static_cast<char*>(array->GetVoidPointer(0)) + static_cast<std::size_t>(id) * size, size) != 0)
+                            static_cast<char*>(array->GetVoidPointer(0)) + static_cast<std::size_t>(id) * size,
+                            size) != 0)
                 return what + " has another value of " + array->GetName();
         }
         return "";
@@ -305,7 +319,8 @@ bool same_points(vtkIdList& found, vtkIdList& expected, vtkDataArray& global_ids
     vtkIdType left = 0;  // still to come of a face in a stream
     for (vtkIdType k = 0; k < found.GetNumberOfIds(); ++k) {
         const bool is_count = is_stream && left == 0;
-        const vtkIdType id = is_count ? found.GetId(k) : static_cast<vtkIdType>(global_ids.GetComponent(found.GetId(k), 0));
+        const vtkIdType id =
+            is_count ? found.GetId(k) : static_cast<vtkIdType>(global_ids.GetComponent(found.GetId(k), 0));
         if (id != expected.GetId(k)) return false;
         if (is_count)
             left = k == 0 ? 0 : id;
@@ -322,8 +337,10 @@ std::string vtk_difference(const std::filesystem::path& path, const Mesh& mesh)
     const auto data = read(path);
     if (data == nullptr) return "VTK reads nothing";
     if ((vtkPolyData::SafeDownCast(data) != nullptr) != (mesh.kind == MeshKind::Surface)) return "kind";
-    if (data->GetNumberOfPoints() != mesh.num_points()) return "VTK has " + std::to_string(data->GetNumberOfPoints()) + " points";
-    if (data->GetNumberOfCells() != mesh.num_cells()) return "VTK has " + std::to_string(data->GetNumberOfCells()) + " cells";
+    if (data->GetNumberOfPoints() != mesh.num_points())
+        return "VTK has " + std::to_string(data->GetNumberOfPoints()) + " points";
+    if (data->GetNumberOfCells() != mesh.num_cells())
+        return "VTK has " + std::to_string(data->GetNumberOfCells()) + " cells";
     if (mesh.num_points() > 0)
         if (auto text = array_difference(data->GetPoints()->GetData(), mesh.points); !text.empty()) return text;
     if (auto text = cells_difference(*data, mesh); !text.empty()) return text;
@@ -351,7 +368,9 @@ std::string vtk_gathered_difference(std::span<const std::filesystem::path> paths
             return !std::equal(a, a + 3, b);
         };
         for (at = 0; at < piece->GetNumberOfPoints(); ++at)
-            if (auto text = points.difference(*piece->GetPointData(), at, piece->GetPointGhostArray(), place_differs); !text.empty()) return text;
+            if (auto text = points.difference(*piece->GetPointData(), at, piece->GetPointGhostArray(), place_differs);
+                !text.empty())
+                return text;
         vtkNew<vtkIdList> found, expected;
         const auto cell_differs = [&](vtkIdType id) {
             if (piece->GetCellType(at) != whole->GetCellType(id)) return true;
@@ -364,10 +383,14 @@ std::string vtk_gathered_difference(std::span<const std::filesystem::path> paths
             return !same_points(*found, *expected, *point_ids, true);
         };
         for (at = 0; at < piece->GetNumberOfCells(); ++at)
-            if (auto text = cells.difference(*piece->GetCellData(), at, piece->GetCellGhostArray(), cell_differs); !text.empty()) return text;
+            if (auto text = cells.difference(*piece->GetCellData(), at, piece->GetCellGhostArray(), cell_differs);
+                !text.empty())
+                return text;
     }
-    if (points.num_owned != points.num_rows) return std::to_string(points.num_rows - points.num_owned) + " points are owned by nobody";
-    if (cells.num_owned != cells.num_rows) return std::to_string(cells.num_rows - cells.num_owned) + " cells are owned by nobody";
+    if (points.num_owned != points.num_rows)
+        return std::to_string(points.num_rows - points.num_owned) + " points are owned by nobody";
+    if (cells.num_owned != cells.num_rows)
+        return std::to_string(cells.num_rows - cells.num_owned) + " cells are owned by nobody";
     return "";
 }
 
@@ -382,7 +405,8 @@ VtkSummary vtk_summary(const std::filesystem::path& path)
         return number;
     };
     const auto name_of_ids = [](vtkDataSetAttributes* attributes) {
-        return attributes->GetGlobalIds() != nullptr ? std::string(attributes->GetGlobalIds()->GetName()) : std::string();
+        return attributes->GetGlobalIds() != nullptr ? std::string(attributes->GetGlobalIds()->GetName())
+                                                     : std::string();
     };
     return {.num_points = data->GetNumberOfPoints(),
             .num_cells = data->GetNumberOfCells(),

@@ -11,8 +11,8 @@
 
 namespace meshard {
 
-/// Where what VTK's own reader finds in the file (.vtu .vtp .pvtu .pvtp .vtk .stl .ply) differs from `mesh`; empty if nowhere.
-/// Compared to the last bit: points, cells, types, face streams, and all arrays with types, roles and names.
+/// Where what VTK's own reader finds in the file (.vtu .vtp .pvtu .pvtp .vtk .stl .ply) differs from `mesh`; empty if
+/// nowhere. Compared to the last bit: points, cells, types, face streams, and all arrays with types, roles and names.
 std::string vtk_difference(const std::filesystem::path& path, const Mesh& mesh);
 
 /// What VTK sees of a file in pieces or of one of them.
@@ -26,9 +26,10 @@ struct VtkSummary {
 };
 VtkSummary vtk_summary(const std::filesystem::path& path);
 
-/// Where what VTK reads of the pieces differs from what it reads of the file that was cut; empty if nowhere. Every point and every
-/// cell, ghosts too, must equal the source's row of its global id: place, type, corners, faces, all arrays to the last bit; and those that are
-/// no ghosts must be all of the source's, each once. (Piece by piece: VTK 9.1 loses polyhedra where it reads an index with pieces without any.)
+/// Where what VTK reads of the pieces differs from what it reads of the file that was cut; empty if nowhere. Every
+/// point and every cell, ghosts too, must equal the source's row of its global id: place, type, corners, faces, all
+/// arrays to the last bit; and those that are no ghosts must be all of the source's, each once. (Piece by piece:
+/// VTK 9.1 loses polyhedra where it reads an index with pieces without any.)
 std::string vtk_gathered_difference(std::span<const std::filesystem::path> pieces, const std::filesystem::path& source);
 
 /// Length, area or volume of each cell, as VTK's own filter has them.

@@ -27,13 +27,16 @@ TEST(VtkParallelReader, PutsShardsTogetherInTheSourcesOrder)
         for (const std::int32_t num_parts : {1, 4}) {
             const TemporaryFolder folder;
             const Csr graph = mesh_graph(mesh);
-            save_subdomains(folder / "shards", extract_subdomains(mesh, graph, partition_with_metis(graph, {.num_parts = num_parts}), 2), {});
+            save_subdomains(folder / "shards",
+                            extract_subdomains(mesh, graph, partition_with_metis(graph, {.num_parts = num_parts}), 2),
+                            {});
 
             Mesh merged = read_mesh(folder / "shards" / index_name(mesh.kind));
 
             // Beside the source's arrays there are the ids and owners.
             const auto drop = [](const DataArray& array) {
-                return array.name() == "GlobalCellIds" || array.name() == "GlobalPointIds" || array.name() == "PartitionId" || array.name() == "GhostLevel";
+                return array.name() == "GlobalCellIds" || array.name() == "GlobalPointIds" ||
+                       array.name() == "PartitionId" || array.name() == "GhostLevel";
             };
             EXPECT_EQ(std::erase_if(merged.point_data, drop), mesh.is_point_cloud() ? 3U : 2U) << name;
             EXPECT_EQ(std::erase_if(merged.cell_data, drop), mesh.is_point_cloud() ? 0U : 3U) << name;
@@ -64,7 +67,8 @@ TEST(VtkParallelReader, DropsGhostsWithoutIds)
     const TemporaryFolder folder;
     Mesh left = strip(2), right = strip(2);
     left.cell_data.push_back(DataArray::from("vtkGhostType", std::vector<std::uint8_t>{0, 1}));
-    right.cell_data.push_back(DataArray::from("vtkGhostType", std::vector<std::uint8_t>{0, 32}));  // 32: hidden, no duplicate
+    right.cell_data.push_back(
+        DataArray::from("vtkGhostType", std::vector<std::uint8_t>{0, 32}));  // 32: hidden, no duplicate
     write_mesh(folder / "a.vtp", left);
     write_mesh(folder / "b.vtp", right);
     write_bytes(folder / "all.pvtp", index_of("PPolyData", {"a.vtp", "b.vtp"}));
@@ -113,8 +117,10 @@ TEST(VtkParallelReader, SaysWhatIsWrong)
     EXPECT_TRUE(throws_with<IoError>("only some have the cell array 'label'", read("PPolyData", {"a.vtp", "b.vtp"})));
     EXPECT_TRUE(throws_with<IoError>("piece 'c.vtu' is no .vtp file", read("PPolyData", {"c.vtu"})));
     EXPECT_TRUE(throws_with<IoError>("in its pieces twice", read("PPolyData", {"d.vtp"})));
-    EXPECT_TRUE(throws_with<IoError>("some have Float32 points, others Float64", read("PPolyData", {"a.vtp", "e.vtp"})));
-    EXPECT_TRUE(throws_with<IoError>("expected a VTKFile of type PUnstructuredGrid or PPolyData", read("PImageData", {"a.vtp"})));
+    EXPECT_TRUE(
+        throws_with<IoError>("some have Float32 points, others Float64", read("PPolyData", {"a.vtp", "e.vtp"})));
+    EXPECT_TRUE(throws_with<IoError>("expected a VTKFile of type PUnstructuredGrid or PPolyData",
+                                     read("PImageData", {"a.vtp"})));
 }
 
 }  // namespace

@@ -19,7 +19,9 @@ void add_extremes(std::vector<DataArray>& arrays, std::int64_t num_rows)
 {
     std::vector<T> values;
     for (std::int64_t i = 0; i < 2 * num_rows; ++i)
-        values.push_back(i % 3 == 0 ? std::numeric_limits<T>::lowest() : i % 3 == 1 ? std::numeric_limits<T>::max() : static_cast<T>(i));
+        values.push_back(i % 3 == 0   ? std::numeric_limits<T>::lowest()
+                         : i % 3 == 1 ? std::numeric_limits<T>::max()
+                                      : static_cast<T>(i));
     const auto type = scalar_type_of<T>();
     arrays.push_back(DataArray::from(std::string(to_string(type)), std::move(values), 2));
 }
@@ -157,7 +159,8 @@ TEST(VtkXml, ReadsFacesInTheNewerLayout)
 {
     const TemporaryFolder folder;
     // A line and a tetrahedron of four faces, the last stored first.
-    const std::string text = R"(<VTKFile type="UnstructuredGrid" version="2.3"><UnstructuredGrid><Piece NumberOfPoints="4" NumberOfCells="2">
+    const std::string text =
+        R"(<VTKFile type="UnstructuredGrid" version="2.3"><UnstructuredGrid><Piece NumberOfPoints="4" NumberOfCells="2">
       <Points><DataArray type="Float32" NumberOfComponents="3" format="ascii">0 0 0 1 0 0 0 1 0 0 0 1</DataArray></Points>
       <Cells><DataArray type="Int64" Name="connectivity" format="ascii">0 1 0 1 2 3</DataArray>
         <DataArray type="Int64" Name="offsets" format="ascii">2 6</DataArray>
@@ -173,7 +176,8 @@ TEST(VtkXml, ReadsFacesInTheNewerLayout)
 
     EXPECT_NO_THROW(mesh.validate());
     EXPECT_TRUE(mesh.face_streams.row(0).empty());
-    EXPECT_EQ(mesh.face_streams.indices, (std::vector<std::int32_t>{4, 3, 0, 1, 2, 3, 0, 1, 3, 3, 0, 2, 3, 3, 1, 2, 3}));
+    EXPECT_EQ(mesh.face_streams.indices,
+              (std::vector<std::int32_t>{4, 3, 0, 1, 2, 3, 0, 1, 3, 3, 0, 2, 3, 3, 1, 2, 3}));
     write_bytes(folder / "new.vtu", std::string(text).replace(text.find("1 2 3 0</"), 7, "1 2 3 4"));
     EXPECT_THROW(read_mesh(folder / "new.vtu"), IoError);
 }
@@ -207,7 +211,8 @@ TEST(VtkXml, TakesNoMemoryForUncompressedArrays)
     {
         Mesh cloud;
         cloud.points = DataArray::from("Points", std::vector<float>(3 * num_points, 1.5f), 3);
-        for (const char* name : {"a", "b", "c"}) cloud.point_data.push_back(DataArray::from(name, std::vector<double>(3 * num_points, 0.25), 3));
+        for (const char* name : {"a", "b", "c"})
+            cloud.point_data.push_back(DataArray::from(name, std::vector<double>(3 * num_points, 0.25), 3));
         cloud.point_data.push_back(DataArray::from("d", std::vector<double>(2 * num_points, 0.5), 2));
         write_mesh(folder / "cloud.vtu", cloud, {.sync = false});
     }

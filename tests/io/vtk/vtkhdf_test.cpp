@@ -41,7 +41,8 @@ TEST(VtkHdf, IsReadByVtk)
 {
     const TemporaryFolder folder;
     for (const auto& [name, mesh] : sample_meshes()) {
-        if (mesh.kind != MeshKind::Unstructured || mesh.has_polyhedra() || mesh.num_cells() == 0) continue;  // more than VTK 9.1 knows
+        if (mesh.kind != MeshKind::Unstructured || mesh.has_polyhedra() || mesh.num_cells() == 0)
+            continue;  // more than VTK 9.1 knows
         const auto path = folder / (name + ".vtkhdf");
         write_mesh(path, mesh);
         vtkNew<vtkHDFReader> reader;
@@ -55,17 +56,21 @@ TEST(VtkHdf, IsReadByVtk)
             EXPECT_EQ(theirs->GetCellType(i), mesh.cell_types[i]);
             vtkNew<vtkIdList> points;
             theirs->GetCellPoints(i, points);
-            EXPECT_TRUE(std::equal(points->begin(), points->end(), mesh.cells.row(i).begin(), mesh.cells.row(i).end())) << name << " " << i;
+            EXPECT_TRUE(std::equal(points->begin(), points->end(), mesh.cells.row(i).begin(), mesh.cells.row(i).end()))
+                << name << " " << i;
         }
         const auto same = [](vtkDataArray* array, const DataArray& ours) {
-            return array != nullptr && array->GetNumberOfTuples() == ours.num_rows() && array->GetNumberOfComponents() == ours.num_components() &&
+            return array != nullptr && array->GetNumberOfTuples() == ours.num_rows() &&
+                   array->GetNumberOfComponents() == ours.num_components() &&
                    std::memcmp(array->GetVoidPointer(0), ours.bytes().data(), ours.bytes().size()) == 0;
         };
         EXPECT_TRUE(same(theirs->GetPoints()->GetData(), mesh.points));
         for (const DataArray& array : mesh.point_data)
-            EXPECT_TRUE(same(theirs->GetPointData()->GetArray(array.name().c_str()), array)) << name << " " << array.name();
+            EXPECT_TRUE(same(theirs->GetPointData()->GetArray(array.name().c_str()), array))
+                << name << " " << array.name();
         for (const DataArray& array : mesh.cell_data)
-            EXPECT_TRUE(same(theirs->GetCellData()->GetArray(array.name().c_str()), array)) << name << " " << array.name();
+            EXPECT_TRUE(same(theirs->GetCellData()->GetArray(array.name().c_str()), array))
+                << name << " " << array.name();
     }
 }
 
@@ -79,7 +84,8 @@ TEST(VtkHdf, HoldsAPartitionForEachPiece)
         std::filesystem::remove_all(folder / "shards");
         save_subdomains(folder / "shards", parts, {});
         std::vector<Mesh> pieces;
-        for (const ManifestPart& part : read_manifest(folder / "shards").parts) pieces.push_back(read_mesh(folder / "shards" / part.file));
+        for (const ManifestPart& part : read_manifest(folder / "shards").parts)
+            pieces.push_back(read_mesh(folder / "shards" / part.file));
 
         write_vtkhdf(folder / "all.vtkhdf", pieces, {});
 
@@ -103,8 +109,10 @@ TEST(VtkHdf, RefusesWhatItCannotHold)
     const TemporaryFolder folder;
     Mesh slash = cube(1);
     slash.point_data.front().rename("a/b");
-    EXPECT_TRUE(throws_with<InvalidInput>("'a/b' cannot stand in an HDF5 file", [&] { write_mesh(folder / "a.vtkhdf", slash); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("zlib only", [&] { write_mesh(folder / "a.vtkhdf", cube(1), {.compression = Compression::Lz4}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("'a/b' cannot stand in an HDF5 file",
+                                          [&] { write_mesh(folder / "a.vtkhdf", slash); }));
+    EXPECT_TRUE(throws_with<InvalidInput>(
+        "zlib only", [&] { write_mesh(folder / "a.vtkhdf", cube(1), {.compression = Compression::Lz4}); }));
     EXPECT_TRUE(throws_with<IoError>("there is no folder", [&] { write_mesh(folder / "no/a.vtkhdf", cube(1)); }));
     EXPECT_EQ(folder.size(), 0);
     EXPECT_TRUE(throws_with<IoError>("does not exist", [&] { read_mesh(folder / "a.vtkhdf"); }));

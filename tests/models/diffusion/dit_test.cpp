@@ -58,7 +58,8 @@ Dit copy_of(const Dit& other, const nlohmann::json& arguments)
     return model;
 }
 
-/// Extents of `length` pixels on the ranks, in patches of `patch`: uneven, with a single patch on one rank and none on another where there are many.
+/// Extents of `length` pixels on the ranks, in patches of `patch`: uneven, with a single patch on one rank and none on
+/// another where there are many.
 std::vector<std::int64_t> uneven_extents(std::int64_t length, std::int64_t patch, int num_ranks)
 {
     std::vector<std::int64_t> patches(num_ranks, 0);
@@ -91,13 +92,16 @@ TEST_P(DitFixtures, AgreeOnUnevenRanks)
     const auto& [fixture, num_ranks] = GetParam();
     const auto description = fixture.description();
     const auto tensors = test::read_tensors(fixture.arrays_path());
-    const auto& constructor = description["constructor"].contains("dit") ? description["constructor"]["dit"] : description["constructor"];
+    const auto& constructor =
+        description["constructor"].contains("dit") ? description["constructor"]["dit"] : description["constructor"];
     const auto extents = uneven_extents(tensors.at("input.x").size(2), dit_options(constructor).patch()[0], num_ranks);
 
     for (const auto type : {torch::kFloat, torch::kDouble}) {
         SCOPED_TRACE(type == torch::kFloat ? "single precision" : "double precision");
         run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
-            const auto own = [&](const at::Tensor& whole, std::int64_t dim) { return whole.split_with_sizes(extents, dim)[device_mesh->all().rank()]; };
+            const auto own = [&](const at::Tensor& whole, std::int64_t dim) {
+                return whole.split_with_sizes(extents, dim)[device_mesh->all().rank()];
+            };
             const auto model = test::load_fixture_model(description, tensors, type);
             const auto replicated = replicate(*model.module, device_mesh);
             NamedTensors locals, inputs;
@@ -131,7 +135,8 @@ TEST_P(DitFixtures, AgreeOnUnevenRanks)
                     if (!locals.count(argument) || (prefix == "grad_input.") != (type == torch::kFloat)) continue;
                     const auto tolerance = type == torch::kFloat ? 5e-5 : 1e-11;
                     test::expect_near(prefix + argument, locals[argument].grad(), own(found->second, row_dim(argument)),
-                                      tolerance * std::max(type == torch::kFloat ? 0.0 : 1.0, test::largest(found->second)));
+                                      tolerance *
+                                          std::max(type == torch::kFloat ? 0.0 : 1.0, test::largest(found->second)));
                 }
             }
             if (type == torch::kFloat)
@@ -142,15 +147,19 @@ TEST_P(DitFixtures, AgreeOnUnevenRanks)
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DitFixtures, testing::Combine(testing::ValuesIn(cases_of_diffusion()), testing::Values(2, 3, 5)),
-                         [](const auto& info) { return std::get<0>(info.param).name + "_on_" + std::to_string(std::get<1>(info.param)); });
+INSTANTIATE_TEST_SUITE_P(All, DitFixtures,
+                         testing::Combine(testing::ValuesIn(cases_of_diffusion()), testing::Values(2, 3, 5)),
+                         [](const auto& info) {
+                             return std::get<0>(info.param).name + "_on_" + std::to_string(std::get<1>(info.param));
+                         });
 
 struct DitStep {
     at::Tensor output;
     NamedTensors gradients;
 };
 
-DitStep serial_step(Dit& model, const at::Tensor& image, const at::Tensor& time, const at::Tensor& condition, const at::Tensor& factor)
+DitStep serial_step(Dit& model, const at::Tensor& image, const at::Tensor& time, const at::Tensor& condition,
+                    const at::Tensor& factor)
 {
     model->zero_grad();
     const auto output = model->forward(image, time, condition);
@@ -169,15 +178,16 @@ TEST_P(DitCuts, AlongBothAxesAndThroughPatchesGiveTheSerialResult)
     if (GetParam() != "timm") changes["attn_kwargs"] = {{"attn_kernel", 3}, {"na2d_kwargs", {{"dilation", {2, 1}}}}};
     if (GetParam() == "natten2d_rope") changes["detokenizer"] = "proj_reshape_2d_conv";
     auto serial = rough_dit(small_dit(changes));
-    const auto image = torch::randn({2, 3, 20, 12}, torch::kDouble), time = torch::rand({2}, torch::kDouble), condition = torch::randn({2, 3}, torch::kDouble),
-               factor = torch::randn({2, 3, 20, 12}, torch::kDouble);
+    const auto image = torch::randn({2, 3, 20, 12}, torch::kDouble), time = torch::rand({2}, torch::kDouble),
+               condition = torch::randn({2, 3}, torch::kDouble), factor = torch::randn({2, 3, 20, 12}, torch::kDouble);
     const auto expected = serial_step(serial, image, time, condition, factor);
 
     for (const std::vector<std::int64_t>& rows : {std::vector<std::int64_t>{2, 18}, {7, 13}}) {
         SCOPED_TRACE(rows[0]);
         run_ranks({2, 2}, {"rows", "columns"}, [&](std::shared_ptr<const DeviceMesh> mesh) {
             const auto cut = [&](const at::Tensor& whole) {
-                const auto local = whole.split_with_sizes(rows, 2)[mesh->coordinate(0)].split_with_sizes({4, 8}, 3)[mesh->coordinate(1)];
+                const auto local = whole.split_with_sizes(rows, 2)[mesh->coordinate(0)].split_with_sizes(
+                    {4, 8}, 3)[mesh->coordinate(1)];
                 return from_local(local.clone(), mesh, {Shard(2), Shard(3)});
             };
             auto model = copy_of(serial, small_dit(changes));
@@ -185,23 +195,27 @@ TEST_P(DitCuts, AlongBothAxesAndThroughPatchesGiveTheSerialResult)
             const auto output = model->forward(cut(image), time, condition);
             (output * cut(factor)).sum().backward();
 
-            test::expect_near("output", full_tensor(output).detach(), expected.output, 1e-12 * test::largest(expected.output));
+            test::expect_near("output", full_tensor(output).detach(), expected.output,
+                              1e-12 * test::largest(expected.output));
             for (const auto& item : model->named_parameters()) {
                 const auto& gradient = expected.gradients.at(item.key());
-                test::expect_near(item.key(), item.value().grad(), gradient, 1e-11 * std::max(1.0, test::largest(gradient)));
+                test::expect_near(item.key(), item.value().grad(), gradient,
+                                  1e-11 * std::max(1.0, test::largest(gradient)));
             }
         });
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Attention, DitCuts, testing::Values("timm", "natten2d", "natten2d_rope"), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Attention, DitCuts, testing::Values("timm", "natten2d", "natten2d_rope"),
+                         [](const auto& info) { return info.param; });
 
 TEST(DitMessages, AreOneForEachBlockAndDirection)
 {
     run_ranks(3, [](std::shared_ptr<const DeviceMesh> mesh) {
         auto model = rough_dit(small_dit({{"attention_backend", "natten2d"}, {"attn_kwargs", {{"attn_kernel", 5}}}}));
         const std::vector<std::int64_t> extents{2, 12, 6};
-        const auto local = torch::randn({1, 3, 20, 12}, torch::kDouble).split_with_sizes(extents, 2)[mesh->coordinate(0)];
+        const auto local =
+            torch::randn({1, 3, 20, 12}, torch::kDouble).split_with_sizes(extents, 2)[mesh->coordinate(0)];
         const auto image = from_local(local.clone(), mesh, {Shard(2)});
         const auto time = torch::rand({1}, torch::kDouble);
         mesh->counter().reset();
@@ -210,23 +224,26 @@ TEST(DitMessages, AreOneForEachBlockAndDirection)
         EXPECT_EQ(mesh->counter().num_calls(), 2);
         mesh->counter().reset();
         output.backward(output.detach());
-        EXPECT_EQ(mesh->counter().num_calls(), 2 + 1);  // and one sum of the condition's gradient, of all blocks and the head
+        EXPECT_EQ(mesh->counter().num_calls(),
+                  2 + 1);  // and one sum of the condition's gradient, of all blocks and the head
     });
 }
 
 TEST(DitMemory, RecomputedBlocksGiveTheSameGradients)
 {
     auto stored = rough_dit(small_dit({{"attention_backend", "natten2d"}}));
-    const auto image = torch::randn({2, 3, 20, 12}, torch::kDouble), time = torch::rand({2}, torch::kDouble), condition = torch::randn({2, 3}, torch::kDouble),
-               factor = torch::randn({2, 3, 20, 12}, torch::kDouble);
+    const auto image = torch::randn({2, 3, 20, 12}, torch::kDouble), time = torch::rand({2}, torch::kDouble),
+               condition = torch::randn({2, 3}, torch::kDouble), factor = torch::randn({2, 3, 20, 12}, torch::kDouble);
     const auto expected = serial_step(stored, image, time, condition, factor);
     stored->set_memory(MemoryMode::Recomputed);
 
     const auto found = serial_step(stored, image, time, condition, factor);
 
     EXPECT_TRUE(torch::equal(found.output, expected.output));
-    for (const auto& [name, gradient] : expected.gradients) EXPECT_TRUE(torch::equal(found.gradients.at(name), gradient)) << name;
-    EXPECT_TRUE(throws_with<InvalidInput>("only Transolver has the memory mode `streamed`", [&] { stored->set_memory(MemoryMode::Streamed); }));
+    for (const auto& [name, gradient] : expected.gradients)
+        EXPECT_TRUE(torch::equal(found.gradients.at(name), gradient)) << name;
+    EXPECT_TRUE(throws_with<InvalidInput>("only Transolver has the memory mode `streamed`",
+                                          [&] { stored->set_memory(MemoryMode::Streamed); }));
 }
 
 std::vector<std::string> initial_value_cases()
@@ -260,11 +277,13 @@ TEST_P(DitInitialValues, AreDrawnInTheReferencesOrder)
         EXPECT_TRUE(torch::equal(values[name].detach(), expected)) << name;
     }
     EXPECT_EQ(num_expected, values.size());
-    const auto image = torch::randn({1, model->options().in_channels, model->options().image()[0], model->options().image()[1]});
+    const auto image =
+        torch::randn({1, model->options().in_channels, model->options().image()[0], model->options().image()[1]});
     EXPECT_EQ(model->forward(image, torch::rand({1})).abs().max().item<float>(), 0.0F);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DitInitialValues, testing::ValuesIn(initial_value_cases()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(All, DitInitialValues, testing::ValuesIn(initial_value_cases()),
+                         [](const auto& info) { return info.param; });
 
 TEST(DitOptions, AreWrittenAsTheyAreRead)
 {
@@ -272,7 +291,8 @@ TEST(DitOptions, AreWrittenAsTheyAreRead)
         const auto arguments = fixture.description()["constructor"];
         const auto written = to_json(dit_options(arguments));
         EXPECT_EQ(to_json(dit_options(written)), written) << fixture.name;
-        EXPECT_EQ(dit_options(written).attention.attn_kernel, dit_options(arguments).attention.attn_kernel) << fixture.name;
+        EXPECT_EQ(dit_options(written).attention.attn_kernel, dit_options(arguments).attention.attn_kernel)
+            << fixture.name;
         EXPECT_EQ(dit_options(written).attention.qk_norm, dit_options(arguments).attention.qk_norm) << fixture.name;
         EXPECT_EQ(dit_options(written).conv_layers, dit_options(arguments).conv_layers) << fixture.name;
         for (const auto& [name, value] : arguments.items()) {
@@ -284,7 +304,8 @@ TEST(DitOptions, AreWrittenAsTheyAreRead)
 
 TEST(DitOptions, OfOlderFilesAreTaken)
 {
-    const auto options = dit_options(small_dit({{"timestep_embed_kwargs", {{"max_positions", 50}}}, {"tokenizer_kwargs", {{"pos_embed", nullptr}}}}));
+    const auto options = dit_options(small_dit(
+        {{"timestep_embed_kwargs", {{"max_positions", 50}}}, {"tokenizer_kwargs", {{"pos_embed", nullptr}}}}));
 
     EXPECT_EQ(options.embedder.max_positions, 50);
     EXPECT_FALSE(options.learned_positions);
@@ -296,7 +317,8 @@ TEST(DitOptions, NameWhatIsImpossible)
         EXPECT_TRUE(throws_with<InvalidInput>(text, [&] { dit_options(small_dit(changes)).validate(); }));
     };
     refusal("there is no argument 'dept'. Did you mean 'depth'?", {{"dept", 3}});
-    refusal("DiT: attn_kwargs: there is no argument 'attn_kernels'. Did you mean 'attn_kernel'?", {{"attn_kwargs", {{"attn_kernels", 3}}}});
+    refusal("DiT: attn_kwargs: there is no argument 'attn_kernels'. Did you mean 'attn_kernel'?",
+            {{"attn_kwargs", {{"attn_kernels", 3}}}});
     refusal("input_size must be a multiple of patch_size; 21 is not one of 2", {{"input_size", {21, 12}}});
     refusal("hidden_size must be a multiple of num_heads", {{"num_heads", 3}});
     refusal("attn_kernel of 7 with dilation 1 needs at least 7 columns of tokens; there are 6",
@@ -310,10 +332,14 @@ TEST(DitOptions, NameWhatIsImpossible)
     const auto image = torch::zeros({1, 3, 20, 12}, torch::kDouble), time = torch::zeros({1}, torch::kDouble);
     EXPECT_TRUE(throws_with<InvalidInput>("the image must be (batch, 3, 20, 12), and has the shape [1, 3, 20, 10]",
                                           [&] { model->forward(torch::zeros({1, 3, 20, 10}, torch::kDouble), time); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("the time must be (1), one number a sample", [&] { model->forward(image, torch::zeros({2})); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("the condition must be (1, 3)", [&] { model->forward(image, time, torch::zeros({1, 4})); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("the model has no use_nan_mask_tokens", [&] { model->forward(image, time, {}, torch::zeros({1, 20, 12})); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("no intermediate_dropout", [&] { model->forward(image, time, {}, {}, 0.1); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("the time must be (1), one number a sample",
+                                          [&] { model->forward(image, torch::zeros({2})); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("the condition must be (1, 3)",
+                                          [&] { model->forward(image, time, torch::zeros({1, 4})); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("the model has no use_nan_mask_tokens",
+                                          [&] { model->forward(image, time, {}, torch::zeros({1, 20, 12})); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("no intermediate_dropout", [&] { model->forward(image, time, {}, {}, 0.1); }));
 }
 
 TEST(DitNames, MoveWithTheDropoutOfMlps)

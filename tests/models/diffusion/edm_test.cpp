@@ -26,7 +26,8 @@ using test::NamedTensors;
 EdmPreconditioner model_of(const nlohmann::json& description, const NamedTensors& tensors)
 {
     const auto& constructor = description["constructor"];
-    EdmPreconditioner model(dit_options(constructor["dit"]), std::vector<double>{constructor["sigma_data"].get<double>()});
+    EdmPreconditioner model(dit_options(constructor["dit"]),
+                            std::vector<double>{constructor["sigma_data"].get<double>()});
     const torch::NoGradGuard no_grad;
     for (auto& item : model->named_parameters()) item.value().copy_(tensors.at("param." + item.key()));
     model->eval();
@@ -40,9 +41,10 @@ torch::Tensor loss_weight(const torch::Tensor& deviations, const torch::Tensor& 
     return (s.square() + d.square()) / (s * d).square();
 }
 
-/// The mean over all entries of the weight times (D(clean + sigma noise, sigma) - clean)^2 (Karras et al. 2022, equation 8).
-torch::Tensor edm_loss(EdmPreconditioner& model, const torch::Tensor& weight, const torch::Tensor& clean, const torch::Tensor& sigma,
-                       const torch::Tensor& noise, const DenoiserCondition& condition)
+/// The mean over all entries of the weight times (D(clean + sigma noise, sigma) - clean)^2 (Karras et al. 2022,
+/// equation 8).
+torch::Tensor edm_loss(EdmPreconditioner& model, const torch::Tensor& weight, const torch::Tensor& clean,
+                       const torch::Tensor& sigma, const torch::Tensor& noise, const DenoiserCondition& condition)
 {
     const auto denoised = model->forward(clean + sigma.view({-1, 1, 1, 1}) * noise, sigma, condition);
     return (weight * (denoised - clean).square()).mean();
@@ -59,14 +61,17 @@ TEST_P(EdmFixtures, LossAgrees)
 {
     const auto tensors = test::read_tensors(GetParam().arrays_path());
     auto model = model_of(GetParam().description(), tensors);
-    const DenoiserCondition condition{tensors.at("input.condition.cond_concat"), tensors.at("input.condition.cond_vec")};
+    const DenoiserCondition condition{tensors.at("input.condition.cond_concat"),
+                                      tensors.at("input.condition.cond_vec")};
 
     const auto deviation = torch::tensor(GetParam().description()["constructor"]["sigma_data"].get<float>());
     const auto weight = loss_weight(deviation, tensors.at("input.t"));
-    const auto loss = edm_loss(model, weight, tensors.at("input.x"), tensors.at("input.t"), tensors.at("edm.noise"), condition);
+    const auto loss =
+        edm_loss(model, weight, tensors.at("input.x"), tensors.at("input.t"), tensors.at("edm.noise"), condition);
 
     test::expect_near("loss", loss.detach(), tensors.at("edm.loss"), 1e-5 * test::largest(tensors.at("edm.loss")));
-    test::expect_near("weight", weight.flatten(), tensors.at("edm.loss_weight"), 1e-6 * test::largest(tensors.at("edm.loss_weight")));
+    test::expect_near("weight", weight.flatten(), tensors.at("edm.loss_weight"),
+                      1e-6 * test::largest(tensors.at("edm.loss_weight")));
 }
 
 TEST_P(EdmFixtures, HeunsMethodAgreesOnAnyNumberOfRanks)
@@ -85,11 +90,13 @@ TEST_P(EdmFixtures, HeunsMethodAgreesOnAnyNumberOfRanks)
             const auto cut = [&](const at::Tensor& whole) {
                 return from_local(whole.split_with_sizes(extents, 2)[mesh->coordinate(0)].clone(), mesh, {Shard(2)});
             };
-            const DenoiserCondition condition{cut(tensors.at("input.condition.cond_concat")), tensors.at("input.condition.cond_vec")};
+            const DenoiserCondition condition{cut(tensors.at("input.condition.cond_concat")),
+                                              tensors.at("input.condition.cond_vec")};
 
             const auto sample = follow_noise_levels(model, cut(start), levels, condition, {});
 
-            test::expect_near("sample", full_tensor(sample), tensors.at("edm.sample"), 1e-4 * test::largest(tensors.at("edm.sample")));
+            test::expect_near("sample", full_tensor(sample), tensors.at("edm.sample"),
+                              1e-4 * test::largest(tensors.at("edm.sample")));
         });
     }
 }
@@ -112,9 +119,11 @@ TEST(EdmCheckpoint, GivesTheReferencesOutput)
     }
 
     const auto output =
-        model->forward(values.at("input.x"), values.at("input.t"), {values.at("input.condition.cond_concat"), values.at("input.condition.cond_vec")});
+        model->forward(values.at("input.x"), values.at("input.t"),
+                       {values.at("input.condition.cond_concat"), values.at("input.condition.cond_vec")});
 
-    test::expect_near("output", output.detach(), values.at("output"), 2e-6 * std::max(1.0, test::largest(values.at("output"))));
+    test::expect_near("output", output.detach(), values.at("output"),
+                      2e-6 * std::max(1.0, test::largest(values.at("output"))));
 }
 
 nlohmann::json small_dit_arguments()
@@ -151,10 +160,12 @@ TEST(EdmPreconditioning, TakesADeviationForEachChannel)
     const std::vector<double> data{0.5, 2.0};
     const double s = 0.7;
     for (int c = 0; c < 2; ++c) scaled.push_back(noisy.narrow(1, c, 1) / std::sqrt(s * s + data[c] * data[c]));
-    const auto inner = model->dit()->forward(torch::cat({scaled[0], scaled[1], image}, 1), torch::full({1}, std::log(s) / 4));
+    const auto inner =
+        model->dit()->forward(torch::cat({scaled[0], scaled[1], image}, 1), torch::full({1}, std::log(s) / 4));
     for (int c = 0; c < 2; ++c) {
         const auto total = s * s + data[c] * data[c];
-        const auto expected = noisy.narrow(1, c, 1) * (data[c] * data[c] / total) + inner.narrow(1, c, 1) * (s * data[c] / std::sqrt(total));
+        const auto expected = noisy.narrow(1, c, 1) * (data[c] * data[c] / total) +
+                              inner.narrow(1, c, 1) * (s * data[c] / std::sqrt(total));
         EXPECT_TRUE(torch::allclose(denoised.narrow(1, c, 1), expected, 1e-5, 1e-6));
     }
 }
@@ -188,22 +199,26 @@ at::Tensor network(EdmPreconditioner& model, const at::Tensor& noisy, double sig
     std::vector<at::Tensor> channels;
     for (int c = 0; c < 2; ++c) channels.push_back(noisy.narrow(1, c, 1) / std::hypot(sigma, kDeviations[c]));
     channels.push_back(image);
-    return model->dit()->forward(torch::cat(channels, 1), torch::full({noisy.size(0)}, std::log(sigma) / 4, torch::kDouble));
+    return model->dit()->forward(torch::cat(channels, 1),
+                                 torch::full({noisy.size(0)}, std::log(sigma) / 4, torch::kDouble));
 }
 
 TEST(EdmPreconditioning, LossWithADeviationForEachChannelIsThatOfThePaper)
 {
     const auto type = torch::kDouble;
     auto serial = double_denoiser();
-    const auto clean = torch::randn({2, 2, 12, 8}, type), noise = torch::randn({2, 2, 12, 8}, type), image = torch::randn({2, 1, 12, 8}, type);
+    const auto clean = torch::randn({2, 2, 12, 8}, type), noise = torch::randn({2, 2, 12, 8}, type),
+               image = torch::randn({2, 1, 12, 8}, type);
     const std::vector<double> sigmas{0.7, 4.0};
     const auto sigma = torch::tensor(sigmas, type);
 
-    const auto weight = loss_weight(torch::tensor(std::vector<double>(std::begin(kDeviations), std::end(kDeviations)), type), sigma);
+    const auto weight =
+        loss_weight(torch::tensor(std::vector<double>(std::begin(kDeviations), std::end(kDeviations)), type), sigma);
     const auto loss = edm_loss(serial, weight, clean, sigma, noise, {image, {}});
     loss.backward();
 
-    // Karras et al. 2022, equation 8: with this weight the network itself is compared with its effective target, (clean - c_skip noisy) / c_out.
+    // Karras et al. 2022, equation 8: with this weight the network itself is compared with its effective target, (clean
+    // - c_skip noisy) / c_out.
     double expected = 0;
     {
         const torch::NoGradGuard no_grad;
@@ -236,7 +251,8 @@ TEST(EdmPreconditioning, LossWithADeviationForEachChannelIsThatOfThePaper)
             const auto gradients = serial->named_parameters();
             for (const auto& item : model->named_parameters()) {
                 const auto& gradient = gradients[item.key()].grad();
-                test::expect_near(item.key(), item.value().grad(), gradient, 1e-11 * std::max(1.0, test::largest(gradient)));
+                test::expect_near(item.key(), item.value().grad(), gradient,
+                                  1e-11 * std::max(1.0, test::largest(gradient)));
             }
         });
     }
@@ -298,14 +314,16 @@ TEST(EdmPreconditioning, SamplesOfAConstantNetworkFollowTheirClosedForm)
         }
     }
     const EdmSampling sampling{.num_steps = 400, .sigma_max = 10};
-    const auto start = 10 * torch::randn({1, 2, 12, 8}, torch::kDouble), image = torch::randn({1, 1, 12, 8}, torch::kDouble);
+    const auto start = 10 * torch::randn({1, 2, 12, 8}, torch::kDouble),
+               image = torch::randn({1, 1, 12, 8}, torch::kDouble);
     const auto constant = network(model, start, 10, image).detach();
     ASSERT_TRUE(torch::equal(network(model, -start, 0.1, -image).detach(), constant));
     ASSERT_GT(constant.abs().max().item<double>(), 0.01);
 
     const auto sample = follow_noise_levels(model, start, noise_levels(sampling), {image, {}}, sampling);
 
-    // With F constant, dx/ds = (x - D) / s is solved by x = sqrt(s^2 + sd^2) (u - F atan(s / sd)), where u does not depend on s.
+    // With F constant, dx/ds = (x - D) / s is solved by x = sqrt(s^2 + sd^2) (u - F atan(s / sd)), where u does not
+    // depend on s.
     for (int c = 0; c < 2; ++c) {
         const auto data = kDeviations[c];
         const auto expected = data * (start[0][c] / std::hypot(10, data) + constant[0][c] * std::atan(10 / data));
@@ -317,26 +335,36 @@ TEST(EdmPreconditioning, TakesDeviationsFromArguments)
 {
     const auto arguments_with = [](nlohmann::json sigma_data) -> nlohmann::json {
         const nlohmann::json dit{{"__name__", "DiT"}, {"__args__", small_dit_arguments()}};
-        return {{"sigma_data", std::move(sigma_data)}, {"model", {{"__name__", "ConcatConditionWrapper"}, {"__args__", {{"model", dit}}}}}};
+        return {{"sigma_data", std::move(sigma_data)},
+                {"model", {{"__name__", "ConcatConditionWrapper"}, {"__args__", {{"model", dit}}}}}};
     };
 
-    EXPECT_TRUE(torch::equal(make_edm_preconditioner(arguments_with({0.25, 3.0}))->named_buffers()["sigma_data"], torch::tensor({0.25F, 3.0F})));
+    EXPECT_TRUE(torch::equal(make_edm_preconditioner(arguments_with({0.25, 3.0}))->named_buffers()["sigma_data"],
+                             torch::tensor({0.25F, 3.0F})));
     // The reference makes one number of a list of one.
-    EXPECT_TRUE(torch::equal(make_edm_preconditioner(arguments_with(nlohmann::json::array({0.25})))->named_buffers()["sigma_data"], torch::tensor(0.25F)));
-    EXPECT_TRUE(throws_with<InvalidInput>("3 numbers for 2 channels", [&] { make_edm_preconditioner(arguments_with({1, 2, 3})); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("sigma_data cannot be", [&] { make_edm_preconditioner(arguments_with({"a", 2})); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("one number or one for each channel", [&] { make_edm_preconditioner(arguments_with(nlohmann::json::array())); }));
+    EXPECT_TRUE(torch::equal(
+        make_edm_preconditioner(arguments_with(nlohmann::json::array({0.25})))->named_buffers()["sigma_data"],
+        torch::tensor(0.25F)));
+    EXPECT_TRUE(throws_with<InvalidInput>("3 numbers for 2 channels",
+                                          [&] { make_edm_preconditioner(arguments_with({1, 2, 3})); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("sigma_data cannot be", [&] { make_edm_preconditioner(arguments_with({"a", 2})); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("one number or one for each channel",
+                                          [&] { make_edm_preconditioner(arguments_with(nlohmann::json::array())); }));
 }
 
 TEST(EdmPreconditioning, RefusesWhatDoesNotFit)
 {
     auto model = rough_denoiser({0.5});
-    EXPECT_TRUE(
-        throws_with<InvalidInput>("must have 2 channels and the condition image 1", [&] { model->forward(torch::zeros({1, 2, 12, 8}), torch::ones({1})); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("sigma_data must be positive", [] { EdmPreconditioner(small_denoiser(), std::vector<double>{0.0}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("3 numbers for 2 channels", [] { EdmPreconditioner(small_denoiser(), std::vector<double>{1, 2, 3}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("has a model of the class 'SongUNet'; expected ConcatConditionWrapper",
-                                          [] { make_edm_preconditioner({{"model", {{"__name__", "SongUNet"}, {"__args__", nlohmann::json::object()}}}}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("must have 2 channels and the condition image 1",
+                                          [&] { model->forward(torch::zeros({1, 2, 12, 8}), torch::ones({1})); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("sigma_data must be positive",
+                                          [] { EdmPreconditioner(small_denoiser(), std::vector<double>{0.0}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("3 numbers for 2 channels",
+                                          [] { EdmPreconditioner(small_denoiser(), std::vector<double>{1, 2, 3}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("has a model of the class 'SongUNet'; expected ConcatConditionWrapper", [] {
+        make_edm_preconditioner({{"model", {{"__name__", "SongUNet"}, {"__args__", nlohmann::json::object()}}}});
+    }));
 }
 
 TEST(NoiseLevels, AreThoseOfThePaper)
@@ -348,7 +376,8 @@ TEST(NoiseLevels, AreThoseOfThePaper)
     EXPECT_NEAR(levels[1], std::pow((std::pow(10.0, 1 / 7.0) + std::pow(0.01, 1 / 7.0)) / 2, 7), 1e-12);
     EXPECT_NEAR(levels[2], 0.01, 1e-12);
     EXPECT_EQ(levels[3], 0);
-    EXPECT_TRUE(throws_with<InvalidInput>("sigma_max must be larger than sigma_min, and is 0.001", [] { EdmSampling{.sigma_max = 0.001}.validate(); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("sigma_max must be larger than sigma_min, and is 0.001",
+                                          [] { EdmSampling{.sigma_max = 0.001}.validate(); }));
     EXPECT_TRUE(throws_with<InvalidInput>("the number of steps", [] { EdmSampling{.num_steps = 0}.validate(); }));
 }
 
@@ -362,8 +391,11 @@ TEST(GridNoise, BelongsToThePositionsOfTheWhole)
     EXPECT_FALSE(torch::equal(whole, grid_noise(torch::zeros({2, 3, 40, 30}), 7, 3)));
     EXPECT_FALSE(torch::equal(whole[0], whole[1]));
     run_ranks({2, 2}, {"rows", "columns"}, [&](std::shared_ptr<const DeviceMesh> mesh) {
-        const auto local = torch::zeros({2, 3, 40, 30}).split_with_sizes({1, 39}, 2)[mesh->coordinate(0)].split_with_sizes({19, 11}, 3)[mesh->coordinate(1)];
-        EXPECT_TRUE(torch::equal(full_tensor(grid_noise(from_local(local.clone(), mesh, {Shard(2), Shard(3)}), 7, 2)), whole));
+        const auto local = torch::zeros({2, 3, 40, 30})
+                               .split_with_sizes({1, 39}, 2)[mesh->coordinate(0)]
+                               .split_with_sizes({19, 11}, 3)[mesh->coordinate(1)];
+        EXPECT_TRUE(
+            torch::equal(full_tensor(grid_noise(from_local(local.clone(), mesh, {Shard(2), Shard(3)}), 7, 2)), whole));
     });
 }
 

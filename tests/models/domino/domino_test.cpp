@@ -36,7 +36,8 @@ std::vector<std::int64_t> uneven_rows(std::int64_t length, int num_ranks, std::i
 
 bool is_cut(const std::string& name)
 {
-    return name != "geometry_coordinates" && name.find("global_params") == std::string::npos && name.find("min_max") == std::string::npos;
+    return name != "geometry_coordinates" && name.find("global_params") == std::string::npos &&
+           name.find("min_max") == std::string::npos;
 }
 
 DominoInputs inputs_of(const NamedTensors& tensors)
@@ -55,10 +56,12 @@ DominoInputs inputs_of(const NamedTensors& tensors)
     inputs.sdf_surf_grid = input("sdf_surf_grid");
     inputs.global_values = input("global_params_values");
     inputs.global_reference = input("global_params_reference");
-    inputs.volume = {input("volume_mesh_centers"), input("sdf_nodes"), input("pos_volume_closest"), input("pos_volume_center_of_mass")};
-    inputs.surface = {input("surface_mesh_centers"),      input("surface_normals"),           input("surface_areas"),
-                      input("surface_mesh_neighbors"),    input("surface_neighbors_normals"), input("surface_neighbors_areas"),
-                      input("pos_surface_center_of_mass")};
+    inputs.volume = {input("volume_mesh_centers"), input("sdf_nodes"), input("pos_volume_closest"),
+                     input("pos_volume_center_of_mass")};
+    inputs.surface = {
+        input("surface_mesh_centers"),      input("surface_normals"),           input("surface_areas"),
+        input("surface_mesh_neighbors"),    input("surface_neighbors_normals"), input("surface_neighbors_areas"),
+        input("pos_surface_center_of_mass")};
     return inputs;
 }
 
@@ -77,7 +80,8 @@ Domino model_of(const nlohmann::json& description, const NamedTensors& tensors, 
     for (auto& item : model->named_parameters()) fill(item.key(), item.value());
     for (auto& item : model->named_buffers()) fill(item.key(), item.value());
     std::size_t num_stored = 0;
-    for (const auto& [name, unused] : tensors) num_stored += name.starts_with("param.") && !name.starts_with("param.solution_calculator_");  // aliases
+    for (const auto& [name, unused] : tensors)
+        num_stored += name.starts_with("param.") && !name.starts_with("param.solution_calculator_");  // aliases
     EXPECT_EQ(num_found, num_stored);
     model->to(type);
     model->eval();
@@ -121,7 +125,8 @@ TEST_P(DominoFixtures, AgreeOnUnevenRanks)
         const bool is_double = type == torch::kDouble, takes_double = is_double || has_gates;
         run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> mesh) {
             const auto own = [&](const at::Tensor& whole, bool is_grid) {
-                return whole.split_with_sizes(uneven_rows(whole.size(1), num_ranks, is_grid ? 3 : 11), 1)[mesh->coordinate(0)];
+                return whole.split_with_sizes(uneven_rows(whole.size(1), num_ranks, is_grid ? 3 : 11),
+                                              1)[mesh->coordinate(0)];
             };
             const auto is_of_grid = [](const std::string& name) { return name.find("grid") != std::string::npos; };
             auto model = model_of(description, tensors, type);
@@ -137,9 +142,12 @@ TEST_P(DominoFixtures, AgreeOnUnevenRanks)
                 leaves[argument] = own(tensor.to(type), is_of_grid(argument)).clone().requires_grad_();
                 given[argument] = from_local(leaves[argument], mesh, {Shard(1)});
             }
-            const auto points = [&](const at::Tensor& whole) { return from_local(own(whole.to(type), false).clone(), mesh, {Shard(1)}); };
+            const auto points = [&](const at::Tensor& whole) {
+                return from_local(own(whole.to(type), false).clone(), mesh, {Shard(1)});
+            };
             if (tensors.count("noise.0")) {
-                model->set_stencil_draws([&] { return std::pair(points(tensors.at("noise.0")), points(tensors.at("noise.1"))); });
+                model->set_stencil_draws(
+                    [&] { return std::pair(points(tensors.at("noise.0")), points(tensors.at("noise.1"))); });
             }
 
             const auto outputs = model->forward(inputs_of(given));
@@ -150,8 +158,8 @@ TEST_P(DominoFixtures, AgreeOnUnevenRanks)
                 ASSERT_EQ(results[i].defined(), tensors.count("output" + number) == 1);
                 if (!results[i].defined()) continue;
                 const auto& expected = tensors.at((takes_double ? "output64" : "output") + number);
-                const auto tolerance =
-                    is_double ? 1e-11 * std::max(1.0, test::largest(expected)) : description["suggested_tolerance"]["output_abs"].get<double>();
+                const auto tolerance = is_double ? 1e-11 * std::max(1.0, test::largest(expected))
+                                                 : description["suggested_tolerance"]["output_abs"].get<double>();
                 test::expect_near("output" + number, full_tensor(results[i]).detach(), expected, tolerance);
                 const auto part = (results[i] * points(tensors.at("grad_output" + number))).sum();
                 loss = loss.defined() ? loss + part : part;
@@ -170,17 +178,20 @@ TEST_P(DominoFixtures, AgreeOnUnevenRanks)
                 ++num_compared;
                 const auto scale = test::largest(found->second);
                 test::expect_near(item.key(), item.value().grad(), found->second,
-                                  is_double ? 1e-11 * std::max(1.0, largest_gradient) : 5e-5 * scale + 1e-6 * largest_gradient);
+                                  is_double ? 1e-11 * std::max(1.0, largest_gradient)
+                                            : 5e-5 * scale + 1e-6 * largest_gradient);
             }
             // Gradients in double precision are left out of the largest cases.
             const bool has_gradients = largest_gradient > 0;
-            EXPECT_EQ(has_gradients ? num_compared + description["parameters_without_gradient"].size() : 0, has_gradients ? model->parameters().size() : 0);
+            EXPECT_EQ(has_gradients ? num_compared + description["parameters_without_gradient"].size() : 0,
+                      has_gradients ? model->parameters().size() : 0);
             for (const auto& [argument, leaf] : leaves) {
                 const auto found = tensors.find((takes_double ? "grad_input64." : "grad_input.") + argument);
                 if (found == tensors.end()) continue;
                 const auto tolerance = (is_double ? 1e-11 : 5e-5) * test::largest(found->second);
                 if (is_cut(argument)) {
-                    test::expect_near("input " + argument, leaf.grad(), own(found->second, is_of_grid(argument)), tolerance);
+                    test::expect_near("input " + argument, leaf.grad(), own(found->second, is_of_grid(argument)),
+                                      tolerance);
                     continue;
                 }
                 // What every rank has gets the whole gradient on every rank.
@@ -191,8 +202,11 @@ TEST_P(DominoFixtures, AgreeOnUnevenRanks)
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DominoFixtures, testing::Combine(testing::ValuesIn(domino_cases()), testing::Values(1, 2, 3, 5)),
-                         [](const auto& info) { return std::get<0>(info.param).name + "_on_" + std::to_string(std::get<1>(info.param)); });
+INSTANTIATE_TEST_SUITE_P(All, DominoFixtures,
+                         testing::Combine(testing::ValuesIn(domino_cases()), testing::Values(1, 2, 3, 5)),
+                         [](const auto& info) {
+                             return std::get<0>(info.param).name + "_on_" + std::to_string(std::get<1>(info.param));
+                         });
 
 TEST(DominoCheckpoint, GivesTheReferencesOutputs)
 {
@@ -206,14 +220,17 @@ TEST(DominoCheckpoint, GivesTheReferencesOutputs)
     for (const auto& item : places) {
         const auto* array = checkpoint.weights.find(item.key());
         ASSERT_NE(array, nullptr) << item.key();
-        at::Tensor(item.value()).copy_(torch::from_blob(const_cast<std::byte*>(array->data), array->shape, torch::kFloat));
+        at::Tensor(item.value())
+            .copy_(torch::from_blob(const_cast<std::byte*>(array->data), array->shape, torch::kFloat));
     }
     model->set_stencil_draws([&] { return std::pair(values.at("noise.0"), values.at("noise.1")); });
 
     const auto outputs = model->forward(inputs_of(inputs_in(values)));
 
-    test::expect_near("volume", outputs.volume, values.at("output.0"), 5e-6 * std::max(1.0, test::largest(values.at("output.0"))));
-    test::expect_near("surface", outputs.surface, values.at("output.1"), 5e-6 * std::max(1.0, test::largest(values.at("output.1"))));
+    test::expect_near("volume", outputs.volume, values.at("output.0"),
+                      5e-6 * std::max(1.0, test::largest(values.at("output.0"))));
+    test::expect_near("surface", outputs.surface, values.at("output.1"),
+                      5e-6 * std::max(1.0, test::largest(values.at("output.1"))));
 }
 
 /// How many calls of a collective moved more than a kilobyte: searches agree on errors in messages of a few bytes.
@@ -232,7 +249,9 @@ TEST(DominoMessages, ArePerPointNoneAndOneGatheringOfTheEncoding)
         auto model = model_of(fixture.description(), tensors, torch::kFloat);
         NamedTensors given;
         for (const auto& [name, tensor] : inputs_in(tensors)) {
-            given[name] = is_cut(name) ? from_local(tensor.tensor_split(2, 1)[mesh->coordinate(0)].clone(), mesh, {Shard(1)}) : tensor;
+            given[name] = is_cut(name)
+                              ? from_local(tensor.tensor_split(2, 1)[mesh->coordinate(0)].clone(), mesh, {Shard(1)})
+                              : tensor;
         }
         mesh->counter().reset();
         const auto output = model->forward(inputs_of(given)).surface;
@@ -264,9 +283,12 @@ TEST(DominoStencils, AreDrawnAnewByPointForAnyCut)
         model->seed_noise(3);
         NamedTensors given;
         for (const auto& [name, tensor] : inputs) {
-            given[name] = is_cut(name)
-                              ? from_local(tensor.split_with_sizes(uneven_rows(tensor.size(1), 3, 5), 1)[mesh->coordinate(0)].clone(), mesh, {Shard(1)})
-                              : tensor;
+            given[name] =
+                is_cut(name)
+                    ? from_local(
+                          tensor.split_with_sizes(uneven_rows(tensor.size(1), 3, 5), 1)[mesh->coordinate(0)].clone(),
+                          mesh, {Shard(1)})
+                    : tensor;
         }
         test::expect_near("volume", full_tensor(model->forward(inputs_of(given)).volume), first.volume.detach(), 1e-11);
     });
@@ -279,7 +301,9 @@ TEST(DominoMemory, RecomputedNetworksGiveTheSameGradients)
     const auto gradients = [&](MemoryMode mode) {
         auto model = model_of(fixture.description(), tensors, torch::kDouble);
         model->set_memory(mode);
-        model->set_stencil_draws([&] { return std::pair(tensors.at("noise.0").to(torch::kDouble), tensors.at("noise.1").to(torch::kDouble)); });
+        model->set_stencil_draws([&] {
+            return std::pair(tensors.at("noise.0").to(torch::kDouble), tensors.at("noise.1").to(torch::kDouble));
+        });
         NamedTensors inputs;
         for (const auto& [name, tensor] : inputs_in(tensors)) inputs[name] = tensor.to(torch::kDouble);
         const auto outputs = model->forward(inputs_of(inputs));
@@ -289,8 +313,10 @@ TEST(DominoMemory, RecomputedNetworksGiveTheSameGradients)
         return all;
     };
     const auto stored = gradients(MemoryMode::Stored), recomputed = gradients(MemoryMode::Recomputed);
-    for (const auto& [name, gradient] : stored) test::expect_near(name, recomputed.at(name), gradient, 1e-13 * std::max(1.0, test::largest(gradient)));
-    EXPECT_TRUE(throws_with<InvalidInput>("only Transolver has the memory mode `streamed`", [&] { gradients(MemoryMode::Streamed); }));
+    for (const auto& [name, gradient] : stored)
+        test::expect_near(name, recomputed.at(name), gradient, 1e-13 * std::max(1.0, test::largest(gradient)));
+    EXPECT_TRUE(throws_with<InvalidInput>("only Transolver has the memory mode `streamed`",
+                                          [&] { gradients(MemoryMode::Streamed); }));
 }
 
 TEST(DominoOptions, AreWrittenAsTheyAreRead)
@@ -299,7 +325,9 @@ TEST(DominoOptions, AreWrittenAsTheyAreRead)
         const auto arguments = fixture.description()["constructor"];
         const auto written = to_json(domino_options(arguments));
         EXPECT_EQ(to_json(domino_options(written)), written) << fixture.name;
-        EXPECT_EQ(written["model_parameters"]["geometry_rep"]["geo_conv"], arguments["model_parameters"]["geometry_rep"]["geo_conv"]) << fixture.name;
+        EXPECT_EQ(written["model_parameters"]["geometry_rep"]["geo_conv"],
+                  arguments["model_parameters"]["geometry_rep"]["geo_conv"])
+            << fixture.name;
     }
     const auto defaults = domino_options({{"output_features_surf", 4}});
     EXPECT_EQ(defaults.grid, (std::array<std::int64_t, 3>{128, 64, 64}));
@@ -312,8 +340,10 @@ TEST(DominoOptions, NameWhatIsImpossible)
         EXPECT_TRUE(throws_with<InvalidInput>(text, [&] { domino_options(arguments).validate(); }));
     };
     refusal("output_features_vol or output_features_surf must be set", nlohmann::json::object());
-    refusal("there is no argument 'output_features_sur'. Did you mean 'output_features_surf'?", {{"output_features_sur", 4}});
-    refusal("every key must be there", {{"output_features_surf", 4}, {"model_parameters", {{"interp_res", {8, 8, 8}}}}});
+    refusal("there is no argument 'output_features_sur'. Did you mean 'output_features_surf'?",
+            {{"output_features_sur", 4}});
+    refusal("every key must be there",
+            {{"output_features_surf", 4}, {"model_parameters", {{"interp_res", {8, 8, 8}}}}});
     auto arguments = case_named("domino_combined").description()["constructor"];
     arguments["model_parameters"]["interp_res"] = {12, 8, 8};
     refusal("interp_res must be multiples of 8 for the processor 'conv'; 12 is not", arguments);
@@ -326,7 +356,8 @@ TEST(DominoOptions, NameWhatIsImpossible)
     auto model = model_of(fixture.description(), tensors, torch::kFloat);
     auto inputs = inputs_of(inputs_in(tensors));
     inputs.sdf_surf_grid = at::Tensor();
-    EXPECT_TRUE(throws_with<InvalidInput>("sdf_surf_grid must be (2, 8, 8, 8), and is missing", [&] { model->forward(inputs); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("sdf_surf_grid must be (2, 8, 8, 8), and is missing",
+                                          [&] { model->forward(inputs); }));
 }
 
 }  // namespace

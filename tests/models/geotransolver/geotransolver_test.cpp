@@ -60,10 +60,13 @@ TEST(GeoTransolver, AsksForThePlacesOfEveryStreamsPoints)
     GeoTransolver model(test::small_geotransolver_with_neighbors());
     const auto points = torch::zeros({1, 9, 2}), geometry = torch::zeros({1, 4, 3}), global = torch::zeros({1, 1, 2});
 
-    EXPECT_TRUE(throws_with<InvalidInput>("local_positions has 0 streams, and the model 1", [&] { model->forward({{points}, global, geometry, {}}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("stream 0 has 8 local_positions and 9 rows",
-                                          [&] { model->forward({{points}, global, geometry, {torch::zeros({1, 8, 3})}}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("local_positions must be (batch, points, 3)", [&] { model->forward({{points}, global, geometry, {points}}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("local_positions has 0 streams, and the model 1",
+                                          [&] { model->forward({{points}, global, geometry, {}}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("stream 0 has 8 local_positions and 9 rows", [&] {
+        model->forward({{points}, global, geometry, {torch::zeros({1, 8, 3})}});
+    }));
+    EXPECT_TRUE(throws_with<InvalidInput>("local_positions must be (batch, points, 3)",
+                                          [&] { model->forward({{points}, global, geometry, {points}}); }));
 }
 
 TEST(GeoTransolver, RefusesInputsThatDoNotFit)
@@ -77,7 +80,8 @@ TEST(GeoTransolver, RefusesInputsThatDoNotFit)
     refused({{points}, global, {}, {}}, "geometry is missing; the model was made to take it");
     refused({{points}, {}, geometry, {}}, "global_embedding is missing");
     refused({{points, points}, global, geometry, {}}, "local_embedding has 2 streams, and the model 1");
-    refused({{geometry}, global, geometry, {}}, "local_embedding must be (batch, points, 2), and has the shape [1, 4, 3]");
+    refused({{geometry}, global, geometry, {}},
+            "local_embedding must be (batch, points, 2), and has the shape [1, 4, 3]");
     refused({{points}, global, points, {}}, "geometry must be (batch, points, 3)");
     auto options = small_geotransolver();
     options.geometry_dim = 0;
@@ -96,15 +100,19 @@ TEST(GeoTransolverOptions, NameWhatIsNotImplementedOrImpossible)
     refused([](auto& o) { o.include_local_features = true, o.structured_shape = {4, 4}; }, "cannot be used on a grid");
     refused([](auto& o) { o.include_local_features = true, o.radii = {0.1}; },
             "radii and neighbors_in_radius must be of one length, at least 1, and have 1 and 2");
-    refused([](auto& o) { o.include_local_features = true, o.radii = {0.1, -1.0}; }, "radii must be above 0 and finite, and is -1");
-    refused([](auto& o) { o.include_local_features = true, o.neighbors_in_radius = {8, 0}; }, "neighbors_in_radius must be at least 1, and is 0");
-    refused([](auto& o) { o.include_local_features = true, o.n_hidden_local = 1; }, "n_hidden_local must be at least 2");
+    refused([](auto& o) { o.include_local_features = true, o.radii = {0.1, -1.0}; },
+            "radii must be above 0 and finite, and is -1");
+    refused([](auto& o) { o.include_local_features = true, o.neighbors_in_radius = {8, 0}; },
+            "neighbors_in_radius must be at least 1, and is 0");
+    refused([](auto& o) { o.include_local_features = true, o.n_hidden_local = 1; },
+            "n_hidden_local must be at least 2");
     refused([](auto& o) { o.use_te = true; }, "use_te");
     refused([](auto& o) { o.functional_dim = {}; }, "functional_dim must have a number for each stream");
     refused([](auto& o) { o.out_dim = {1, 2}; }, "have 1 and 2 numbers");
     refused([](auto& o) { o.n_head = 5; }, "24 is not one of 5");
     refused([](auto& o) { o.attention_type = "GALE_FE"; }, "attention_type must be GALE or GALE_FA, and is 'GALE_FE'");
-    refused([](auto& o) { o.state_mixing_mode = "sum"; }, "state_mixing_mode must be weighted or concat_project, and is 'sum'");
+    refused([](auto& o) { o.state_mixing_mode = "sum"; },
+            "state_mixing_mode must be weighted or concat_project, and is 'sum'");
     refused([](auto& o) { o.structured_shape = {4}; }, "structured_shape must have 2 or 3 extents");
 }
 
@@ -118,7 +126,8 @@ TEST(GeoTransolverOptions, SurviveJson)
     options.geometry_dim = 0;
     EXPECT_EQ(to_json(geotransolver_options(to_json(options))), to_json(options));
     EXPECT_TRUE(to_json(options)["geometry_dim"].is_null());
-    EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'geometry_dim'?", [&] { geotransolver_options({{"geometry_dims", 4}}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'geometry_dim'?",
+                                          [&] { geotransolver_options({{"geometry_dims", 4}}); }));
 }
 
 TEST(ConcreteDropout, DropsAtItsRateAndKeepsTheMean)
@@ -130,7 +139,8 @@ TEST(ConcreteDropout, DropsAtItsRateAndKeepsTheMean)
     const auto y = dropout(x);
 
     EXPECT_NEAR(y.mean().item<double>(), 1.0, 0.01);
-    EXPECT_NEAR((y < 0.5 / 0.7).to(torch::kFloat).mean().item<double>(), 0.3, 0.01);  // the relaxed draw falls below one half as often
+    EXPECT_NEAR((y < 0.5 / 0.7).to(torch::kFloat).mean().item<double>(), 0.3,
+                0.01);  // the relaxed draw falls below one half as often
     y.sum().backward();
     EXPECT_NE(dropout->parameters().at(0).grad().item<double>(), 0.0);
     dropout->eval();
@@ -139,7 +149,8 @@ TEST(ConcreteDropout, DropsAtItsRateAndKeepsTheMean)
 
 TEST(GeoTransolver, BlocksAreFusedWithEveryActivationAndTemperatureOfPoints)
 {
-    for (const auto& [act, plus] : {std::pair{"gelu", true}, std::pair{"silu", false}, std::pair{"prelu", true}, std::pair{"capped_gelu", false}}) {
+    for (const auto& [act, plus] : {std::pair{"gelu", true}, std::pair{"silu", false}, std::pair{"prelu", true},
+                                    std::pair{"capped_gelu", false}}) {
         SCOPED_TRACE(act);
         auto options = small_geotransolver();
         options.act = act;
@@ -148,14 +159,16 @@ TEST(GeoTransolver, BlocksAreFusedWithEveryActivationAndTemperatureOfPoints)
         GeoTransolverBlock block(options, std::make_shared<SliceNoise>(7));  // has noise while training
         block->to(torch::kDouble);
         for (auto& parameter : block->parameters()) parameter.data().add_(0.1 * torch::randn_like(parameter));
-        const auto context = torch::randn({2, options.n_head, options.slice_num, options.context_dim()}, torch::kDouble).requires_grad_();
+        const auto context = torch::randn({2, options.n_head, options.slice_num, options.context_dim()}, torch::kDouble)
+                                 .requires_grad_();
         const auto x = torch::randn({2, 150, options.num_channels()}, torch::kDouble).requires_grad_();
         auto wanted = block->parameters();
         wanted.insert(wanted.end(), {x, context});
         const auto gradients_of = [&](const torch::Tensor& y) {
             return torch::autograd::grad({y.sin().sum()}, wanted, {}, false, false, /*allow_unused=*/true);
         };
-        const auto noisy = plus ? std::make_shared<RowNoise>(7) : nullptr;  // draws what the block's own noise draws first
+        const auto noisy =
+            plus ? std::make_shared<RowNoise>(7) : nullptr;  // draws what the block's own noise draws first
 
         const auto expected = block->forward(x, context);
         auto fusion = block->fusion(context);
@@ -167,7 +180,8 @@ TEST(GeoTransolver, BlocksAreFusedWithEveryActivationAndTemperatureOfPoints)
         EXPECT_TRUE(tensors_near(found, expected, 1e-12));
         const auto a = gradients_of(found), b = gradients_of(expected);
         for (std::size_t i = 0; i < a.size(); ++i) {
-            const bool is_nothing = b[i].defined() && b[i].abs().max().item<double>() < 1e-12;  // cross_k.bias: softmax does not see it
+            const bool is_nothing =
+                b[i].defined() && b[i].abs().max().item<double>() < 1e-12;  // cross_k.bias: softmax does not see it
             if (is_nothing)
                 EXPECT_LT(a[i].abs().max().item<double>(), 1e-12) << i;
             else
@@ -207,15 +221,17 @@ TEST(Flare, DoesNotDependOnTheOrderOfThePoints)
 
     const auto expected = model->forward(fx, embedding).index_select(1, order);
 
-    EXPECT_TRUE(torch::allclose(model->forward(fx.index_select(1, order), embedding.index_select(1, order)), expected, 1e-12, 1e-14));
+    EXPECT_TRUE(torch::allclose(model->forward(fx.index_select(1, order), embedding.index_select(1, order)), expected,
+                                1e-12, 1e-14));
     options.plus = true;
     EXPECT_TRUE(throws_with<InvalidInput>("FLARE: there is no argument 'plus'", [&] { Flare refused(options); }));
 }
 
 TEST(GeoTransolver, MemoryModesChangeNothingButRounding)
 {
-    const std::vector<std::function<void(GeoTransolverOptions&)>> variants{[](auto&) {}, [](auto& o) { o.state_mixing_mode = "concat_project"; },
-                                                                           [](auto& o) { o.act = "silu"; }, [](auto& o) { o.attention_type = "GALE_FA"; }};
+    const std::vector<std::function<void(GeoTransolverOptions&)>> variants{
+        [](auto&) {}, [](auto& o) { o.state_mixing_mode = "concat_project"; }, [](auto& o) { o.act = "silu"; },
+        [](auto& o) { o.attention_type = "GALE_FA"; }};
     for (const auto& change : variants) {
         auto options = small_geotransolver();
         change(options);
@@ -227,8 +243,10 @@ TEST(GeoTransolver, MemoryModesChangeNothingButRounding)
             for (auto& parameter : model->parameters()) parameter.add_(0.1 * torch::randn_like(parameter));
         }
         GeoTransolverInputs inputs;
-        for (const auto dim : options.functional_dim) inputs.local_embedding.push_back(torch::rand({2, 23, dim}, torch::kDouble).requires_grad_());
-        if (options.geometry_dim > 0) inputs.geometry = torch::rand({2, 15, options.geometry_dim}, torch::kDouble).requires_grad_();
+        for (const auto dim : options.functional_dim)
+            inputs.local_embedding.push_back(torch::rand({2, 23, dim}, torch::kDouble).requires_grad_());
+        if (options.geometry_dim > 0)
+            inputs.geometry = torch::rand({2, 15, options.geometry_dim}, torch::kDouble).requires_grad_();
         if (options.global_dim > 0) inputs.global_embedding = torch::rand({2, 1, options.global_dim}, torch::kDouble);
         std::vector<torch::Tensor> wanted = model->parameters();
         wanted.insert(wanted.end(), inputs.local_embedding.begin(), inputs.local_embedding.end());

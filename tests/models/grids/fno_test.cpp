@@ -49,13 +49,15 @@ FnoOptions small_fno(std::int64_t dimension)
 std::vector<FnoCase> fno_cases()
 {
     std::vector<FnoCase> cases{{"Plane", small_fno(2), {16, 16}}, {"Volume", small_fno(3), {16, 7, 16}}};
-    const auto add = [&](const char* name, std::int64_t dimension, std::vector<std::int64_t> extents, const std::function<void(FnoOptions&)>& change) {
+    const auto add = [&](const char* name, std::int64_t dimension, std::vector<std::int64_t> extents,
+                         const std::function<void(FnoOptions&)>& change) {
         cases.push_back({name, small_fno(dimension), std::move(extents)});
         change(cases.back().options);
     };
     add("Overlapping", 2, {16, 16}, [](auto& o) { o.padding = {0, 0}, o.num_fno_modes = {11, 9}; });
     add("Reflected", 2, {16, 16}, [](auto& o) { o.padding_type = "reflect", o.coord_features = false; });
-    add("Circular", 2, {16, 16}, [](auto& o) { o.padding_type = "circular", o.activation_fn = "tanh", o.decoder_layers = 2; });
+    add("Circular", 2, {16, 16},
+        [](auto& o) { o.padding_type = "circular", o.activation_fn = "tanh", o.decoder_layers = 2; });
     add("Odd", 3, {16, 5, 16}, [](auto& o) { o.padding = {1, 0, 1}, o.num_fno_modes = {9, 4, 9}; });
     return cases;
 }
@@ -85,15 +87,19 @@ struct SerialFno {
         loss = mean_squared_error(output, target);
         loss.backward();
         for (const auto& parameter : model->parameters()) {
-            if (parameter.grad().defined()) largest_gradient = std::max(largest_gradient, test::largest(parameter.grad()));
+            if (parameter.grad().defined())
+                largest_gradient = std::max(largest_gradient, test::largest(parameter.grad()));
         }
     }
 
-    /// A rank's part of the model's work in this cut: expects output, loss and the gradient of the grid to be the same, and leaves those of the parameters.
+    /// A rank's part of the model's work in this cut: expects output, loss and the gradient of the grid to be the same,
+    /// and leaves those of the parameters.
     void expect_same_of(Fno& cut, const std::shared_ptr<const DeviceMesh>& device_mesh) const
     {
         const auto strips = test::slabs_of_ranks(static_cast<int>(device_mesh->num_ranks()));
-        const auto own = [&](const at::Tensor& all) { return all.split_with_sizes(strips, dim)[device_mesh->all().rank()].clone(); };
+        const auto own = [&](const at::Tensor& all) {
+            return all.split_with_sizes(strips, dim)[device_mesh->all().rank()].clone();
+        };
         const auto local = own(grid).requires_grad_();
         const auto found = cut->forward(from_local(local, device_mesh, {Shard(dim)}));
         const auto found_loss = mean_squared_error(found, from_local(own(target), device_mesh, {Shard(dim)}));
@@ -136,13 +142,16 @@ TEST_P(ShardedFno, EqualsSerial)
             for (const auto& item : serial.model->named_parameters()) {
                 const auto& gradient = item.value().grad();
                 ASSERT_EQ(gradient.defined(), parameters[item.key()].grad().defined()) << item.key();
-                if (gradient.defined()) test::expect_near(item.key(), parameters[item.key()].grad(), gradient, 1e-11 * serial.largest_gradient);
+                if (gradient.defined())
+                    test::expect_near(item.key(), parameters[item.key()].grad(), gradient,
+                                      1e-11 * serial.largest_gradient);
             }
         });
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ShardedFno, testing::Combine(testing::ValuesIn(fno_cases()), testing::Values(1, 2, 3, 5), testing::Bool()),
+INSTANTIATE_TEST_SUITE_P(Ranks, ShardedFno,
+                         testing::Combine(testing::ValuesIn(fno_cases()), testing::Values(1, 2, 3, 5), testing::Bool()),
                          [](const auto& info) {
                              return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param)) +
                                     (std::get<2>(info.param) ? "_last" : "_first");
@@ -162,8 +171,10 @@ TEST_P(SharedModes, EqualSerial)
             const auto rank = device_mesh->all().rank();
             auto model = cut_fno(fno, serial, memory, rank);
             const auto kept = share_modes(*model, device_mesh->num_ranks());
-            ASSERT_EQ(kept.size(), device_mesh->num_ranks() == 1 ? 0 : fno.options.num_fno_layers << (fno.options.dimension - 1));
-            const auto sharded = fully_shard(*model, device_mesh, {.is_unit = {}, .over_all_axes = true, .kept_parts = kept});
+            ASSERT_EQ(kept.size(),
+                      device_mesh->num_ranks() == 1 ? 0 : fno.options.num_fno_layers << (fno.options.dimension - 1));
+            const auto sharded =
+                fully_shard(*model, device_mesh, {.is_unit = {}, .over_all_axes = true, .kept_parts = kept});
             serial.expect_same_of(model, device_mesh);
             const auto gradients = serial.model->named_parameters();
             const auto names = sharded.local_parameter_names();
@@ -178,12 +189,14 @@ TEST_P(SharedModes, EqualSerial)
                 const auto sum = full_tensor(sharded.as_shard(i, part.grad()));
                 test::expect_near(names[i], sum.view(gradient.sizes()), gradient, 1e-11 * serial.largest_gradient);
             }
-            for (const auto& [name, value] : sharded.full_parameters()) test::expect_near(name, value, gradients[name].detach(), 0);
+            for (const auto& [name, value] : sharded.full_parameters())
+                test::expect_near(name, value, gradients[name].detach(), 0);
         });
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, SharedModes, testing::Combine(testing::ValuesIn(fno_cases()), testing::Values(1, 2, 3, 5), testing::Bool()),
+INSTANTIATE_TEST_SUITE_P(Ranks, SharedModes,
+                         testing::Combine(testing::ValuesIn(fno_cases()), testing::Values(1, 2, 3, 5), testing::Bool()),
                          [](const auto& info) {
                              return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param)) +
                                     (std::get<2>(info.param) ? "_last" : "_first");
@@ -193,9 +206,11 @@ TEST(SharedModes, NeedAGridThatIsCutAmongTheSameRanks)
 {
     run_ranks(2, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
         Fno model(small_fno(2));
-        const auto sharded =
-            fully_shard(*model, device_mesh, {.is_unit = {}, .over_all_axes = true, .kept_parts = share_modes(*model, device_mesh->num_ranks())});
-        EXPECT_TRUE(throws_with<InvalidInput>("the modes are cut among 2 ranks, and the grid among 1", [&] { model->forward(torch::zeros({1, 2, 16, 16})); }));
+        const auto sharded = fully_shard(
+            *model, device_mesh,
+            {.is_unit = {}, .over_all_axes = true, .kept_parts = share_modes(*model, device_mesh->num_ranks())});
+        EXPECT_TRUE(throws_with<InvalidInput>("the modes are cut among 2 ranks, and the grid among 1",
+                                              [&] { model->forward(torch::zeros({1, 2, 16, 16})); }));
     });
 }
 
@@ -206,12 +221,14 @@ TEST(FnoMessages, OfSharedModesAreEachModeOnceThereAndOnceBack)
         auto options = small_fno(2);
         options.num_fno_modes = {4, 4};  // of 3 ranks, two modes of the last direction on the first
         Fno model(options);
-        const auto sharded = fully_shard(*model, device_mesh, {.is_unit = {}, .over_all_axes = true, .kept_parts = share_modes(*model, kRanks)});
+        const auto sharded = fully_shard(
+            *model, device_mesh, {.is_unit = {}, .over_all_axes = true, .kept_parts = share_modes(*model, kRanks)});
         const auto strip = device_mesh->all().rank() == 0 ? 8 : 4;
         const auto grid = from_local(torch::randn({kBatch, 2, strip, 16}), device_mesh, {Shard(2)});
         const auto target = from_local(torch::randn({kBatch, 3, strip, 16}), device_mesh, {Shard(2)});
         auto& counter = device_mesh->counter();
-        const std::int64_t own = device_mesh->all().rank() == 0 ? 2 : 1, one = 8 * kBatch * kChannels * 2 * 4;  // bytes of a mode of the last direction
+        const std::int64_t own = device_mesh->all().rank() == 0 ? 2 : 1,
+                           one = 8 * kBatch * kChannels * 2 * 4;  // bytes of a mode of the last direction
         const auto expect_modes = [&](int num_times) {
             int num_sums = 0, num_gathers = 0;
             for (const auto& call : counter.calls()) {
@@ -225,15 +242,18 @@ TEST(FnoMessages, OfSharedModesAreEachModeOnceThereAndOnceBack)
         counter.reset();
         const auto loss = mean_squared_error(model->forward(grid), target);
         expect_modes(kLayers);
-        EXPECT_EQ(counter.num_calls(), 2 * kLayers + 2) << "and one gathering of the other parameters of each of two units";
+        EXPECT_EQ(counter.num_calls(), 2 * kLayers + 2)
+            << "and one gathering of the other parameters of each of two units";
 
         counter.reset();
         loss.backward();
         expect_modes(kLayers);
         std::int64_t num_others = 0, bytes = 0;
-        for (const auto& item : model->named_parameters()) num_others += item.key().find("spconv") == std::string::npos ? item.value().numel() : 0;
+        for (const auto& item : model->named_parameters())
+            num_others += item.key().find("spconv") == std::string::npos ? item.value().numel() : 0;
         for (const auto& call : counter.calls()) bytes += call.bytes;
-        EXPECT_LT(bytes, kLayers * ((kRanks - 1) * own + 4 - own) * one + 3 * 4 * num_others) << "no gradients of spectral weights";
+        EXPECT_LT(bytes, kLayers * ((kRanks - 1) * own + 4 - own) * one + 3 * 4 * num_others)
+            << "no gradients of spectral weights";
     });
 }
 
@@ -261,10 +281,13 @@ TEST(FnoMessages, AreTheKeptModesOnceALayerEachWayWhateverTheGrid)
             counter.reset();
             loss.backward();
             ASSERT_EQ(counter.num_calls(), kLayers + 1);
-            for (std::int64_t i = 0; i < kLayers; ++i) EXPECT_EQ(counter.calls()[i].bytes, 8 * kBatch * kChannels * kModes);
+            for (std::int64_t i = 0; i < kLayers; ++i)
+                EXPECT_EQ(counter.calls()[i].bytes, 8 * kBatch * kChannels * kModes);
             std::int64_t num_trained = 0;
-            for (const auto& parameter : model->parameters()) num_trained += parameter.requires_grad() ? parameter.numel() : 0;
-            EXPECT_EQ(counter.calls().back().bytes, 4 * num_trained) << "every gradient once, in one bucket; complete ones count on one rank";
+            for (const auto& parameter : model->parameters())
+                num_trained += parameter.requires_grad() ? parameter.numel() : 0;
+            EXPECT_EQ(counter.calls().back().bytes, 4 * num_trained)
+                << "every gradient once, in one bucket; complete ones count on one rank";
         });
     }
 }
@@ -276,7 +299,8 @@ TEST(FnoOptions, NameWhatIsImpossible)
         change(options);
         return throws_with<InvalidInput>(what, [&] { options.validate(); });
     };
-    EXPECT_TRUE(refuses("num_fno_modes must be one number or one a direction, 2, and has 3", [](auto& o) { o.num_fno_modes = {1, 2, 3}; }));
+    EXPECT_TRUE(refuses("num_fno_modes must be one number or one a direction, 2, and has 3",
+                        [](auto& o) { o.num_fno_modes = {1, 2, 3}; }));
     EXPECT_TRUE(refuses("dimension must lie in [2, 3]", [](auto& o) { o.dimension = 4; }));
     EXPECT_TRUE(refuses("padding_type must be constant", [](auto& o) { o.padding_type = "zeros"; }));
     EXPECT_TRUE(refuses("activation_fn must be celu", [](auto& o) { o.activation_fn = "prelu"; }));
@@ -284,13 +308,15 @@ TEST(FnoOptions, NameWhatIsImpossible)
     Fno model(small_fno(2));
     EXPECT_TRUE(throws_with<InvalidInput>("the grid must be (batch, 2, 2 extents), and has the shape [1, 2, 8, 8, 8]",
                                           [&] { model->forward(torch::zeros({1, 2, 8, 8, 8})); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("at least as large as num_fno_modes [4, 3]", [&] { model->forward(torch::zeros({1, 2, 1, 8})); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("at least as large as num_fno_modes [4, 3]",
+                                          [&] { model->forward(torch::zeros({1, 2, 1, 8})); }));
     EXPECT_TRUE(throws_with<InvalidInput>("Use `recomputed`", [&] { model->set_memory(MemoryMode::Streamed); }));
 }
 
 TEST(FnoOptions, MayBeOneNumberForAllDirectionsOrAListThatIsTooShort)
 {
-    EXPECT_EQ(fno_options({{"dimension", 3}, {"num_fno_modes", 4}}).num_fno_modes, (std::vector<std::int64_t>{4, 4, 4}));
+    EXPECT_EQ(fno_options({{"dimension", 3}, {"num_fno_modes", 4}}).num_fno_modes,
+              (std::vector<std::int64_t>{4, 4, 4}));
     EXPECT_EQ(fno_options({{"dimension", 3}}).padding, (std::vector<std::int64_t>{8, 8, 8}));
     EXPECT_EQ(fno_options({{"padding", 2}}).padding, (std::vector<std::int64_t>{2, 2}));
     EXPECT_EQ(fno_options({{"padding", {2}}}).padding, (std::vector<std::int64_t>{2, 0}));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models of images that are cut along their height: users of the rules for convolutions, pooling, resampling, norms and attention.
+// Models of images that are cut along their height: users of the rules for convolutions, pooling, resampling, norms and
+// attention.
 #include "models/grids/unet.h"
 #include "models/grids/vision_transformer.h"
 #include "models/layers/metrics.h"
@@ -65,13 +66,15 @@ void expect_sharded_equals_serial(const std::function<Holder()>& make, int num_r
     torch::manual_seed(3);
     auto serial = make();
     serial->to(torch::kDouble);
-    const auto image = torch::randn({2, 2, 20, 8}, torch::kDouble), target = torch::randn({2, 3, 20, 8}, torch::kDouble);
+    const auto image = torch::randn({2, 2, 20, 8}, torch::kDouble),
+               target = torch::randn({2, 3, 20, 8}, torch::kDouble);
     const auto expected = serial->forward(image);
     ASSERT_EQ(expected.sizes(), target.sizes());
     const auto expected_loss = mean_squared_error(expected, target);
     expected_loss.backward();
     double largest_gradient = 0;
-    for (const auto& parameter : serial->parameters()) largest_gradient = std::max(largest_gradient, test::largest(parameter.grad()));
+    for (const auto& parameter : serial->parameters())
+        largest_gradient = std::max(largest_gradient, test::largest(parameter.grad()));
     const auto rows = rows_of_ranks(num_ranks);
 
     run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
@@ -117,13 +120,16 @@ INSTANTIATE_TEST_SUITE_P(Ranks, GridModels, testing::Values(1, 2, 3, 5));
 TEST(GridModelOptions, NameWhatIsImpossible)
 {
     auto unet = small_unet();
-    EXPECT_TRUE(throws_with<InvalidInput>("multiples of 4, and has the shape [1, 2, 6, 8]", [&] { unet->forward(torch::zeros({1, 2, 6, 8})); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("multiples of 4, and has the shape [1, 2, 6, 8]",
+                                          [&] { unet->forward(torch::zeros({1, 2, 6, 8})); }));
     auto transformer = small_transformer();
-    EXPECT_TRUE(throws_with<InvalidInput>("the image must be (batch, 2, 20, 8)", [&] { transformer->forward(torch::zeros({1, 2, 6, 8})); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("the image must be (batch, 2, 20, 8)",
+                                          [&] { transformer->forward(torch::zeros({1, 2, 6, 8})); }));
     VisionTransformerOptions options;
     options.in_channels = options.out_channels = 1;
     options.height = 10, options.width = 8;
-    EXPECT_TRUE(throws_with<InvalidInput>("height must be a multiple of patch_size; 10 is not one of 4", [&] { options.validate(); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("height must be a multiple of patch_size; 10 is not one of 4",
+                                          [&] { options.validate(); }));
 }
 
 }  // namespace

@@ -34,7 +34,8 @@ TEST(CoordinateEncoding, OfFourierIsSinesAndCosinesOfItsDirections)
     for (int point = 0; point < 9; ++point) {
         for (int wave = 0; wave < 100; ++wave) {
             double turns = 0;
-            for (int c = 0; c < 3; ++c) turns += places[0][point][c].item<double>() * directions[c][wave].item<double>();
+            for (int c = 0; c < 3; ++c)
+                turns += places[0][point][c].item<double>() * directions[c][wave].item<double>();
             EXPECT_NEAR(found[0][point][wave].item<double>(), std::sin(2 * M_PI * turns), 1e-5);
             EXPECT_NEAR(found[0][point][100 + wave].item<double>(), std::cos(2 * M_PI * turns), 1e-5);
         }
@@ -52,7 +53,8 @@ TEST(CoordinateEncoding, DrawsDirectionsByTheSeedAlone)
 
     EXPECT_TRUE(torch::equal(CoordinateEncoding(many, 1)->buffers()[0], directions));
     EXPECT_FALSE(torch::equal(CoordinateEncoding(many, 2)->buffers()[0], directions));
-    // Normal numbers: mean 0, the scale as deviation, kurtosis 3. Bounds of five standard deviations of the estimates from 12,000 numbers.
+    // Normal numbers: mean 0, the scale as deviation, kurtosis 3. Bounds of five standard deviations of the estimates
+    // from 12,000 numbers.
     for (const int scale : {0, 1}) {
         const auto numbers = directions.narrow(1, 4000 * scale, 4000).to(torch::kDouble) / many.scales[scale];
         EXPECT_NEAR(numbers.mean().item<double>(), 0, 5 / std::sqrt(12000));
@@ -73,7 +75,8 @@ TEST(CoordinateEncoding, OfLearnableBeginsWithFrequenciesInEqualRatios)
     for (int axis = 0; axis < 3; ++axis) {
         for (int k = 0; k < 3; ++k) {
             EXPECT_NEAR(found[3 * axis + k].item<double>(), std::sin(2 * M_PI * frequencies[k] * place[axis]), 1e-5);
-            EXPECT_NEAR(found[9 + 3 * axis + k].item<double>(), std::cos(2 * M_PI * frequencies[k] * place[axis]), 1e-5);
+            EXPECT_NEAR(found[9 + 3 * axis + k].item<double>(), std::cos(2 * M_PI * frequencies[k] * place[axis]),
+                        1e-5);
         }
     }
 }
@@ -95,13 +98,18 @@ TEST(CoordinateEncoding, ShardedIsSerialWithoutGathering)
                 CoordinateEncoding encoding(options, mesh->all().rank() == 0 ? 5 : 6);
                 if (mesh->all().rank() == 0) {
                     torch::NoGradGuard no_grad;
-                    for (const auto& item : serial->named_parameters()) encoding->named_parameters()[item.key()].copy_(item.value());
+                    for (const auto& item : serial->named_parameters())
+                        encoding->named_parameters()[item.key()].copy_(item.value());
                 }
                 const auto replicated = replicate(*encoding, mesh);
                 const auto rank = mesh->all().rank();
-                const auto first = ranks == 1 ? 0 : rank * 13, last = rank == ranks - 1 ? 40 : ranks == 3 && rank == 1 ? 13 : 13 * (rank + 1);
+                const auto first = ranks == 1 ? 0 : rank * 13, last = rank == ranks - 1         ? 40
+                                                                      : ranks == 3 && rank == 1 ? 13
+                                                                                                : 13 * (rank + 1);
                 const auto begin = ranks == 3 && rank == 2 ? 13 : first;  // the second of three has none
-                const auto shard = [&](const at::Tensor& whole) { return from_local(whole.narrow(1, begin, last - begin).contiguous(), mesh, {Shard(1)}); };
+                const auto shard = [&](const at::Tensor& whole) {
+                    return from_local(whole.narrow(1, begin, last - begin).contiguous(), mesh, {Shard(1)});
+                };
 
                 set_gather_policy(GatherPolicy::Refuse);
                 const auto found = encoding->forward(shard(places));
@@ -110,7 +118,8 @@ TEST(CoordinateEncoding, ShardedIsSerialWithoutGathering)
                 if (options.kind != "learnable") return;
                 (found * shard(factors)).sum().backward();
                 for (const auto& item : encoding->named_parameters()) {
-                    EXPECT_TRUE(tensors_near(item.value().grad(), serial->named_parameters()[item.key()].grad(), 2e-5)) << item.key();
+                    EXPECT_TRUE(tensors_near(item.value().grad(), serial->named_parameters()[item.key()].grad(), 2e-5))
+                        << item.key();
                 }
             });
         }
@@ -132,7 +141,8 @@ TEST(EncodedModel, OfEveryKindIsToldTheWavesAfterItsOtherInputs)
     for (const auto* name : {"transolver", "flare", "geotransolver", "meshgraphnet"}) {
         const auto& entry = find_model(name);
         const auto arguments = [&](std::int64_t embedding_dim) {
-            auto chosen = entry.arguments_for({.embedding_dim = embedding_dim, .num_constants = 0, .out_dim = 2, .has_time = false});
+            auto chosen = entry.arguments_for(
+                {.embedding_dim = embedding_dim, .num_constants = 0, .out_dim = 2, .has_time = false});
             for (const char* key : {"n_layers", "processor_size"}) {
                 if (entry.defaults.contains(key)) chosen[key] = 1;
             }
@@ -151,13 +161,15 @@ TEST(EncodedModel, OfEveryKindIsToldTheWavesAfterItsOtherInputs)
         EXPECT_TRUE(model.module->named_parameters().contains("encoding.phases"));
 
         const auto embedding = torch::rand({1, 12, 6});
-        const PointInputs inputs{.embedding = embedding, .positions = embedding.narrow(-1, 0, 3).contiguous(), .constants = {}, .time = {}};
+        const PointInputs inputs{
+            .embedding = embedding, .positions = embedding.narrow(-1, 0, 3).contiguous(), .constants = {}, .time = {}};
         auto told = inputs;
         told.embedding = torch::cat({embedding, CoordinateEncoding(kLearnable, 1)->forward(inputs.positions)}, -1);
         model.module->eval();
         plain.module->eval();
         EXPECT_TRUE(torch::equal(model.forward(inputs), plain.forward(told))) << name;
-        EXPECT_TRUE(throws_with<InvalidInput>("has a part 'encoding'", [&] { encode_coordinates(model, kLearnable, 1); }));
+        EXPECT_TRUE(
+            throws_with<InvalidInput>("has a part 'encoding'", [&] { encode_coordinates(model, kLearnable, 1); }));
     }
 }
 

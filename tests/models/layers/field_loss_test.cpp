@@ -39,7 +39,8 @@ Sample sample(at::ScalarType type = at::kDouble)
 }
 
 /// From the definitions, number by number.
-double by_hand(LossKind kind, double delta, const Sample& sample, const std::vector<std::vector<double>>& field_weights, bool weigh_areas)
+double by_hand(LossKind kind, double delta, const Sample& sample, const std::vector<std::vector<double>>& field_weights,
+               bool weigh_areas)
 {
     const auto y = sample.prediction.accessor<double, 3>(), t = sample.target.accessor<double, 3>();
     const auto mean = sample.normalizer.mean.accessor<double, 1>(), std = sample.normalizer.std.accessor<double, 1>();
@@ -49,7 +50,9 @@ double by_hand(LossKind kind, double delta, const Sample& sample, const std::vec
     for (std::size_t f = 0; f < kChannels.size(); ++f) {
         double of_errors = 0, of_truths = 0, sum_of_weights = 0;
         for (std::int64_t c = 0; c < kChannels[f]; ++c) {
-            const auto weight = field_weights.empty() ? 1.0 : field_weights[f].size() == 1 ? field_weights[f][0] : field_weights[f][c];
+            const auto weight = field_weights.empty()          ? 1.0
+                                : field_weights[f].size() == 1 ? field_weights[f][0]
+                                                               : field_weights[f][c];
             double sum = 0, truths = 0, count = 0;
             for (std::int64_t i = 0; i < kNumPoints; ++i) {
                 const auto m = weigh_areas ? area[0][i][0] : 1.0;
@@ -60,10 +63,12 @@ double by_hand(LossKind kind, double delta, const Sample& sample, const std::vec
                 of_truths += m * std::pow(truth * std[first + c] + mean[first + c], 2);
                 if (kind == LossKind::Absolute) sum += m * std::abs(d);
                 if (kind == LossKind::MeanSquare || kind == LossKind::RelativeMeanSquare) sum += m * d * d;
-                if (kind == LossKind::Huber) sum += m * (std::abs(d) <= delta ? d * d / 2 : delta * (std::abs(d) - delta / 2));
+                if (kind == LossKind::Huber)
+                    sum += m * (std::abs(d) <= delta ? d * d / 2 : delta * (std::abs(d) - delta / 2));
             }
             if (kind != LossKind::RelativeL2) {
-                above += weight * (kind == LossKind::RelativeMeanSquare ? (sum / count) / (truths / count + 1e-8) : sum / count);
+                above += weight *
+                         (kind == LossKind::RelativeMeanSquare ? (sum / count) / (truths / count + 1e-8) : sum / count);
                 below += weight;
             }
             sum_of_weights += weight;
@@ -78,7 +83,8 @@ double by_hand(LossKind kind, double delta, const Sample& sample, const std::vec
     return above / below;
 }
 
-constexpr LossKind kKinds[] = {LossKind::MeanSquare, LossKind::Absolute, LossKind::Huber, LossKind::RelativeMeanSquare, LossKind::RelativeL2};
+constexpr LossKind kKinds[] = {LossKind::MeanSquare, LossKind::Absolute, LossKind::Huber, LossKind::RelativeMeanSquare,
+                               LossKind::RelativeL2};
 
 TEST(FieldLoss, IsThatOfTheDefinitions)
 {
@@ -86,9 +92,12 @@ TEST(FieldLoss, IsThatOfTheDefinitions)
     for (const auto kind : kKinds) {
         for (const auto& weights : {std::vector<std::vector<double>>{}, kWeights}) {
             for (const bool weigh_areas : {false, true}) {
-                const FieldLoss loss({.terms = {{kind, 1}}, .huber_delta = 0.7, .field_weights = weights}, kChannels, given.normalizer);
+                const FieldLoss loss({.terms = {{kind, 1}}, .huber_delta = 0.7, .field_weights = weights}, kChannels,
+                                     given.normalizer);
                 const auto expected = by_hand(kind, 0.7, given, weights, weigh_areas);
-                EXPECT_NEAR(loss(given.prediction, given.target, weigh_areas ? given.areas : at::Tensor()).item<double>(), expected, 1e-6 * expected)
+                EXPECT_NEAR(
+                    loss(given.prediction, given.target, weigh_areas ? given.areas : at::Tensor()).item<double>(),
+                    expected, 1e-6 * expected)
                     << static_cast<int>(kind) << " " << weights.size() << " " << weigh_areas;
             }
         }
@@ -98,10 +107,12 @@ TEST(FieldLoss, IsThatOfTheDefinitions)
 TEST(FieldLoss, IsTheWeightedSumOfItsTerms)
 {
     const auto given = sample();
-    const FieldLoss loss({.terms = {{LossKind::MeanSquare, 1}, {LossKind::RelativeL2, 0.05}}, .huber_delta = 1, .field_weights = {}}, kChannels,
-                         given.normalizer);
+    const FieldLoss loss(
+        {.terms = {{LossKind::MeanSquare, 1}, {LossKind::RelativeL2, 0.05}}, .huber_delta = 1, .field_weights = {}},
+        kChannels, given.normalizer);
 
-    const auto expected = by_hand(LossKind::MeanSquare, 1, given, {}, false) + 0.05 * by_hand(LossKind::RelativeL2, 1, given, {}, false);
+    const auto expected =
+        by_hand(LossKind::MeanSquare, 1, given, {}, false) + 0.05 * by_hand(LossKind::RelativeL2, 1, given, {}, false);
     EXPECT_NEAR(loss(given.prediction, given.target).item<double>(), expected, 1e-7 * expected);
 }
 
@@ -111,7 +122,8 @@ TEST(FieldLoss, IsTheMeanSquaredErrorUnlessSaid)
     const auto expected = mean_squared_error(given.prediction, given.target);
 
     EXPECT_TRUE(torch::equal(FieldLoss()(given.prediction, given.target), expected));
-    EXPECT_TRUE(torch::equal(FieldLoss({}, kChannels, given.normalizer)(given.prediction, given.target), expected));  // to the bit
+    EXPECT_TRUE(torch::equal(FieldLoss({}, kChannels, given.normalizer)(given.prediction, given.target),
+                             expected));  // to the bit
 }
 
 TEST(FieldLoss, HasGradientsWhereThePredictionIsRight)
@@ -119,7 +131,9 @@ TEST(FieldLoss, HasGradientsWhereThePredictionIsRight)
     const auto given = sample();
     for (const auto kind : kKinds) {
         const auto prediction = given.target.clone().requires_grad_();
-        FieldLoss({.terms = {{kind, 1}}, .huber_delta = 1, .field_weights = {}}, kChannels, given.normalizer)(prediction, given.target).backward();
+        FieldLoss({.terms = {{kind, 1}}, .huber_delta = 1, .field_weights = {}}, kChannels,
+                  given.normalizer)(prediction, given.target)
+            .backward();
         EXPECT_TRUE(prediction.grad().isfinite().all().item<bool>()) << static_cast<int>(kind);
     }
 }
@@ -127,12 +141,16 @@ TEST(FieldLoss, HasGradientsWhereThePredictionIsRight)
 TEST(FieldLoss, OfShardsIsThatOfTheWhole)
 {
     const auto given = sample();
-    const std::vector<LossTerm> all{
-        {LossKind::MeanSquare, 1}, {LossKind::Absolute, 0.3}, {LossKind::Huber, 2}, {LossKind::RelativeMeanSquare, 0.5}, {LossKind::RelativeL2, 0.05}};
+    const std::vector<LossTerm> all{{LossKind::MeanSquare, 1},
+                                    {LossKind::Absolute, 0.3},
+                                    {LossKind::Huber, 2},
+                                    {LossKind::RelativeMeanSquare, 0.5},
+                                    {LossKind::RelativeL2, 0.05}};
     std::vector<std::vector<LossTerm>> mixtures{all};
     for (const auto kind : kKinds) mixtures.push_back({{kind, 1}});
     for (const auto& terms : mixtures) {
-        const FieldLoss loss({.terms = terms, .huber_delta = 0.7, .field_weights = kWeights}, kChannels, given.normalizer);
+        const FieldLoss loss({.terms = terms, .huber_delta = 0.7, .field_weights = kWeights}, kChannels,
+                             given.normalizer);
         const auto whole = given.prediction.clone().requires_grad_();
         const auto expected = loss(whole, given.target, given.areas);
         expected.backward();
@@ -141,7 +159,9 @@ TEST(FieldLoss, OfShardsIsThatOfTheWhole)
                 std::int64_t offset = 0;
                 for (int r = 0; r < mesh->all().rank(); ++r) offset += extents[r];
                 const auto count = extents[mesh->all().rank()];
-                const auto shard = [&](const at::Tensor& rows) { return from_local(rows.narrow(1, offset, count), mesh, {Shard(1)}); };
+                const auto shard = [&](const at::Tensor& rows) {
+                    return from_local(rows.narrow(1, offset, count), mesh, {Shard(1)});
+                };
                 const auto own = given.prediction.narrow(1, offset, count).clone().requires_grad_();
 
                 const auto found = loss(from_local(own, mesh, {Shard(1)}), shard(given.target), shard(given.areas));
@@ -158,12 +178,15 @@ TEST(FieldLoss, RefusesWeightsThatDoNotFit)
 {
     const auto given = sample();
     const auto refuses = [&](std::vector<std::vector<double>> weights, std::string_view text) {
-        return throws_with<InvalidInput>(text, [&] { FieldLoss({.terms = {{}}, .huber_delta = 1, .field_weights = weights}, kChannels, given.normalizer); });
+        return throws_with<InvalidInput>(text, [&] {
+            FieldLoss({.terms = {{}}, .huber_delta = 1, .field_weights = weights}, kChannels, given.normalizer);
+        });
     };
     EXPECT_TRUE(refuses({{1}}, "1 weights for 2 fields"));
     EXPECT_TRUE(refuses({{1}, {1, 2}}, "field 2 has 3 channels, and 2 weights"));
     EXPECT_TRUE(refuses({{0}, {0}}, "the weights of all fields are 0"));
-    EXPECT_TRUE(throws_with<InvalidInput>("'mae' is none of mse, l1, huber, relative_mse, relative_l2", [] { loss_kind("mae"); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("'mae' is none of mse, l1, huber, relative_mse, relative_l2",
+                                          [] { loss_kind("mae"); }));
     for (const std::string name : {"mse", "l1", "huber", "relative_mse", "relative_l2"}) loss_kind(name);
 }
 

@@ -42,7 +42,8 @@ class ErrorMeasures : public testing::TestWithParam<test::FixtureCase> {};
 std::vector<double> relative_l2s(const at::Tensor& prediction, const at::Tensor& target)
 {
     std::vector<double> errors;
-    for (std::int64_t i = 0; i < target.size(1); ++i) errors.push_back(relative_l2(prediction.select(1, i), target.select(1, i)));
+    for (std::int64_t i = 0; i < target.size(1); ++i)
+        errors.push_back(relative_l2(prediction.select(1, i), target.select(1, i)));
     return errors;
 }
 
@@ -62,7 +63,8 @@ TEST_P(ErrorMeasures, EqualTheReference)
     const std::map<std::string, std::vector<double>> found{
         {"relative_l2.all", {relative_l2(prediction, target)}},
         {"relative_l2.per_channel", relative_l2s(prediction, target)},
-        {"relative_l2.per_channel_masked", relative_l2s(prediction.index_select(0, rows), target.index_select(0, rows))},
+        {"relative_l2.per_channel_masked",
+         relative_l2s(prediction.index_select(0, rows), target.index_select(0, rows))},
         {"relative_l2.per_channel_weighted", relative_l2s(prediction * roots, target * roots)},
         {"relative_l2.per_point", relative_l2s(prediction.t(), target.t())},
         {"relative_l2.zero_target", relative_l2s(prediction, torch::zeros_like(target))},
@@ -70,7 +72,8 @@ TEST_P(ErrorMeasures, EqualTheReference)
         {"relative_mse.per_channel", squares(relative_l2s(prediction, target))},
         {"recipe.l2_per_channel", relative_l2s(prediction, target)},
         {"recipe.l2_shear_vector", {relative_l2(shear, true_shear)}},
-        {"recipe.l2_shear_magnitude", {relative_l2(shear.to(at::kDouble).norm(2, 1), true_shear.to(at::kDouble).norm(2, 1))}},
+        {"recipe.l2_shear_magnitude",
+         {relative_l2(shear.to(at::kDouble).norm(2, 1), true_shear.to(at::kDouble).norm(2, 1))}},
     };
     for (const auto& [name, expected] : tensors) {
         // Sums of absolute errors are none of meshard's measures.
@@ -84,7 +87,8 @@ TEST_P(ErrorMeasures, EqualTheReference)
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ErrorMeasures, testing::ValuesIn(test::fixture_cases({"error measures"})), test::NameOfFixture());
+INSTANTIATE_TEST_SUITE_P(All, ErrorMeasures, testing::ValuesIn(test::fixture_cases({"error measures"})),
+                         test::NameOfFixture());
 
 TEST(MeanSquaredError, IsTheMeanOverPointsAndChannels)
 {

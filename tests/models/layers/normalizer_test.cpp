@@ -12,7 +12,8 @@ namespace {
 TEST(ChannelStatistics, AreThoseOfAllRowsTogether)
 {
     torch::manual_seed(3);
-    const auto rows = torch::randn({97, 3}, torch::kDouble) * torch::tensor({1.0, 50.0, 1e-3}) + torch::tensor({0.0, 1e5, -2.0});
+    const auto rows =
+        torch::randn({97, 3}, torch::kDouble) * torch::tensor({1.0, 50.0, 1e-3}) + torch::tensor({0.0, 1e5, -2.0});
     ChannelStatistics statistics;
     statistics.add(rows.slice(0, 0, 1));
     statistics.add(rows.slice(0, 1, 60));
@@ -48,7 +49,8 @@ TEST(ChannelStatistics, TakeOneForAChannelThatNeverChanges)
 TEST(ChannelStatistics, OfVectorsAreOneRootMeanSquareAndNoMean)
 {
     torch::manual_seed(3);
-    const auto rows = torch::randn({97, 5}, torch::kDouble) * torch::tensor({1.0, 50.0, 1e-3, 2.0, 0.5}) + torch::tensor({0.0, 7.0, -2.0, 1.0, 9.0});
+    const auto rows = torch::randn({97, 5}, torch::kDouble) * torch::tensor({1.0, 50.0, 1e-3, 2.0, 0.5}) +
+                      torch::tensor({0.0, 7.0, -2.0, 1.0, 9.0});
     ChannelStatistics statistics;
     statistics.add(rows.slice(0, 0, 40));
     statistics.add(rows.slice(0, 40, 97));
@@ -68,7 +70,9 @@ TEST(ChannelStatistics, OfVectorsAreOneRootMeanSquareAndNoMean)
     // A vector that turns stays as long.
     const auto turn = torch::tensor({0.6, -0.8, 0.0, 0.8, 0.6, 0.0, 0.0, 0.0, 1.0}, torch::kFloat).view({3, 3});
     const auto vector = torch::tensor({3.0F, -1.0F, 2.0F});
-    const auto scaled = [&](const at::Tensor& v) { return (v - normalizer.mean.narrow(0, 1, 3)) / normalizer.std.narrow(0, 1, 3); };
+    const auto scaled = [&](const at::Tensor& v) {
+        return (v - normalizer.mean.narrow(0, 1, 3)) / normalizer.std.narrow(0, 1, 3);
+    };
     EXPECT_TRUE(torch::allclose(scaled(turn.mv(vector)), turn.mv(scaled(vector)), 1e-6, 1e-7));
 }
 
@@ -86,7 +90,8 @@ TEST(ChannelStatistics, OfMappedRowsFollowFromThoseOfTheRows)
     EXPECT_EQ(found.num_rows(), 50);
     for (int c = 0; c < 2; ++c) {
         EXPECT_NEAR(found.mean()[c], expected.mean()[c], 1e-9);
-        EXPECT_NEAR(found.squared_differences()[c], expected.squared_differences()[c], 1e-9 * expected.squared_differences()[c]);
+        EXPECT_NEAR(found.squared_differences()[c], expected.squared_differences()[c],
+                    1e-9 * expected.squared_differences()[c]);
     }
     EXPECT_EQ(ChannelStatistics().mapped(shift, scale).num_rows(), 0);
 }
@@ -96,7 +101,8 @@ TEST(ChannelStatistics, RefuseOtherChannelsAndTooFewRows)
     ChannelStatistics statistics;
     statistics.add(torch::zeros({1, 2}));
 
-    EXPECT_TRUE(throws_with<InvalidInput>("3 channels after tensors of 2", [&] { statistics.add(torch::zeros({4, 3})); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("3 channels after tensors of 2", [&] { statistics.add(torch::zeros({4, 3})); }));
     EXPECT_TRUE(throws_with<InvalidInput>("(points, channels)", [&] { statistics.add(torch::zeros({4})); }));
     EXPECT_TRUE(throws_with<InvalidInput>("at least two rows", [&] { statistics.normalizer(); }));
 }

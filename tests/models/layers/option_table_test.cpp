@@ -31,18 +31,20 @@ struct TestOptions : BaseOptions {
 const OptionTable<TestOptions>& table()
 {
     using O = TestOptions;
-    static const OptionTable<O> table("Test", inherited_options<O>(std::vector<Option<BaseOptions>>{{"layers", &BaseOptions::layers, "blocks", {.least = 1}}},
-                                                                   {
-                                                                       {"rough", &O::rough, "whether it is rough"},
-                                                                       {"seed", &O::seed, "seed; none: drawn", {.least = 0}, {.none = "-1"}},
-                                                                       {"rate", &O::rate, "share", {.least = 0, .most = 1}},
-                                                                       {"kind", &O::kind, "kind", {.words = {"fine", "coarse"}}},
-                                                                       {"sizes", &O::sizes, "sizes", {.least = 1}, {.none = "[]", .one_or_more = true}},
-                                                                       {"radii", &O::radii, "radii", {.least = 0, .above = true}, {.only_with = &O::rough}},
-                                                                       {"steps", &O::steps, "steps", {.words = {"up", "down"}}},
-                                                                       {"ours", &O::ours, "an extension", {}, {.is_extension = true}},
-                                                                       {"inner", &O::inner, "for programs", {}, {.is_for_programs = true}},
-                                                                   }));
+    static const OptionTable<O> table(
+        "Test",
+        inherited_options<O>(std::vector<Option<BaseOptions>>{{"layers", &BaseOptions::layers, "blocks", {.least = 1}}},
+                             {
+                                 {"rough", &O::rough, "whether it is rough"},
+                                 {"seed", &O::seed, "seed; none: drawn", {.least = 0}, {.none = "-1"}},
+                                 {"rate", &O::rate, "share", {.least = 0, .most = 1}},
+                                 {"kind", &O::kind, "kind", {.words = {"fine", "coarse"}}},
+                                 {"sizes", &O::sizes, "sizes", {.least = 1}, {.none = "[]", .one_or_more = true}},
+                                 {"radii", &O::radii, "radii", {.least = 0, .above = true}, {.only_with = &O::rough}},
+                                 {"steps", &O::steps, "steps", {.words = {"up", "down"}}},
+                                 {"ours", &O::ours, "an extension", {}, {.is_extension = true}},
+                                 {"inner", &O::inner, "for programs", {}, {.is_for_programs = true}},
+                             }));
     return table;
 }
 
@@ -72,8 +74,9 @@ TEST(OptionTable, WritesEveryOptionWithNullsAndWithoutOtherProgramsStrangers)
 
 TEST(OptionTable, ReadsWhatItWrites)
 {
-    const Json arguments{{"layers", 2},     {"rough", true},           {"seed", 5},    {"rate", 1},    {"kind", "coarse"}, {"sizes", {3, 4}},
-                         {"radii", {0.25}}, {"steps", {"down", "up"}}, {"ours", true}, {"inner", true}};
+    const Json arguments{{"layers", 2},      {"rough", true},   {"seed", 5},       {"rate", 1},
+                         {"kind", "coarse"}, {"sizes", {3, 4}}, {"radii", {0.25}}, {"steps", {"down", "up"}},
+                         {"ours", true},     {"inner", true}};
     const auto options = table().read(arguments);
     EXPECT_EQ(options.layers, 2);
     EXPECT_TRUE(options.rough && options.ours && options.inner);
@@ -90,7 +93,9 @@ TEST(OptionTable, ReadsWhatItWrites)
 
 TEST(OptionTable, RefusesUnknownNamesAndOtherTypes)
 {
-    const auto refuses = [](const Json& arguments, const char* text) { return throws_with<InvalidInput>(text, [&] { table().read(arguments); }); };
+    const auto refuses = [](const Json& arguments, const char* text) {
+        return throws_with<InvalidInput>(text, [&] { table().read(arguments); });
+    };
     EXPECT_TRUE(refuses({{"layer", 1}}, "Test: there is no argument 'layer'. Did you mean 'layers'?"));
     EXPECT_TRUE(refuses({{"layers", 1.5}}, "Test: layers cannot be 1.5; expected a whole number."));
     EXPECT_TRUE(refuses({{"layers", true}}, "layers cannot be true"));
@@ -114,11 +119,14 @@ TEST(OptionTable, ChecksBounds)
     EXPECT_TRUE(refuses([](auto& o) { o.seed = -2; }, "seed must be at least 0, and is -2."));
     EXPECT_TRUE(refuses([](auto& o) { o.rate = 1.5; }, "rate must lie in [0, 1], and is 1.5."));
     EXPECT_TRUE(refuses([](auto& o) { o.rate = std::nan(""); }, "rate must lie in [0, 1], and is nan."));
-    EXPECT_TRUE(refuses([](auto& o) { o.kind = "course"; }, "kind must be fine or coarse, and is 'course'. Did you mean 'coarse'?"));
+    EXPECT_TRUE(refuses([](auto& o) { o.kind = "course"; },
+                        "kind must be fine or coarse, and is 'course'. Did you mean 'coarse'?"));
     EXPECT_TRUE(refuses([](auto& o) { o.sizes = {2, 0}; }, "an entry of sizes must be at least 1, and is 0."));
-    EXPECT_TRUE(refuses([](auto& o) { o.rough = true, o.radii = {1, 0}; }, "an entry of radii must be above 0 and finite, and is 0."));
+    EXPECT_TRUE(refuses([](auto& o) { o.rough = true, o.radii = {1, 0}; },
+                        "an entry of radii must be above 0 and finite, and is 0."));
     EXPECT_TRUE(refuses([](auto& o) { o.rough = true, o.radii = {INFINITY}; }, "above 0 and finite, and is inf."));
-    EXPECT_TRUE(refuses([](auto& o) { o.steps = {"up", "left"}; }, "an entry of steps must be up or down, and is 'left'."));
+    EXPECT_TRUE(
+        refuses([](auto& o) { o.steps = {"up", "left"}; }, "an entry of steps must be up or down, and is 'left'."));
 
     TestOptions unused;
     unused.radii = {-1};
@@ -130,7 +138,8 @@ TEST(OptionTable, TellsProgramsOfWhatMaySet)
     const auto infos = table().infos();
     std::vector<std::string> names;
     for (const auto& info : infos) names.push_back(info.name);
-    EXPECT_EQ(names, (std::vector<std::string>{"layers", "rough", "seed", "rate", "kind", "sizes", "radii", "steps", "ours"}));
+    EXPECT_EQ(names,
+              (std::vector<std::string>{"layers", "rough", "seed", "rate", "kind", "sizes", "radii", "steps", "ours"}));
     EXPECT_EQ(infos[0].meaning, "blocks");
     EXPECT_EQ(infos[0].bounds.least, 1);
     EXPECT_EQ(infos[6].only_with, "rough");

@@ -114,8 +114,9 @@ TEST_P(Precisions, StayNearSinglePrecision)
 
     EXPECT_LT(distance(found.output, expected.output), kTolerance);
     EXPECT_LT(distance(found.gradients, expected.gradients), kTolerance);
-    EXPECT_GT(distance(found.output, expected.output), 1e-5);                                    // it is another precision
-    EXPECT_TRUE(torch::equal(step(model, inputs, Precision::Float32).output, expected.output));  // and ends with the guard
+    EXPECT_GT(distance(found.output, expected.output), 1e-5);  // it is another precision
+    EXPECT_TRUE(
+        torch::equal(step(model, inputs, Precision::Float32).output, expected.output));  // and ends with the guard
 }
 
 TEST_P(Precisions, InFloat16StayNearSinglePrecisionWithAScaledLoss)
@@ -152,7 +153,8 @@ TEST_P(Precisions, AreThoseOfOneRankOnSeveral)
         const auto own = extents[mesh->all().rank()], first = layout.offset(mesh->all().rank());
         const auto part = [&](const at::Tensor& whole) { return whole.narrow(1, first, own).clone(); };
         const auto shard = [&](const at::Tensor& whole) { return from_local(part(whole), make_spec(mesh, {layout})); };
-        auto model = small_model(GetParam());  // ranks are threads that draw from one generator: the values are the serial model's
+        auto model = small_model(
+            GetParam());  // ranks are threads that draw from one generator: the values are the serial model's
         {
             const torch::NoGradGuard no_grad;
             const auto source = serial.module->parameters();
@@ -187,7 +189,8 @@ TEST(Precision, FusedBlocksKeepHalfAndAreNotLessExactThanAutocast)
         const auto bytes_of_step = [&](Precision precision) {
             std::int64_t bytes = 0;
             const SavedTensorHooks hooks([&](const at::Tensor& tensor) -> UnpackSaved {
-                if (tensor.numel() >= kNumPoints * 24) bytes += static_cast<std::int64_t>(tensor.numel() * tensor.element_size());
+                if (tensor.numel() >= kNumPoints * 24)
+                    bytes += static_cast<std::int64_t>(tensor.numel() * tensor.element_size());
                 return {};
             });
             step(model, inputs, precision);
@@ -202,9 +205,10 @@ TEST(Precision, FusedBlocksKeepHalfAndAreNotLessExactThanAutocast)
         {
             const PrecisionGuard guard(Precision::BFloat16);
             const auto children = transolver.named_children();
-            plain =
-                children["preprocess"]->as<MlpImpl>()->forward(torch::cat({inputs.embedding, inputs.constants.unsqueeze(1).expand({1, kNumPoints, 2})}, -1));
-            for (const auto& block : *children["blocks"]->as<torch::nn::ModuleList>()) plain = block->as<TransolverBlock>()->forward(plain);
+            plain = children["preprocess"]->as<MlpImpl>()->forward(
+                torch::cat({inputs.embedding, inputs.constants.unsqueeze(1).expand({1, kNumPoints, 2})}, -1));
+            for (const auto& block : *children["blocks"]->as<torch::nn::ModuleList>())
+                plain = block->as<TransolverBlock>()->forward(plain);
         }
         EXPECT_LE(distance(found.output, expected.output), distance(plain, expected.output));
         if (mode != MemoryMode::Streamed)
@@ -221,7 +225,8 @@ TEST(Precision, FusedBlocksKeepHalfAndAreNotLessExactThanAutocast)
 torch::Tensor trained(const std::string& name, const nlohmann::json& options, MemoryMode memory)
 {
     torch::manual_seed(4);
-    nlohmann::json arguments{{"n_layers", 2}, {"n_hidden", 24}, {"n_head", 3}, {"mlp_ratio", 2}, {"out_dim", 4}, {"slice_num", 7}};
+    nlohmann::json arguments{{"n_layers", 2},  {"n_hidden", 24}, {"n_head", 3},
+                             {"mlp_ratio", 2}, {"out_dim", 4},   {"slice_num", 7}};
     if (name == "geotransolver")
         arguments.update({{"functional_dim", 6}, {"geometry_dim", 3}});
     else
@@ -250,15 +255,17 @@ torch::Tensor trained(const std::string& name, const nlohmann::json& options, Me
 
 TEST(Precision, RecomputedStepsAreStoredOnes)
 {
-    const std::vector<std::pair<std::string, nlohmann::json>> unfused{{"geotransolver", {{"attention_type", "GALE_FA"}}},
-                                                                      {"geotransolver", {{"dropout", 0.2}}},
-                                                                      {"geotransolver", {{"dropout", 0.2}, {"concrete_dropout", true}}},
-                                                                      {"transolver", {{"dropout", 0.2}}},
-                                                                      {"transolver", {{"dropout", 0.2}, {"plus", true}}},
-                                                                      {"flare", {{"dropout", 0.2}}},
-                                                                      {"flare", nlohmann::json::object()}};
+    const std::vector<std::pair<std::string, nlohmann::json>> unfused{
+        {"geotransolver", {{"attention_type", "GALE_FA"}}},
+        {"geotransolver", {{"dropout", 0.2}}},
+        {"geotransolver", {{"dropout", 0.2}, {"concrete_dropout", true}}},
+        {"transolver", {{"dropout", 0.2}}},
+        {"transolver", {{"dropout", 0.2}, {"plus", true}}},
+        {"flare", {{"dropout", 0.2}}},
+        {"flare", nlohmann::json::object()}};
     for (const auto& [name, options] : unfused) {
-        const auto stored = trained(name, options, MemoryMode::Stored), recomputed = trained(name, options, MemoryMode::Recomputed);
+        const auto stored = trained(name, options, MemoryMode::Stored),
+                   recomputed = trained(name, options, MemoryMode::Recomputed);
 
         EXPECT_TRUE(torch::equal(recomputed, stored)) << name << ' ' << options << ": " << distance(recomputed, stored);
     }
@@ -269,7 +276,8 @@ TEST(Precision, HasNames)
     EXPECT_EQ(precision_named("float32"), Precision::Float32);
     EXPECT_EQ(precision_named("bf16"), Precision::BFloat16);
     EXPECT_EQ(precision_named("bfloat16"), Precision::BFloat16);
-    EXPECT_TRUE(throws_with<InvalidInput>("'half' is not one of float32, tf32, bfloat16, float16", [] { precision_named("half"); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("'half' is not one of float32, tf32, bfloat16, float16",
+                                          [] { precision_named("half"); }));
 }
 
 }  // namespace

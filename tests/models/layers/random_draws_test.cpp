@@ -10,7 +10,8 @@ namespace {
 
 TEST(SeedDraws, StartsNoiseAndDropoutAnew)
 {
-    const nlohmann::json small{{"n_layers", 1}, {"n_hidden", 8}, {"n_head", 2}, {"mlp_ratio", 1}, {"slice_num", 4}, {"out_dim", 2}};
+    const nlohmann::json small{{"n_layers", 1},  {"n_hidden", 8},  {"n_head", 2},
+                               {"mlp_ratio", 1}, {"slice_num", 4}, {"out_dim", 2}};
     const std::vector<std::pair<std::string, nlohmann::json>> drawing{
         {"transolver", {{"plus", true}, {"functional_dim", 1}, {"embedding_dim", 3}}},
         {"transolver", {{"dropout", 0.5}, {"functional_dim", 1}, {"embedding_dim", 3}}},

@@ -17,11 +17,13 @@ constexpr std::int64_t kRows = 30;
 /// Rows that lie on the ranks in no order of their ids; the last of several ranks has none.
 SpecPtr scattered(const std::shared_ptr<const DeviceMesh>& device_mesh)
 {
-    const std::int64_t rank = device_mesh->all().rank(), with_rows = std::max<std::int64_t>(1, device_mesh->all().size() - 1);
+    const std::int64_t rank = device_mesh->all().rank(),
+                       with_rows = std::max<std::int64_t>(1, device_mesh->all().size() - 1);
     std::vector<std::int64_t> ids;
     for (std::int64_t i = 0; i < kRows; ++i)
         if (i * i % 7 % with_rows == rank) ids.push_back(i);
-    return shard_spec(std::make_shared<const IndexMap>(IndexMap{kRows, static_cast<std::int32_t>(ids.size()), ids, {}}), device_mesh, 1);
+    return shard_spec(std::make_shared<const IndexMap>(IndexMap{kRows, static_cast<std::int32_t>(ids.size()), ids, {}}),
+                      device_mesh, 1);
 }
 
 at::Tensor own_rows(const at::Tensor& whole, const SpecPtr& spec)
@@ -68,13 +70,17 @@ TEST(RowDropout, DropsTheSameOfAPointWhereverItLies)
 
 TEST(RowDropout, OfModelsIsTheSameOnAnyNumberOfRanks)
 {
-    const nlohmann::json small{{"n_layers", 2}, {"n_hidden", 8}, {"n_head", 2}, {"mlp_ratio", 1}, {"slice_num", 4}, {"out_dim", 2}, {"dropout", 0.4}};
+    const nlohmann::json small{{"n_layers", 2},  {"n_hidden", 8}, {"n_head", 2},   {"mlp_ratio", 1},
+                               {"slice_num", 4}, {"out_dim", 2},  {"dropout", 0.4}};
     const nlohmann::json of_points{{"functional_dim", 1}, {"embedding_dim", 3}}, of_states{{"functional_dim", 3}};
     auto learned = of_states, mixed = of_states;
     learned["concrete_dropout"] = true;
     mixed["attention_type"] = "GALE_FA";
-    const std::vector<std::pair<std::string, nlohmann::json>> dropping{
-        {"transolver", of_points}, {"flare", of_points}, {"geotransolver", of_states}, {"geotransolver", learned}, {"geotransolver", mixed}};
+    const std::vector<std::pair<std::string, nlohmann::json>> dropping{{"transolver", of_points},
+                                                                       {"flare", of_points},
+                                                                       {"geotransolver", of_states},
+                                                                       {"geotransolver", learned},
+                                                                       {"geotransolver", mixed}};
     const auto places = torch::rand({1, kRows, 3});
     for (const auto& [name, options] : dropping) {
         auto arguments = small;
@@ -94,7 +100,8 @@ TEST(RowDropout, OfModelsIsTheSameOnAnyNumberOfRanks)
         serial.module->eval();
         EXPECT_FALSE(torch::allclose(serial.forward(inputs), whole));
         for (const int num_ranks : {2, 3}) {
-            std::vector<decltype(made())> of_ranks;  // made one after the other: weights come from the program's generator
+            std::vector<decltype(made())>
+                of_ranks;  // made one after the other: weights come from the program's generator
             for (int rank = 0; rank < num_ranks; ++rank) of_ranks.push_back(made());
             run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
                 const auto& model = of_ranks[device_mesh->all().rank()];

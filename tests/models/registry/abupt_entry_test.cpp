@@ -24,7 +24,8 @@ constexpr std::int64_t kOnSurface = 37, kInVolume = 53;
 std::shared_ptr<const CaseBody> tetrahedron()
 {
     auto body = std::make_shared<CaseBody>();
-    body->vertices = torch::tensor({-0.4, -0.4, -0.4, 0.5, -0.4, -0.4, -0.4, 0.5, -0.4, -0.4, -0.4, 0.5}, torch::kFloat).view({4, 3});
+    body->vertices = torch::tensor({-0.4, -0.4, -0.4, 0.5, -0.4, -0.4, -0.4, 0.5, -0.4, -0.4, -0.4, 0.5}, torch::kFloat)
+                         .view({4, 3});
     body->triangles = torch::tensor({0, 2, 1, 0, 1, 3, 0, 3, 2, 1, 2, 3}, torch::kLong).view({4, 3});
     return body;
 }
@@ -70,13 +71,20 @@ struct CutCloud {
         return ids;
     }
 
-    at::Tensor own(const at::Tensor& of_all, const DeviceMesh& mesh) const { return of_all.index_select(1, torch::tensor(own_ids(mesh), torch::kLong)); }
+    at::Tensor own(const at::Tensor& of_all, const DeviceMesh& mesh) const
+    {
+        return of_all.index_select(1, torch::tensor(own_ids(mesh), torch::kLong));
+    }
 
     PointInputs on(const std::shared_ptr<const DeviceMesh>& mesh) const
     {
         const auto ids = own_ids(*mesh);
-        const IndexMap map{.num_global = whole.size(1), .num_owned = static_cast<std::int32_t>(ids.size()), .global_ids = ids, .ghost_owners = {}};
-        const auto positions = from_local(own(whole, *mesh), shard_spec(std::make_shared<const IndexMap>(map), mesh, 1));
+        const IndexMap map{.num_global = whole.size(1),
+                           .num_owned = static_cast<std::int32_t>(ids.size()),
+                           .global_ids = ids,
+                           .ghost_owners = {}};
+        const auto positions =
+            from_local(own(whole, *mesh), shard_spec(std::make_shared<const IndexMap>(map), mesh, 1));
         return {.embedding = positions, .positions = positions, .body = tetrahedron()};
     }
 
@@ -102,7 +110,8 @@ at::Tensor loss_of(const PartFields& fields)
 void expect_close(const at::Tensor& value, const at::Tensor& expected, const std::string& what)
 {
     ASSERT_EQ(value.sizes(), expected.sizes()) << what;
-    if (expected.numel() > 0) test::expect_near(what, value.detach(), expected.detach(), 1e-11 * std::max(1.0, test::largest(expected)));
+    if (expected.numel() > 0)
+        test::expect_near(what, value.detach(), expected.detach(), 1e-11 * std::max(1.0, test::largest(expected)));
 }
 
 class AbUptOnRanks : public testing::TestWithParam<std::tuple<int, std::string>> {};
@@ -131,13 +140,17 @@ TEST_P(AbUptOnRanks, EqualsSerialWithEveryGradient)
         const auto parameters = model.module->named_parameters();
         for (const auto& item : serial.module->named_parameters()) {
             ASSERT_EQ(item.value().grad().defined(), parameters[item.key()].grad().defined()) << item.key();
-            if (item.value().grad().defined()) expect_close(parameters[item.key()].grad(), item.value().grad(), item.key());
+            if (item.value().grad().defined())
+                expect_close(parameters[item.key()].grad(), item.value().grad(), item.key());
         }
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, AbUptOnRanks, testing::Combine(testing::Values(1, 2, 3), testing::Values("stored", "recomputed")),
-                         [](const auto& info) { return std::get<1>(info.param) + "_on_" + std::to_string(std::get<0>(info.param)); });
+INSTANTIATE_TEST_SUITE_P(All, AbUptOnRanks,
+                         testing::Combine(testing::Values(1, 2, 3), testing::Values("stored", "recomputed")),
+                         [](const auto& info) {
+                             return std::get<1>(info.param) + "_on_" + std::to_string(std::get<0>(info.param));
+                         });
 
 TEST(AbUptAnchors, AreOtherPointsInEachStepAndTheSameInPrediction)
 {

@@ -20,9 +20,14 @@ constexpr std::int64_t kPoints = 40;
 std::shared_ptr<const CaseBody> cube()
 {
     auto body = std::make_shared<CaseBody>();
-    body->vertices = torch::tensor({0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 1, 1, 1, 1, 1}, torch::kFloat).view({8, 3}) - 0.5;
-    body->triangles =
-        torch::tensor({0, 2, 1, 1, 2, 3, 4, 5, 6, 5, 7, 6, 0, 1, 4, 1, 5, 4, 2, 6, 3, 3, 6, 7, 0, 4, 2, 2, 4, 6, 1, 3, 5, 3, 7, 5}, torch::kLong).view({12, 3});
+    body->vertices =
+        torch::tensor({0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 1, 1, 1, 1, 1}, torch::kFloat)
+            .view({8, 3}) -
+        0.5;
+    body->triangles = torch::tensor({0, 2, 1, 1, 2, 3, 4, 5, 6, 5, 7, 6, 0, 1, 4, 1, 5, 4,
+                                     2, 6, 3, 3, 6, 7, 0, 4, 2, 2, 4, 6, 1, 3, 5, 3, 7, 5},
+                                    torch::kLong)
+                          .view({12, 3});
     return body;
 }
 
@@ -52,9 +57,13 @@ Model small_domino()
 }
 
 /// Rows of the whole, cut in this rank's range, with their ids: as `ids` says.
-SpecPtr spec_of_rows(const std::shared_ptr<const DeviceMesh>& mesh, std::int64_t num_global, std::vector<std::int64_t> ids)
+SpecPtr spec_of_rows(const std::shared_ptr<const DeviceMesh>& mesh, std::int64_t num_global,
+                     std::vector<std::int64_t> ids)
 {
-    IndexMap map{.num_global = num_global, .num_owned = static_cast<std::int32_t>(ids.size()), .global_ids = std::move(ids), .ghost_owners = {}};
+    IndexMap map{.num_global = num_global,
+                 .num_owned = static_cast<std::int32_t>(ids.size()),
+                 .global_ids = std::move(ids),
+                 .ghost_owners = {}};
     return shard_spec(std::make_shared<const IndexMap>(std::move(map)), mesh, 1);
 }
 
@@ -65,7 +74,8 @@ TEST(DominoOfDrawnPoints, EqualsThatOfAllPointsThere)
     told.select(2, 6).add_(0.6);                               // areas are positive
     told[0].narrow(0, 12, 1).copy_(told[0].narrow(0, 11, 1));  // two points in one place
     told[0][12][6] = 0.3;
-    const auto whole = small_domino().forward({.embedding = told, .positions = told.narrow(2, 0, 3).contiguous(), .body = cube()});
+    const auto whole =
+        small_domino().forward({.embedding = told, .positions = told.narrow(2, 0, 3).contiguous(), .body = cube()});
     const std::vector<std::int64_t> drawn{3, 11, 12, 20, 21, 22, 35, 39};
     const auto expected = whole.index_select(1, torch::tensor(drawn));
 
@@ -87,17 +97,22 @@ TEST(DominoOfDrawnPoints, EqualsThatOfAllPointsThere)
                 ids.push_back(id);
             }
             const auto all = spec_of_rows(mesh, kPoints, ids), some = spec_of_rows(mesh, std::ssize(drawn), places);
-            const auto local = told.index_select(1, torch::tensor(ids, torch::kLong)), chosen = local.index_select(1, torch::tensor(rows, torch::kLong));
-            const auto of = [](const torch::Tensor& numbers, const SpecPtr& spec) { return from_local(numbers.contiguous(), spec); };
-            const PointInputs inputs{.embedding = of(chosen, some),
-                                     .positions = of(chosen.narrow(2, 0, 3), some),
-                                     .body = cube(),
-                                     .drawn_from = std::make_shared<const AllPoints>(
-                                         AllPoints{of(local, all), of(local.narrow(2, 0, 3), all), torch::tensor(own_ids, torch::kLong)})};
+            const auto local = told.index_select(1, torch::tensor(ids, torch::kLong)),
+                       chosen = local.index_select(1, torch::tensor(rows, torch::kLong));
+            const auto of = [](const torch::Tensor& numbers, const SpecPtr& spec) {
+                return from_local(numbers.contiguous(), spec);
+            };
+            const PointInputs inputs{
+                .embedding = of(chosen, some),
+                .positions = of(chosen.narrow(2, 0, 3), some),
+                .body = cube(),
+                .drawn_from = std::make_shared<const AllPoints>(
+                    AllPoints{of(local, all), of(local.narrow(2, 0, 3), all), torch::tensor(own_ids, torch::kLong)})};
             const auto output = small_domino().forward(inputs);
             ASSERT_EQ(output.sizes(), expected.sizes());
             const auto own = expected.index_select(1, torch::tensor(places, torch::kLong));
-            if (own.numel() > 0) test::expect_near("output", to_local(output).detach(), own.detach(), 1e-5 * test::largest(expected));
+            if (own.numel() > 0)
+                test::expect_near("output", to_local(output).detach(), own.detach(), 1e-5 * test::largest(expected));
         });
     }
 }

@@ -22,13 +22,18 @@ Normalizer of_inputs()
 PointInputs rows_of_image()
 {
     torch::manual_seed(3);
-    return {.embedding = torch::rand({1, kRows * kColumns, 2}), .positions = {}, .constants = torch::tensor({{0.7F}}), .time = {}, .grid = {kRows, kColumns}};
+    return {.embedding = torch::rand({1, kRows * kColumns, 2}),
+            .positions = {},
+            .constants = torch::tensor({{0.7F}}),
+            .time = {},
+            .grid = {kRows, kColumns}};
 }
 
 Model small_unet()
 {
     torch::manual_seed(5);
-    auto model = make_model("unet2d", {{"in_channels", 3}, {"out_channels", 2}, {"num_channels", 4}, {"num_groups", 2}, {"depth", 2}});
+    auto model = make_model(
+        "unet2d", {{"in_channels", 3}, {"out_channels", 2}, {"num_channels", 4}, {"num_groups", 2}, {"depth", 2}});
     take_rows_of_grids(model, of_inputs());
     return model;
 }
@@ -51,7 +56,8 @@ TEST(GridForward, IsTheModelOfTheScaledImageWithTheConstantAsAChannel)
     for (std::int64_t row = 0; row < kRows; ++row) {
         for (std::int64_t column = 0; column < kColumns; ++column) {
             for (std::int64_t channel = 0; channel < 2; ++channel)
-                EXPECT_NEAR(found[0][row * kColumns + column][channel].item<float>(), expected[0][channel][row][column].item<float>(), 1e-5);
+                EXPECT_NEAR(found[0][row * kColumns + column][channel].item<float>(),
+                            expected[0][channel][row][column].item<float>(), 1e-5);
         }
     }
 }
@@ -73,7 +79,9 @@ TEST_P(GridForwardOnRanks, EqualsOneRank)
         for (auto& extent : extents) extent *= kColumns;
         const AxisLayout layout{Shard(1), std::make_shared<const Extents>(extents), 1};
         const auto spec = make_spec(mesh, {layout});
-        const auto own = [&](const at::Tensor& whole) { return from_local(whole.narrow(1, layout.offset(rank), extents[rank]).clone(), spec); };
+        const auto own = [&](const at::Tensor& whole) {
+            return from_local(whole.narrow(1, layout.offset(rank), extents[rank]).clone(), spec);
+        };
         auto model = small_unet();
         test::copy_parameters(*serial.module, *model.module);
         const auto replicated = replicate(*model.module, mesh);
@@ -85,7 +93,8 @@ TEST_P(GridForwardOnRanks, EqualsOneRank)
         torch::mse_loss(found, own(target)).backward();
         const auto parameters = model.module->named_parameters();
         for (const auto& item : serial.module->named_parameters()) {
-            EXPECT_LE((parameters[item.key()].grad() - item.value().grad()).abs().max().item<double>(), 1e-5) << item.key();
+            EXPECT_LE((parameters[item.key()].grad() - item.value().grad()).abs().max().item<double>(), 1e-5)
+                << item.key();
         }
     });
 }

@@ -31,7 +31,9 @@ TEST_P(TransolverCommunication, IsOneMessageALayerEachWayAndTheGradientsOnce)
         Transolver model(options());
         const auto replicated = replicate(*model, device_mesh);
         const auto own = device_mesh->all().rank() == 0 ? num_points - (num_ranks - 1) * 4 : 4;
-        const auto rows = [&](std::int64_t channels) { return from_local(torch::randn({kBatch, own, channels}), device_mesh, {Shard(1)}); };
+        const auto rows = [&](std::int64_t channels) {
+            return from_local(torch::randn({kBatch, own, channels}), device_mesh, {Shard(1)});
+        };
         const auto fx = rows(2), embedding = rows(3), target = rows(4);
         auto& counter = device_mesh->counter();
 
@@ -60,7 +62,8 @@ TEST_P(TransolverCommunication, IsOneMessageALayerEachWayAndTheGradientsOnce)
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(RanksAndPoints, TransolverCommunication, testing::Combine(testing::Values(2, 3, 5), testing::Values(40, 400)));
+INSTANTIATE_TEST_SUITE_P(RanksAndPoints, TransolverCommunication,
+                         testing::Combine(testing::Values(2, 3, 5), testing::Values(40, 400)));
 
 }  // namespace
 }  // namespace meshard

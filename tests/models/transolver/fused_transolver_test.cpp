@@ -70,7 +70,8 @@ struct Points {
 Points make_points(std::int64_t batch, bool with_time, at::ScalarType type)
 {
     torch::manual_seed(8);
-    return {torch::randn({batch, kNumPoints, 2}).to(type).requires_grad_(), torch::randn({batch, kNumPoints, 3}).to(type).requires_grad_(),
+    return {torch::randn({batch, kNumPoints, 2}).to(type).requires_grad_(),
+            torch::randn({batch, kNumPoints, 3}).to(type).requires_grad_(),
             with_time ? torch::rand({batch}).to(type) : at::Tensor()};
 }
 
@@ -80,10 +81,12 @@ at::Tensor by_modules(TransolverImpl& model, const Points& points)
     const auto children = model.named_children();
     auto x = children["preprocess"]->as<MlpImpl>()->forward(torch::cat({points.embedding, points.fx}, -1));
     if (points.time.defined()) {
-        const auto offset = children["time_fc"]->as<torch::nn::Sequential>()->forward(children["time_embed"]->as<TimeEmbedding>()->forward(points.time));
+        const auto offset = children["time_fc"]->as<torch::nn::Sequential>()->forward(
+            children["time_embed"]->as<TimeEmbedding>()->forward(points.time));
         x = x + offset.unsqueeze(1);
     }
-    for (const auto& block : *children["blocks"]->as<torch::nn::ModuleList>()) x = block->as<TransolverBlock>()->forward(x);
+    for (const auto& block : *children["blocks"]->as<torch::nn::ModuleList>())
+        x = block->as<TransolverBlock>()->forward(x);
     return x;
 }
 
@@ -110,12 +113,14 @@ TEST_P(MemoryModes, EqualTheModulesWithGradients)
             EXPECT_TRUE(tensors_near(a.embedding.grad(), b.embedding.grad(), tolerance));
             const auto gradients = fused->named_parameters();
             double largest = 0;
-            for (const auto& item : plain->named_parameters()) largest = std::max(largest, item.value().grad().abs().max().item<double>());
+            for (const auto& item : plain->named_parameters())
+                largest = std::max(largest, item.value().grad().abs().max().item<double>());
             for (const auto& item : plain->named_parameters()) {
                 // Sums that cancel round as the largest do; of double precision's tolerance that is a hundredth.
                 const auto to_largest = largest / item.value().grad().abs().max().item<double>();
                 const auto scale = type == at::kDouble ? std::max(1.0, to_largest / 100) : to_largest;
-                EXPECT_TRUE(tensors_near(gradients[item.key()].grad(), item.value().grad(), tolerance * scale)) << item.key();
+                EXPECT_TRUE(tensors_near(gradients[item.key()].grad(), item.value().grad(), tolerance * scale))
+                    << item.key();
             }
         }
     }
@@ -132,7 +137,8 @@ TEST_P(MemoryModes, InferTheSameWithoutGradients)
 
     torch::NoGradGuard no_grad;
 
-    EXPECT_TRUE(tensors_near(model->forward(points.fx, points.embedding), expected, type == at::kDouble ? 1e-12 : 3e-6));
+    EXPECT_TRUE(
+        tensors_near(model->forward(points.fx, points.embedding), expected, type == at::kDouble ? 1e-12 : 3e-6));
 }
 
 TEST_P(MemoryModes, EqualSerialOnUnevenRanks)
@@ -147,7 +153,8 @@ TEST_P(MemoryModes, EqualSerialOnUnevenRanks)
     const auto expected_next = by_modules(*serial, expected_points).detach();  // of other noise, if there is any
     const double tolerance = type == at::kDouble ? 1e-11 : 3e-6;
     double largest = 0;
-    for (const auto& parameter : serial->parameters()) largest = std::max(largest, parameter.grad().abs().max().item<double>());
+    for (const auto& parameter : serial->parameters())
+        largest = std::max(largest, parameter.grad().abs().max().item<double>());
 
     for (const int num_ranks : {1, 2, 3, 5}) {
         torch::manual_seed(4);  // the noise's
@@ -170,7 +177,8 @@ TEST_P(MemoryModes, EqualSerialOnUnevenRanks)
                 for (std::size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i]);
             }
             const auto replicated = replicate(*model, mesh);
-            auto fx = part(expected_points.fx).requires_grad_(), embedding = part(expected_points.embedding).requires_grad_();
+            auto fx = part(expected_points.fx).requires_grad_(),
+                 embedding = part(expected_points.embedding).requires_grad_();
             const auto sharded_target = shard(part(target));
 
             mesh->counter().reset();
@@ -184,16 +192,19 @@ TEST_P(MemoryModes, EqualSerialOnUnevenRanks)
                 const torch::NoGradGuard no_grad;
                 const auto before = mesh->counter().num_calls();
                 EXPECT_TRUE(
-                    tensors_near(to_local(model->forward(shard(part(expected_points.fx)), shard(part(expected_points.embedding)), expected_points.time)),
+                    tensors_near(to_local(model->forward(shard(part(expected_points.fx)),
+                                                         shard(part(expected_points.embedding)), expected_points.time)),
                                  part(expected_next), tolerance));
-                EXPECT_EQ(mesh->counter().num_calls() - before, num_ranks > 1 ? 3 : mesh->counter().num_calls() - before);
+                EXPECT_EQ(mesh->counter().num_calls() - before,
+                          num_ranks > 1 ? 3 : mesh->counter().num_calls() - before);
             }
             EXPECT_TRUE(tensors_near(fx.grad(), part(expected_points.fx.grad()), tolerance * 10));
             EXPECT_TRUE(tensors_near(embedding.grad(), part(expected_points.embedding.grad()), tolerance * 10));
             const auto found = model->named_parameters();
             for (const auto& item : serial->named_parameters()) {
                 const auto scale = type == at::kDouble ? 1.0 : largest / item.value().grad().abs().max().item<double>();
-                EXPECT_TRUE(tensors_near(found[item.key()].grad(), item.value().grad(), tolerance * scale)) << item.key();
+                EXPECT_TRUE(tensors_near(found[item.key()].grad(), item.value().grad(), tolerance * scale))
+                    << item.key();
             }
         });
     }
@@ -203,21 +214,24 @@ std::string case_name(const testing::TestParamInfo<MemoryModes::ParamType>& test
 {
     const auto& [mode, type, variant] = test.param;
     constexpr std::array kModes{"Stored", "Recomputed", "Streamed"};
-    return std::string(variant.name) + kModes.at(static_cast<std::size_t>(mode)) + (type == at::kDouble ? "Double" : "Float");
+    return std::string(variant.name) + kModes.at(static_cast<std::size_t>(mode)) +
+           (type == at::kDouble ? "Double" : "Float");
 }
 
-INSTANTIATE_TEST_SUITE_P(All, MemoryModes,
-                         testing::Combine(testing::Values(MemoryMode::Stored, MemoryMode::Recomputed, MemoryMode::Streamed),
-                                          testing::Values(at::kDouble, at::kFloat),
-                                          testing::Values(kUsual, Variant{"Silu", "silu"}, Variant{"Prelu", "prelu"}, kPlus, kNoisyPlus)),
-                         case_name);
+INSTANTIATE_TEST_SUITE_P(
+    All, MemoryModes,
+    testing::Combine(testing::Values(MemoryMode::Stored, MemoryMode::Recomputed, MemoryMode::Streamed),
+                     testing::Values(at::kDouble, at::kFloat),
+                     testing::Values(kUsual, Variant{"Silu", "silu"}, Variant{"Prelu", "prelu"}, kPlus, kNoisyPlus)),
+    case_name);
 
 TEST(FusedBlock, TakesEveryActivation)
 {
     for (const auto& act : activation_names()) {
         const Variant variant{"", act.c_str()};
         for (const auto type : {at::kDouble, at::kFloat}) {
-            auto fused = rough_model(small_options(false, 2, variant), type), plain = rough_model(small_options(false, 2, variant), type);
+            auto fused = rough_model(small_options(false, 2, variant), type),
+                 plain = rough_model(small_options(false, 2, variant), type);
             const auto a = make_points(1, false, type), b = make_points(1, false, type);
             const auto factors = torch::randn({1, kNumPoints, 4}).to(type);
             ASSERT_TRUE(fused->can_stream()) << act;
@@ -231,7 +245,8 @@ TEST(FusedBlock, TakesEveryActivation)
             EXPECT_TRUE(tensors_near(a.fx.grad(), b.fx.grad(), tolerance)) << act;
             const auto gradients = fused->named_parameters();
             double largest = 0;
-            for (const auto& item : plain->named_parameters()) largest = std::max(largest, item.value().grad().abs().max().item<double>());
+            for (const auto& item : plain->named_parameters())
+                largest = std::max(largest, item.value().grad().abs().max().item<double>());
             for (const auto& item : plain->named_parameters()) {
                 const auto difference = (gradients[item.key()].grad() - item.value().grad()).abs().max().item<double>();
                 EXPECT_LE(difference, tolerance * largest) << act << " " << item.key();
@@ -242,7 +257,8 @@ TEST(FusedBlock, TakesEveryActivation)
 
 TEST(FusedBlock, TemperaturesOfPointsAreBoundedBelow)
 {
-    auto fused = rough_model(small_options(false, 3, kPlus), at::kDouble), plain = rough_model(small_options(false, 3, kPlus), at::kDouble);
+    auto fused = rough_model(small_options(false, 3, kPlus), at::kDouble),
+         plain = rough_model(small_options(false, 3, kPlus), at::kDouble);
     for (auto* model : {&fused, &plain}) {
         const torch::NoGradGuard no_grad;
         for (auto& item : (*model)->named_parameters()) {
@@ -258,7 +274,8 @@ TEST(FusedBlock, TemperaturesOfPointsAreBoundedBelow)
 
     EXPECT_TRUE(tensors_near(found, expected, 1e-10));
     const auto gradients = fused->named_parameters();
-    for (const auto& item : plain->named_parameters()) EXPECT_TRUE(tensors_near(gradients[item.key()].grad(), item.value().grad(), 1e-9)) << item.key();
+    for (const auto& item : plain->named_parameters())
+        EXPECT_TRUE(tensors_near(gradients[item.key()].grad(), item.value().grad(), 1e-9)) << item.key();
 }
 
 TEST(FusedBlock, TileSizeChangesNothingButRounding)
@@ -295,7 +312,8 @@ TEST(StreamedBlocks, TileSizeChangesNothingButRounding)
     for (const std::int64_t tile_points : {1, 16, 100, 1000}) {
         StreamedModel streamed;
         streamed.mlp = children["preprocess"]->as<MlpImpl>()->fused();
-        for (const auto& module : *children["blocks"]->as<torch::nn::ModuleList>()) streamed.blocks.push_back(module->as<TransolverBlock>()->fusion().block);
+        for (const auto& module : *children["blocks"]->as<torch::nn::ModuleList>())
+            streamed.blocks.push_back(module->as<TransolverBlock>()->fusion().block);
         streamed.tile_points = tile_points;
         const auto x = inputs.clone().requires_grad_();
 
@@ -322,7 +340,9 @@ TEST(FusedBlock, BackwardTwiceOverARetainedGraph)
         const auto first = gradient(), second = gradient();
 
         EXPECT_TRUE(torch::equal(first, second));
-        EXPECT_TRUE(throws_with<InvalidInput>("no second derivative", [&] { torch::autograd::grad({loss}, {points.fx}, {}, true, /*create_graph=*/true); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("no second derivative", [&] {
+            torch::autograd::grad({loss}, {points.fx}, {}, true, /*create_graph=*/true);
+        }));
     }
 }
 
@@ -356,8 +376,10 @@ TEST(MemoryMode, OfWhatIsNotFusedAreRefusedOrRecomputed)
     EXPECT_TRUE(torch::equal(found, expected));
     EXPECT_TRUE(tensors_near(again.fx.grad(), points.fx.grad(), 1e-13));
     model->set_memory(MemoryMode::Streamed);
-    EXPECT_TRUE(throws_with<InvalidInput>("its points are on a grid", [&] { model->forward(points.fx, points.embedding); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("'small' is not one of stored, recomputed, streamed", [] { memory_mode("small"); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("its points are on a grid", [&] { model->forward(points.fx, points.embedding); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("'small' is not one of stored, recomputed, streamed", [] { memory_mode("small"); }));
 }
 
 TEST(BlockForms, AreWhatRunsAndWhyNothingFasterDoes)
@@ -367,15 +389,17 @@ TEST(BlockForms, AreWhatRunsAndWhyNothingFasterDoes)
         double dropout;
         std::vector<std::int64_t> grid;
         BlockForm form;
-        const char *function, *why;  // at the end of a forward pass; null for LibTorch's own, and for nothing in the way
+        const char *function,
+            *why;  // at the end of a forward pass; null for LibTorch's own, and for nothing in the way
     };
     const auto points = make_points(1, false, at::kFloat);
-    for (const auto& expected : {Case{MemoryMode::Stored, 0, {}, BlockForm::Fused, "BlockFunction", nullptr},
-                                 Case{MemoryMode::Recomputed, 0, {}, BlockForm::Fused, "BlockFunction", nullptr},
-                                 Case{MemoryMode::Streamed, 0, {}, BlockForm::Streamed, "StreamFunction", nullptr},
-                                 Case{MemoryMode::Stored, 0.5, {}, BlockForm::Eager, nullptr, "it has dropout in training"},
-                                 Case{MemoryMode::Recomputed, 0.5, {}, BlockForm::Recomputed, nullptr, "it has dropout in training"},
-                                 Case{MemoryMode::Stored, 0, {7, 43}, BlockForm::Eager, nullptr, "its points are on a grid"}}) {
+    for (const auto& expected :
+         {Case{MemoryMode::Stored, 0, {}, BlockForm::Fused, "BlockFunction", nullptr},
+          Case{MemoryMode::Recomputed, 0, {}, BlockForm::Fused, "BlockFunction", nullptr},
+          Case{MemoryMode::Streamed, 0, {}, BlockForm::Streamed, "StreamFunction", nullptr},
+          Case{MemoryMode::Stored, 0.5, {}, BlockForm::Eager, nullptr, "it has dropout in training"},
+          Case{MemoryMode::Recomputed, 0.5, {}, BlockForm::Recomputed, nullptr, "it has dropout in training"},
+          Case{MemoryMode::Stored, 0, {7, 43}, BlockForm::Eager, nullptr, "its points are on a grid"}}) {
         auto options = small_options(false);
         options.dropout = expected.dropout;
         options.structured_shape = expected.grid;
@@ -400,7 +424,9 @@ TEST(BlockForms, AreWhatRunsAndWhyNothingFasterDoes)
 
         const torch::NoGradGuard no_grad;
         model->eval();
-        const auto without = expected.memory == MemoryMode::Streamed ? BlockForm::Streamed : expected.grid.empty() ? BlockForm::Inferred : BlockForm::Eager;
+        const auto without = expected.memory == MemoryMode::Streamed ? BlockForm::Streamed
+                             : expected.grid.empty()                 ? BlockForm::Inferred
+                                                                     : BlockForm::Eager;
         EXPECT_EQ(model->block_forms(points.embedding).front().form, without);
     }
 }
@@ -414,7 +440,8 @@ TEST(BlockForms, DependOnThePoints)
     EXPECT_STREQ(why(points.to(at::kDouble)), "its weights have another type or device than its points");
     EXPECT_STREQ(why(points.to(at::kHalf)), "its points are neither float32 nor float64");
     EXPECT_STREQ(why(points[0]), "its points have no batch dimension");
-    EXPECT_STREQ(why(points.to(at::kBFloat16)), "it computes in half precision other than autocast's to bfloat16 on CPUs");
+    EXPECT_STREQ(why(points.to(at::kBFloat16)),
+                 "it computes in half precision other than autocast's to bfloat16 on CPUs");
     {
         const PrecisionGuard guard(Precision::BFloat16);
         EXPECT_EQ(why(points.to(at::kBFloat16)), nullptr);

@@ -49,11 +49,14 @@ TEST(Transolver, ShareOfFeaturesAndEmbeddingMayBeNothing)
     EXPECT_TRUE(torch::equal(result_with(3, x, nothing), expected));
     EXPECT_TRUE(torch::equal(result_with(3, x, {}), expected));
     EXPECT_TRUE(torch::equal(result_with(0, nothing, x), expected));
-    EXPECT_TRUE(throws_with<InvalidInput>("embedding must be (batch, points, 1), and is missing", [&] { result_with(2, x.narrow(2, 1, 2), {}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("functional_dim must be at least 1, and is 0",
-                                          [] { transolver_options({{"functional_dim", 0}, {"embedding_dim", 0}, {"out_dim", 1}}).validate(); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("embedding_dim must be set unless unified_pos",
-                                          [] { transolver_options({{"functional_dim", 2}, {"out_dim", 1}}).validate(); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("embedding must be (batch, points, 1), and is missing",
+                                          [&] { result_with(2, x.narrow(2, 1, 2), {}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("functional_dim must be at least 1, and is 0", [] {
+        transolver_options({{"functional_dim", 0}, {"embedding_dim", 0}, {"out_dim", 1}}).validate();
+    }));
+    EXPECT_TRUE(throws_with<InvalidInput>("embedding_dim must be set unless unified_pos", [] {
+        transolver_options({{"functional_dim", 2}, {"out_dim", 1}}).validate();
+    }));
     EXPECT_TRUE(to_json(transolver_options({{"functional_dim", 2}, {"out_dim", 1}}))["embedding_dim"].is_null());
 }
 
@@ -107,10 +110,13 @@ TEST(Transolver, RefusesShapesThatDoNotFit)
 {
     Transolver model(small_transolver());
 
-    EXPECT_TRUE(throws_with<InvalidInput>("embedding must be (batch, points, 3)", [&] { model->forward(torch::zeros({1, 4, 2}), torch::zeros({1, 4, 6})); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("fx must be (batch, points, 2)", [&] { model->forward(torch::zeros({4, 2}), torch::zeros({1, 4, 3})); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("embedding must be (batch, points, 3)",
+                                          [&] { model->forward(torch::zeros({1, 4, 2}), torch::zeros({1, 4, 6})); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("fx must be (batch, points, 2)",
+                                          [&] { model->forward(torch::zeros({4, 2}), torch::zeros({1, 4, 3})); }));
     EXPECT_TRUE(throws_with<InvalidInput>("is missing", [&] { model->forward(torch::zeros({1, 4, 2}), {}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("no time_input", [&] { model->forward(torch::zeros({1, 4, 2}), torch::zeros({1, 4, 3}), torch::zeros(1)); }));
+    EXPECT_TRUE(throws_with<InvalidInput>(
+        "no time_input", [&] { model->forward(torch::zeros({1, 4, 2}), torch::zeros({1, 4, 3}), torch::zeros(1)); }));
 }
 
 TEST(TransolverOptions, NameWhatIsNotImplementedOrImpossible)
@@ -121,7 +127,8 @@ TEST(TransolverOptions, NameWhatIsNotImplementedOrImpossible)
         EXPECT_TRUE(throws_with<InvalidInput>(text, [&] { options.validate(); }));
     };
     refused([](auto& o) { o.unified_pos = true; }, "unified_pos needs a structured_shape of 2 extents");
-    refused([](auto& o) { o.unified_pos = true, o.structured_shape = {4, 4, 4}; }, "unified_pos needs a structured_shape of 2 extents");
+    refused([](auto& o) { o.unified_pos = true, o.structured_shape = {4, 4, 4}; },
+            "unified_pos needs a structured_shape of 2 extents");
     refused([](auto& o) { o.structured_shape = {4}; }, "structured_shape must have 2 or 3 extents, and has 1");
     refused([](auto& o) { o.structured_shape = {4, 0}; }, "an extent of structured_shape must be at least 1");
     refused([](auto& o) { o.use_te = true; }, "use_te");
@@ -146,14 +153,21 @@ TEST(TransolverOptions, SurviveJson)
 TEST(TransolverOptions, RefuseUnknownNamesAndWrongTypes)
 {
     EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'n_head'?", [&] { transolver_options({{"n_heads", 4}}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("n_head cannot be \"four\"", [&] { transolver_options({{"n_head", "four"}}); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("n_head cannot be \"four\"", [&] { transolver_options({{"n_head", "four"}}); }));
 }
 
 TEST(PhysicsAttention, TakesTheAuthorsConstantsByASwitch)
 {
     torch::manual_seed(3);
-    const SliceOptions options{
-        .dim = 6, .num_heads = 1, .head_dim = 6, .num_slices = 4, .plus = false, .grid = {}, .noise = nullptr, .authors_constants = true};
+    const SliceOptions options{.dim = 6,
+                               .num_heads = 1,
+                               .head_dim = 6,
+                               .num_slices = 4,
+                               .plus = false,
+                               .grid = {},
+                               .noise = nullptr,
+                               .authors_constants = true};
     PhysicsAttention attention(options, 0.0);
     attention->to(torch::kDouble);
     auto parameters = attention->named_parameters();
@@ -166,12 +180,15 @@ TEST(PhysicsAttention, TakesTheAuthorsConstantsByASwitch)
     // Wu et al. 2024, as their code has it for points in any order.
     const auto linear = [&](const torch::Tensor& y, const std::string& name) {
         return torch::nn::functional::linear(y, parameters[name + ".weight"],
-                                             parameters.contains(name + ".bias") ? parameters[name + ".bias"] : torch::Tensor());
+                                             parameters.contains(name + ".bias") ? parameters[name + ".bias"]
+                                                                                 : torch::Tensor());
     };
     const auto weights = torch::softmax(linear(linear(x, "in_project_x"), "in_project_slice") / 0.2, -1);  // (1, N, S)
-    const auto tokens = torch::matmul(weights.transpose(1, 2), linear(x, "in_project_fx")) / (weights.sum(1).unsqueeze(-1) + 1e-5);
+    const auto tokens =
+        torch::matmul(weights.transpose(1, 2), linear(x, "in_project_fx")) / (weights.sum(1).unsqueeze(-1) + 1e-5);
     const auto qkv = linear(tokens, "qkv_project").chunk(3, -1);
-    const auto attended = torch::matmul(torch::softmax(torch::matmul(qkv[0], qkv[1].transpose(1, 2)) / std::sqrt(6.0), -1), qkv[2]);
+    const auto attended =
+        torch::matmul(torch::softmax(torch::matmul(qkv[0], qkv[1].transpose(1, 2)) / std::sqrt(6.0), -1), qkv[2]);
     const auto expected = linear(torch::matmul(weights, attended), "out_linear");
     EXPECT_TRUE(torch::allclose(found, expected, 1e-12, 1e-13));
 

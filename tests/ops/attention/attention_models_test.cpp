@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention as models call it: from TorchScript, through LibTorch's modules, in the types and with the dropout of training.
+// Attention as models call it: from TorchScript, through LibTorch's modules, in the types and with the dropout of
+// training.
 #include "partition/error.h"
 #include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/redistribute.h"
@@ -19,7 +20,8 @@ namespace meshard {
 namespace {
 
 /// The tensor cut along `dim`, its values those of `whole` on every rank.
-at::Tensor cut(const at::Tensor& whole, std::int64_t dim, const Extents& extents, const std::shared_ptr<const DeviceMesh>& mesh, std::int64_t blocks = 1)
+at::Tensor cut(const at::Tensor& whole, std::int64_t dim, const Extents& extents,
+               const std::shared_ptr<const DeviceMesh>& mesh, std::int64_t blocks = 1)
 {
     const AxisLayout layout{Shard(dim), std::make_shared<Extents>(extents), blocks};
     return from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}));
@@ -74,12 +76,16 @@ TEST(AttentionInModels, RunsInTheFusedEncoderLayer)
 {
     Draw draw(3);
     const auto x = draw.values({2, 9, 8}, at::kFloat);
-    const auto w_in = draw.values({24, 8}, at::kFloat), w_out = draw.values({8, 8}, at::kFloat), b_in = draw.values({24}, at::kFloat),
-               b = draw.values({8}, at::kFloat), w = draw.values({8, 8}, at::kFloat);
+    const auto w_in = draw.values({24, 8}, at::kFloat), w_out = draw.values({8, 8}, at::kFloat),
+               b_in = draw.values({24}, at::kFloat), b = draw.values({8}, at::kFloat),
+               w = draw.values({8, 8}, at::kFloat);
     const auto layer = [&](const at::Tensor& t) {
-        return at::_transformer_encoder_layer_fwd(t, 8, 2, w_in, b_in, w_out, b, false, false, 1e-5, b, b, b, b, w, b, w, b);
+        return at::_transformer_encoder_layer_fwd(t, 8, 2, w_in, b_in, w_out, b, false, false, 1e-5, b, b, b, b, w, b,
+                                                  w, b);
     };
-    const auto attention = [&](const at::Tensor& t) { return std::get<0>(at::_native_multi_head_attention(t, t, t, 8, 2, w_in, b_in, w_out, b, {}, false)); };
+    const auto attention = [&](const at::Tensor& t) {
+        return std::get<0>(at::_native_multi_head_attention(t, t, t, 8, 2, w_in, b_in, w_out, b, {}, false));
+    };
     const torch::NoGradGuard no_grad;
 
     run_ranks(2, [&](const auto& mesh) {
@@ -126,7 +132,8 @@ TEST(AttentionInModels, KeepsToItsTypes)
             EXPECT_TRUE(tensors_near(full_tensor(output).to(at::kDouble), expected, tolerance)) << type;
             for (int i = 0; i < 3; ++i) {
                 EXPECT_EQ(parts[i].grad().scalar_type(), type);
-                EXPECT_TRUE(tensors_near(full_tensor(parts[i].grad()).to(at::kDouble), exact[i].grad(), tolerance)) << type << i;
+                EXPECT_TRUE(tensors_near(full_tensor(parts[i].grad()).to(at::kDouble), exact[i].grad(), tolerance))
+                    << type << i;
             }
         });
     }
@@ -141,9 +148,11 @@ TEST(AttentionInModels, TakesFlattenedBatches)
     run_ranks(2, [&](const auto& mesh) {
         for (const std::int64_t dim : {0, 2}) {
             const auto part = cut(x, dim, dim == 0 ? Extents{5, 1} : Extents{1, 3}, mesh, 2);
-            EXPECT_TRUE(tensors_near(full_tensor(at::scaled_dot_product_attention(part, part, part)), expected, 1e-11)) << dim;
+            EXPECT_TRUE(tensors_near(full_tensor(at::scaled_dot_product_attention(part, part, part)), expected, 1e-11))
+                << dim;
             const auto whole = from_local(x, mesh, {Replicate()});
-            EXPECT_TRUE(tensors_near(full_tensor(at::scaled_dot_product_attention(whole, part, part)), expected, 1e-11)) << dim;
+            EXPECT_TRUE(tensors_near(full_tensor(at::scaled_dot_product_attention(whole, part, part)), expected, 1e-11))
+                << dim;
         }
     });
 }
@@ -164,12 +173,18 @@ TEST(AttentionInModels, DropsTheWeightsThatThePlainOneDrops)
                 std::vector<at::Tensor> parts;
                 for (const auto& x : leaves) {
                     const auto n = x.size(dim);
-                    parts.push_back(cut(x.detach(), dim, n == 2 ? Extents{1, 0, 1} : n == 3 ? Extents{1, 2, 0} : Extents{28, 5, 7}, mesh).requires_grad_());
+                    parts.push_back(cut(x.detach(), dim,
+                                        n == 2   ? Extents{1, 0, 1}
+                                        : n == 3 ? Extents{1, 2, 0}
+                                                 : Extents{28, 5, 7},
+                                        mesh)
+                                        .requires_grad_());
                 }
                 const auto output = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.25, causal);
                 output.square().sum().backward();
                 EXPECT_TRUE(tensors_near(full_tensor(output), expected, 1e-11)) << dim;
-                for (int i = 0; i < 3; ++i) EXPECT_TRUE(tensors_near(full_tensor(parts[i].grad()), leaves[i].grad(), 1e-11)) << dim << i;
+                for (int i = 0; i < 3; ++i)
+                    EXPECT_TRUE(tensors_near(full_tensor(parts[i].grad()), leaves[i].grad(), 1e-11)) << dim << i;
             });
         }
     }
@@ -180,7 +195,8 @@ std::vector<at::Tensor> kept_shares(const std::shared_ptr<const DeviceMesh>& mes
 {
     const auto flat = at::zeros({1, 2, 3000, 1}, at::kDouble),
                ones = at::ones({1, 2, 3000, 1}, at::kDouble);  // single precision adds 3,000 weights to 1e-5 or worse
-    const auto queries = cut(flat, 2, extents, mesh), keys = cut(flat, 2, extents, mesh), values = cut(ones, 2, extents, mesh).requires_grad_();
+    const auto queries = cut(flat, 2, extents, mesh), keys = cut(flat, 2, extents, mesh),
+               values = cut(ones, 2, extents, mesh).requires_grad_();
     const auto output = at::scaled_dot_product_attention(queries, keys, values, {}, 0.25);
     output.backward(output.detach());
     return {full_tensor(output).detach(), full_tensor(values.grad())};
@@ -230,9 +246,12 @@ TEST(AttentionInModels, SaysWhatIsWrong)
     run_ranks(1, [](const auto& mesh) {
         const auto x = from_local(at::ones({1, 2, 5, 3}), mesh, {Shard(2)});
         const auto narrow = from_local(at::ones({1, 2, 5, 2}), mesh, {Shard(2)});
-        EXPECT_TRUE(throws_with<InvalidInput>("must share their last dimension", [&] { at::scaled_dot_product_attention(x, narrow, x); }));
-        EXPECT_TRUE(throws_with<InvalidInput>("not both", [&] { at::scaled_dot_product_attention(x, x, x, at::ones({5, 5}), 0.0, true); }));
-        EXPECT_TRUE(throws_with<InvalidInput>("does not broadcast", [&] { at::scaled_dot_product_attention(x, x, x, at::ones({5, 4})); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("must share their last dimension",
+                                              [&] { at::scaled_dot_product_attention(x, narrow, x); }));
+        EXPECT_TRUE(throws_with<InvalidInput>(
+            "not both", [&] { at::scaled_dot_product_attention(x, x, x, at::ones({5, 5}), 0.0, true); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("does not broadcast",
+                                              [&] { at::scaled_dot_product_attention(x, x, x, at::ones({5, 4})); }));
     });
 }
 

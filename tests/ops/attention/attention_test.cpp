@@ -42,7 +42,8 @@ std::vector<at::Tensor> draw_inputs(const AttentionSizes& s, Draw& draw)
             draw.values({s.batch, s.key_heads, s.keys, s.value_width})};
 }
 
-/// The output, and the inputs themselves: gradients that vanish but for rounding, as where a row sees a single key, are then judged beside ones.
+/// The output, and the inputs themselves: gradients that vanish but for rounding, as where a row sees a single key, are
+/// then judged beside ones.
 std::vector<at::Tensor> beside(const std::vector<at::Tensor>& inputs, const at::Tensor& output)
 {
     std::vector<at::Tensor> outputs{output};
@@ -54,8 +55,9 @@ std::vector<at::Tensor> beside(const std::vector<at::Tensor>& inputs, const at::
 
 std::string text_of(const AttentionSizes& s)
 {
-    return "B=" + std::to_string(s.batch) + " H=" + std::to_string(s.heads) + " K=" + std::to_string(s.key_heads) + " L=" + std::to_string(s.rows) +
-           " S=" + std::to_string(s.keys) + " D=" + std::to_string(s.width) + " E=" + std::to_string(s.value_width);
+    return "B=" + std::to_string(s.batch) + " H=" + std::to_string(s.heads) + " K=" + std::to_string(s.key_heads) +
+           " L=" + std::to_string(s.rows) + " S=" + std::to_string(s.keys) + " D=" + std::to_string(s.width) +
+           " E=" + std::to_string(s.value_width);
 }
 
 std::vector<std::int64_t> mask_shape(const AttentionSizes& s, Draw& draw)
@@ -76,7 +78,10 @@ TEST(Attention, EqualsThePlainOneForAnyCut)
             const auto scale = draw.chance(0.3) ? std::make_optional(draw.real(0.1, 1.5)) : std::nullopt;
             return RuleCase{"attention " + text_of(sizes) + (causal ? " causal" : ""),
                             draw_inputs(sizes, draw),
-                            [=](const auto& x) { return beside(x, at::scaled_dot_product_attention(x[0], x[1], x[2], {}, 0.0, causal, scale, grouped)); },
+                            [=](const auto& x) {
+                                return beside(x, at::scaled_dot_product_attention(x[0], x[1], x[2], {}, 0.0, causal,
+                                                                                  scale, grouped));
+                            },
                             {}};
         },
         {.num_cases = 400});
@@ -91,10 +96,13 @@ TEST(Attention, TakesBooleanMasksThatMayHideEverything)
             if (grouped) sizes.heads = sizes.key_heads * 2;
             auto inputs = draw_inputs(sizes, draw);
             inputs.push_back(draw.values(mask_shape(sizes, draw)) > draw.real(-1.0, 1.5));
-            return RuleCase{"boolean mask " + text_of(sizes),
-                            inputs,
-                            [=](const auto& x) { return beside(x, at::scaled_dot_product_attention(x[0], x[1], x[2], x[3], 0.0, false, {}, grouped)); },
-                            {}};
+            return RuleCase{
+                "boolean mask " + text_of(sizes),
+                inputs,
+                [=](const auto& x) {
+                    return beside(x, at::scaled_dot_product_attention(x[0], x[1], x[2], x[3], 0.0, false, {}, grouped));
+                },
+                {}};
         },
         {.num_cases = 250});
 }
@@ -111,7 +119,9 @@ TEST(Attention, TakesAddedMasksAndGivesThemTheirGradient)
             return RuleCase{"added mask " + text_of(sizes),
                             inputs,
                             [=](const auto& x) {
-                                return beside(x, at::scaled_dot_product_attention(x[0], x[1], x[2], learned ? x[3] : x[3].detach(), 0.0, false, {}, grouped));
+                                return beside(x, at::scaled_dot_product_attention(x[0], x[1], x[2],
+                                                                                  learned ? x[3] : x[3].detach(), 0.0,
+                                                                                  false, {}, grouped));
                             },
                             {}};
         },
@@ -122,15 +132,16 @@ TEST(Attention, TakesAnyNumberOfDimensionsAndBroadcasts)
 {
     check_rule([](Draw& draw) {
         const auto n = draw.integer(2, 9), s = draw.integer(2, 9), d = draw.integer(1, 4);
-        const std::vector<std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>> leads{{{}, {}},         {{3}, {3}},       {{2, 2, 3}, {2, 2, 3}},
-                                                                                                 {{2, 3}, {1, 3}}, {{2, 3}, {2, 1}}, {{1, 2}, {3, 2}}};
+        const std::vector<std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>> leads{
+            {{}, {}}, {{3}, {3}}, {{2, 2, 3}, {2, 2, 3}}, {{2, 3}, {1, 3}}, {{2, 3}, {2, 1}}, {{1, 2}, {3, 2}}};
         auto [query, key] = draw.pick(leads);
         query.insert(query.end(), {n, d});
         key.insert(key.end(), {s, d});
-        return RuleCase{"leading dimensions " + std::to_string(query.size()),
-                        {draw.values(query), draw.values(key), draw.values(key), draw.values({n, s})},
-                        [](const auto& x) { return beside(x, at::scaled_dot_product_attention(x[0], x[1], x[2], x[3])); },
-                        {}};
+        return RuleCase{
+            "leading dimensions " + std::to_string(query.size()),
+            {draw.values(query), draw.values(key), draw.values(key), draw.values({n, s})},
+            [](const auto& x) { return beside(x, at::scaled_dot_product_attention(x[0], x[1], x[2], x[3])); },
+            {}};
     });
 }
 
@@ -138,11 +149,13 @@ TEST(Attention, PutsDimensionsThatOneLacksInFront)
 {
     check_rule([](Draw& draw) {
         const auto n = draw.integer(2, 9), s = draw.integer(2, 9), d = draw.integer(1, 4);
-        const std::vector<std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>> leads{{{3}, {2, 3}}, {{2, 3}, {3}}, {{}, {2, 3}}, {{3}, {}}};
+        const std::vector<std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>> leads{
+            {{3}, {2, 3}}, {{2, 3}, {3}}, {{}, {2, 3}}, {{3}, {}}};
         auto [query, key] = draw.pick(leads);
         query.insert(query.end(), {n, d});
         key.insert(key.end(), {s, d});
-        return RuleCase{"query of " + std::to_string(query.size()) + " dimensions, key of " + std::to_string(key.size()),
+        return RuleCase{"query of " + std::to_string(query.size()) + " dimensions, key of " +
+                            std::to_string(key.size()),
                         {draw.values(query), draw.values(key), draw.values(key)},
                         [](const auto& x) { return beside(x, at::scaled_dot_product_attention(x[0], x[1], x[2])); },
                         {}};
@@ -163,12 +176,14 @@ TEST(RingAttention, PassesPiecesOfLongSequences)
 
         run_ranks(3, [&](const auto& mesh) {
             std::vector<at::Tensor> parts;
-            for (const auto& tensor : whole) parts.push_back(cut_rows(tensor.detach(), {2500, 200, 2600}, mesh).requires_grad_());
+            for (const auto& tensor : whole)
+                parts.push_back(cut_rows(tensor.detach(), {2500, 200, 2600}, mesh).requires_grad_());
             const auto output = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, causal);
             (output * factor).sum().backward();
 
             EXPECT_TRUE(tensors_near(full_tensor(output), expected, 1e-11));
-            for (int i = 0; i < 3; ++i) EXPECT_TRUE(tensors_near(full_tensor(parts[i].grad()), whole[i].grad(), 1e-11)) << i;
+            for (int i = 0; i < 3; ++i)
+                EXPECT_TRUE(tensors_near(full_tensor(parts[i].grad()), whole[i].grad(), 1e-11)) << i;
         });
     }
 }
@@ -188,7 +203,8 @@ TEST(RingAttention, SendsWhatThePlanSays)
             EXPECT_EQ(mesh->counter().total_bytes(), ring_bytes(ranges, mesh->group(0).rank(), 2 * 2 * 3 * 2));
             mesh->counter().reset();
             output.backward(output.detach());
-            EXPECT_EQ(mesh->counter().total_bytes(), ring_backward_bytes(ranges, mesh->group(0).rank(), 2 * 2 * 3 * 2, 2 * 2 * 3 * 4));
+            EXPECT_EQ(mesh->counter().total_bytes(),
+                      ring_backward_bytes(ranges, mesh->group(0).rank(), 2 * 2 * 3 * 2, 2 * 2 * 3 * 4));
         });
     }
 }
@@ -204,7 +220,8 @@ std::vector<at::Tensor> ring_results(const std::vector<at::Tensor>& whole, const
     std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
     const auto forward = ring_attention(settings, part(0), mine, keys, group);
     std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
-    const auto gradients = ring_attention_backward(settings, {part(0), part(3), forward.output, forward.log_sum_exp, mine}, keys, group, {});
+    const auto gradients = ring_attention_backward(
+        settings, {part(0), part(3), forward.output, forward.log_sum_exp, mine}, keys, group, {});
     return {forward.output, gradients.queries, gradients.keys, gradients.values};
 }
 
@@ -223,7 +240,8 @@ TEST(RingAttention, IsTheSameOverlappedWithALateRankAsStepByStep)
             at::set_num_threads(1);
             const auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(60));
             options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-            const RankGroup group(c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, 3, options), "domain", std::make_shared<CommCounter>());
+            const RankGroup group(c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, 3, options), "domain",
+                                  std::make_shared<CommCounter>());
             overlapped[rank] = ring_results(whole, group, 40 * (2 - rank));
             group.barrier();
         });

@@ -21,8 +21,8 @@
 namespace meshard {
 namespace {
 
-/// The entries that the query at `entry` sees along an axis, from the definition: among those of equal remainder, the `size` ones from size / 2 before it on,
-/// moved inwards at the borders.
+/// The entries that the query at `entry` sees along an axis, from the definition: among those of equal remainder, the
+/// `size` ones from size / 2 before it on, moved inwards at the borders.
 std::set<std::int64_t> seen_entries(std::int64_t entry, std::int64_t length, std::int64_t size, std::int64_t dilation)
 {
     std::vector<std::int64_t> alike;
@@ -45,17 +45,20 @@ at::Tensor dense_mask(std::int64_t rows, std::int64_t columns, const Neighbourho
     for (std::int64_t i = 0; i < rows; ++i) {
         for (std::int64_t j = 0; j < columns; ++j) {
             for (const auto row : seen_entries(i, rows, window.size[0], window.dilation[0])) {
-                for (const auto column : seen_entries(j, columns, window.size[1], window.dilation[1])) numbers[i][j][row][column] = 0;
+                for (const auto column : seen_entries(j, columns, window.size[1], window.dilation[1]))
+                    numbers[i][j][row][column] = 0;
             }
         }
     }
     return mask.view({rows * columns, rows * columns});
 }
 
-at::Tensor dense_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask, double scale)
+at::Tensor dense_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask,
+                           double scale)
 {
     const auto by_heads = [](const at::Tensor& x) { return x.flatten(1, 2).transpose(1, 2); };
-    const auto weights = at::softmax(at::matmul(by_heads(q), by_heads(k).transpose(2, 3)) * scale + mask.to(q.options()), -1);
+    const auto weights =
+        at::softmax(at::matmul(by_heads(q), by_heads(k).transpose(2, 3)) * scale + mask.to(q.options()), -1);
     return at::matmul(weights, by_heads(v)).transpose(1, 2).unflatten(1, q.sizes().slice(1, 2));
 }
 
@@ -68,7 +71,9 @@ struct GridCase {
     {
         std::string text = "grid";
         for (const auto size : shape) text += " " + std::to_string(size);
-        for (int i = 0; i < 2; ++i) text += (i ? " and " : ", windows of ") + std::to_string(window.size[i]) + " at " + std::to_string(window.dilation[i]);
+        for (int i = 0; i < 2; ++i)
+            text += (i ? " and " : ", windows of ") + std::to_string(window.size[i]) + " at " +
+                    std::to_string(window.dilation[i]);
         return text;
     }
 };
@@ -80,7 +85,9 @@ GridCase draw_grid(Draw& draw)
         grid.window.size[axis] = draw.integer(1, 5);
         grid.window.dilation[axis] = draw.chance(0.6) ? 1 : draw.integer(2, 3);
     }
-    const auto length = [&](int axis) { return grid.window.size[axis] * grid.window.dilation[axis] + (draw.chance(0.3) ? 0 : draw.integer(1, 14)); };
+    const auto length = [&](int axis) {
+        return grid.window.size[axis] * grid.window.dilation[axis] + (draw.chance(0.3) ? 0 : draw.integer(1, 14));
+    };
     const auto rows = length(0), columns = length(1);
     grid.shape = {draw.integer(1, 2), rows, columns, draw.integer(1, 3), draw.integer(1, 9)};
     if (draw.chance(0.3)) grid.scale = draw.real(0.1, 1.5);
@@ -88,7 +95,8 @@ GridCase draw_grid(Draw& draw)
 }
 
 /// Output and the three gradients.
-std::vector<at::Tensor> results(std::vector<at::Tensor> inputs, const at::Tensor& factor, const std::function<at::Tensor(const std::vector<at::Tensor>&)>& run)
+std::vector<at::Tensor> results(std::vector<at::Tensor> inputs, const at::Tensor& factor,
+                                const std::function<at::Tensor(const std::vector<at::Tensor>&)>& run)
 {
     for (auto& input : inputs) input = input.detach().requires_grad_();
     const auto output = run(inputs);
@@ -108,17 +116,23 @@ TEST(NeighbourhoodAttention, EqualsTheDenseMaskedOneForAnyWindow)
         std::vector<at::Tensor> inputs;
         for (int k = 0; k < 3; ++k) inputs.push_back(draw.values(grid.shape));
         const auto factor = draw.values(grid.shape);
-        const auto expected = results(inputs, factor, [&](const auto& x) { return dense_attention(x[0], x[1], x[2], mask, scale); });
+        const auto expected =
+            results(inputs, factor, [&](const auto& x) { return dense_attention(x[0], x[1], x[2], mask, scale); });
 
         for (const auto type : {at::kDouble, at::kFloat}) {
             auto own = inputs;
             for (auto& input : own) input = input.to(device_of_tests(), type);
-            const auto found = results(own, factor.to(device_of_tests(), type),
-                                       [&](const auto& x) { return neighbourhood_attention(x[0], x[1], x[2], grid.window, grid.scale); });
+            const auto found = results(own, factor.to(device_of_tests(), type), [&](const auto& x) {
+                return neighbourhood_attention(x[0], x[1], x[2], grid.window, grid.scale);
+            });
             // A gradient that vanishes but for rounding, as where a query sees a single key, is judged beside ones.
             for (int k = 0; k < 4; ++k) {
-                const auto beside_ones = [&](const at::Tensor& x) { return at::cat({x.to(at::kCPU, at::kDouble).reshape({-1}), at::ones({1}, at::kDouble)}); };
-                EXPECT_TRUE(tensors_near(beside_ones(found[k]), beside_ones(expected[k]), type == at::kDouble ? 1e-13 : 3e-6)) << "result " << k;
+                const auto beside_ones = [&](const at::Tensor& x) {
+                    return at::cat({x.to(at::kCPU, at::kDouble).reshape({-1}), at::ones({1}, at::kDouble)});
+                };
+                EXPECT_TRUE(
+                    tensors_near(beside_ones(found[k]), beside_ones(expected[k]), type == at::kDouble ? 1e-13 : 3e-6))
+                    << "result " << k;
             }
         }
     }
@@ -135,7 +149,8 @@ TEST(NeighbourhoodAttention, IsTheSameForEverySetOfInstructions)
     const auto before = limit_window_kernels(2);
     for (const int level : {0, 1, 2}) {
         limit_window_kernels(level);
-        found.push_back(results(inputs, factor, [](const auto& x) { return neighbourhood_attention(x[0], x[1], x[2], {{5, 8}, {1, 2}}); }));
+        found.push_back(results(
+            inputs, factor, [](const auto& x) { return neighbourhood_attention(x[0], x[1], x[2], {{5, 8}, {1, 2}}); }));
     }
     limit_window_kernels(before);
     for (int level = 1; level < 3; ++level) {
@@ -148,11 +163,13 @@ TEST(NeighbourhoodAttention, EqualsThePlainOneForAnyCut)
     check_rule(
         [](Draw& draw) {
             const auto grid = draw_grid(draw);
-            return RuleCase{
-                grid.text(),
-                {draw.values(grid.shape), draw.values(grid.shape), draw.values(grid.shape)},
-                [=](const auto& x) { return Tensors{neighbourhood_attention(x[0], x[1], x[2], grid.window, grid.scale), x[0] * 1, x[1] * 1, x[2] * 1}; },
-                {}};
+            return RuleCase{grid.text(),
+                            {draw.values(grid.shape), draw.values(grid.shape), draw.values(grid.shape)},
+                            [=](const auto& x) {
+                                return Tensors{neighbourhood_attention(x[0], x[1], x[2], grid.window, grid.scale),
+                                               x[0] * 1, x[1] * 1, x[2] * 1};
+                            },
+                            {}};
         },
         {.num_cases = 150});
 }
@@ -176,7 +193,8 @@ TEST(NeighbourhoodAttention, SendsTheRowsThatWindowsReachOnceEachWay)
         const auto output = neighbourhood_attention(x, x * 2, x * 3, window);
 
         EXPECT_EQ(mesh->counter().num_calls(), 1);
-        EXPECT_EQ(mesh->counter().total_bytes(), rows_received[mesh->coordinate(0)] * 9 * 2 * 4 * 2 * 4);  // keys and values in single precision
+        EXPECT_EQ(mesh->counter().total_bytes(),
+                  rows_received[mesh->coordinate(0)] * 9 * 2 * 4 * 2 * 4);  // keys and values in single precision
         mesh->counter().reset();
         output.sum().backward();
         EXPECT_EQ(mesh->counter().num_calls(), 1);
@@ -202,7 +220,8 @@ TEST(NeighbourhoodAttention, RefusesWhatItCannotCompute)
     refusal("must have one shape, (batch, rows, columns, heads, channels)", at::zeros({1, 6, 7, 2, 4}), {});
     refusal("must share one floating type", x.to(at::kDouble), {});
     refusal("a window of 7 rows with dilation 1 needs a grid of at least 7 rows; this one has 6.", x, {{7, 3}, {1, 1}});
-    refusal("a window of 3 columns with dilation 3 needs a grid of at least 9 columns; this one has 8.", x, {{3, 3}, {1, 3}});
+    refusal("a window of 3 columns with dilation 3 needs a grid of at least 9 columns; this one has 8.", x,
+            {{3, 3}, {1, 3}});
     refusal("both must be at least 1", x, {{3, 3}, {0, 1}});
 }
 

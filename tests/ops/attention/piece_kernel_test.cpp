@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of cut sequences by LibTorch's fused kernels, piece by piece, on the device of the tests, against the whole one in double precision on the CPU.
+// Attention of cut sequences by LibTorch's fused kernels, piece by piece, on the device of the tests, against the whole
+// one in double precision on the CPU.
 #include "ops/attention/piece_kernel.h"
 #include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/redistribute.h"
@@ -25,10 +26,14 @@ TEST(PieceKernel, IsChosenByDeviceTypeAndWidth)
     EXPECT_EQ(choose_piece_kernel({.type = at::kDouble, .mask_type = at::kBool}), PieceKernel::Cpu);
     EXPECT_EQ(choose_piece_kernel({.width = 8, .value_width = 16}), PieceKernel::Tiles);
     for (const auto half : {at::kHalf, at::kBFloat16}) {
-        EXPECT_EQ(choose_piece_kernel({.device = kDevice, .type = half, .width = 192, .value_width = 192}), PieceKernel::Flash);
-        EXPECT_EQ(choose_piece_kernel({.device = kDevice, .type = half, .width = 193, .value_width = 193}), PieceKernel::Efficient);
-        EXPECT_EQ(choose_piece_kernel({.device = kDevice, .type = half, .width = 8, .value_width = 16}), PieceKernel::Efficient);
-        EXPECT_EQ(choose_piece_kernel({.device = kDevice, .type = half, .mask_type = at::kBool}), PieceKernel::Efficient);
+        EXPECT_EQ(choose_piece_kernel({.device = kDevice, .type = half, .width = 192, .value_width = 192}),
+                  PieceKernel::Flash);
+        EXPECT_EQ(choose_piece_kernel({.device = kDevice, .type = half, .width = 193, .value_width = 193}),
+                  PieceKernel::Efficient);
+        EXPECT_EQ(choose_piece_kernel({.device = kDevice, .type = half, .width = 8, .value_width = 16}),
+                  PieceKernel::Efficient);
+        EXPECT_EQ(choose_piece_kernel({.device = kDevice, .type = half, .mask_type = at::kBool}),
+                  PieceKernel::Efficient);
         EXPECT_EQ(choose_piece_kernel({.device = kDevice, .type = half, .mask_type = half}), PieceKernel::Efficient);
         EXPECT_EQ(choose_piece_kernel({.device = kDevice, .type = half, .mask_type = at::kFloat}), PieceKernel::Tiles);
     }
@@ -40,8 +45,14 @@ TEST(PieceKernel, IsChosenByDeviceTypeAndWidth)
 
 TEST(PieceKernel, IsCudnnsWhereLibTorchPrefersIt)
 {
-    const auto chosen = [](at::ScalarType type, std::int64_t width, std::int64_t value_width, std::optional<at::ScalarType> mask = {}) {
-        return choose_piece_kernel({.device = kDevice, .type = type, .width = width, .value_width = value_width, .mask_type = mask, .prefers_cudnn = true});
+    const auto chosen = [](at::ScalarType type, std::int64_t width, std::int64_t value_width,
+                           std::optional<at::ScalarType> mask = {}) {
+        return choose_piece_kernel({.device = kDevice,
+                                    .type = type,
+                                    .width = width,
+                                    .value_width = value_width,
+                                    .mask_type = mask,
+                                    .prefers_cudnn = true});
     };
     EXPECT_EQ(chosen(at::kHalf, 64, 64), PieceKernel::Cudnn);
     EXPECT_EQ(chosen(at::kBFloat16, 128, 8), PieceKernel::Cudnn);
@@ -58,7 +69,8 @@ TEST(PieceKernel, LeavesDropoutMasksGradientsAndNothingToTiles)
 {
     for (const auto device : {c10::kCPU, kDevice}) {
         EXPECT_EQ(choose_piece_kernel({.device = device, .drops = true}), PieceKernel::Tiles);
-        EXPECT_EQ(choose_piece_kernel({.device = device, .mask_type = at::kFloat, .wants_mask_gradient = true}), PieceKernel::Tiles);
+        EXPECT_EQ(choose_piece_kernel({.device = device, .mask_type = at::kFloat, .wants_mask_gradient = true}),
+                  PieceKernel::Tiles);
         EXPECT_EQ(choose_piece_kernel({.device = device, .batch = 0}), PieceKernel::Tiles);
         EXPECT_EQ(choose_piece_kernel({.device = device, .width = 0}), PieceKernel::Tiles);
     }
@@ -111,7 +123,8 @@ Tensors attention_results(const CutCase& item, const Tensors& inputs, const Plac
         mask = place(mask.detach(), 3).set_requires_grad(item.mask.requires_grad());
     }
     const auto given = mask.defined() ? std::make_optional(mask) : std::nullopt;
-    const auto output = at::scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], given, 0.0, item.causal, 0.3, /*enable_gqa=*/true);
+    const auto output = at::scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], given, 0.0, item.causal, 0.3,
+                                                         /*enable_gqa=*/true);
     (output * inputs[3].to(output.device())).sum().backward();
     Tensors results{output.detach()};
     for (const auto& leaf : leaves) results.push_back(leaf.grad());
@@ -124,8 +137,10 @@ void expect_as_whole_by_the_kernel_chosen(const CutCase& item, at::ScalarType ty
 {
     const auto& s = item.sizes;
     Draw draw(3);
-    const Tensors inputs{draw.values({2, s.heads, s.rows, s.width}, type), draw.values({2, s.key_heads, s.keys, s.width}, type),
-                         draw.values({2, s.key_heads, s.keys, s.value_width}, type), draw.values({2, s.heads, s.rows, s.value_width}, type)};
+    const Tensors inputs{draw.values({2, s.heads, s.rows, s.width}, type),
+                         draw.values({2, s.key_heads, s.keys, s.width}, type),
+                         draw.values({2, s.key_heads, s.keys, s.value_width}, type),
+                         draw.values({2, s.heads, s.rows, s.value_width}, type)};
     Tensors exact;
     for (const auto& input : inputs) exact.push_back(input.to(at::kDouble));
     const auto expected = attention_results(item, exact, [](const at::Tensor& x, int) { return x.clone(); });
@@ -134,12 +149,14 @@ void expect_as_whole_by_the_kernel_chosen(const CutCase& item, at::ScalarType ty
         run_ranks(num_ranks, [&](const auto& mesh) {
             const auto found = attention_results(item, inputs, [&](const at::Tensor& x, int i) {
                 const auto there = x.to(device_of_tests());
-                return i == 3 ? from_local(there, mesh, {Replicate()}) : cut_rows(there, parts_of(x.size(2), num_ranks), mesh);
+                return i == 3 ? from_local(there, mesh, {Replicate()})
+                              : cut_rows(there, parts_of(x.size(2), num_ranks), mesh);
             });
             ASSERT_EQ(found.size(), expected.size());
             for (std::size_t i = 0; i < found.size(); ++i) {
                 EXPECT_EQ(found[i].scalar_type(), type);
-                EXPECT_TRUE(tensors_near(full_tensor(found[i]).cpu().to(at::kDouble), expected[i], tolerance)) << type << ", result " << i << ", " << num_ranks;
+                EXPECT_TRUE(tensors_near(full_tensor(found[i]).cpu().to(at::kDouble), expected[i], tolerance))
+                    << type << ", result " << i << ", " << num_ranks;
             }
         });
     }
@@ -156,7 +173,8 @@ void expect_as_whole(const CutCase& item, at::ScalarType type, double tolerance)
 }
 
 /// On a device every type is computed by another kernel.
-const std::vector<std::pair<at::ScalarType, double>> kTolerances{{at::kDouble, 1e-11}, {at::kFloat, 2e-6}, {at::kBFloat16, 2e-2}, {at::kHalf, 2e-3}};
+const std::vector<std::pair<at::ScalarType, double>> kTolerances{
+    {at::kDouble, 1e-11}, {at::kFloat, 2e-6}, {at::kBFloat16, 2e-2}, {at::kHalf, 2e-3}};
 
 class CutAttention : public ::testing::Test {
 protected:
@@ -169,7 +187,8 @@ protected:
 TEST_F(CutAttention, EqualsTheWholeOne)
 {
     // Rows of numbers that fill words of memory, and others; values as wide as keys, and not.
-    const std::vector<CutSizes> all{{}, {.keys = 75}, {.width = 21, .value_width = 21}, {.width = 8, .value_width = 24}, {.rows = 64, .keys = 96}};
+    const std::vector<CutSizes> all{
+        {}, {.keys = 75}, {.width = 21, .value_width = 21}, {.width = 8, .value_width = 24}, {.rows = 64, .keys = 96}};
     for (const auto& [type, tolerance] : kTolerances) {
         for (const auto& sizes : all) expect_as_whole({sizes}, type, tolerance);
     }
@@ -200,14 +219,17 @@ TEST_F(CutAttention, SharesHeadsOfTheKeys)
 TEST_F(CutAttention, TakesMasksThatHideRowsAndParts)
 {
     Draw draw(4);
-    const std::vector<std::vector<std::int64_t>> shapes{{1, 1, 111, 111}, {2, 4, 111, 111}, {2, 1, 1, 111}, {1, 4, 111, 1}};
+    const std::vector<std::vector<std::int64_t>> shapes{
+        {1, 1, 111, 111}, {2, 4, 111, 111}, {2, 1, 1, 111}, {1, 4, 111, 1}};
     for (const auto& shape : shapes) {
         auto seen = draw.values(shape) > -0.5;
-        if (shape[2] > 1) seen.select(2, 7).fill_(false);                               // a row without any key,
-        if (shape[2] > 1 && shape[3] > 1) seen.select(2, 60).narrow(2, 0, 75).zero_();  // and one that sees the last rank's only
+        if (shape[2] > 1) seen.select(2, 7).fill_(false);  // a row without any key,
+        if (shape[2] > 1 && shape[3] > 1)
+            seen.select(2, 60).narrow(2, 0, 75).zero_();  // and one that sees the last rank's only
         const auto added = draw.values(shape, at::kBFloat16).to(at::kDouble).masked_fill(seen.logical_not(), -INFINITY);
         for (const auto& [type, tolerance] : kTolerances) {
-            for (const auto& sizes : {CutSizes{.heads = 4, .key_heads = 2}, CutSizes{.heads = 4, .key_heads = 4, .width = 21, .value_width = 21}}) {
+            for (const auto& sizes : {CutSizes{.heads = 4, .key_heads = 2},
+                                      CutSizes{.heads = 4, .key_heads = 4, .width = 21, .value_width = 21}}) {
                 expect_as_whole({sizes, false, seen}, type, tolerance);
                 if (type != at::kHalf) expect_as_whole({sizes, false, added}, type, tolerance);
             }
@@ -224,12 +246,14 @@ TEST_F(CutAttention, GivesMasksTheirGradient)
     }
 }
 
-/// How often the stand-in's devices have been asked for operators whose names contain `text`, since the last call of `reset`.
+/// How often the stand-in's devices have been asked for operators whose names contain `text`, since the last call of
+/// `reset`.
 std::int64_t num_launches(const char* text)
 {
     std::int64_t number = 0;
     for (int device = 0; device < 3; ++device) {
-        for (const auto& [name, times] : loaded_standin()->counters(device).launched) number += name.find(text) != std::string::npos ? times : 0;
+        for (const auto& [name, times] : loaded_standin()->counters(device).launched)
+            number += name.find(text) != std::string::npos ? times : 0;
     }
     return number;
 }
@@ -244,7 +268,9 @@ TEST_F(CutAttention, IsComputedByTheKernelsOfTheDevice)
     for (const bool causal : {false, true}) {
         run(at::kBFloat16, causal);
         EXPECT_GT(num_launches("aten::_scaled_dot_product_cudnn_attention_backward"), 0);
-        EXPECT_EQ(num_launches("flash_attention_backward") + num_launches("efficient_attention") + num_launches("aten::bmm"), 0);
+        EXPECT_EQ(num_launches("flash_attention_backward") + num_launches("efficient_attention") +
+                      num_launches("aten::bmm"),
+                  0);
         at::globalContext().setSDPUseCuDNN(false);
         run(at::kBFloat16, causal);
         at::globalContext().setSDPUseCuDNN(true);

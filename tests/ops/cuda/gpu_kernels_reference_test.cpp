@@ -27,7 +27,11 @@ std::vector<T> draw_rows(std::mt19937_64& random, std::int64_t n, int dimensions
     for (auto& x : rows) {
         const auto value = static_cast<double>(random() % 100003) / 100003;
         // Even, on a lattice with many equal ones, graded, all in one place, far from zero.
-        x = static_cast<T>(kind == 0 ? value : kind == 1 ? std::floor(4 * value) / 4 : kind == 2 ? std::pow(value, 5) : kind == 3 ? 0.5 : 30 * value - 20);
+        x = static_cast<T>(kind == 0   ? value
+                           : kind == 1 ? std::floor(4 * value) / 4
+                           : kind == 2 ? std::pow(value, 5)
+                           : kind == 3 ? 0.5
+                                       : 30 * value - 20);
     }
     return rows;
 }
@@ -41,7 +45,8 @@ RadiusLimit draw_limit(std::mt19937_64& random, double largest)
 template <class T>
 at::Tensor tensor_of(const std::vector<T>& numbers, std::int64_t width)
 {
-    return at::tensor(numbers, c10::CppTypeToScalarType<T>::value).view({static_cast<std::int64_t>(numbers.size()) / width, width});
+    return at::tensor(numbers, c10::CppTypeToScalarType<T>::value)
+        .view({static_cast<std::int64_t>(numbers.size()) / width, width});
 }
 
 template <class T>
@@ -75,11 +80,13 @@ void expect_neighbors_of_the_tree()
             excluded.push_back(num_points == 0 || i % 4 == 0 ? -1 : static_cast<std::int32_t>(random() % num_points));
         }
         const PointSearch<T> search(points, dimensions, request.options.period);
-        const auto expected = request.is_knn ? std::vector{search.knn(queries, request.k, excluded)} : search.within(queries, request.limits, excluded);
+        const auto expected = request.is_knn ? std::vector{search.knn(queries, request.k, excluded)}
+                                             : search.within(queries, request.limits, excluded);
 
-        const auto found = GridSearch<T, HostExecutor>({}, tensor_of(points, dimensions), tensor_of(queries, dimensions),
-                                                       excluded.empty() ? at::Tensor() : at::tensor(excluded, at::kInt))
-                               .answer(request);
+        const auto found =
+            GridSearch<T, HostExecutor>({}, tensor_of(points, dimensions), tensor_of(queries, dimensions),
+                                        excluded.empty() ? at::Tensor() : at::tensor(excluded, at::kInt))
+                .answer(request);
 
         ASSERT_EQ(found.size(), expected.size());
         for (std::size_t l = 0; l < found.size(); ++l) expect_same(found[l], expected[l]);
@@ -102,7 +109,8 @@ void expect_the_grids_order()
         NeighborRequest request{"search", false, 0, {}, {.order = NeighborOrder::Grid}};
         request.limits.push_back(draw_limit(random, 1));
 
-        const auto found = GridSearch<T, HostExecutor>({}, tensor_of(points, 3), tensor_of(queries, 3), at::Tensor()).answer(request);
+        const auto found =
+            GridSearch<T, HostExecutor>({}, tensor_of(points, 3), tensor_of(queries, 3), at::Tensor()).answer(request);
 
         expect_same(found.front(), neighbors_in_grid_order<T>(points, queries, request.limits.front()));
     }
@@ -135,19 +143,21 @@ TEST(GpuKernelsReference, SweepsAreThoseOfSegmentReduce)
     std::mt19937_64 random(5);
     for (int trial = 0; trial < 50; ++trial) {
         std::vector<std::int64_t> offsets{0};
-        for (auto rows = random() % 6; rows > 0; --rows) offsets.push_back(offsets.back() + static_cast<std::int64_t>(random() % 4));
+        for (auto rows = random() % 6; rows > 0; --rows)
+            offsets.push_back(offsets.back() + static_cast<std::int64_t>(random() % 4));
         const auto num_rows = static_cast<std::int64_t>(offsets.size()) - 1;
         auto values = at::empty({offsets.back(), 3}, at::kDouble);
         for (std::int64_t i = 0; i < values.numel(); ++i)
             values.view({-1})[i] = random() % 8 == 0 ? std::nan("") : static_cast<double>(random() % 5) - 2;  // ties
         const auto table = at::tensor(offsets, at::kLong);
-        for (const auto& [kind, reduction] : {std::pair(SegmentSweep::Sum, SegmentReduction::Sum), std::pair(SegmentSweep::Max, SegmentReduction::Max),
-                                              std::pair(SegmentSweep::Min, SegmentReduction::Min)}) {
+        for (const auto& [kind, reduction] :
+             {std::pair(SegmentSweep::Sum, SegmentReduction::Sum), std::pair(SegmentSweep::Max, SegmentReduction::Max),
+              std::pair(SegmentSweep::Min, SegmentReduction::Min)}) {
             const auto expected = segment_reduce(values, table, reduction);
 
             auto found = at::empty({num_rows, 3}, at::kDouble), arguments = at::empty({num_rows, 3}, at::kLong);
-            sweep_segments(HostExecutor{}, values.const_data_ptr<double>(), offsets.data(), num_rows, 3, kind, found.mutable_data_ptr<double>(),
-                           arguments.mutable_data_ptr<std::int64_t>());
+            sweep_segments(HostExecutor{}, values.const_data_ptr<double>(), offsets.data(), num_rows, 3, kind,
+                           found.mutable_data_ptr<double>(), arguments.mutable_data_ptr<std::int64_t>());
 
             EXPECT_TRUE(at::equal(found.isnan(), expected.values.isnan()));
             EXPECT_TRUE(at::equal(found.nan_to_num(), expected.values.nan_to_num()));
@@ -169,12 +179,14 @@ TEST(GpuKernelsReference, PackedRowsComeBack)
     EXPECT_TRUE(at::equal(packed, rows.index_select(0, at::tensor(index, at::kLong))));
     auto unpacked = at::zeros({7, 4}, at::kFloat);
     unpack_rows(HostExecutor{}, packed.const_data_ptr<float>(), index.data(), 3, 4, unpacked.mutable_data_ptr<float>());
-    EXPECT_TRUE(at::equal(unpacked, at::zeros({7, 4}).index_copy(0, at::tensor({5, 0, 3}, at::kLong), packed.narrow(0, 0, 3))));
+    EXPECT_TRUE(
+        at::equal(unpacked, at::zeros({7, 4}).index_copy(0, at::tensor({5, 0, 3}, at::kLong), packed.narrow(0, 0, 3))));
 
     // Row 0 takes packed row 1, row 5 takes 0 and 3.
     const std::vector<std::int64_t> offsets{0, 1, 1, 1, 2, 2, 4, 4}, places{1, 2, 0, 3};
     auto sums = rows.clone();
-    add_packed_rows(HostExecutor{}, packed.const_data_ptr<float>(), offsets.data(), places.data(), 7, 4, sums.mutable_data_ptr<float>());
+    add_packed_rows(HostExecutor{}, packed.const_data_ptr<float>(), offsets.data(), places.data(), 7, 4,
+                    sums.mutable_data_ptr<float>());
     EXPECT_TRUE(at::equal(sums, rows.index_add(0, at::tensor(index, at::kLong), packed)));
 }
 
@@ -195,7 +207,8 @@ TEST(GpuKernelsReference, WordsLieAtMultiplesOfTheirSize)
 
 TEST(GpuKernelsReference, BuildsWithoutKernelsSaySo)
 {
-    EXPECT_TRUE(throws_with<Error>("has no kernels for GPUs. Configure with -DMESHARD_WITH_CUDA=ON", [] { on_gpu(at::ones({1}), [](const auto&) {}); }));
+    EXPECT_TRUE(throws_with<Error>("has no kernels for GPUs. Configure with -DMESHARD_WITH_CUDA=ON",
+                                   [] { on_gpu(at::ones({1}), [](const auto&) {}); }));
 }
 
 }  // namespace

@@ -34,15 +34,17 @@ TEST_F(GpuKernels, PackUnpackAndAddRows)
         pack_rows(HostExecutor{}, rows.data(), index.data(), n, channels, packed.data());
         unpack_rows(HostExecutor{}, packed.data(), index.data(), n, channels, unpacked.data());
         add_packed_rows(HostExecutor{}, packed.data(), offsets.data(), places.data(), num_rows, channels, sums.data());
-        const OnDevice<float> device_rows(rows), device_packed(std::vector<float>(packed.size())), device_unpacked(std::vector<float>(rows.size()));
+        const OnDevice<float> device_rows(rows), device_packed(std::vector<float>(packed.size())),
+            device_unpacked(std::vector<float>(rows.size()));
         const OnDevice<std::int64_t> device_index(index), device_offsets(offsets), device_places(places);
 
         using Word = std::uint32_t;
-        pack_rows(kGpu, reinterpret_cast<const Word*>(device_rows.data()), device_index.data(), n, channels, reinterpret_cast<Word*>(device_packed.data()));
+        pack_rows(kGpu, reinterpret_cast<const Word*>(device_rows.data()), device_index.data(), n, channels,
+                  reinterpret_cast<Word*>(device_packed.data()));
         unpack_rows(kGpu, reinterpret_cast<const Word*>(device_packed.data()), device_index.data(), n, channels,
                     reinterpret_cast<Word*>(device_unpacked.data()));
-        add_packed_rows(kGpu, static_cast<const float*>(device_packed.data()), device_offsets.data(), device_places.data(), num_rows, channels,
-                        device_rows.data());
+        add_packed_rows(kGpu, static_cast<const float*>(device_packed.data()), device_offsets.data(),
+                        device_places.data(), num_rows, channels, device_rows.data());
 
         EXPECT_EQ(device_packed.values(), packed);
         EXPECT_EQ(device_unpacked.values(), unpacked);
@@ -65,8 +67,8 @@ TEST_F(GpuKernels, SweepSegments)
         const OnDevice<float> device_results(std::vector<float>(results.size()));
         const OnDevice<std::int64_t> device_arguments(std::vector<std::int64_t>(results.size()));
 
-        sweep_segments(kGpu, static_cast<const float*>(device_values.data()), device_offsets.data(), 3000, 5, kind, device_results.data(),
-                       device_arguments.data());
+        sweep_segments(kGpu, static_cast<const float*>(device_values.data()), device_offsets.data(), 3000, 5, kind,
+                       device_results.data(), device_arguments.data());
 
         EXPECT_EQ(device_results.values(), results);
         EXPECT_EQ(device_arguments.values(), arguments);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels for tensor cores on a GPU: slice attention against loops in double precision, rows against the same source on the host, and the same bits twice.
+// The kernels for tensor cores on a GPU: slice attention against loops in double precision, rows against the same
+// source on the host, and the same bits twice.
 #include "ops/cuda/tile_launch_host.h"
 #include "tests/support/on_device.h"
 #include "tests/support/slice_oracle.h"
@@ -48,21 +49,24 @@ template <TileMath M>
 void expect_slices_as_in_double(const SliceSizes& s, bool warm, double limit)
 {
     using T = typename tiles::Storage<M>::type;
-    const auto stride = static_cast<std::int64_t>(s.heads) * s.head_dim, rows = s.count * stride, slices = static_cast<std::int64_t>(s.heads) * s.slices,
-               padded = padded_points(s.count);
+    const auto stride = static_cast<std::int64_t>(s.heads) * s.head_dim, rows = s.count * stride,
+               slices = static_cast<std::int64_t>(s.heads) * s.slices, padded = padded_points(s.count);
     const auto x = random_numbers<T>(rows, 1, 1), f = random_numbers<T>(rows, 1, 2), dy = random_numbers<T>(rows, 1, 3);
     const auto W = random_numbers<float>(slices * s.head_dim, 0.7F, 4), bias = random_numbers<float>(slices, 1, 5),
-               states = random_numbers<float>(slices * s.head_dim, 1, 6), dsums = random_numbers<float>(slices * (s.head_dim + 1), 1, 7),
+               states = random_numbers<float>(slices * s.head_dim, 1, 6),
+               dsums = random_numbers<float>(slices * (s.head_dim + 1), 1, 7),
                noise = random_numbers<float>(warm ? s.count * slices : 0, 1, 8);
     std::vector<float> inverse_temperature(warm ? s.heads * padded : 0, NAN);
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(inverse_temperature.size()); ++i)
         if (i % padded < s.count) inverse_temperature[i] = 0.5F + 0.1F * static_cast<float>(i % 9);
-    const auto expected = slice_oracle(s, {as_doubles(x), as_doubles(W), as_doubles(bias), as_doubles(f), as_doubles(dy), as_doubles(states), as_doubles(dsums),
-                                           as_doubles(inverse_temperature), as_doubles(noise)});
+    const auto expected =
+        slice_oracle(s, {as_doubles(x), as_doubles(W), as_doubles(bias), as_doubles(f), as_doubles(dy),
+                         as_doubles(states), as_doubles(dsums), as_doubles(inverse_temperature), as_doubles(noise)});
 
     const OnDevice<T> x_(x), f_(f), dy_(dy), y_(unset<T>(rows)), dx_(unset<T>(rows)), df_(unset<T>(rows));
-    const OnDevice<float> W_(W), bias_(bias), states_(states), dsums_(dsums), noise_(noise), warmth_(inverse_temperature),
-        log_sums_(unset<float>(s.heads * padded)), sums_(unset<float>(slices * (s.head_dim + 1))), dstates_(unset<float>(slices * (s.head_dim + 1))),
+    const OnDevice<float> W_(W), bias_(bias), states_(states), dsums_(dsums), noise_(noise),
+        warmth_(inverse_temperature), log_sums_(unset<float>(s.heads * padded)),
+        sums_(unset<float>(slices * (s.head_dim + 1))), dstates_(unset<float>(slices * (s.head_dim + 1))),
         dW_(unset<float>(slices * (s.head_dim + 1))), dwarmth_(unset<float>(s.heads * padded));
     const TilePoints points{M,
                             {x_.data(), stride},
@@ -100,8 +104,9 @@ void expect_slices_as_in_double(const SliceSizes& s, bool warm, double limit)
         once = all;
     }
     const auto near = [&](const char* what, const std::vector<double>& found, const std::vector<double>& of) {
-        EXPECT_LT(relative_error(found, of), limit) << what << ", N " << s.count << " H " << s.heads << " S " << s.slices << " D " << s.head_dim << " math "
-                                                    << static_cast<int>(M) << (warm ? " warm" : "");
+        EXPECT_LT(relative_error(found, of), limit)
+            << what << ", N " << s.count << " H " << s.heads << " S " << s.slices << " D " << s.head_dim << " math "
+            << static_cast<int>(M) << (warm ? " warm" : "");
     };
     near("sums", as_doubles(sums_.values()), expected.sums);
     near("y", as_doubles(y_.values()), expected.y);
@@ -131,7 +136,8 @@ TEST_F(GpuTiles, AreNearLoopsInDouble)
                           {600, 1, 512, 128},
                           {100003, 2, 64, 32},
                           {3000, 4, 64, 16}}) {
-        expect_slices_as_in_double<TileMath::Bfloat16>(s, false, s.count == 1 ? 3e-2 : 1.2e-2);  // of one point rounding does not average
+        expect_slices_as_in_double<TileMath::Bfloat16>(
+            s, false, s.count == 1 ? 3e-2 : 1.2e-2);  // of one point rounding does not average
         expect_slices_as_in_double<TileMath::Float16>(s, false, 3e-3);
         expect_slices_as_in_double<TileMath::Tf32>(s, false, 2.5e-3);
         expect_slices_as_in_double<TileMath::Float32>(s, false, 2e-5);
@@ -149,26 +155,31 @@ void expect_rows_as_on_the_host(RowType type, std::int64_t rows, std::int64_t ch
 {
     using N = tiles::Number<T>;
     const auto size = rows * channels;
-    const auto x = random_numbers<T>(size, 1, 1), add = random_numbers<T>(size, 1, 2), g = random_numbers<T>(size, 1, 3),
-               before = random_numbers<T>(size, 1, 4);
+    const auto x = random_numbers<T>(size, 1, 1), add = random_numbers<T>(size, 1, 2),
+               g = random_numbers<T>(size, 1, 3), before = random_numbers<T>(size, 1, 4);
     std::vector<N> bias(channels), zero_rows(rows), zero_channels(channels);
     for (std::int64_t c = 0; c < channels; ++c) bias[c] = N(0.1) * static_cast<N>(c % 5);
     const HostExecutor host;
     const tiles::HostLauncher launcher(host);
     std::vector<T> sum(size), hat(size), result(size), y(size), of_x(g), again(size);
     std::vector<N> scales(rows), before_sums(channels), result_sums(channels), gelu_sums(channels);
-    tiles::normalize_rows_by(launcher, {type, x.data(), add.data(), bias.data(), bias.data(), sum.data(), hat.data(), scales.data(), rows, channels, 1e-5});
-    tiles::normalize_rows_backward_by(
-        launcher, {type, g.data(), hat.data(), scales.data(), before.data(), result.data(), before_sums.data(), result_sums.data(), rows, channels});
+    tiles::normalize_rows_by(launcher, {type, x.data(), add.data(), bias.data(), bias.data(), sum.data(), hat.data(),
+                                        scales.data(), rows, channels, 1e-5});
+    tiles::normalize_rows_backward_by(launcher,
+                                      {type, g.data(), hat.data(), scales.data(), before.data(), result.data(),
+                                       before_sums.data(), result_sums.data(), rows, channels});
     tiles::gelu_rows_by(launcher, type, x.data(), y.data(), size);
-    tiles::gelu_rows_backward_by(launcher, {type, x.data(), of_x.data(), again.data(), gelu_sums.data(), rows, channels});
+    tiles::gelu_rows_backward_by(launcher,
+                                 {type, x.data(), of_x.data(), again.data(), gelu_sums.data(), rows, channels});
 
-    const OnDevice<T> x_(x), add_(add), g_(g), before_(before), sum_(sum), hat_(unset<T>(size)), result_(unset<T>(size)), y_(unset<T>(size)), of_x_(g),
-        again_(unset<T>(size));
-    const OnDevice<N> bias_(bias), scales_(zero_rows), before_sums_(zero_channels), result_sums_(zero_channels), gelu_sums_(zero_channels);
-    normalize_rows(kGpu, {type, x_.data(), add_.data(), bias_.data(), bias_.data(), sum_.data(), hat_.data(), scales_.data(), rows, channels, 1e-5});
-    normalize_rows_backward(
-        kGpu, {type, g_.data(), hat_.data(), scales_.data(), before_.data(), result_.data(), before_sums_.data(), result_sums_.data(), rows, channels});
+    const OnDevice<T> x_(x), add_(add), g_(g), before_(before), sum_(sum), hat_(unset<T>(size)),
+        result_(unset<T>(size)), y_(unset<T>(size)), of_x_(g), again_(unset<T>(size));
+    const OnDevice<N> bias_(bias), scales_(zero_rows), before_sums_(zero_channels), result_sums_(zero_channels),
+        gelu_sums_(zero_channels);
+    normalize_rows(kGpu, {type, x_.data(), add_.data(), bias_.data(), bias_.data(), sum_.data(), hat_.data(),
+                          scales_.data(), rows, channels, 1e-5});
+    normalize_rows_backward(kGpu, {type, g_.data(), hat_.data(), scales_.data(), before_.data(), result_.data(),
+                                   before_sums_.data(), result_sums_.data(), rows, channels});
     gelu_rows(kGpu, type, x_.data(), y_.data(), size);
     gelu_rows_backward(kGpu, {type, x_.data(), of_x_.data(), again_.data(), gelu_sums_.data(), rows, channels});
     const auto near = [&](const char* what, const auto& found, const auto& expected) {

@@ -20,8 +20,8 @@
 namespace meshard {
 namespace {
 
-/// Sheared boxes that are a hexahedron, two wedges or six tetrahedra by turns: what is linear in each cell's own coordinates has one mean gradient,
-/// whether it is taken in the middle or over the faces.
+/// Sheared boxes that are a hexahedron, two wedges or six tetrahedra by turns: what is linear in each cell's own
+/// coordinates has one mean gradient, whether it is taken in the middle or over the faces.
 Mesh sheared_solids(std::int32_t n)
 {
     const Mesh boxes = cube(n), tets = tet_cube(n);
@@ -83,7 +83,8 @@ vtkSmartPointer<vtkDoubleArray> array_of(const at::Tensor& values)
 at::Tensor tensor_of(vtkDataArray* array)
 {
     auto values = at::empty({array->GetNumberOfTuples(), 3}, at::kDouble);
-    for (vtkIdType i = 0; i < array->GetNumberOfTuples(); ++i) array->GetTuple(i, values.mutable_data_ptr<double>() + 3 * i);
+    for (vtkIdType i = 0; i < array->GetNumberOfTuples(); ++i)
+        array->GetTuple(i, values.mutable_data_ptr<double>() + 3 * i);
     return values;
 }
 
@@ -92,11 +93,13 @@ at::Tensor vtk_gradient(vtkUnstructuredGrid* grid, bool of_points)
 {
     vtkNew<vtkGradientFilter> filter;
     filter->SetInputData(grid);
-    filter->SetInputScalars(of_points ? vtkDataObject::FIELD_ASSOCIATION_POINTS : vtkDataObject::FIELD_ASSOCIATION_CELLS, "f");
+    filter->SetInputScalars(
+        of_points ? vtkDataObject::FIELD_ASSOCIATION_POINTS : vtkDataObject::FIELD_ASSOCIATION_CELLS, "f");
     filter->SetResultArrayName("gradient");
     filter->Update();
     auto* const output = vtkUnstructuredGrid::SafeDownCast(filter->GetOutput());
-    return tensor_of(of_points ? output->GetPointData()->GetArray("gradient") : output->GetCellData()->GetArray("gradient"));
+    return tensor_of(of_points ? output->GetPointData()->GetArray("gradient")
+                               : output->GetCellData()->GetArray("gradient"));
 }
 
 at::Tensor wavy(const at::Tensor& positions)
@@ -112,10 +115,12 @@ at::Tensor positions_of(const Mesh& mesh)
 /// To rounding; in wedges to six digits, since VTK takes 0.333333 for the middle of a triangle.
 void expect_near(const Mesh& mesh, const at::Tensor& found, const at::Tensor& expected)
 {
-    const auto is_wedge = at::tensor(std::vector<std::int64_t>(mesh.cell_types.begin(), mesh.cell_types.end()), at::kLong).eq(13);
+    const auto is_wedge =
+        at::tensor(std::vector<std::int64_t>(mesh.cell_types.begin(), mesh.cell_types.end()), at::kLong).eq(13);
     for (const bool of_wedges : {false, true}) {
         const auto cells = is_wedge.eq(of_wedges).nonzero().view({-1});
-        EXPECT_TRUE(tensors_near(found.index_select(0, cells), expected.index_select(0, cells), of_wedges ? 1e-6 : 1e-12));
+        EXPECT_TRUE(
+            tensors_near(found.index_select(0, cells), expected.index_select(0, cells), of_wedges ? 1e-6 : 1e-12));
     }
 }
 
@@ -174,7 +179,8 @@ TEST(MeshGradientOracle, LeastSquaresNearVtksAsTheMeshIsRefined)
         derivatives->SetVectorModeToComputeGradient();
         derivatives->Update();
         const auto found = least_squares_gradient(geometry, GradientNeighbors::Vertex)(field);
-        return (found - tensor_of(derivatives->GetOutput()->GetCellData()->GetVectors())).norm().item<double>() / found.norm().item<double>();
+        return (found - tensor_of(derivatives->GetOutput()->GetCellData()->GetVectors())).norm().item<double>() /
+               found.norm().item<double>();
     };
     const double coarse = difference(4), fine = difference(8);
     EXPECT_LT(fine, 0.6 * coarse);

@@ -25,7 +25,8 @@
 namespace meshard {
 namespace {
 
-/// Moves every point by up to `amount`, so that no face is plane and no line of centroids normal to its face; along z, too, if asked.
+/// Moves every point by up to `amount`, so that no face is plane and no line of centroids normal to its face; along z,
+/// too, if asked.
 Mesh shaken(Mesh mesh, double amount, bool along_z = true)
 {
     std::mt19937_64 random(1);
@@ -82,7 +83,8 @@ Mesh plane_of_polygons(std::int32_t n, std::int32_t cut_every = 2)
     Mesh mesh;
     mesh.kind = MeshKind::Surface;
     for (std::int32_t j = 0; j <= n; ++j) {
-        for (std::int32_t i = 0; i <= n; ++i) positions.insert(positions.end(), {static_cast<double>(i), static_cast<double>(j), 0.5});
+        for (std::int32_t i = 0; i <= n; ++i)
+            positions.insert(positions.end(), {static_cast<double>(i), static_cast<double>(j), 0.5});
     }
     for (std::int32_t j = 0; j < n; ++j) {
         for (std::int32_t i = 0; i < n; ++i) {
@@ -107,7 +109,8 @@ at::Tensor positions_of(const Mesh& mesh)
 
 const at::Tensor& slopes()
 {
-    static const at::Tensor slopes = at::tensor({1.5, -2.0, 0.25, 0.5, 1.0, -3.0}, at::kDouble).view({2, 3});  // of two fields
+    static const at::Tensor slopes =
+        at::tensor({1.5, -2.0, 0.25, 0.5, 1.0, -3.0}, at::kDouble).view({2, 3});  // of two fields
     return slopes;
 }
 
@@ -120,7 +123,8 @@ at::Tensor draw(std::uint64_t seed, std::vector<std::int64_t> shape)
 {
     auto values = at::empty(shape, at::kDouble);
     std::mt19937_64 random(seed);
-    for (std::int64_t i = 0; i < values.numel(); ++i) values.view({-1})[i] = std::uniform_real_distribution<double>(-1, 1)(random);
+    for (std::int64_t i = 0; i < values.numel(); ++i)
+        values.view({-1})[i] = std::uniform_real_distribution<double>(-1, 1)(random);
     return values;
 }
 
@@ -151,16 +155,20 @@ TEST(MeshOperators, GradientsOfLinearFieldsAreExact)
 
         EXPECT_TRUE(tensors_near(fitted, expected, 1e-10));
         EXPECT_TRUE(tensors_near(integrated, expected, 1e-10));
-        const auto flow = positions_of(mesh).mm(at::tensor({2.0, 1.0, 0.0, 0.0, 3.0, 5.0, 7.0, 0.0, -1.0}, at::kDouble).view({3, 3}));
-        EXPECT_TRUE(tensors_near(trace_of(green_gauss_gradient(geometry)(flow)), at::full({mesh.num_cells()}, 2.0 + 3 - 1, at::kDouble), 1e-10));
+        const auto flow =
+            positions_of(mesh).mm(at::tensor({2.0, 1.0, 0.0, 0.0, 3.0, 5.0, 7.0, 0.0, -1.0}, at::kDouble).view({3, 3}));
+        EXPECT_TRUE(tensors_near(trace_of(green_gauss_gradient(geometry)(flow)),
+                                 at::full({mesh.num_cells()}, 2.0 + 3 - 1, at::kDouble), 1e-10));
     }
 }
 
 TEST(MeshOperators, GradientsOnASurfaceLieInIt)
 {
     const MeshGeometry plane(shaken(plane_of_polygons(4), 0.2, false));
-    const auto expected = slopes().mul(at::tensor({1.0, 1.0, 0.0}, at::kDouble)).unsqueeze(0).expand({plane.mesh().num_cells(), 2, 3});
-    EXPECT_TRUE(tensors_near(least_squares_gradient(plane, GradientNeighbors::Vertex)(linear_fields(plane.centroids())), expected, 1e-10));
+    const auto expected =
+        slopes().mul(at::tensor({1.0, 1.0, 0.0}, at::kDouble)).unsqueeze(0).expand({plane.mesh().num_cells(), 2, 3});
+    EXPECT_TRUE(tensors_near(least_squares_gradient(plane, GradientNeighbors::Vertex)(linear_fields(plane.centroids())),
+                             expected, 1e-10));
     EXPECT_TRUE(tensors_near(green_gauss_gradient(plane)(linear_fields(positions_of(plane.mesh()))), expected, 1e-10));
 
     const MeshGeometry ball(sphere(8));
@@ -200,7 +208,8 @@ TEST(MeshOperators, MeansAreThoseOfALoop)
     const Mesh mesh = cube_of_all_solids(2);
     const MeshGeometry geometry(mesh);
     const auto at_cells = draw(6, {mesh.num_cells(), 2});
-    auto of_cells = at::zeros({mesh.num_points(), 2}, at::kDouble), counts = at::zeros({mesh.num_points(), 1}, at::kDouble);
+    auto of_cells = at::zeros({mesh.num_points(), 2}, at::kDouble),
+         counts = at::zeros({mesh.num_points(), 1}, at::kDouble);
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         for (const auto point : mesh.cells.row(i)) {
             of_cells[point] += at_cells[i];
@@ -235,10 +244,12 @@ std::vector<MeshCut> cuts_of(const Mesh& mesh)
 }
 
 /// All operators on one cell field (cells, 2) and one point field (points, 2).
-std::vector<at::Tensor> all_results(const MeshGeometry& geometry, GradientNeighbors neighbors, const at::Tensor& cells, const at::Tensor& points)
+std::vector<at::Tensor> all_results(const MeshGeometry& geometry, GradientNeighbors neighbors, const at::Tensor& cells,
+                                    const at::Tensor& points)
 {
     const auto gradient = least_squares_gradient(geometry, neighbors), gauss = green_gauss_gradient(geometry);
-    return {gradient(cells), gauss(points), laplacian(geometry)(cells), cells_to_points(geometry)(cells), cells_to_points(geometry)(gradient(cells))};
+    return {gradient(cells), gauss(points), laplacian(geometry)(cells), cells_to_points(geometry)(cells),
+            cells_to_points(geometry)(gradient(cells))};
 }
 
 /// Acceptance A23.
@@ -270,11 +281,15 @@ TEST(MeshOperators, OnCutMeshesEqualThoseOfTheWhole)
         for (const auto& [ranks, kind, partition] : cuts_of(mesh)) {
             SCOPED_TRACE(std::string(name) + " on " + std::to_string(ranks) + " ranks, " + kind);
             run_ranks(ranks, [&, &partition = partition](const auto& device_mesh) {
-                const MeshGeometry part(extract_subdomain(mesh, graph, partition, static_cast<std::int32_t>(device_mesh->coordinate(0)), 1), device_mesh);
+                const MeshGeometry part(
+                    extract_subdomain(mesh, graph, partition, static_cast<std::int32_t>(device_mesh->coordinate(0)), 1),
+                    device_mesh);
                 const auto own = [](const at::Tensor& all, const IndexMap& ids) {
-                    return all.index_select(0, at::tensor(std::vector<std::int64_t>(ids.owned().begin(), ids.owned().end()), at::kLong));
+                    return all.index_select(
+                        0, at::tensor(std::vector<std::int64_t>(ids.owned().begin(), ids.owned().end()), at::kLong));
                 };
-                auto c = own(at_cells, part.cell_ids()).requires_grad_(), p = own(at_points, part.point_ids()).requires_grad_();
+                auto c = own(at_cells, part.cell_ids()).requires_grad_(),
+                     p = own(at_points, part.point_ids()).requires_grad_();
 
                 const auto found = all_results(part, neighbors, part.cells().field(c), part.points().field(p));
                 at::Tensor share = at::zeros({}, at::kDouble);
@@ -283,14 +298,16 @@ TEST(MeshOperators, OnCutMeshesEqualThoseOfTheWhole)
 
                 for (std::size_t i = 0; i < found.size(); ++i) {
                     const auto& ids = i < 3 ? part.cell_ids() : part.point_ids();
-                    EXPECT_TRUE(tensors_near(local_of(found[i].detach()), own(expected[i].detach(), ids), 1e-12)) << "operator " << i;
+                    EXPECT_TRUE(tensors_near(local_of(found[i].detach()), own(expected[i].detach(), ids), 1e-12))
+                        << "operator " << i;
                 }
                 EXPECT_TRUE(tensors_near(c.grad(), own(c0.grad(), part.cell_ids()), 1e-11));
                 EXPECT_TRUE(tensors_near(p.grad(), own(p0.grad(), part.point_ids()), 1e-11));
                 EXPECT_TRUE(tensors_near(local_of(part.normals()), own(whole.normals(), part.cell_ids()), 1e-15));
                 EXPECT_TRUE(tensors_near(local_of(part.sizes()), own(whole.sizes(), part.cell_ids()), 1e-15));
                 EXPECT_TRUE(tensors_near(local_of(part.centroids()), own(whole.centroids(), part.cell_ids()), 1e-15));
-                EXPECT_TRUE(tensors_near(local_of(point_normals(part)), own(point_normals(whole), part.point_ids()), 1e-13));
+                EXPECT_TRUE(
+                    tensors_near(local_of(point_normals(part)), own(point_normals(whole), part.point_ids()), 1e-13));
             });
         }
     }
@@ -310,7 +327,8 @@ TEST(MeshOperators, FitGradientsWhereAHundredThousandCellsMeet)
         const MeshGeometry geometry(mesh);
         const auto slope = at::tensor({3.0, 2.0, 0.0}, at::kDouble);
 
-        const auto gradient = least_squares_gradient(geometry, GradientNeighbors::Vertex)(geometry.centroids().matmul(slope));
+        const auto gradient =
+            least_squares_gradient(geometry, GradientNeighbors::Vertex)(geometry.centroids().matmul(slope));
 
         EXPECT_LT((gradient - slope).abs().max().item<double>(), 1e-6);
     }
@@ -327,13 +345,17 @@ TEST(MeshOperators, OnCutFansEqualThoseOfTheWhole)
         for (const auto& [kind, partition] : four_partitions(mesh, ranks)) {
             SCOPED_TRACE(kind);
             run_ranks(ranks, [&, &partition = partition](const auto& device_mesh) {
-                const MeshGeometry part(extract_subdomain(mesh, graph, partition, static_cast<std::int32_t>(device_mesh->coordinate(0)), 1), device_mesh);
+                const MeshGeometry part(
+                    extract_subdomain(mesh, graph, partition, static_cast<std::int32_t>(device_mesh->coordinate(0)), 1),
+                    device_mesh);
                 const auto own = [&](const at::Tensor& all) {
                     const auto ids = part.cell_ids().owned();
-                    return all.index_select(0, at::tensor(std::vector<std::int64_t>(ids.begin(), ids.end()), at::kLong));
+                    return all.index_select(0,
+                                            at::tensor(std::vector<std::int64_t>(ids.begin(), ids.end()), at::kLong));
                 };
 
-                const auto found = least_squares_gradient(part, GradientNeighbors::Vertex)(part.cells().field(own(field)));
+                const auto found =
+                    least_squares_gradient(part, GradientNeighbors::Vertex)(part.cells().field(own(field)));
 
                 EXPECT_TRUE(tensors_near(local_of(found), own(expected), 1e-12));
             });
@@ -346,8 +368,11 @@ TEST(MeshOperators, RefuseOnSeveralRanksWhatTheOrderOfAllCellsDecides)
     const auto graph = mesh_graph(mesh);
     const auto partition = partition_with_metis(graph, {.num_parts = 2});
     run_ranks(2, [&](const auto& device_mesh) {
-        const MeshGeometry part(extract_subdomain(mesh, graph, partition, static_cast<std::int32_t>(device_mesh->coordinate(0)), 1), device_mesh);
-        for (const auto& make : {std::function([&] { laplacian(part); }), std::function([&] { least_squares_gradient(part); })})
+        const MeshGeometry part(
+            extract_subdomain(mesh, graph, partition, static_cast<std::int32_t>(device_mesh->coordinate(0)), 1),
+            device_mesh);
+        for (const auto& make :
+             {std::function([&] { laplacian(part); }), std::function([&] { least_squares_gradient(part); })})
             EXPECT_TRUE(throws_with<InvalidInput>("has a facet that may belong to more than 64 cells", make));
     });
     EXPECT_NO_THROW(laplacian(MeshGeometry(mesh)));
@@ -359,7 +384,9 @@ TEST(MeshOperators, SendGhostsOnce)
     const auto graph = ghost_graph(mesh, {});
     const auto partition = partition_with_metis(graph, {.num_parts = 3});
     run_ranks(3, [&](const auto& device_mesh) {
-        const MeshGeometry part(extract_subdomain(mesh, graph, partition, static_cast<std::int32_t>(device_mesh->coordinate(0)), 1), device_mesh);
+        const MeshGeometry part(
+            extract_subdomain(mesh, graph, partition, static_cast<std::int32_t>(device_mesh->coordinate(0)), 1),
+            device_mesh);
         const auto gradient = least_squares_gradient(part);
         const auto field = part.cells().field(at::ones({part.cells().num_owned, 2}, at::kDouble));
         device_mesh->counter().reset();
@@ -374,13 +401,16 @@ TEST(MeshOperators, SendGhostsOnce)
 TEST(MeshOperators, RefuseFieldsOfAnotherMesh)
 {
     const MeshGeometry whole(cube(2));
-    EXPECT_TRUE(throws_with<InvalidInput>("laplacian: the field has 9 rows", [&] { laplacian(whole)(at::ones({9}, at::kDouble)); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("laplacian: the field has 9 rows",
+                                          [&] { laplacian(whole)(at::ones({9}, at::kDouble)); }));
     const Mesh mesh = tet_cube(3);
     const auto graph = ghost_graph(mesh, {});
     const auto partition = partition_with_metis(graph, {.num_parts = 2});
     run_ranks(2, [&](const auto& device_mesh) {
         const auto rank = static_cast<std::int32_t>(device_mesh->coordinate(0));
-        const auto part = [&](std::int32_t which, std::int32_t layers) { return extract_subdomain(mesh, graph, partition, which, layers); };
+        const auto part = [&](std::int32_t which, std::int32_t layers) {
+            return extract_subdomain(mesh, graph, partition, which, layers);
+        };
         EXPECT_THROW(MeshGeometry(part(rank, 0), device_mesh), InvalidInput);
         EXPECT_THROW(MeshGeometry(part(0, 1), device_mesh), InvalidInput);  // wrong on rank 1 only
         const MeshGeometry geometry(part(rank, 1), device_mesh);

@@ -37,7 +37,8 @@ TEST(Threads, ReduceSegments)
     const auto values = at::randn({offsets[-1].item<std::int64_t>(), 16});
     expect_the_same_on_threads([&] {
         return std::vector<at::Tensor>{segment_reduce(values, offsets, SegmentReduction::Sum).values,
-                                       segment_reduce(values, offsets, SegmentReduction::Max).values, segment_softmax(values, offsets)};
+                                       segment_reduce(values, offsets, SegmentReduction::Max).values,
+                                       segment_softmax(values, offsets)};
     });
 }
 
@@ -45,8 +46,10 @@ TEST(Threads, CopyRows)
 {
     const auto rows = at::randn({50000, 16});
     const auto index = at::randint(0, rows.size(0), {100000});
-    expect_the_same_on_threads(
-        [&] { return std::vector<at::Tensor>{take_some_rows(rows, index), scatter_some_rows(take_some_rows(rows, index), index, rows.size(0))}; });
+    expect_the_same_on_threads([&] {
+        return std::vector<at::Tensor>{take_some_rows(rows, index),
+                                       scatter_some_rows(take_some_rows(rows, index), index, rows.size(0))};
+    });
 }
 
 TEST(Threads, ApplyMeshOperators)

@@ -28,8 +28,11 @@ BlockCase make_case(std::int64_t head_dim, std::int64_t outputs, at::ScalarType 
 {
     at::manual_seed(3);
     BlockCase made;
-    made.block = random_block({.channels = 12, .heads = 3, .head_dim = head_dim, .slices = 5, .hidden = 20, .outputs = outputs}, type, 0.4);
-    made.block.attend = [](const at::Tensor& tokens, const std::vector<at::Tensor>& weights) { return at::matmul(tokens, weights[0]).tanh(); };
+    made.block = random_block(
+        {.channels = 12, .heads = 3, .head_dim = head_dim, .slices = 5, .hidden = 20, .outputs = outputs}, type, 0.4);
+    made.block.attend = [](const at::Tensor& tokens, const std::vector<at::Tensor>& weights) {
+        return at::matmul(tokens, weights[0]).tanh();
+    };
     made.block.attend_weights = {at::randn({head_dim, head_dim}, type).requires_grad_()};
     made.block.epsilon = 1e-5;
     made.x = at::randn({2, 601, 12}, type);  // chunks and tiles of no full size
@@ -45,7 +48,9 @@ template <class Apply>
 Outcome outcome_of(const BlockCase& made, const Apply& apply)
 {
     auto block = made.block;
-    const auto leaf = [](const at::Tensor& weight) { return weight.defined() ? weight.detach().clone().requires_grad_() : weight; };
+    const auto leaf = [](const at::Tensor& weight) {
+        return weight.defined() ? weight.detach().clone().requires_grad_() : weight;
+    };
     block.weights = block.weights.map(leaf);
     block.attend_weights = {leaf(block.attend_weights[0])};
     const auto x = made.x.detach().clone().requires_grad_();
@@ -76,40 +81,51 @@ TEST_P(DeviceBlock, EqualsTheTilesOfTheHost)
     const auto [head_dim, outputs, keep] = GetParam();
     const FusedOptions options{.keep_activations = keep, .tile_points = 400};
     const auto made = make_case(head_dim, outputs, at::kDouble);
-    const auto expected = outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block(x, block); });
+    const auto expected =
+        outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block(x, block); });
 
-    expect_near(outcome_of(made, [&](const at::Tensor& x, const FusedBlock& block) { return fused_block_by_kernels(x, block, options); }), expected, 1e-10);
+    expect_near(outcome_of(made, [&](const at::Tensor& x,
+                                     const FusedBlock& block) { return fused_block_by_kernels(x, block, options); }),
+                expected, 1e-10);
 
     const at::NoGradGuard no_grad;
     EXPECT_TRUE(tensors_near(fused_block_by_kernels(made.x, made.block, options), expected.result, 1e-12));
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceBlock,
-                         testing::Combine(testing::Values(4, 16, 24, 40), testing::Values(0, 3), testing::Bool()));  // heads in registers and in memory
+                         testing::Combine(testing::Values(4, 16, 24, 40), testing::Values(0, 3),
+                                          testing::Bool()));  // heads in registers and in memory
 
 TEST(DeviceBlockSums, AreNearThoseOfTheHostInSinglePrecision)
 {
     const auto made = make_case(8, 4, at::kFloat);
 
-    const auto found = outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block_by_kernels(x, block); });
+    const auto found =
+        outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block_by_kernels(x, block); });
 
-    expect_near(found, outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block(x, block); }), 3e-5);
+    expect_near(found,
+                outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block(x, block); }),
+                3e-5);
 }
 
 TEST(DeviceBlockSums, TravelBetweenRanks)
 {
     const auto made = make_case(8, 4, at::kDouble);
-    const auto expected = outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block(x, block); });
+    const auto expected =
+        outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block(x, block); });
     run_ranks(3, [&](const auto& mesh) {
         const std::vector<std::int64_t> extents{400, 0, 201};
         const auto rank = mesh->coordinate(0);
         const auto spec = make_spec(mesh, {{Shard(1), std::make_shared<const Extents>(extents), 1}});
-        const auto part = [&](const at::Tensor& whole) { return whole.narrow(1, rank == 2 ? 400 : 400 * (rank > 0), extents[rank]); };
+        const auto part = [&](const at::Tensor& whole) {
+            return whole.narrow(1, rank == 2 ? 400 : 400 * (rank > 0), extents[rank]);
+        };
         auto own = made;
         own.x = part(made.x);
 
-        const auto found =
-            outcome_of(own, [&](const at::Tensor& x, const FusedBlock& block) { return to_local(fused_block_by_kernels(from_local(x, spec), block)); });
+        const auto found = outcome_of(own, [&](const at::Tensor& x, const FusedBlock& block) {
+            return to_local(fused_block_by_kernels(from_local(x, spec), block));
+        });
 
         EXPECT_TRUE(tensors_near(found.result, part(expected.result), 1e-12));
         EXPECT_TRUE(tensors_near(found.x_gradient, part(expected.x_gradient), 1e-10));
@@ -126,7 +142,9 @@ double distance_of(const at::Tensor& found, const at::Tensor& expected)
 Outcome in_double(const BlockCase& made)
 {
     auto wide = made;
-    const auto widened = [](const at::Tensor& weight) { return weight.defined() ? weight.detach().to(at::kDouble) : weight; };
+    const auto widened = [](const at::Tensor& weight) {
+        return weight.defined() ? weight.detach().to(at::kDouble) : weight;
+    };
     wide.block.weights = made.block.weights.map(widened);
     wide.block.attend_weights = {widened(made.block.attend_weights[0])};
     wide.x = widened(made.x);
@@ -139,10 +157,13 @@ TEST(DeviceBlockSums, HaveEachGradientNearThatInDouble)
         auto made = make_case(head_dim, 3, at::kFloat);
         made.x = made.x.to(at::kBFloat16).to(at::kFloat);
         const auto expected = in_double(made);
-        const auto single = outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block_by_kernels(x, block); });
+        const auto single = outcome_of(
+            made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block_by_kernels(x, block); });
         auto half = made;
         half.x = made.x.to(at::kBFloat16);
-        const auto rounded = outcome_of(half, [](const at::Tensor& x, const FusedBlock& block) { return fused_block_by_kernels(x, block).to(at::kFloat); });
+        const auto rounded = outcome_of(half, [](const at::Tensor& x, const FusedBlock& block) {
+            return fused_block_by_kernels(x, block).to(at::kFloat);
+        });
         for (std::size_t i = 0; i < expected.weight_gradients.size(); ++i) {
             EXPECT_LT(distance_of(single.weight_gradients[i], expected.weight_gradients[i]), 1e-5) << "weight " << i;
             EXPECT_LT(distance_of(rounded.weight_gradients[i], expected.weight_gradients[i]), 0.03) << "weight " << i;
@@ -187,12 +208,16 @@ TEST(DeviceBlockSums, TakeOtherActivationsThanGelu)
         auto made = make_case(8, 3, at::kDouble);
         made.block.shape.activation = find_activation(name);
         ASSERT_NE(made.block.shape.activation, nullptr);
-        if (std::string(name) == "prelu") made.block.weights.activation = at::full({1}, 0.2, at::kDouble).requires_grad_();
-        const auto expected = outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block(x, block); });
+        if (std::string(name) == "prelu")
+            made.block.weights.activation = at::full({1}, 0.2, at::kDouble).requires_grad_();
+        const auto expected =
+            outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block(x, block); });
         for (const bool keep : {true, false}) {
             const FusedOptions options{.keep_activations = keep, .tile_points = 400};
-            expect_near(outcome_of(made, [&](const at::Tensor& x, const FusedBlock& block) { return fused_block_by_kernels(x, block, options); }), expected,
-                        1e-10);
+            expect_near(
+                outcome_of(made, [&](const at::Tensor& x,
+                                     const FusedBlock& block) { return fused_block_by_kernels(x, block, options); }),
+                expected, 1e-10);
         }
     }
 }
@@ -215,8 +240,8 @@ double distance(const Outcome& found, const Outcome& expected)
         }
         return (at::cat(differences).norm() / at::cat(values).norm()).item<double>();
     };
-    return std::max(
-        {of({found.result}, {expected.result}), of({found.x_gradient}, {expected.x_gradient}), of(found.weight_gradients, expected.weight_gradients)});
+    return std::max({of({found.result}, {expected.result}), of({found.x_gradient}, {expected.x_gradient}),
+                     of(found.weight_gradients, expected.weight_gradients)});
 }
 
 /// As on a device under autocast: points in half precision, weights in single precision.
@@ -224,7 +249,9 @@ Outcome attended(const BlockCase& made, at::ScalarType type, const FusedOptions&
 {
     auto half = made;
     half.x = made.x.to(type);
-    return outcome_of(half, [&](const at::Tensor& x, const FusedBlock& block) { return fused_block_by_kernels(x, block, options).to(at::kFloat); });
+    return outcome_of(half, [&](const at::Tensor& x, const FusedBlock& block) {
+        return fused_block_by_kernels(x, block, options).to(at::kFloat);
+    });
 }
 
 TEST(DeviceBlockInHalfPrecision, IsNearTheTilesOfTheHost)
@@ -233,7 +260,8 @@ TEST(DeviceBlockInHalfPrecision, IsNearTheTilesOfTheHost)
         for (const std::int64_t outputs : {0, 3}) {
             auto made = make_case(head_dim, outputs, at::kFloat);
             made.x = made.x.to(at::kBFloat16).to(at::kFloat);
-            const auto expected = outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block(x, block); });
+            const auto expected =
+                outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block(x, block); });
             for (const bool keep : {true, false}) {
                 const auto found = attended(made, at::kBFloat16, {.keep_activations = keep, .tile_points = 400});
                 EXPECT_LT(distance(found, expected), 0.02) << head_dim << ' ' << outputs << ' ' << keep;
@@ -256,13 +284,15 @@ TEST(DeviceBlockInHalfPrecision, SumsTravelBetweenRanks)
             auto extents = std::vector<std::int64_t>(all.begin(), all.begin() + num_ranks);
             extents.back() += 601 - std::accumulate(extents.begin(), extents.end(), std::int64_t{0});
             const auto spec = make_spec(mesh, {{Shard(1), std::make_shared<const Extents>(extents), 1}});
-            const auto rank = mesh->coordinate(0), first = std::accumulate(extents.begin(), extents.begin() + rank, std::int64_t{0});
+            const auto rank = mesh->coordinate(0),
+                       first = std::accumulate(extents.begin(), extents.begin() + rank, std::int64_t{0});
             const auto part = [&](const at::Tensor& whole) { return whole.narrow(1, first, extents[rank]); };
             auto own = made;
             own.x = part(made.x).to(at::kBFloat16);
 
-            auto found = outcome_of(
-                own, [&](const at::Tensor& x, const FusedBlock& block) { return to_local(fused_block_by_kernels(from_local(x, spec), block)).to(at::kFloat); });
+            auto found = outcome_of(own, [&](const at::Tensor& x, const FusedBlock& block) {
+                return to_local(fused_block_by_kernels(from_local(x, spec), block)).to(at::kFloat);
+            });
 
             auto of_part = expected;
             of_part.result = part(expected.result);

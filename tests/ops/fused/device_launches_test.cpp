@@ -22,7 +22,10 @@ constexpr std::int64_t kHeads = 2, kHeadDim = 8, kChannels = kHeads * kHeadDim;
 at::Tensor attend(const at::Tensor& tokens, const std::vector<at::Tensor>& weights)
 {
     const auto parts = at::linear(tokens, weights[0]).chunk(3, -1);
-    return at::matmul(at::softmax(at::matmul(parts[0], parts[1].transpose(-2, -1)) / std::sqrt(static_cast<double>(tokens.size(-1))), -1), parts[2]);
+    return at::matmul(
+        at::softmax(at::matmul(parts[0], parts[1].transpose(-2, -1)) / std::sqrt(static_cast<double>(tokens.size(-1))),
+                    -1),
+        parts[2]);
 }
 
 const at::Device kDevice(c10::kPrivateUse1, 0);
@@ -34,7 +37,9 @@ at::Tensor there(const at::Tensor& weight)
 
 FusedBlock block_there()
 {
-    auto block = random_block({.channels = kChannels, .heads = kHeads, .head_dim = kHeadDim, .slices = 8, .hidden = kChannels, .outputs = 0}, at::kFloat, 0.1);
+    auto block = random_block(
+        {.channels = kChannels, .heads = kHeads, .head_dim = kHeadDim, .slices = 8, .hidden = kChannels, .outputs = 0},
+        at::kFloat, 0.1);
     block.weights = block.weights.map(there);
     block.attend = attend;
     block.attend_weights = {there(at::randn({3 * kHeadDim, kHeadDim}))};
@@ -74,12 +79,17 @@ TEST(DeviceLaunches, AreFewAndAsManyForAnyNumberOfPointsAndThreads)
     }
 }
 
-/// Passes over the points, products and kernels of ours, of a model of eight layers, streamed or with all that backward needs kept.
+/// Passes over the points, products and kernels of ours, of a model of eight layers, streamed or with all that backward
+/// needs kept.
 std::int64_t passes_of_model(bool is_streamed, std::int64_t tile_points)
 {
     at::manual_seed(3);
     StreamedModel model;
-    model.mlp = {there(at::randn({kChannels, 3})), there(at::randn({kChannels})), there(at::randn({kChannels, kChannels})), there(at::randn({kChannels})), {}};
+    model.mlp = {there(at::randn({kChannels, 3})),
+                 there(at::randn({kChannels})),
+                 there(at::randn({kChannels, kChannels})),
+                 there(at::randn({kChannels})),
+                 {}};
     for (int l = 0; l < 8; ++l) model.blocks.push_back(block_there());
     model.tile_points = tile_points;
     const auto points = at::randn({1, 1000, 3}).to(kDevice);

@@ -31,12 +31,20 @@ StreamCase make_stream(std::int64_t num_layers, bool with_offset, at::ScalarType
     at::manual_seed(5);
     const auto random = [&](at::IntArrayRef sizes) { return at::randn(sizes, type).mul_(0.4).requires_grad_(); };
     StreamCase made;
-    made.model.mlp = {random({20, kStreamInputs}), random({20}), random({kStreamChannels, 20}), random({kStreamChannels}), {}};
+    made.model.mlp = {
+        random({20, kStreamInputs}), random({20}), random({kStreamChannels, 20}), random({kStreamChannels}), {}};
     if (with_offset) made.model.offset = random({2, kStreamChannels});
     for (std::int64_t l = 0; l < num_layers; ++l) {
-        auto block = random_block({.channels = kStreamChannels, .heads = 3, .head_dim = 8, .slices = 5, .hidden = 20, .outputs = l + 1 == num_layers ? 4 : 0},
+        auto block = random_block({.channels = kStreamChannels,
+                                   .heads = 3,
+                                   .head_dim = 8,
+                                   .slices = 5,
+                                   .hidden = 20,
+                                   .outputs = l + 1 == num_layers ? 4 : 0},
                                   type, 0.4);
-        block.attend = [](const at::Tensor& tokens, const std::vector<at::Tensor>& weights) { return at::matmul(tokens, weights[0]).tanh(); };
+        block.attend = [](const at::Tensor& tokens, const std::vector<at::Tensor>& weights) {
+            return at::matmul(tokens, weights[0]).tanh();
+        };
         block.attend_weights = {random({8, 8})};
         block.epsilon = 1e-5;
         made.model.blocks.push_back(std::move(block));
@@ -61,7 +69,8 @@ StreamOutcome stream_outcome(const StreamCase& made, const Apply& apply)
         leaves.push_back(weight.detach().clone().requires_grad_());
         return leaves.back();
     };
-    for (auto* weight : {&model.mlp.hidden, &model.mlp.hidden_bias, &model.mlp.out, &model.mlp.out_bias, &model.offset}) *weight = leaf(*weight);
+    for (auto* weight : {&model.mlp.hidden, &model.mlp.hidden_bias, &model.mlp.out, &model.mlp.out_bias, &model.offset})
+        *weight = leaf(*weight);
     for (auto& block : model.blocks) {
         block.weights = block.weights.map(leaf);
         block.attend_weights = {leaf(block.attend_weights[0])};
@@ -111,14 +120,16 @@ TEST_P(DeviceStream, IsNearTheHostInSinglePrecision)
     const auto [num_layers, with_offset] = GetParam();
     const auto made = make_stream(num_layers, with_offset, at::kFloat);
 
-    const auto found = stream_outcome(made, streamed_blocks_by_kernels), expected = stream_outcome(made, block_after_block);
+    const auto found = stream_outcome(made, streamed_blocks_by_kernels),
+               expected = stream_outcome(made, block_after_block);
 
     EXPECT_TRUE(tensors_near(found.result, expected.result, 3e-5));
     EXPECT_TRUE(tensors_near(found.points_gradient, expected.points_gradient, 3e-5));
     double largest = 0, distance = 0;  // a bias of slices gets sums that cancel, and round as the largest do
     for (std::size_t i = 0; i < expected.weight_gradients.size(); ++i) {
         largest = std::max(largest, expected.weight_gradients[i].abs().max().item<double>());
-        distance = std::max(distance, (found.weight_gradients[i] - expected.weight_gradients[i]).abs().max().item<double>());
+        distance =
+            std::max(distance, (found.weight_gradients[i] - expected.weight_gradients[i]).abs().max().item<double>());
     }
     EXPECT_LE(distance, 3e-5 * largest);
 }
@@ -132,7 +143,9 @@ TEST_P(DeviceStream, SendsWhatTheHostSendsAndEqualsSerialOnUnevenRanks)
         const std::vector<std::int64_t> extents{400, 0, 201};
         const auto rank = mesh->coordinate(0);
         const auto spec = make_spec(mesh, {{Shard(1), std::make_shared<const Extents>(extents), 1}});
-        const auto part = [&](const at::Tensor& whole) { return whole.narrow(1, rank == 2 ? 400 : 400 * (rank > 0), extents[rank]); };
+        const auto part = [&](const at::Tensor& whole) {
+            return whole.narrow(1, rank == 2 ? 400 : 400 * (rank > 0), extents[rank]);
+        };
         auto own = made;
         own.points = part(made.points);
         mesh->counter().reset();
@@ -165,7 +178,8 @@ TEST(StreamedByKernels, RefusesTemperaturesOfPoints)
     auto made = make_stream(2, false, at::kDouble);
     made.model.blocks[0].shape.point_temperature = true;
 
-    EXPECT_TRUE(throws_with<InvalidInput>("no temperatures of points", [&] { streamed_blocks_by_kernels(made.points, made.model); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("no temperatures of points",
+                                          [&] { streamed_blocks_by_kernels(made.points, made.model); }));
 }
 
 }  // namespace

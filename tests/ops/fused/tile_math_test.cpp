@@ -68,7 +68,8 @@ TEST(TileMath, SoftmaxRowsEqualsItsFormulaAndSumsToOne)
             double largest = logits[t], sum = 0;
             for (std::int64_t r = 0; r < kRows; ++r) largest = std::max<double>(largest, logits[r * kPoints + t]);
             for (std::int64_t r = 0; r < kRows; ++r) sum += std::exp(logits[r * kPoints + t] - largest);
-            for (std::int64_t r = 0; r < kRows; ++r) ASSERT_NEAR(weights[r * kPoints + t], std::exp(logits[r * kPoints + t] - largest) / sum, 2 * kRounding);
+            for (std::int64_t r = 0; r < kRows; ++r)
+                ASSERT_NEAR(weights[r * kPoints + t], std::exp(logits[r * kPoints + t] - largest) / sum, 2 * kRounding);
         }
     }
 }
@@ -85,8 +86,11 @@ TEST(TileMath, SoftmaxRowsBackwardEqualsItsFormula)
 
     for (std::int64_t t = 0; t < kPoints; ++t) {
         double mean = 0;
-        for (std::int64_t r = 0; r < kRows; ++r) mean += static_cast<double>(weights[r * kPoints + t]) * g[r * kPoints + t];
-        for (std::int64_t r = 0; r < kRows; ++r) ASSERT_NEAR(of_logits[r * kPoints + t], weights[r * kPoints + t] * (g[r * kPoints + t] - mean), 4 * kRounding);
+        for (std::int64_t r = 0; r < kRows; ++r)
+            mean += static_cast<double>(weights[r * kPoints + t]) * g[r * kPoints + t];
+        for (std::int64_t r = 0; r < kRows; ++r)
+            ASSERT_NEAR(of_logits[r * kPoints + t], weights[r * kPoints + t] * (g[r * kPoints + t] - mean),
+                        4 * kRounding);
     }
 }
 
@@ -98,7 +102,8 @@ TEST(TileMath, LayerNormEqualsItsFormula)
         const auto x = wave(num_points * kChannels, 3), scale = wave(kChannels, 2), shift = wave(kChannels, 1);
         std::vector<float> y(x.size()), mean(num_points), inverse(num_points);
 
-        layer_norm(y.data(), mean.data(), inverse.data(), x.data(), scale.data(), shift.data(), num_points, kChannels, kEpsilon);
+        layer_norm(y.data(), mean.data(), inverse.data(), x.data(), scale.data(), shift.data(), num_points, kChannels,
+                   kEpsilon);
 
         for (std::int64_t t = 0; t < num_points; ++t) {
             double sum = 0, squares = 0;
@@ -108,7 +113,8 @@ TEST(TileMath, LayerNormEqualsItsFormula)
             EXPECT_NEAR(mean[t], sum / kChannels, 4 * kRounding);
             EXPECT_NEAR(inverse[t], scaled, 4 * kRounding * scaled);
             for (std::int64_t c = 0; c < kChannels; ++c) {
-                ASSERT_NEAR(y[t * kChannels + c], (x[t * kChannels + c] - sum / kChannels) * scaled * scale[c] + shift[c], 16 * kRounding)
+                ASSERT_NEAR(y[t * kChannels + c],
+                            (x[t * kChannels + c] - sum / kChannels) * scaled * scale[c] + shift[c], 16 * kRounding)
                     << num_points << " points, point " << t;
             }
         }
@@ -118,13 +124,17 @@ TEST(TileMath, LayerNormEqualsItsFormula)
 TEST(TileMath, BothWidthsAgreeOnLayerNormAndItsGradient)
 {
     constexpr std::int64_t kPoints = 5, kChannels = 19;
-    const auto x = wave(kPoints * kChannels, 3), g = wave(kPoints * kChannels, 1), scale = wave(kChannels, 2), shift = wave(kChannels, 1);
+    const auto x = wave(kPoints * kChannels, 3), g = wave(kPoints * kChannels, 1), scale = wave(kChannels, 2),
+               shift = wave(kChannels, 1);
     const auto run = [&]<class T>(T) {
-        const std::vector<T> xs(x.begin(), x.end()), gs(g.begin(), g.end()), scales(scale.begin(), scale.end()), shifts(shift.begin(), shift.end());
-        std::vector<T> mean(kPoints), inverse(kPoints), y(x.size()), of_x(x.size()), of_scale(kChannels), of_shift(kChannels);
-        layer_norm(y.data(), mean.data(), inverse.data(), xs.data(), scales.data(), shifts.data(), kPoints, kChannels, 1e-5);
-        layer_norm_backward(of_x.data(), of_scale.data(), of_shift.data(), gs.data(), xs.data(), mean.data(), inverse.data(), scales.data(), kPoints,
-                            kChannels);
+        const std::vector<T> xs(x.begin(), x.end()), gs(g.begin(), g.end()), scales(scale.begin(), scale.end()),
+            shifts(shift.begin(), shift.end());
+        std::vector<T> mean(kPoints), inverse(kPoints), y(x.size()), of_x(x.size()), of_scale(kChannels),
+            of_shift(kChannels);
+        layer_norm(y.data(), mean.data(), inverse.data(), xs.data(), scales.data(), shifts.data(), kPoints, kChannels,
+                   1e-5);
+        layer_norm_backward(of_x.data(), of_scale.data(), of_shift.data(), gs.data(), xs.data(), mean.data(),
+                            inverse.data(), scales.data(), kPoints, kChannels);
         std::vector<double> all(y.begin(), y.end());
         for (const auto* part : {&of_x, &of_scale, &of_shift}) all.insert(all.end(), part->begin(), part->end());
         return all;
@@ -132,7 +142,8 @@ TEST(TileMath, BothWidthsAgreeOnLayerNormAndItsGradient)
 
     const auto single = run(float()), twice = run(double());
 
-    for (std::size_t i = 0; i < twice.size(); ++i) EXPECT_NEAR(single[i], twice[i], 1e-5 * std::max(1.0, std::fabs(twice[i])));
+    for (std::size_t i = 0; i < twice.size(); ++i)
+        EXPECT_NEAR(single[i], twice[i], 1e-5 * std::max(1.0, std::fabs(twice[i])));
 }
 
 TEST(TileMath, Bfloat16IsThatOfLibTorch)

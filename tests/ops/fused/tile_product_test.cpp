@@ -11,7 +11,8 @@
 namespace meshard {
 namespace {
 
-/// Whole numbers, of which sums of products are exact in any order, with gaps between the rows as they lie in memory; gaps hold NaN, which any use shows.
+/// Whole numbers, of which sums of products are exact in any order, with gaps between the rows as they lie in memory;
+/// gaps hold NaN, which any use shows.
 struct Rows {
     Rows(std::int64_t num_rows, std::int64_t width, std::int64_t gap, std::mt19937& random)
         : stride(width + gap), values(num_rows * stride, std::numeric_limits<float>::quiet_NaN())
@@ -40,9 +41,10 @@ TEST(TileProduct, EqualsATripleLoopHoweverTheMatricesLie)
     for (std::int64_t i = 1; i <= 40; ++i) shapes.push_back({i, 1 + i * 7 % 71, 1 + i * 29 % 301});
     for (const auto& [m, n, k] : shapes) {
         for (int kind = 0; kind < 32; ++kind) {
-            const bool a_by_column = (kind & 1) != 0, b_by_column = (kind & 2) != 0, to_rows = (kind & 4) != 0, to_columns = (kind & 8) != 0,
-                       to_all = (kind & 16) != 0;
-            const Rows a(a_by_column ? k : m, a_by_column ? m : k, 3, random), b(b_by_column ? n : k, b_by_column ? k : n, 5, random);
+            const bool a_by_column = (kind & 1) != 0, b_by_column = (kind & 2) != 0, to_rows = (kind & 4) != 0,
+                       to_columns = (kind & 8) != 0, to_all = (kind & 16) != 0;
+            const Rows a(a_by_column ? k : m, a_by_column ? m : k, 3, random),
+                b(b_by_column ? n : k, b_by_column ? k : n, 5, random);
             Rows c(m, n, 2, random);
             const Rows by_row(1, m, 0, random), by_column(1, n, 0, random), matrix(m, n, 7, random);
             const bool in_place = k % 2 == 0;  // what is added may be what is overwritten
@@ -65,13 +67,15 @@ TEST(TileProduct, EqualsATripleLoopHoweverTheMatricesLie)
                         ASSERT_TRUE(std::isnan(found)) << "the gap after row " << i << " was written to";
                         continue;
                     }
-                    double expected =
-                        (to_rows ? by_row.values[i] : 0.0) + (to_columns ? by_column.values[j] : 0.0) + (to_all ? before.values[i * before.stride + j] : 0.0);
+                    double expected = (to_rows ? by_row.values[i] : 0.0) + (to_columns ? by_column.values[j] : 0.0) +
+                                      (to_all ? before.values[i * before.stride + j] : 0.0);
                     for (std::int64_t l = 0; l < k; ++l) {
-                        expected += static_cast<double>(strided_a.data[i * strided_a.row_stride + l * strided_a.column_stride]) *
+                        expected += static_cast<double>(
+                                        strided_a.data[i * strided_a.row_stride + l * strided_a.column_stride]) *
                                     strided_b.data[l * strided_b.row_stride + j * strided_b.column_stride];
                     }
-                    ASSERT_EQ(found, expected) << m << " x " << n << " x " << k << ", kind " << kind << ", entry " << i << ", " << j;
+                    ASSERT_EQ(found, expected)
+                        << m << " x " << n << " x " << k << ", kind " << kind << ", entry " << i << ", " << j;
                 }
             }
         }

@@ -40,17 +40,21 @@ RuleCase draw_convolution(Draw& draw, bool transposed)
         const auto reach = c.dilation[i] * (c.kernel[i] - 1);
         c.padding.push_back(draw.integer(0, transposed ? std::min<std::int64_t>(2, reach) : 3));
         c.output_padding.push_back(transposed ? draw.integer(0, std::max(c.stride[i], c.dilation[i]) - 1) : 0);
-        const auto least = transposed ? 1 + (2 * c.padding[i] + c.stride[i] - 1) / c.stride[i] : std::max<std::int64_t>(1, reach + 1 - 2 * c.padding[i]);
+        const auto least = transposed ? 1 + (2 * c.padding[i] + c.stride[i] - 1) / c.stride[i]
+                                      : std::max<std::int64_t>(1, reach + 1 - 2 * c.padding[i]);
         c.size.push_back(std::max(least, draw.integer(1, n == 3 ? 6 : 12)));
     }
     const auto in = 2 * draw.integer(1, 2), out = 2 * draw.integer(1, 2);
-    std::vector<std::int64_t> input{draw.integer(1, 3), in}, weight{transposed ? in : out, (transposed ? out : in) / c.groups};
+    std::vector<std::int64_t> input{draw.integer(1, 3), in},
+        weight{transposed ? in : out, (transposed ? out : in) / c.groups};
     input.insert(input.end(), c.size.begin(), c.size.end());
     weight.insert(weight.end(), c.kernel.begin(), c.kernel.end());
 
     RuleCase item;
-    item.text = std::string(transposed ? "transposed " : "") + "convolution" + show("size", c.size) + show("kernel", c.kernel) + show("stride", c.stride) +
-                show("padding", c.padding) + show("dilation", c.dilation) + show("output padding", c.output_padding) + " groups " + std::to_string(c.groups);
+    item.text = std::string(transposed ? "transposed " : "") + "convolution" + show("size", c.size) +
+                show("kernel", c.kernel) + show("stride", c.stride) + show("padding", c.padding) +
+                show("dilation", c.dilation) + show("output padding", c.output_padding) + " groups " +
+                std::to_string(c.groups);
     item.inputs = {draw.values(input), draw.values(weight)};
     if (draw.chance(0.7)) item.inputs.push_back(draw.values({out}));
     if (draw.chance(0.7)) item.whole_inputs = {1, 2};
@@ -58,10 +62,11 @@ RuleCase draw_convolution(Draw& draw, bool transposed)
     item.function = [c, traced](const std::vector<at::Tensor>& x) {
         const auto bias = x.size() > 2 ? std::optional(x[2]) : std::nullopt;
         if (traced) {
-            return std::vector{
-                at::_convolution(x[0], x[1], bias, c.stride, c.padding, c.dilation, c.transposed, c.output_padding, c.groups, false, false, true, true)};
+            return std::vector{at::_convolution(x[0], x[1], bias, c.stride, c.padding, c.dilation, c.transposed,
+                                                c.output_padding, c.groups, false, false, true, true)};
         }
-        return std::vector{at::convolution(x[0], x[1], bias, c.stride, c.padding, c.dilation, c.transposed, c.output_padding, c.groups)};
+        return std::vector{at::convolution(x[0], x[1], bias, c.stride, c.padding, c.dilation, c.transposed,
+                                           c.output_padding, c.groups)};
     };
     return item;
 }
@@ -81,10 +86,12 @@ TEST(Convolution, SamePaddingOfEvenKernelsEqualsThePlainOperator)
     check_rule(
         [](Draw& draw) {
             const auto dilation = draw.integer(1, 2);
-            RuleCase item{"conv2d with padding 'same'",
-                          {draw.values({2, 2, draw.integer(1, 9), draw.integer(1, 7)}), draw.values({2, 2, draw.integer(1, 4), draw.integer(1, 4)})},
-                          [=](auto& x) { return std::vector{at::conv2d(x[0], x[1], {}, {1, 1}, "same", {dilation, dilation})}; },
-                          {1}};
+            RuleCase item{
+                "conv2d with padding 'same'",
+                {draw.values({2, 2, draw.integer(1, 9), draw.integer(1, 7)}),
+                 draw.values({2, 2, draw.integer(1, 4), draw.integer(1, 4)})},
+                [=](auto& x) { return std::vector{at::conv2d(x[0], x[1], {}, {1, 1}, "same", {dilation, dilation})}; },
+                {1}};
             return item;
         },
         {.num_cases = 60});
@@ -135,8 +142,10 @@ TEST(Convolution, NeedsNoGatherOfACutGrid)
 {
     const auto image = Draw(1).values({2, 4, 9, 7}), weight = Draw(2).values({4, 2, 3, 2});
     run_ranks({2, 2}, {"data", "domain"}, [&](const auto& mesh) {
-        const AxisLayout rows{Shard(2), std::make_shared<Extents>(Extents{8, 1}), 1}, columns{Shard(3), std::make_shared<Extents>(Extents{2, 5}), 1};
-        const auto part = narrow_to_shard(narrow_to_shard(image, rows, mesh->coordinate(0)), columns, mesh->coordinate(1));
+        const AxisLayout rows{Shard(2), std::make_shared<Extents>(Extents{8, 1}), 1},
+            columns{Shard(3), std::make_shared<Extents>(Extents{2, 5}), 1};
+        const auto part =
+            narrow_to_shard(narrow_to_shard(image, rows, mesh->coordinate(0)), columns, mesh->coordinate(1));
         const auto x = from_local(part.clone(), make_spec(mesh, {rows, columns})).requires_grad_();
         set_gather_policy(GatherPolicy::Refuse);
         at::conv2d(x, weight, {}, 2, {3, 1}, {1, 2}, 2).sum().backward();

@@ -44,7 +44,8 @@ std::vector<std::int64_t> input_shape(Draw& draw, const Windows& w)
 std::string show(const char* name, const Windows& w)
 {
     std::string text = name;
-    for (const auto& [label, list] : {std::pair{" kernel", w.kernel}, {" stride", w.stride}, {" padding", w.padding}, {" dilation", w.dilation}}) {
+    for (const auto& [label, list] :
+         {std::pair{" kernel", w.kernel}, {" stride", w.stride}, {" padding", w.padding}, {" dilation", w.dilation}}) {
         text += label;
         for (const auto value : list) text += " " + std::to_string(value);
     }
@@ -64,7 +65,8 @@ TEST(Pooling, LargestValuesAndTheirIndicesEqualThePlainOperators)
             const auto w = draw_windows(draw, true);
             RuleCase item;
             item.text = show("max pool", w);
-            item.inputs = {draw.chance(0.5) ? with_ties(draw, input_shape(draw, w)) : draw.values(input_shape(draw, w))};
+            item.inputs = {draw.chance(0.5) ? with_ties(draw, input_shape(draw, w))
+                                            : draw.values(input_shape(draw, w))};
             item.function = [w](const std::vector<at::Tensor>& x) {
                 std::tuple<at::Tensor, at::Tensor> result;
                 if (w.n == 1)
@@ -86,13 +88,17 @@ TEST(Pooling, AveragesEqualThePlainOperators)
         [](Draw& draw) {
             const auto w = draw_windows(draw, false);
             const bool include = draw.chance(0.5);
-            const auto divisor = draw.chance(0.2) && w.n > 1 ? std::optional<std::int64_t>(draw.integer(1, 5)) : std::nullopt;
+            const auto divisor =
+                draw.chance(0.2) && w.n > 1 ? std::optional<std::int64_t>(draw.integer(1, 5)) : std::nullopt;
             RuleCase item;
             item.text = show(include ? "average pool over the padding too" : "average pool", w);
             item.inputs = {draw.values(input_shape(draw, w))};
             item.function = [=](const std::vector<at::Tensor>& x) {
-                if (w.n == 1) return std::vector{at::avg_pool1d(x[0], w.kernel, w.stride, w.padding, w.ceil_mode, include)};
-                if (w.n == 2) return std::vector{at::avg_pool2d(x[0], w.kernel, w.stride, w.padding, w.ceil_mode, include, divisor)};
+                if (w.n == 1)
+                    return std::vector{at::avg_pool1d(x[0], w.kernel, w.stride, w.padding, w.ceil_mode, include)};
+                if (w.n == 2)
+                    return std::vector{
+                        at::avg_pool2d(x[0], w.kernel, w.stride, w.padding, w.ceil_mode, include, divisor)};
                 return std::vector{at::avg_pool3d(x[0], w.kernel, w.stride, w.padding, w.ceil_mode, include, divisor)};
             };
             return item;
@@ -137,7 +143,8 @@ TEST(Pooling, AveragesToASizeEqualThePlainOperators)
             item.inputs = {draw.values(input_shape(draw, a))};
             item.function = [=](const std::vector<at::Tensor>& x) {
                 if (a.n == 1) return std::vector{at::adaptive_avg_pool1d(x[0], a.out)};
-                return std::vector{a.n == 2 ? at::adaptive_avg_pool2d(x[0], a.out) : at::adaptive_avg_pool3d(x[0], a.out)};
+                return std::vector{a.n == 2 ? at::adaptive_avg_pool2d(x[0], a.out)
+                                            : at::adaptive_avg_pool3d(x[0], a.out)};
             };
             return item;
         },
@@ -151,7 +158,8 @@ TEST(Pooling, LargestValuesToASizeEqualThePlainOperators)
             const auto a = draw_adaptive(draw, "adaptive max pool");
             RuleCase item;
             item.text = a.text;
-            item.inputs = {draw.chance(0.5) ? with_ties(draw, input_shape(draw, a)) : draw.values(input_shape(draw, a))};
+            item.inputs = {draw.chance(0.5) ? with_ties(draw, input_shape(draw, a))
+                                            : draw.values(input_shape(draw, a))};
             item.function = [=](const std::vector<at::Tensor>& x) {
                 const auto result = a.n == 1   ? at::adaptive_max_pool1d(x[0], a.out)
                                     : a.n == 2 ? at::adaptive_max_pool2d(x[0], a.out)
@@ -167,8 +175,10 @@ TEST(Pooling, NeedsNoGatherOfACutGrid)
 {
     const auto whole = Draw(1).values({2, 4, 9, 7});
     run_ranks({2, 2}, {"data", "domain"}, [&](const auto& mesh) {
-        const AxisLayout rows{Shard(2), std::make_shared<Extents>(Extents{8, 1}), 1}, columns{Shard(3), std::make_shared<Extents>(Extents{2, 5}), 1};
-        const auto part = narrow_to_shard(narrow_to_shard(whole, rows, mesh->coordinate(0)), columns, mesh->coordinate(1));
+        const AxisLayout rows{Shard(2), std::make_shared<Extents>(Extents{8, 1}), 1},
+            columns{Shard(3), std::make_shared<Extents>(Extents{2, 5}), 1};
+        const auto part =
+            narrow_to_shard(narrow_to_shard(whole, rows, mesh->coordinate(0)), columns, mesh->coordinate(1));
         const auto x = from_local(part.clone(), make_spec(mesh, {rows, columns})).requires_grad_();
         set_gather_policy(GatherPolicy::Refuse);
         at::max_pool2d(x, 3, 2, 1, 1, true).sum().backward();
@@ -184,7 +194,8 @@ TEST(Pooling, WithoutIndicesNeedsNoGradients)
     const auto whole = Draw(3).values({2, 3, 11});
     run_ranks(3, [&](const auto& mesh) {
         const AxisLayout layout{Shard(2), std::make_shared<Extents>(Extents{2, 8, 1}), 1};
-        const auto x = from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}));
+        const auto x =
+            from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}));
         EXPECT_TRUE(at::equal(full_tensor(at::max_pool1d(x, 3, 2, 1)), at::max_pool1d(whole, 3, 2, 1)));
     });
 }
@@ -194,7 +205,8 @@ TEST(Pooling, OfInfinitiesGivesIndicesThatExist)
     const auto whole = at::full({1, 1, 5, 5}, -std::numeric_limits<double>::infinity());
     run_ranks(2, [&](const auto& mesh) {
         const AxisLayout layout{Shard(2), std::make_shared<Extents>(Extents{3, 2}), 1};
-        const auto x = from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}));
+        const auto x =
+            from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}));
         const auto indices = std::get<1>(at::max_pool2d_with_indices(x, 3, 2, 1, 1, true));
         EXPECT_TRUE(at::equal(full_tensor(indices), std::get<1>(at::max_pool2d_with_indices(whole, 3, 2, 1, 1, true))));
     });
@@ -205,7 +217,8 @@ TEST(Pooling, OfWindowsThatEachLieOnOneRankSendsNothing)
     const auto whole = Draw(3).values({1, 2, 12, 6});
     run_ranks(2, [&](const auto& mesh) {
         const AxisLayout layout{Shard(2), std::make_shared<Extents>(Extents{8, 4}), 1};
-        const auto x = from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}));
+        const auto x =
+            from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}));
         mesh->counter().reset();
 
         const auto y = at::max_pool2d(x, 2);
@@ -221,12 +234,17 @@ TEST(Pooling, TakesChannelsThatLieLast)
 {
     run_ranks(2, [](const auto& mesh) {
         set_gather_policy(GatherPolicy::Silent);
-        const auto whole = at::arange(2 * 3 * 10 * 4, at::kDouble).view({2, 3, 10, 4}).sin().contiguous(at::MemoryFormat::ChannelsLast);
+        const auto whole = at::arange(2 * 3 * 10 * 4, at::kDouble)
+                               .view({2, 3, 10, 4})
+                               .sin()
+                               .contiguous(at::MemoryFormat::ChannelsLast);
         const auto layout = AxisLayout{Shard(2), std::make_shared<Extents>(Extents{7, 3}), 1};
         const auto x =
-            from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout})).contiguous(at::MemoryFormat::ChannelsLast);
+            from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}))
+                .contiguous(at::MemoryFormat::ChannelsLast);
         for (const auto& image : {x, x.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2})}) {
-            EXPECT_TRUE(tensors_near(full_tensor(at::adaptive_avg_pool2d(image, {1, 1})), at::adaptive_avg_pool2d(whole, {1, 1}), 1e-14));
+            EXPECT_TRUE(tensors_near(full_tensor(at::adaptive_avg_pool2d(image, {1, 1})),
+                                     at::adaptive_avg_pool2d(whole, {1, 1}), 1e-14));
         }
         set_gather_policy(GatherPolicy::Warn);
     });

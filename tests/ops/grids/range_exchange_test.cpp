@@ -14,7 +14,8 @@ namespace {
 struct Exchange {
     Extents extents;
     std::vector<Range> needed;
-    at::Tensor whole, gradients;  // gradients: one a rank, of the whole's shape; a rank's own is that of its needed range
+    at::Tensor whole,
+        gradients;  // gradients: one a rank, of the whole's shape; a rank's own is that of its needed range
     std::int64_t dim = 0;
 };
 

@@ -56,7 +56,9 @@ TEST(Padding, EqualsThePlainOperator)
             item.text = listed(mode + " padding", pad);
             item.inputs = {draw.values(shape)};
             const auto value = mode == "constant" ? std::optional<double>(draw.real(-1, 1)) : std::nullopt;
-            item.function = [=](const std::vector<at::Tensor>& x) { return std::vector{at::pad(x[0], pad, mode, value)}; };
+            item.function = [=](const std::vector<at::Tensor>& x) {
+                return std::vector{at::pad(x[0], pad, mode, value)};
+            };
             return item;
         },
         {.num_cases = 300});
@@ -65,14 +67,20 @@ TEST(Padding, EqualsThePlainOperator)
 using Sizes = std::optional<std::vector<std::int64_t>>;
 using Factors = std::optional<std::vector<double>>;
 
-at::Tensor interpolate(const at::Tensor& x, const std::string& mode, bool align, const Sizes& size, const Factors& factors)
+at::Tensor interpolate(const at::Tensor& x, const std::string& mode, bool align, const Sizes& size,
+                       const Factors& factors)
 {
     const auto n = x.dim() - 2;
     const at::OptionalIntArrayRef to = size ? at::OptionalIntArrayRef(*size) : at::OptionalIntArrayRef();
     const auto by = factors ? std::optional<at::ArrayRef<double>>(*factors) : std::nullopt;
-    if (mode == "nearest") return n == 1 ? at::upsample_nearest1d(x, to, by) : n == 2 ? at::upsample_nearest2d(x, to, by) : at::upsample_nearest3d(x, to, by);
+    if (mode == "nearest")
+        return n == 1   ? at::upsample_nearest1d(x, to, by)
+               : n == 2 ? at::upsample_nearest2d(x, to, by)
+                        : at::upsample_nearest3d(x, to, by);
     if (mode == "nearest-exact") {
-        return n == 1 ? at::_upsample_nearest_exact1d(x, to, by) : n == 2 ? at::_upsample_nearest_exact2d(x, to, by) : at::_upsample_nearest_exact3d(x, to, by);
+        return n == 1   ? at::_upsample_nearest_exact1d(x, to, by)
+               : n == 2 ? at::_upsample_nearest_exact2d(x, to, by)
+                        : at::_upsample_nearest_exact3d(x, to, by);
     }
     if (mode == "linear") {
         return n == 1   ? at::upsample_linear1d(x, to, align, by)
@@ -86,7 +94,8 @@ TEST(Interpolation, EqualsThePlainOperator)
 {
     check_rule(
         [](Draw& draw) {
-            static const std::vector<std::string> kModes{"nearest", "nearest-exact", "linear", "linear", "cubic", "antialiased"};
+            static const std::vector<std::string> kModes{"nearest", "nearest-exact", "linear",
+                                                         "linear",  "cubic",         "antialiased"};
             const auto mode = draw.pick(kModes);
             const auto n = mode == "cubic" || mode == "antialiased" ? 2 : draw.integer(1, 3);
             const auto shape = grid_shape(draw, n, n == 3 ? 5 : 9);
@@ -99,7 +108,8 @@ TEST(Interpolation, EqualsThePlainOperator)
             } else {
                 static const std::vector<double> kFactors{2, 2, 3, 1, 0.5, 1.7, 0.4, 2.3};
                 factors.emplace();
-                for (std::int64_t i = 0; i < n; ++i) factors->push_back(std::max(draw.pick(kFactors), 1.01 / static_cast<double>(shape[i + 2])));
+                for (std::int64_t i = 0; i < n; ++i)
+                    factors->push_back(std::max(draw.pick(kFactors), 1.01 / static_cast<double>(shape[i + 2])));
             }
             RuleCase item;
             item.text = mode + (align ? " with aligned corners" : "");
@@ -109,7 +119,9 @@ TEST(Interpolation, EqualsThePlainOperator)
             }
             item.text = listed(item.text + " of", shape);
             item.inputs = {draw.values(shape)};
-            item.function = [=](const std::vector<at::Tensor>& x) { return std::vector{interpolate(x[0], mode, align, size, factors)}; };
+            item.function = [=](const std::vector<at::Tensor>& x) {
+                return std::vector{interpolate(x[0], mode, align, size, factors)};
+            };
             return item;
         },
         {.num_cases = 400, .gathers = {{"aten::_upsample_bilinear2d_aa(_backward)?", "", kNoRule}}});
@@ -124,22 +136,36 @@ TEST(Rearrangement, EqualsThePlainOperator)
             RuleCase item;
             switch (draw.integer(0, 4)) {
             case 0:
-                item = {"pixel shuffle", {draw.values({b, c * r * r, h, w})}, [=](auto& x) { return std::vector{at::pixel_shuffle(x[0], r)}; }, {}};
+                item = {"pixel shuffle",
+                        {draw.values({b, c * r * r, h, w})},
+                        [=](auto& x) { return std::vector{at::pixel_shuffle(x[0], r)}; },
+                        {}};
                 break;
             case 1:
-                item = {"pixel unshuffle", {draw.values({b, c, h * r, w * r})}, [=](auto& x) { return std::vector{at::pixel_unshuffle(x[0], r)}; }, {}};
+                item = {"pixel unshuffle",
+                        {draw.values({b, c, h * r, w * r})},
+                        [=](auto& x) { return std::vector{at::pixel_unshuffle(x[0], r)}; },
+                        {}};
                 break;
             case 2:
-                item = {"channel shuffle", {draw.values({b, c * r, h, w})}, [=](auto& x) { return std::vector{at::channel_shuffle(x[0], r)}; }, {}};
+                item = {"channel shuffle",
+                        {draw.values({b, c * r, h, w})},
+                        [=](auto& x) { return std::vector{at::channel_shuffle(x[0], r)}; },
+                        {}};
                 break;
             case 3:
-                item = {
-                    "unfold", {draw.values({b, c, h + 2, w + 1})}, [=](auto& x) { return std::vector{at::im2col(x[0], {2, 2}, {2, 1}, {1, 1}, {r, r})}; }, {}};
+                item = {"unfold",
+                        {draw.values({b, c, h + 2, w + 1})},
+                        [=](auto& x) { return std::vector{at::im2col(x[0], {2, 2}, {2, 1}, {1, 1}, {r, r})}; },
+                        {}};
                 break;
             default:
                 item = {"fold",
                         {draw.values({b, c * 6, h * w})},
-                        [=](auto& x) { return std::vector{at::col2im(x[0], {(h - 1) * r + 1, w + 1}, {3, 2}, {1, 1}, {1, 0}, {r, 1})}; },
+                        [=](auto& x) {
+                            return std::vector{
+                                at::col2im(x[0], {(h - 1) * r + 1, w + 1}, {3, 2}, {1, 1}, {1, 0}, {r, 1})};
+                        },
                         {}};
             }
             item.text += " by " + std::to_string(r);
@@ -160,9 +186,13 @@ TEST(Resampling, OperatorsOnTopEqualThePlainOnes)
                      return Tensors{at::max_unpool2d(values, indices, x[0].sizes().slice(2))};
                  }},
                 {"conv2d without a batch", [](auto& x) { return Tensors{at::conv2d(x[0][0], x[1], {}, 1, 1)}; }},
-                {"conv1d over flattened rows", [](auto& x) { return Tensors{at::conv1d(x[0].flatten(2), x[1].select(2, 0), {}, 2, 1)}; }},
+                {"conv1d over flattened rows",
+                 [](auto& x) { return Tensors{at::conv1d(x[0].flatten(2), x[1].select(2, 0), {}, 2, 1)}; }},
                 {"conv of transposed image",
-                 [](auto& x) { return Tensors{at::conv2d(x[0].transpose(2, 3), x[1], {}, at::IntArrayRef({2, 1}), at::IntArrayRef({0, 1}))}; }},
+                 [](auto& x) {
+                     return Tensors{
+                         at::conv2d(x[0].transpose(2, 3), x[1], {}, at::IntArrayRef({2, 1}), at::IntArrayRef({0, 1}))};
+                 }},
                 {"conv, pool, interpolate, join",
                  [](auto& x) {
                      const auto coarse = at::relu(at::conv2d(at::max_pool2d(x[0], 2, 2, 0, 1, true), x[1], {}, 1, 1));
@@ -178,18 +208,26 @@ TEST(Resampling, OperatorsOnTopEqualThePlainOnes)
                 {"grid_sample",
                  [](auto& x) {
                      const auto rows =
-                         at::linspace(-1, 1, 5, at::TensorOptions(x[0].scalar_type()).device(x[0].device())).view({1, 5, 1, 1}).expand({x[0].size(0), 5, 4, 2});
+                         at::linspace(-1, 1, 5, at::TensorOptions(x[0].scalar_type()).device(x[0].device()))
+                             .view({1, 5, 1, 1})
+                             .expand({x[0].size(0), 5, 4, 2});
                      return Tensors{at::grid_sampler(x[0], rows * 0.9, 0, 0, false)};
                  }},
                 {"windows, heads and back",
                  [](auto& x) {
                      const auto columns = at::im2col(x[0], {3, 3}, {1, 1}, {1, 1}, {1, 1});
-                     return Tensors{at::matmul(columns.transpose(1, 2),
-                                               at::ones({columns.size(1), 2}, at::TensorOptions(columns.scalar_type()).device(columns.device())))};
+                     return Tensors{
+                         at::matmul(columns.transpose(1, 2),
+                                    at::ones({columns.size(1), 2},
+                                             at::TensorOptions(columns.scalar_type()).device(columns.device())))};
                  }},
             };
             const auto& [name, function] = operators[draw.integer(0, static_cast<std::int64_t>(operators.size()) - 1)];
-            return RuleCase{name, {draw.values({draw.integer(1, 2), 2, draw.integer(3, 8), draw.integer(3, 6)}), draw.values({2, 2, 3, 3})}, function, {}};
+            return RuleCase{name,
+                            {draw.values({draw.integer(1, 2), 2, draw.integer(3, 8), draw.integer(3, 6)}),
+                             draw.values({2, 2, 3, 3})},
+                            function,
+                            {}};
         },
         {.num_cases = 250,
          .tolerance = 1e-10,
@@ -203,8 +241,10 @@ TEST(Resampling, NeedsNoGatherOfACutGrid)
 {
     const auto whole = Draw(1).values({2, 4, 9, 7});
     run_ranks({2, 2}, {"data", "domain"}, [&](const auto& mesh) {
-        const AxisLayout rows{Shard(2), std::make_shared<Extents>(Extents{8, 1}), 1}, columns{Shard(3), std::make_shared<Extents>(Extents{2, 5}), 1};
-        const auto part = narrow_to_shard(narrow_to_shard(whole, rows, mesh->coordinate(0)), columns, mesh->coordinate(1));
+        const AxisLayout rows{Shard(2), std::make_shared<Extents>(Extents{8, 1}), 1},
+            columns{Shard(3), std::make_shared<Extents>(Extents{2, 5}), 1};
+        const auto part =
+            narrow_to_shard(narrow_to_shard(whole, rows, mesh->coordinate(0)), columns, mesh->coordinate(1));
         const auto x = from_local(part.clone(), make_spec(mesh, {rows, columns})).requires_grad_();
         set_gather_policy(GatherPolicy::Refuse);
         for (const auto* mode : {"constant", "reflect", "replicate"}) at::pad(x, {2, 1, 3, 0}, mode).sum().backward();
@@ -213,7 +253,9 @@ TEST(Resampling, NeedsNoGatherOfACutGrid)
         }
         at::pixel_unshuffle(at::pixel_shuffle(x, 2), 2).sum().backward();
         at::channel_shuffle(x, 2);
-        at::col2im(at::im2col(x, {3, 2}, {1, 1}, {1, 0}, {2, 1}), {9, 7}, {3, 2}, {1, 1}, {1, 0}, {2, 1}).sum().backward();
+        at::col2im(at::im2col(x, {3, 2}, {1, 1}, {1, 0}, {2, 1}), {9, 7}, {3, 2}, {1, 1}, {1, 0}, {2, 1})
+            .sum()
+            .backward();
         set_gather_policy(GatherPolicy::Silent);
     });
 }
@@ -260,7 +302,10 @@ TEST(Interpolation, IsExactInSinglePrecision)
             const auto n = draw.integer(1, 300), m = draw.integer(1, 300);
             RuleCase item{"nearest in floats",
                           {draw.values({1, 1, n}, at::kFloat)},
-                          [=](auto& x) { return std::vector{at::upsample_nearest1d(x[0], {m}), at::_upsample_nearest_exact1d(x[0], {m})}; },
+                          [=](auto& x) {
+                              return std::vector{at::upsample_nearest1d(x[0], {m}),
+                                                 at::_upsample_nearest_exact1d(x[0], {m})};
+                          },
                           {}};
             item.text += " from " + std::to_string(n) + " to " + std::to_string(m);
             return item;

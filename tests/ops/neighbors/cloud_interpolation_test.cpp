@@ -22,30 +22,36 @@ at::Tensor scattered_from(std::int64_t n, double phase)
 
 TEST(CloudInterpolation, WeighsByInverseDistance)
 {
-    const auto sources = at::tensor({0.0, 1.0, 4.0}, at::kDouble).view({3, 1}), targets = at::tensor({0.25, 4.0, 100.0}, at::kDouble).view({3, 1});
+    const auto sources = at::tensor({0.0, 1.0, 4.0}, at::kDouble).view({3, 1}),
+               targets = at::tensor({0.25, 4.0, 100.0}, at::kDouble).view({3, 1});
     const auto values = at::tensor({10.0, 20.0, 70.0}, at::kDouble);
 
     // Distances 1/4 and 3/4 of the first: 9 to 1 with power 2, 3 to 1 with power 1. The second lies on a source.
-    EXPECT_TRUE(tensors_near(CloudInterpolation(sources, targets, {.num_neighbors = 2})(values).narrow(0, 0, 2), at::tensor({11.0, 70.0}, at::kDouble), 1e-15));
-    EXPECT_TRUE(tensors_near(CloudInterpolation(sources, targets, {.num_neighbors = 2, .power = 1})(values).narrow(0, 0, 2),
-                             at::tensor({12.5, 70.0}, at::kDouble), 1e-15));
+    EXPECT_TRUE(tensors_near(CloudInterpolation(sources, targets, {.num_neighbors = 2})(values).narrow(0, 0, 2),
+                             at::tensor({11.0, 70.0}, at::kDouble), 1e-15));
+    EXPECT_TRUE(
+        tensors_near(CloudInterpolation(sources, targets, {.num_neighbors = 2, .power = 1})(values).narrow(0, 0, 2),
+                     at::tensor({12.5, 70.0}, at::kDouble), 1e-15));
     EXPECT_TRUE(at::equal(CloudInterpolation(sources, targets)(values), at::tensor({10.0, 70.0, 70.0}, at::kDouble)));
-    EXPECT_TRUE(tensors_near(CloudInterpolation(sources, targets, {.num_neighbors = 9, .power = 600})(at::ones({3, 2}, at::kDouble)),
-                             at::ones({3, 2}, at::kDouble), 1e-15));
+    EXPECT_TRUE(tensors_near(
+        CloudInterpolation(sources, targets, {.num_neighbors = 9, .power = 600})(at::ones({3, 2}, at::kDouble)),
+        at::ones({3, 2}, at::kDouble), 1e-15));
 }
 
 TEST(CloudInterpolation, TakesTheMeanOfSourcesInOnePlace)
 {
     const auto sources = at::zeros({3, 2}, at::kDouble).index_fill(0, at::tensor({2}, at::kLong), 1.0);
 
-    const auto found = CloudInterpolation(sources, at::zeros({1, 2}, at::kDouble), {.num_neighbors = 3})(at::tensor({1.0, 4.0, 100.0}, at::kDouble));
+    const auto found = CloudInterpolation(sources, at::zeros({1, 2}, at::kDouble),
+                                          {.num_neighbors = 3})(at::tensor({1.0, 4.0, 100.0}, at::kDouble));
 
     EXPECT_EQ(found.item<double>(), 2.5);
 }
 
 TEST(CloudInterpolation, BetweenTwoPartitionsIsThatOfTheWhole)
 {
-    const auto sources = scattered_from(80, 0), targets = scattered_from(50, 0.3), values = scattered_from(80, 7), weights = scattered_from(50, 9);
+    const auto sources = scattered_from(80, 0), targets = scattered_from(50, 0.3), values = scattered_from(80, 7),
+               weights = scattered_from(50, 9);
     for (const std::int64_t k : {1, 5}) {
         auto v0 = values.clone().requires_grad_();
         const auto whole = CloudInterpolation(sources, targets, {.num_neighbors = k})(v0);
@@ -76,7 +82,8 @@ TEST(CloudInterpolation, RefusesWhatItCannotUse)
     const auto points = scattered_from(4, 0);
     EXPECT_TRUE(throws_with<InvalidInput>("power", [&] { CloudInterpolation(points, points, {.power = 0}); }));
     EXPECT_TRUE(throws_with<InvalidInput>("no points", [&] { CloudInterpolation(points.narrow(0, 0, 0), points); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("features of 3 rows", [&] { CloudInterpolation(points, points)(at::ones({3})); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("features of 3 rows", [&] { CloudInterpolation(points, points)(at::ones({3})); }));
 }
 
 }  // namespace

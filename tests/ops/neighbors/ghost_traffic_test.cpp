@@ -31,8 +31,11 @@ TEST(GhostTraffic, OfASearchIsWhatIsWithinReach)
             const auto rank = mesh->coordinate(0);
             const auto query_of = at::arange(kPoints, at::kLong).repeat_interleave(all.offsets.diff());
             const auto of_own = all.ids.masked_select(owner_of.index_select(0, query_of).eq(rank));
-            const auto within_reach =
-                at::zeros({kPoints}, at::kBool).index_fill_(0, of_own, true).logical_and_(owner_of.ne(rank)).sum().template item<std::int64_t>();
+            const auto within_reach = at::zeros({kPoints}, at::kBool)
+                                          .index_fill_(0, of_own, true)
+                                          .logical_and_(owner_of.ne(rank))
+                                          .sum()
+                                          .template item<std::int64_t>();
             const auto cut = rows.cut(points), features = from_local(at::ones({rows.ids.size(0), 16}), rows.spec);
             auto& counter = mesh->counter();
             counter.reset();
@@ -58,7 +61,8 @@ TEST(GhostTraffic, OfASearchIsWhatIsWithinReach)
 
             counter.reset();
             const auto gathered = gather_rows(features, from_local(found.ids, mesh, {Shard(0)}));
-            EXPECT_EQ(counter.calls().back().bytes, within_reach * 16 * 4);  // each remote row once, however often it is wanted
+            EXPECT_EQ(counter.calls().back().bytes,
+                      within_reach * 16 * 4);  // each remote row once, however often it is wanted
             EXPECT_EQ(local_of(gathered).size(0), found.ids.size(0));
         });
     }

@@ -92,7 +92,8 @@ TEST(MultiScaleGraph, TakesAllPointsWhereALevelWantsMore)
 TEST(MultiScaleGraph, RefusesLevelsThatDoNotGrow)
 {
     for (const std::vector<std::int64_t>& levels : {std::vector<std::int64_t>{}, {0, 4}, {5, 4}})
-        EXPECT_TRUE(throws_with<InvalidInput>("levels must be positive", [&] { multi_scale_graph(places(), levels, kNear); }));
+        EXPECT_TRUE(
+            throws_with<InvalidInput>("levels must be positive", [&] { multi_scale_graph(places(), levels, kNear); }));
 }
 
 class MultiScaleOnRanks : public testing::TestWithParam<int> {};
@@ -104,16 +105,19 @@ TEST_P(MultiScaleOnRanks, HasTheEdgesSumsAndGradientsOfTheWhole)
     const auto nodes = sampled(points, kLevels.back());
     const auto whole = multi_scale_graph(points, kLevels, kNear);
     const MessageGraph graph_of_whole(whole.neighbors);
-    const auto values = torch::rand({kCloudPoints, 2}, torch::kDouble), weights = torch::rand({static_cast<std::int64_t>(nodes.size()), 2}, torch::kDouble);
+    const auto values = torch::rand({kCloudPoints, 2}, torch::kDouble),
+               weights = torch::rand({static_cast<std::int64_t>(nodes.size()), 2}, torch::kDouble);
     auto leaf = values.clone().requires_grad_();
-    const auto heard = graph_of_whole.to_targets(graph_of_whole.from_sources(leaf.index_select(0, whole.rows)), SegmentReduction::Sum);
+    const auto heard =
+        graph_of_whole.to_targets(graph_of_whole.from_sources(leaf.index_select(0, whole.rows)), SegmentReduction::Sum);
     (heard * weights).sum().backward();
 
     std::vector<Edges> found(GetParam());
     run_ranks(GetParam(), [&](std::shared_ptr<const DeviceMesh> device_mesh) {
         const auto rank = device_mesh->all().rank(), num_ranks = device_mesh->all().size();
         std::vector<int> owners;  // the first rank has no point, the last most
-        for (int i = 0; i < kCloudPoints; ++i) owners.push_back(i % 4 == 0 ? std::min(1, num_ranks - 1) : num_ranks - 1);
+        for (int i = 0; i < kCloudPoints; ++i)
+            owners.push_back(i % 4 == 0 ? std::min(1, num_ranks - 1) : num_ranks - 1);
         const auto map = owned(owners, rank);
         const auto ids = torch::tensor(map->global_ids, torch::kLong);
         const auto spec = shard_spec(map, device_mesh);

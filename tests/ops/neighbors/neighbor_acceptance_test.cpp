@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Acceptance of what crosses cuts, on METIS, curve, random and empty-rank partitions of 1, 2, 3, 4, 5, 7 and 8 ranks. Rows that are not here: A15
-// (surface_distance_test.cpp), A16 (row_gather_test.cpp), A18 (partition/ghost_layer_test.cpp), A23 (mesh_operators_test.cpp), A32 (late_ranks_test.cpp).
+// Acceptance of what crosses cuts, on METIS, curve, random and empty-rank partitions of 1, 2, 3, 4, 5, 7 and 8 ranks.
+// Rows that are not here: A15 (surface_distance_test.cpp), A16 (row_gather_test.cpp), A18
+// (partition/ghost_layer_test.cpp), A23 (mesh_operators_test.cpp), A32 (late_ranks_test.cpp).
 #include "ops/neighbors/neighbors.h"
 #include "ops/rows/ghost_exchange.h"
 #include "ops/rows/segment_reduce.h"
@@ -50,7 +51,8 @@ at::Tensor lattice()
 }
 
 /// Every pair looked at: for each query the ids within the radius, nearest first, ties by id, the first k.
-std::vector<std::vector<std::int64_t>> all_within(const at::Tensor& points, std::int64_t k, double radius, bool exclude_self)
+std::vector<std::vector<std::int64_t>> all_within(const at::Tensor& points, std::int64_t k, double radius,
+                                                  bool exclude_self)
 {
     const auto n = points.size(0);
     const auto x = points.accessor<double, 2>();
@@ -68,13 +70,15 @@ std::vector<std::vector<std::int64_t>> all_within(const at::Tensor& points, std:
     return found;
 }
 
-void expect_ids(const Neighbors& found, const at::Tensor& query_ids, const std::vector<std::vector<std::int64_t>>& expected)
+void expect_ids(const Neighbors& found, const at::Tensor& query_ids,
+                const std::vector<std::vector<std::int64_t>>& expected)
 {
     const auto* offsets = found.offsets.const_data_ptr<std::int64_t>();
     const auto* ids = found.ids.const_data_ptr<std::int64_t>();
     ASSERT_EQ(found.offsets.size(0), query_ids.size(0) + 1);
     for (std::int64_t q = 0; q < query_ids.size(0); ++q) {
-        ASSERT_EQ(std::vector<std::int64_t>(ids + offsets[q], ids + offsets[q + 1]), expected[query_ids[q].item<std::int64_t>()]);
+        ASSERT_EQ(std::vector<std::int64_t>(ids + offsets[q], ids + offsets[q + 1]),
+                  expected[query_ids[q].item<std::int64_t>()]);
     }
 }
 
@@ -97,14 +101,15 @@ TEST(AcceptanceA12, NearestAreThoseOfTheWholeWithTiesAndDuplicates)
     const auto points = lattice();
     for (const auto& [k, exclude_self] : {std::pair{7, false}, {7, true}, {50, false}}) {  // 50: more than a shard has
         const auto expected = all_within(points, k, 1e9, exclude_self);
-        on_all_partitions(points, [&, k = k, exclude_self = exclude_self](const auto&, const CutPoints& rows, const auto&) {
-            const auto cut = rows.cut(points);
-            const auto found = knn(cut, cut, k, {.exclude_self = exclude_self});
-            expect_ids(found, rows.ids, expected);
-            const auto query_rows = at::arange(rows.ids.size(0), at::kLong).repeat_interleave(found.offsets.diff());
-            const auto gaps = points.index_select(0, found.ids) - rows.of(points).index_select(0, query_rows);
-            EXPECT_TRUE(tensors_near(found.distances, gaps.square().sum(1).sqrt(), 1e-12));
-        });
+        on_all_partitions(
+            points, [&, k = k, exclude_self = exclude_self](const auto&, const CutPoints& rows, const auto&) {
+                const auto cut = rows.cut(points);
+                const auto found = knn(cut, cut, k, {.exclude_self = exclude_self});
+                expect_ids(found, rows.ids, expected);
+                const auto query_rows = at::arange(rows.ids.size(0), at::kLong).repeat_interleave(found.offsets.diff());
+                const auto gaps = points.index_select(0, found.ids) - rows.of(points).index_select(0, query_rows);
+                EXPECT_TRUE(tensors_near(found.distances, gaps.square().sum(1).sqrt(), 1e-12));
+            });
     }
 }
 
@@ -119,7 +124,9 @@ TEST(AcceptanceA12, BatchesOfCutCloudsAreSearchedCloudByCloud)
             const CutPoints rows(owners, mesh);
             auto spec = std::make_shared<ShardSpec>(*rows.spec);
             spec->axes[0].placement = Shard(1);
-            const auto lay = [&](const at::Tensor& whole) { return from_local(whole.index_select(1, rows.ids), SpecPtr(spec)); };
+            const auto lay = [&](const at::Tensor& whole) {
+                return from_local(whole.index_select(1, rows.ids), SpecPtr(spec));
+            };
             auto p = lay(clouds).requires_grad_(), f = lay(features).requires_grad_();
 
             const auto found = radius_search(p, p, 0.4);
@@ -156,14 +163,19 @@ TEST(AcceptanceA12, OfABatchThatIsCutEachRankSearchesItsOwnClouds)
         return (gather_neighbors(values, found).square() * found.distances.unsqueeze(1)).sum();
     };
     loss_of(p0, f0).backward();
-    for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{3, 1}, {1, 3}, {2, 2}, {4, 2}}) {  // of four, one has no clouds
+    for (const std::vector<std::int64_t>& shape :
+         {std::vector<std::int64_t>{3, 1}, {1, 3}, {2, 2}, {4, 2}}) {  // of four, one has no clouds
         run_ranks(shape, {"data", "domain"}, [&](const auto& mesh) {
-            const auto extents = [&](std::int64_t n, std::int64_t axis) { return std::make_shared<Extents>(even_extents(n, shape[axis])); };
+            const auto extents = [&](std::int64_t n, std::int64_t axis) {
+                return std::make_shared<Extents>(even_extents(n, shape[axis]));
+            };
             const auto spec = make_spec(mesh, {{Shard(0), extents(3, 0), 1}, {Shard(1), extents(30, 1), 1}});
             const auto own = [&](const at::Tensor& whole) {
-                return narrow_to_shard(narrow_to_shard(whole, spec->axes[0], mesh->coordinate(0)), spec->axes[1], mesh->coordinate(1));
+                return narrow_to_shard(narrow_to_shard(whole, spec->axes[0], mesh->coordinate(0)), spec->axes[1],
+                                       mesh->coordinate(1));
             };
-            auto p = from_local(own(clouds), spec).requires_grad_(), f = from_local(own(features), spec).requires_grad_();
+            auto p = from_local(own(clouds), spec).requires_grad_(),
+                 f = from_local(own(features), spec).requires_grad_();
 
             loss_of(p, f).backward();
 
@@ -194,7 +206,8 @@ TEST(AcceptanceA13, TheGridsOrderIsThatOfTheWhole)
         const auto whole = radius_search(points, points, radius, most, {.order = NeighborOrder::Grid});
         std::vector<std::vector<std::int64_t>> expected;
         for (std::int64_t i = 0; i < points.size(0); ++i) {
-            const auto ids = whole.ids.slice(0, whole.offsets[i].item<std::int64_t>(), whole.offsets[i + 1].item<std::int64_t>());
+            const auto ids =
+                whole.ids.slice(0, whole.offsets[i].item<std::int64_t>(), whole.offsets[i + 1].item<std::int64_t>());
             expected.emplace_back(ids.const_data_ptr<std::int64_t>(), ids.const_data_ptr<std::int64_t>() + ids.numel());
         }
         on_all_partitions(points, [&, radius = radius, most = most](const auto&, const CutPoints& rows, const auto&) {
@@ -238,14 +251,17 @@ TEST(AcceptanceA17, GhostsAddUpToCopiesAndTheTwoDirectionsAreAdjoint)
         const auto plan = knn(cut, cut, 6).plan;
         ASSERT_EQ(plan == nullptr, mesh->num_ranks() == 1);
         if (!plan) return;  // nobody to exchange with
-        auto copies =
-            at::ones({70}, at::kDouble).div(mesh->num_ranks()).index_add_(0, exchange_ghosts(rows.ids, plan), at::ones({plan->num_ghosts()}, at::kDouble));
+        auto copies = at::ones({70}, at::kDouble)
+                          .div(mesh->num_ranks())
+                          .index_add_(0, exchange_ghosts(rows.ids, plan), at::ones({plan->num_ghosts()}, at::kDouble));
         mesh->group(0).all_reduce(copies);
-        const auto x = rows.of(x0), y = at::arange(plan->num_local() * 3, at::kDouble).add(mesh->coordinate(0)).cos().view({-1, 3});
+        const auto x = rows.of(x0),
+                   y = at::arange(plan->num_local() * 3, at::kDouble).add(mesh->coordinate(0)).cos().view({-1, 3});
 
         const auto forward = with_ghosts(x, plan), reverse = scatter_ghosts(y, plan);
 
-        EXPECT_TRUE(tensors_near(scatter_ghosts(at::ones({plan->num_local()}, at::kDouble), plan), rows.of(copies), 1e-14));
+        EXPECT_TRUE(
+            tensors_near(scatter_ghosts(at::ones({plan->num_local()}, at::kDouble), plan), rows.of(copies), 1e-14));
         auto products = at::stack({(forward * y).sum(), (x * reverse).sum()});
         mesh->group(0).all_reduce(products);
         EXPECT_NEAR(products[0].template item<double>(), products[1].template item<double>(),
@@ -261,7 +277,9 @@ TEST(AcceptanceA24, EightLayersOfMessagesGiveTheSerialLossAndGradients)
     const auto layers = [](const Neighbors& graph, at::Tensor own, const at::Tensor& weight, const auto& wrap) {
         for (int layer = 0; layer < 8; ++layer) {
             const auto sent = gather_neighbors(wrap(own), graph);
-            const auto mixed = segment_reduce(sent * segment_softmax(sent.sum(1, true), graph.offsets), graph.offsets, SegmentReduction::Sum).values;
+            const auto mixed = segment_reduce(sent * segment_softmax(sent.sum(1, true), graph.offsets), graph.offsets,
+                                              SegmentReduction::Sum)
+                                   .values;
             own = own + (mixed.mm(weight) + segment_reduce(sent, graph.offsets, SegmentReduction::Max).values).tanh();
         }
         return own;
@@ -272,7 +290,8 @@ TEST(AcceptanceA24, EightLayersOfMessagesGiveTheSerialLossAndGradients)
     on_all_partitions(points, [&](const auto& mesh, const CutPoints& rows, const auto&) {
         const auto cut = rows.cut(points);
         auto f = rows.of(features).requires_grad_(), w = initial.clone().requires_grad_();
-        const auto found = layers(knn(cut, cut, 6), f, w, [&](const at::Tensor& x) { return from_local(x, rows.spec); });
+        const auto found =
+            layers(knn(cut, cut, 6), f, w, [&](const at::Tensor& x) { return from_local(x, rows.spec); });
         found.square().sum().backward();
         auto weight_gradient = w.grad().defined() ? w.grad().clone() : at::zeros_like(w);
         mesh->group(0).all_reduce(weight_gradient);
@@ -291,12 +310,19 @@ TEST(AcceptanceA24, NaNOfAnyNeighbourReachesItsQueries)
     on_all_partitions(points, [&](const auto&, const CutPoints& rows, const auto&) {
         const auto cut = rows.cut(points), f = rows.cut(features);
         const auto found = knn(cut, cut, 5);
-        for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max, SegmentReduction::Min}) {
-            const auto expected = rows.of(segment_reduce(gather_neighbors(features, graph), graph.offsets, reduction).values);
-            EXPECT_TRUE(tensors_near(segment_reduce(gather_neighbors(f, found), found.offsets, reduction).values, expected, 1e-15));
+        for (const auto reduction :
+             {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max, SegmentReduction::Min}) {
+            const auto expected =
+                rows.of(segment_reduce(gather_neighbors(features, graph), graph.offsets, reduction).values);
+            EXPECT_TRUE(tensors_near(segment_reduce(gather_neighbors(f, found), found.offsets, reduction).values,
+                                     expected, 1e-15));
         }
     });
-    EXPECT_GE(segment_reduce(gather_neighbors(features, graph), graph.offsets, SegmentReduction::Max).values.isnan().sum().item<std::int64_t>(), 3);
+    EXPECT_GE(segment_reduce(gather_neighbors(features, graph), graph.offsets, SegmentReduction::Max)
+                  .values.isnan()
+                  .sum()
+                  .item<std::int64_t>(),
+              3);
 }
 
 TEST(AcceptanceA26, MessagesHaveTheBytesThatThePlanSays)
@@ -399,14 +425,16 @@ TEST(AcceptanceA27, AStepOfMessagesCostsWhatItsRowsCost)
         nodes.sum().backward();
         return live.peak();
     };
-    const auto of_whole = peak_of_step(knn(points, points, 8), at::ones({n, width}), [](const at::Tensor& x) { return x; });
+    const auto of_whole =
+        peak_of_step(knn(points, points, 8), at::ones({n, width}), [](const at::Tensor& x) { return x; });
     for (const int ranks : {2, 4, 8}) {
         for (const auto& [name, owners] : point_partitions(points, ranks)) {
             run_ranks(ranks, [&, &name = name, &owners = owners](const auto& mesh) {
                 const CutPoints rows(owners, mesh);
                 const auto cut = rows.cut(points);
                 const auto graph = knn(cut, cut, 8);
-                const auto peak = peak_of_step(graph, at::ones({rows.ids.size(0), width}), [&](const at::Tensor& x) { return from_local(x, rows.spec); });
+                const auto peak = peak_of_step(graph, at::ones({rows.ids.size(0), width}),
+                                               [&](const at::Tensor& x) { return from_local(x, rows.spec); });
 
                 const auto share = static_cast<double>(graph.plan->num_local()) / n;
                 EXPECT_LE(static_cast<double>(peak), 1.05 * share * static_cast<double>(of_whole) + (64 << 10))

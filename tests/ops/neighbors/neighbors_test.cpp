@@ -50,7 +50,8 @@ Owners draw_owners(std::mt19937_64& random, const at::Tensor& points, int ranks)
     const auto used = 1 + static_cast<int>(random() % ranks);
     const auto order = kind == 1 ? points.select(1, 0).argsort().argsort() : at::arange(n, at::kLong);  // slabs, ranges
     for (std::int64_t i = 0; i < n; ++i) {
-        owners[i] = kind == 2 ? static_cast<int>(random() % used) : static_cast<int>(order[i].item<std::int64_t>() * used / std::max<std::int64_t>(1, n));
+        owners[i] = kind == 2 ? static_cast<int>(random() % used)
+                              : static_cast<int>(order[i].item<std::int64_t>() * used / std::max<std::int64_t>(1, n));
     }
     return owners;
 }
@@ -62,7 +63,10 @@ at::Tensor draw_points(std::mt19937_64& random, std::int64_t n, std::int64_t dim
     for (std::int64_t i = 0; i < points.numel(); ++i) {
         const auto value = static_cast<double>(random() % 100003) / 100003;
         // Even, on a lattice with many equal ones, graded, all in one place.
-        points.view({-1})[i] = kind == 0 ? value : kind == 1 ? std::floor(4 * value) / 4 : kind == 2 ? std::pow(value, 5) : 0.5;
+        points.view({-1})[i] = kind == 0   ? value
+                               : kind == 1 ? std::floor(4 * value) / 4
+                               : kind == 2 ? std::pow(value, 5)
+                                           : 0.5;
     }
     return points;
 }
@@ -70,8 +74,8 @@ at::Tensor draw_points(std::mt19937_64& random, std::int64_t n, std::int64_t dim
 using Found = std::vector<std::pair<std::int64_t, std::int64_t>>;  // (query, point)
 
 /// Every pair, looked at; ids in the order of (squared distance, id).
-Found brute_force(const at::Tensor& points, const at::Tensor& queries, const at::Tensor& query_rows, std::int64_t k, double radius, bool exclude_self,
-                  const std::vector<double>& period)
+Found brute_force(const at::Tensor& points, const at::Tensor& queries, const at::Tensor& query_rows, std::int64_t k,
+                  double radius, bool exclude_self, const std::vector<double>& period)
 {
     Found found;
     for (std::int64_t q = 0; q < query_rows.numel(); ++q) {
@@ -98,7 +102,8 @@ Found pairs_of(const Neighbors& neighbors, const at::Tensor& query_rows)
     Found found;
     const auto* offsets = neighbors.offsets.const_data_ptr<std::int64_t>();
     for (std::int64_t q = 0; q < query_rows.numel(); ++q) {
-        for (auto e = offsets[q]; e < offsets[q + 1]; ++e) found.emplace_back(query_rows[q].item<std::int64_t>(), neighbors.ids[e].item<std::int64_t>());
+        for (auto e = offsets[q]; e < offsets[q + 1]; ++e)
+            found.emplace_back(query_rows[q].item<std::int64_t>(), neighbors.ids[e].item<std::int64_t>());
     }
     return found;
 }
@@ -107,7 +112,8 @@ Found pairs_of(const Neighbors& neighbors, const at::Tensor& query_rows)
 Found of_queries_here(const Found& all, const Owners& owners, const std::shared_ptr<const DeviceMesh>& mesh)
 {
     Found own;
-    std::copy_if(all.begin(), all.end(), std::back_inserter(own), [&](const auto& pair) { return owners[pair.first] == mesh->coordinate(0); });
+    std::copy_if(all.begin(), all.end(), std::back_inserter(own),
+                 [&](const auto& pair) { return owners[pair.first] == mesh->coordinate(0); });
     return own;
 }
 
@@ -115,7 +121,8 @@ Found of_queries_here(const Found& all, const Owners& owners, const std::shared_
 at::Tensor weights_of(const Found& pairs)
 {
     std::vector<double> weights;
-    for (const auto& [query, point] : pairs) weights.push_back(std::sin(1.3 * static_cast<double>(query) + 0.7 * static_cast<double>(point)));
+    for (const auto& [query, point] : pairs)
+        weights.push_back(std::sin(1.3 * static_cast<double>(query) + 0.7 * static_cast<double>(point)));
     return at::tensor(weights, at::kDouble);
 }
 
@@ -128,37 +135,47 @@ TEST(Neighbors, AreThoseOfTheWholeOnAnyPartition)
         const auto points = draw_points(random, random() % 40, dimensions);
         const bool on_themselves = random() % 2 == 0;
         const auto queries = on_themselves ? points : draw_points(random, random() % 20, dimensions);
-        const auto point_owners = draw_owners(random, points, ranks), query_owners = draw_owners(random, queries, ranks);
+        const auto point_owners = draw_owners(random, points, ranks),
+                   query_owners = draw_owners(random, queries, ranks);
         const bool is_knn = random() % 2 == 0;
         const auto k = static_cast<std::int64_t>(random() % 2 == 0 ? 1 + random() % 9 : 60);
         const double radius = 0.03 + static_cast<double>(random() % 100) / 150;
         NeighborOptions options{.exclude_self = on_themselves && random() % 2 == 0};
         if (random() % 3 == 0) options.period.assign(dimensions, 1.0);
-        const auto what = "trial " + std::to_string(trial) + ": " + std::to_string(points.size(0)) + (point_owners.empty() ? " plain" : " cut") + " points, " +
-                          std::to_string(queries.size(0)) + (query_owners.empty() ? " plain" : " cut") + " queries in " + std::to_string(dimensions) +
-                          " dimensions on " + std::to_string(ranks) + " ranks, k " + std::to_string(k) + (is_knn ? "" : ", radius " + std::to_string(radius)) +
-                          (options.exclude_self ? ", without themselves" : "") + (options.period.empty() ? "" : ", periodic");
+        const auto what = "trial " + std::to_string(trial) + ": " + std::to_string(points.size(0)) +
+                          (point_owners.empty() ? " plain" : " cut") + " points, " + std::to_string(queries.size(0)) +
+                          (query_owners.empty() ? " plain" : " cut") + " queries in " + std::to_string(dimensions) +
+                          " dimensions on " + std::to_string(ranks) + " ranks, k " + std::to_string(k) +
+                          (is_knn ? "" : ", radius " + std::to_string(radius)) +
+                          (options.exclude_self ? ", without themselves" : "") +
+                          (options.period.empty() ? "" : ", periodic");
         SCOPED_TRACE(what);
 
         const auto features = at::arange(points.size(0) * 2, at::kDouble).mul(0.9).cos().view({-1, 2});
-        const auto run = [&](const at::Tensor& p, const at::Tensor& q) { return is_knn ? knn(p, q, k, options) : radius_search(p, q, radius, k, options); };
+        const auto run = [&](const at::Tensor& p, const at::Tensor& q) {
+            return is_knn ? knn(p, q, k, options) : radius_search(p, q, radius, k, options);
+        };
         const auto loss_of = [&](const Neighbors& found, const at::Tensor& f, const at::Tensor& weights) {
             return (found.distances * weights).sum() + (gather_neighbors(f, found).prod(1) * weights).sum();
         };
         // Serially.
-        auto p0 = points.clone().requires_grad_(), q0 = queries.clone().requires_grad_(), f0 = features.clone().requires_grad_();
+        auto p0 = points.clone().requires_grad_(), q0 = queries.clone().requires_grad_(),
+             f0 = features.clone().requires_grad_();
         const auto serial = run(p0, q0);
         const auto all_pairs = pairs_of(serial, at::arange(queries.size(0), at::kLong));
         loss_of(serial, f0, weights_of(all_pairs)).backward();
 
         run_ranks(ranks, [&](const auto& mesh) {
-            const auto rows = own_rows(queries.size(0), query_owners, mesh), point_rows = own_rows(points.size(0), point_owners, mesh);
-            auto p = laid_out(points, point_owners, mesh).requires_grad_(), q = laid_out(queries, query_owners, mesh).requires_grad_();
+            const auto rows = own_rows(queries.size(0), query_owners, mesh),
+                       point_rows = own_rows(points.size(0), point_owners, mesh);
+            auto p = laid_out(points, point_owners, mesh).requires_grad_(),
+                 q = laid_out(queries, query_owners, mesh).requires_grad_();
             auto f = laid_out(features, point_owners, mesh).requires_grad_();
 
             const auto found = run(p, q);
 
-            const auto expected = brute_force(points, queries, rows, k, is_knn ? 1e9 : radius, options.exclude_self, options.period);
+            const auto expected =
+                brute_force(points, queries, rows, k, is_knn ? 1e9 : radius, options.exclude_self, options.period);
             const auto pairs = pairs_of(found, rows);
             ASSERT_EQ(pairs, expected) << what;  // the trace is the starting thread's
             loss_of(found, f, weights_of(pairs)).backward();
@@ -177,34 +194,42 @@ TEST(Neighbors, OfStrangeCloudsAreThoseOfTheWhole)
         at::Tensor points;
         double period;
     };
-    const Cloud clouds[] = {{"all in one place", at::full({30, 3}, 0.25, at::kDouble), 0},
-                            {"two places", line.remainder(2).expand({30, 2}).contiguous(), 0},
-                            {"a line", line.mul(0.1), 0},
-                            {"a ring", line.mul(0.125), 3.75},
-                            {"a plane lattice on a torus", at::cat({line.remainder(6), line.div(6).floor()}, 1), 6},
-                            {"one far away", at::cat({line.narrow(0, 0, 29).mul(1e-3), at::full({1, 1}, 1e12, at::kDouble)}).expand({30, 3}).contiguous(), 0},
-                            {"one point", at::zeros({1, 3}, at::kDouble), 0},
-                            {"nothing", at::zeros({0, 2}, at::kDouble), 0}};
-    const std::pair<std::int64_t, double> searches[] = {{1, 0}, {5, 0}, {100, 0}, {100, 1e-9}, {5, 0.2}, {100, 1e15}};  // k, radius; 0: the nearest
+    const Cloud clouds[] = {
+        {"all in one place", at::full({30, 3}, 0.25, at::kDouble), 0},
+        {"two places", line.remainder(2).expand({30, 2}).contiguous(), 0},
+        {"a line", line.mul(0.1), 0},
+        {"a ring", line.mul(0.125), 3.75},
+        {"a plane lattice on a torus", at::cat({line.remainder(6), line.div(6).floor()}, 1), 6},
+        {"one far away",
+         at::cat({line.narrow(0, 0, 29).mul(1e-3), at::full({1, 1}, 1e12, at::kDouble)}).expand({30, 3}).contiguous(),
+         0},
+        {"one point", at::zeros({1, 3}, at::kDouble), 0},
+        {"nothing", at::zeros({0, 2}, at::kDouble), 0}};
+    const std::pair<std::int64_t, double> searches[] = {{1, 0},   {5, 0},     {100, 0}, {100, 1e-9},
+                                                        {5, 0.2}, {100, 1e15}};  // k, radius; 0: the nearest
     for (const auto& [name, points, period] : clouds) {
         const auto n = points.size(0);
         NeighborOptions options;
         if (period > 0) options.period.assign(points.size(1), period);
         std::vector<Found> expected;
         for (const auto& [k, radius] : searches)
-            expected.push_back(brute_force(points, points, at::arange(n, at::kLong), k, radius > 0 ? radius : 1e30, false, options.period));
+            expected.push_back(brute_force(points, points, at::arange(n, at::kLong), k, radius > 0 ? radius : 1e30,
+                                           false, options.period));
         for (const int ranks : {3, 8}) {
             Owners last(n, ranks - 1), turns(n), turned(n);
             for (std::int64_t i = 0; i < n; ++i) {
                 turns[i] = static_cast<int>(i % ranks);
                 turned[i] = static_cast<int>((i / 3 + 1) % ranks);
             }
-            for (const auto& [of_points, of_queries] : {std::pair(last, last), {last, turns}, {turns, last}, {turns, turned}, {Owners(), turns}}) {
-                run_ranks(ranks, [&, &of_points = of_points, &of_queries = of_queries, &points = points, &name = name](const auto& mesh) {
+            for (const auto& [of_points, of_queries] :
+                 {std::pair(last, last), {last, turns}, {turns, last}, {turns, turned}, {Owners(), turns}}) {
+                run_ranks(ranks, [&, &of_points = of_points, &of_queries = of_queries, &points = points,
+                                  &name = name](const auto& mesh) {
                     const auto rows = own_rows(n, of_queries, mesh);
                     for (std::size_t s = 0; s < std::size(searches); ++s) {
                         const auto& [k, radius] = searches[s];
-                        auto p = laid_out(points, of_points, mesh).requires_grad_(), q = laid_out(points, of_queries, mesh).requires_grad_();
+                        auto p = laid_out(points, of_points, mesh).requires_grad_(),
+                             q = laid_out(points, of_queries, mesh).requires_grad_();
 
                         const auto found = radius > 0 ? radius_search(p, q, radius, k, options) : knn(p, q, k, options);
 
@@ -222,7 +247,8 @@ TEST(Neighbors, OfStrangeCloudsAreThoseOfTheWhole)
 TEST(Neighbors, TakeNarrowTypesAndRowsThatLieApart)
 {
     const auto lattice = at::arange(60, at::kDouble);
-    const auto points = at::stack({lattice.remainder(4), lattice.div(4).floor().remainder(4), lattice.div(16).floor()}, 1).mul(0.25);
+    const auto points =
+        at::stack({lattice.remainder(4), lattice.div(4).floor().remainder(4), lattice.div(16).floor()}, 1).mul(0.25);
     const auto features = at::arange(120, at::kDouble).remainder(7).sub(3).view({60, 2});
     const auto lay_apart = [](const at::Tensor& rows) { return rows.t().contiguous().t(); };
     for (const auto type : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16}) {
@@ -231,10 +257,13 @@ TEST(Neighbors, TakeNarrowTypesAndRowsThatLieApart)
         };
         auto p0 = points.to(type).clone().requires_grad_(), f0 = features.to(type).clone().requires_grad_();
         const auto serial = knn(p0, p0, 7), within = radius_search(points.to(type), points.to(type), 0.5);
-        const auto all_pairs = pairs_of(serial, at::arange(60, at::kLong)), all_within = pairs_of(within, at::arange(60, at::kLong));
-        EXPECT_EQ(all_pairs, brute_force(points, points, at::arange(60, at::kLong), 7, 1e9, false, {}));  // a lattice is the same in all types
+        const auto all_pairs = pairs_of(serial, at::arange(60, at::kLong)),
+                   all_within = pairs_of(within, at::arange(60, at::kLong));
+        EXPECT_EQ(all_pairs, brute_force(points, points, at::arange(60, at::kLong), 7, 1e9, false,
+                                         {}));  // a lattice is the same in all types
         EXPECT_EQ(all_within, brute_force(points, points, at::arange(60, at::kLong), 60, 0.5, false, {}));
-        EXPECT_TRUE(at::equal(serial.distances.detach(), knn(p0.detach(), p0.detach(), 7).distances)) << at::toString(type);
+        EXPECT_TRUE(at::equal(serial.distances.detach(), knn(p0.detach(), p0.detach(), 7).distances))
+            << at::toString(type);
         (loss_of(f0, serial) + serial.distances.sum()).backward();
         for (const int ranks : {2, 5}) {
             Owners owners(60);
@@ -242,14 +271,17 @@ TEST(Neighbors, TakeNarrowTypesAndRowsThatLieApart)
             run_ranks(ranks, [&](const auto& mesh) {
                 const auto rows = own_rows(60, owners, mesh);
                 const auto spec = shard_spec(owned(owners, static_cast<int>(mesh->coordinate(0))), mesh);
-                const auto cut = [&](const at::Tensor& whole) { return from_local(lay_apart(whole.index_select(0, rows).to(type)), spec); };
+                const auto cut = [&](const at::Tensor& whole) {
+                    return from_local(lay_apart(whole.index_select(0, rows).to(type)), spec);
+                };
                 auto p = cut(points).requires_grad_(), f = cut(features).requires_grad_();
                 EXPECT_FALSE(rows.numel() > 1 && local_of(p).is_contiguous());
 
                 const auto found = knn(p, p, 7);
 
                 EXPECT_EQ(pairs_of(found, rows), of_queries_here(all_pairs, owners, mesh));
-                EXPECT_EQ(pairs_of(radius_search(p.detach(), p.detach(), 0.5), rows), of_queries_here(all_within, owners, mesh));
+                EXPECT_EQ(pairs_of(radius_search(p.detach(), p.detach(), 0.5), rows),
+                          of_queries_here(all_within, owners, mesh));
                 EXPECT_EQ(found.distances.scalar_type(), type);
                 (loss_of(f, found) + found.distances.sum()).backward();
                 EXPECT_TRUE(at::equal(own_part_of(f.grad()), f0.grad().index_select(0, rows)));  // whole numbers
@@ -285,7 +317,8 @@ TEST(Neighbors, FetchPointsWithinReachAndNoOthers)
     std::uniform_real_distribution<double> unit(0, 1);
     constexpr std::int64_t n = 20000;
     auto points = at::empty({n, 3}, at::kFloat);
-    for (std::int64_t i = 0; i < points.numel(); ++i) points.mutable_data_ptr<float>()[i] = static_cast<float>(unit(random));
+    for (std::int64_t i = 0; i < points.numel(); ++i)
+        points.mutable_data_ptr<float>()[i] = static_cast<float>(unit(random));
     const double radius = std::cbrt(17 / (4.18879 * n));
     Owners owners(n);  // octants
     for (std::int64_t i = 0; i < n; ++i) {
@@ -311,7 +344,9 @@ TEST(Neighbors, FetchPointsWithinReachAndNoOthers)
 
         const auto num_needed = static_cast<std::int64_t>(within_reach.size()), num_ghosts = found.plan->num_ghosts();
         EXPECT_GE(num_ghosts, num_needed);
-        EXPECT_LE(num_ghosts, num_needed + num_needed / 16);                 // questions are cells around queries: as wide as makes all bytes fewest
+        EXPECT_LE(num_ghosts,
+                  num_needed +
+                      num_needed / 16);  // questions are cells around queries: as wide as makes all bytes fewest
         EXPECT_LT(mesh->counter().total_bytes(), 22 * num_needed + 12'000);  // 12 a point; ids, cells; boxes
         mesh->counter().reset();
         gather_neighbors(cut, found);
@@ -365,7 +400,8 @@ TEST(Neighbors, AreTheSameOnThreads)
 TEST(Neighbors, OfABatchAreThoseOfEachCloud)
 {
     std::mt19937_64 random(7);
-    const auto points = at::stack({draw_points(random, 20, 2), draw_points(random, 20, 2)}), queries = points.narrow(1, 3, 6) + 0.01;
+    const auto points = at::stack({draw_points(random, 20, 2), draw_points(random, 20, 2)}),
+               queries = points.narrow(1, 3, 6) + 0.01;
     const auto features = at::arange(40, at::kDouble).view({2, 20, 1});
 
     const auto found = knn(points, queries, 3);
@@ -373,7 +409,8 @@ TEST(Neighbors, OfABatchAreThoseOfEachCloud)
     for (std::int64_t b = 0; b < 2; ++b) {
         const auto one = knn(points[b], queries[b], 3);
         EXPECT_TRUE(at::equal(found.ids.narrow(0, 18 * b, 18), one.ids));
-        EXPECT_TRUE(at::equal(gather_neighbors(features, found).narrow(0, 18 * b, 18), gather_neighbors(features[b], one)));
+        EXPECT_TRUE(
+            at::equal(gather_neighbors(features, found).narrow(0, 18 * b, 18), gather_neighbors(features[b], one)));
     }
 }
 
@@ -385,11 +422,13 @@ TEST(Neighbors, OfABatchWhosePointsAndQueriesLieInDifferentWays)
         some_points.push_back(draw_points(random, 20, 2));
         some_queries.push_back(draw_points(random, 13, 2));
     }
-    const auto points = at::stack(some_points), queries = at::stack(some_queries), features = at::arange(120, at::kDouble).mul(0.9).cos().view({3, 20, 2});
+    const auto points = at::stack(some_points), queries = at::stack(some_queries),
+               features = at::arange(120, at::kDouble).mul(0.9).cos().view({3, 20, 2});
     const auto loss_of = [](const Neighbors& found, const at::Tensor& f) {
         return (found.distances * (found.ids * 0.7).sin()).sum() + gather_neighbors(f, found).square().sum();
     };
-    auto p0 = points.clone().requires_grad_(), q0 = queries.clone().requires_grad_(), f0 = features.clone().requires_grad_();
+    auto p0 = points.clone().requires_grad_(), q0 = queries.clone().requires_grad_(),
+         f0 = features.clone().requires_grad_();
     const auto serial = knn(p0, q0, 4);
     loss_of(serial, f0).backward();
     for (const int ranks : {2, 3, 5, 8}) {
@@ -409,7 +448,8 @@ TEST(Neighbors, OfABatchWhosePointsAndQueriesLieInDifferentWays)
                 const auto found = knn(p, q, 4);
                 loss_of(found, f).backward();
 
-                EXPECT_TRUE(at::equal(found.ids.view({3, -1, 4}), serial.ids.view({3, 13, 4}).index_select(1, own_queries)));
+                EXPECT_TRUE(
+                    at::equal(found.ids.view({3, -1, 4}), serial.ids.view({3, 13, 4}).index_select(1, own_queries)));
                 EXPECT_TRUE(tensors_near(own_part_of(p.grad()), p0.grad().index_select(1, own_points), 1e-12));
                 EXPECT_TRUE(tensors_near(own_part_of(q.grad()), q0.grad().index_select(1, own_queries), 1e-12));
                 EXPECT_TRUE(tensors_near(own_part_of(f.grad()), f0.grad().index_select(1, own_points), 1e-12));

@@ -19,7 +19,8 @@ namespace {
 at::Tensor partly_coincident(std::int64_t n)
 {
     auto points = at::arange(n * 3, at::kDouble).mul(12.9898).sin().mul(43758.5453).frac().view({n, 3});
-    points.narrow(0, n / 2, n / 4).copy_(points.narrow(0, 0, n / 4).mul(4).round().div(4));  // some on a lattice, some in one place
+    points.narrow(0, n / 2, n / 4)
+        .copy_(points.narrow(0, 0, n / 4).mul(4).round().div(4));  // some on a lattice, some in one place
     return points;
 }
 
@@ -42,7 +43,8 @@ TEST(PointSampling, DoesNotDependOnThePartition)
 
                 EXPECT_TRUE(at::equal(rows.ids.index_select(0, found.rows), found.ids));
                 std::vector<std::int64_t> expected;  // those of the whole that lie here, in their order
-                std::copy_if(whole.begin(), whole.end(), std::back_inserter(expected), [&](auto id) { return owners[id] == mesh->coordinate(0); });
+                std::copy_if(whole.begin(), whole.end(), std::back_inserter(expected),
+                             [&](auto id) { return owners[id] == mesh->coordinate(0); });
                 EXPECT_EQ(ids_of(found.ids), expected);
             });
         }

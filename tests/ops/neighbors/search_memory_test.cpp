@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Acceptance A27 for searches, in a program of its own that counts every byte a thread asks for, of tensors or not: a rank's memory follows its own points and
-// ghosts, and never the whole.
+// Acceptance A27 for searches, in a program of its own that counts every byte a thread asks for, of tensors or not: a
+// rank's memory follows its own points and ghosts, and never the whole.
 #include "ops/neighbors/neighbors.h"
 #include "tests/support/point_partitions.h"
 #include "tests/support/run_ranks.h"
@@ -85,7 +85,9 @@ TEST(AcceptanceA27, CountsWhatIsNoTensorToo)
 TEST(AcceptanceA27, SearchesCostWhatOwnPointsAndGhostsCost)
 {
     constexpr std::int64_t own = 4000;
-    constexpr double kKept = 3 * 8 + 8 + 8;  // bytes of place, id and row of each point and ghost, of which one rank's search needs no copies
+    constexpr double kKept =
+        3 * 8 + 8 +
+        8;  // bytes of place, id and row of each point and ghost, of which one rank's search needs no copies
     const auto search = [](bool is_knn, const at::Tensor& points, double radius) {
         return is_knn ? knn(points, points, 16) : radius_search(points, points, radius);
     };
@@ -93,7 +95,8 @@ TEST(AcceptanceA27, SearchesCostWhatOwnPointsAndGhostsCost)
         for (const int ranks : {2, 8}) {
             const auto points = scattered(own * ranks);
             const double radius = std::cbrt(17 / (4.18879 * static_cast<double>(own * ranks)));
-            const auto of_whole = peak_of([&] { search(is_knn, points, radius); }) / static_cast<double>(own * ranks);  // a row
+            const auto of_whole =
+                peak_of([&] { search(is_knn, points, radius); }) / static_cast<double>(own * ranks);  // a row
             for (const auto& [name, owners] : point_partitions(points, ranks)) {
                 if (name != "metis" && name != "curve") continue;
                 run_ranks(ranks, [&, &owners = owners, &name = name](const auto& mesh) {
@@ -105,7 +108,8 @@ TEST(AcceptanceA27, SearchesCostWhatOwnPointsAndGhostsCost)
 
                     EXPECT_LE(peak, 1.05 * (of_whole + kKept) * static_cast<double>(num_local) + (64 << 10))
                         << (is_knn ? "knn" : "radius") << ", " << name << ", " << ranks << " ranks, " << num_local
-                        << " rows: " << peak / static_cast<double>(num_local) << " bytes a row, of the whole " << of_whole;
+                        << " rows: " << peak / static_cast<double>(num_local) << " bytes a row, of the whole "
+                        << of_whole;
                 });
             }
         }

@@ -37,7 +37,8 @@ std::shared_ptr<IndexMap> map_with_ghosts(const Partition& partition, std::int32
     }
     map->num_owned = map->num_local();
     auto ghosts = ghost_layer(graph, partition, part, num_layers).rows;
-    std::stable_sort(ghosts.begin(), ghosts.end(), [&](auto a, auto b) { return partition.owners[a] < partition.owners[b]; });
+    std::stable_sort(ghosts.begin(), ghosts.end(),
+                     [&](auto a, auto b) { return partition.owners[a] < partition.owners[b]; });
     for (const auto ghost : ghosts) {
         map->global_ids.push_back(ghost);
         map->ghost_owners.push_back(partition.owners[ghost]);
@@ -97,7 +98,9 @@ TEST(GhostExchange, BringsOwnersValuesAndIsAdjoint)
             EXPECT_TRUE(at::equal(ones.cpu(), copies.index_select(0, ids_of(*map).narrow(0, 0, map->num_owned))));
             EXPECT_TRUE(tensors_near(scatter_ghosts(local.detach(), plan, GhostReduction::Mean), x.detach(), 1e-15));
 
-            const auto y = there(at::arange(local.numel(), at::kDouble).add(mesh->coordinate(0)).cos_()).view_as(local).requires_grad_();
+            const auto y = there(at::arange(local.numel(), at::kDouble).add(mesh->coordinate(0)).cos_())
+                               .view_as(local)
+                               .requires_grad_();
             const auto back = scatter_ghosts(y, plan);
             local.backward(y.detach());
             EXPECT_TRUE(at::equal(x.grad(), back.detach()));
@@ -121,7 +124,8 @@ TEST(GhostExchange, CarriesSeveralFieldsInOneMessage)
     run_ranks(3, [&](const auto& mesh) {
         const auto map = map_with_ghosts(partition, static_cast<std::int32_t>(mesh->coordinate(0)), 1);
         const auto plan = ExchangePlan::find(*map, mesh->group(0));
-        const auto ids = there(ids_of(*map)), owned = ids.narrow(0, 0, map->num_owned), ghosts = ids.narrow(0, map->num_owned, map->num_ghosts());
+        const auto ids = there(ids_of(*map)), owned = ids.narrow(0, 0, map->num_owned),
+                   ghosts = ids.narrow(0, map->num_owned, map->num_ghosts());
         const auto factors = there(at::tensor({1.0f, 2.0f}));
         auto a = owned.to(at::kFloat).view({-1, 1}).mul(factors).requires_grad_();
         auto c = owned.to(at::kDouble).view({-1, 1, 1}).expand({-1, 2, 2}).clone().requires_grad_();
@@ -139,7 +143,8 @@ TEST(GhostExchange, CarriesSeveralFieldsInOneMessage)
         mesh->counter().reset();
         (found[0].sum().to(at::kDouble) * 3 + found[2].sum()).backward();
         EXPECT_EQ(mesh->counter().num_calls(), 1);
-        const auto others = at::zeros({map->num_owned}, at::kFloat).index_add_(0, plan->sent_rows(), at::ones({plan->num_sent()}));
+        const auto others =
+            at::zeros({map->num_owned}, at::kFloat).index_add_(0, plan->sent_rows(), at::ones({plan->num_sent()}));
         EXPECT_TRUE(at::equal(a.grad().cpu(), others.mul(3).view({-1, 1}).expand({-1, 2})));
         EXPECT_TRUE(at::equal(c.grad().cpu(), others.to(at::kDouble).view({-1, 1, 1}).expand({-1, 2, 2})));
         EXPECT_THROW(pending.end(), InvalidInput);
@@ -198,16 +203,16 @@ TEST(GhostExchange, OfStackedPlansBringsTheGhostsOfAll)
         run_ranks(ranks, [&](const auto& mesh) {
             const auto part = static_cast<std::int32_t>(mesh->coordinate(0));
             const auto narrow_map = map_with_ghosts(partition, part, 1), wide_map = map_with_ghosts(partition, part, 2);
-            const std::vector<std::shared_ptr<const ExchangePlan>> plans{ExchangePlan::find(*narrow_map, mesh->group(0)),
-                                                                         ExchangePlan::find(*wide_map, mesh->group(0))};
+            const std::vector<std::shared_ptr<const ExchangePlan>> plans{
+                ExchangePlan::find(*narrow_map, mesh->group(0)), ExchangePlan::find(*wide_map, mesh->group(0))};
             const auto owned = ids_of(*wide_map).narrow(0, 0, wide_map->num_owned);
 
             const auto stacked = stack_plans(plans);  // two clouds of the same rows
             const auto both = exchange_ghosts(at::cat({owned, owned + 1000}), stacked.plan);
-            EXPECT_TRUE(
-                at::equal(both.index_select(0, stacked.ghost_places[0]), ids_of(*narrow_map).narrow(0, narrow_map->num_owned, narrow_map->num_ghosts())));
-            EXPECT_TRUE(
-                at::equal(both.index_select(0, stacked.ghost_places[1]) - 1000, ids_of(*wide_map).narrow(0, wide_map->num_owned, wide_map->num_ghosts())));
+            EXPECT_TRUE(at::equal(both.index_select(0, stacked.ghost_places[0]),
+                                  ids_of(*narrow_map).narrow(0, narrow_map->num_owned, narrow_map->num_ghosts())));
+            EXPECT_TRUE(at::equal(both.index_select(0, stacked.ghost_places[1]) - 1000,
+                                  ids_of(*wide_map).narrow(0, wide_map->num_owned, wide_map->num_ghosts())));
         });
     }
     EXPECT_THROW(stack_plans({}), InvalidInput);
@@ -225,9 +230,12 @@ TEST(GhostExchange, RefusesOnEveryRankWhatOneFindsWrongAtFirst)
             const std::int64_t wrong = rank == 0 ? 1 : 0;
             EXPECT_THROW(exchange_ghosts(at::ones({map->num_owned + wrong, 2}), plan), InvalidInput);
             EXPECT_THROW(scatter_ghosts(at::ones({map->num_local() + wrong}), plan), InvalidInput);
-            EXPECT_THROW(scatter_ghosts(at::ones({map->num_local() + wrong}), plan, GhostReduction::Mean), InvalidInput);
-            EXPECT_THROW(exchange_ghosts(at::ones({map->num_owned, 2 + wrong}), plan), InvalidInput);  // rows of another width
-            EXPECT_THROW(exchange_ghosts(at::ones({map->num_owned}, rank == 0 ? at::kDouble : at::kFloat), plan), InvalidInput);
+            EXPECT_THROW(scatter_ghosts(at::ones({map->num_local() + wrong}), plan, GhostReduction::Mean),
+                         InvalidInput);
+            EXPECT_THROW(exchange_ghosts(at::ones({map->num_owned, 2 + wrong}), plan),
+                         InvalidInput);  // rows of another width
+            EXPECT_THROW(exchange_ghosts(at::ones({map->num_owned}, rank == 0 ? at::kDouble : at::kFloat), plan),
+                         InvalidInput);
 
             const auto ids = ids_of(*map);  // all is well yet
             EXPECT_TRUE(at::equal(with_ghosts(ids.narrow(0, 0, map->num_owned), plan), ids));
@@ -250,7 +258,8 @@ TEST(GhostExchange, NobodyWaitsForARankWhoseRowsAreWrongLater)
                 EXPECT_THROW(with_ghosts(at::ones({map->num_owned + 1}, at::kLong), plan), InvalidInput);
             else
                 EXPECT_THROW(with_ghosts(owned, plan), Error);
-            EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << "rank " << rank << " has waited";
+            EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10))
+                << "rank " << rank << " has waited";
         });
     }
 }

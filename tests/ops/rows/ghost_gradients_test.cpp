@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of gradients through ghosts: a penalty on the gradient of a loss, against closed forms, serial runs and finite differences.
+// Gradients of gradients through ghosts: a penalty on the gradient of a loss, against closed forms, serial runs and
+// finite differences.
 #include "ops/fields/mesh_operators.h"
 #include "ops/neighbors/neighbors.h"
 #include "ops/rows/ghost_exchange.h"
@@ -31,7 +32,8 @@ at::Tensor penalized(const Loss& loss, const std::vector<at::Tensor>& inputs)
 {
     const auto value = loss(inputs);
     auto total = value;
-    for (const auto& gradient : torch::autograd::grad({value}, inputs, {}, true, true)) total = total + 0.5 * to_local(gradient).square().sum();
+    for (const auto& gradient : torch::autograd::grad({value}, inputs, {}, true, true))
+        total = total + 0.5 * to_local(gradient).square().sum();
     return total;
 }
 
@@ -41,7 +43,8 @@ std::vector<at::Tensor> gradients_of(const at::Tensor& value, const std::vector<
 }
 
 /// Whether the gradient of the penalised loss is that of finite differences, in a few places.
-void expect_finite_differences(const Loss& loss, const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& gradients)
+void expect_finite_differences(const Loss& loss, const std::vector<at::Tensor>& inputs,
+                               const std::vector<at::Tensor>& gradients)
 {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         for (std::int64_t place = 0; place < inputs[i].numel(); place += inputs[i].numel() / 5) {
@@ -54,7 +57,8 @@ void expect_finite_differences(const Loss& loss, const std::vector<at::Tensor>& 
                 return penalized(loss, others).item<double>();
             };
             const auto expected = (moved(step) - moved(-step)) / (2 * step);
-            EXPECT_NEAR(gradients[i].view({-1})[place].item<double>(), expected, 1e-7 * std::max(1.0, std::abs(expected)))
+            EXPECT_NEAR(gradients[i].view({-1})[place].item<double>(), expected,
+                        1e-7 * std::max(1.0, std::abs(expected)))
                 << "input " << i << ", place " << place;
         }
     }
@@ -75,7 +79,8 @@ void expect_serial(const at::Tensor& points, const Loss& loss, const std::vector
                 std::vector<at::Tensor> cut;
                 for (const auto& whole : wholes) cut.push_back(rows.cut(whole).requires_grad_());
                 const auto found = gradients_of(penalized(loss, cut), cut);
-                for (std::size_t i = 0; i < cut.size(); ++i) EXPECT_TRUE(tensors_near(local_of(found[i]), rows.of(expected[i]), 1e-10)) << "input " << i;
+                for (std::size_t i = 0; i < cut.size(); ++i)
+                    EXPECT_TRUE(tensors_near(local_of(found[i]), rows.of(expected[i]), 1e-10)) << "input " << i;
             });
             if (testing::Test::HasFailure()) return;
         }
@@ -108,10 +113,12 @@ TEST(GhostGradients, OfReductionsAreSerial)
                       const auto x = inputs[1].sin();
                       auto total = at::zeros({}, at::kDouble);
                       const auto sent = gather_neighbors(x, found);
-                      for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max, SegmentReduction::Min}) {
+                      for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max,
+                                                   SegmentReduction::Min}) {
                           total = total + segment_reduce(sent, found.offsets, reduction).values.square().sum();
                       }
-                      return 0.1 * (total + (sent * segment_softmax(sent, found.offsets)).square().sum() + to_local(inputs[0]).square().sum());
+                      return 0.1 * (total + (sent * segment_softmax(sent, found.offsets)).square().sum() +
+                                    to_local(inputs[0]).square().sum());
                   },
                   {points, features_of(40)});
 }
@@ -140,9 +147,11 @@ TEST(GhostGradients, OfAnExchangeHaveTheirClosedForm)
             // A ring: rank r owns 4 rows, of which 0 and 2 go to the next.
             std::vector<std::int64_t> send(ranks, 0), receive(ranks, 0);
             send[(rank + 1) % ranks] = receive[(rank + ranks - 1) % ranks] = 2;
-            const auto plan = std::make_shared<const ExchangePlan>(group, 4, std::vector<std::int64_t>{0, 2}, send, receive);
+            const auto plan =
+                std::make_shared<const ExchangePlan>(group, 4, std::vector<std::int64_t>{0, 2}, send, receive);
             auto x = at::arange(8, at::kDouble).add(rank).mul(0.3).cos().view({4, 2}).requires_grad_();
-            const auto weights = at::tensor({1.0, 2.0, 3.0, 4.0, 5.0, 6.0}, at::kDouble).unsqueeze(1);  // owned, then ghosts
+            const auto weights =
+                at::tensor({1.0, 2.0, 3.0, 4.0, 5.0, 6.0}, at::kDouble).unsqueeze(1);  // owned, then ghosts
 
             for (const bool in_two_fields : {false, true}) {
                 at::Tensor copies;
@@ -156,7 +165,8 @@ TEST(GhostGradients, OfAnExchangeHaveTheirClosedForm)
                 const auto second = torch::autograd::grad({first.pow(2).sum()}, {x}, {}, true, true)[0];
                 const auto third = torch::autograd::grad({second.sum()}, {x})[0];
 
-                const auto sums = at::tensor({1.0 + 5, 2.0, 3.0 + 6, 4.0}, at::kDouble).unsqueeze(1);  // the next rank's ghosts of rows 0 and 2
+                const auto sums = at::tensor({1.0 + 5, 2.0, 3.0 + 6, 4.0}, at::kDouble)
+                                      .unsqueeze(1);  // the next rank's ghosts of rows 0 and 2
                 const auto at = x.detach();
                 EXPECT_TRUE(tensors_near(first.detach(), 3 * sums * at.square(), 1e-14));
                 EXPECT_TRUE(tensors_near(second.detach(), 36 * sums.square() * at.pow(3), 1e-14));
@@ -167,7 +177,8 @@ TEST(GhostGradients, OfAnExchangeHaveTheirClosedForm)
                 const auto reduced = scatter_ghosts(y, plan, reduction);
                 const auto gradient = torch::autograd::grad({reduced.pow(3).sum()}, {y}, {}, true, true)[0];
                 const auto second = torch::autograd::grad({gradient.square().sum() / 2}, {y})[0];
-                // Each copy has a share s of the owner's value v: gradient s 3 v^2, of its square's half the sum of s (s 3 v^2) 6 v.
+                // Each copy has a share s of the owner's value v: gradient s 3 v^2, of its square's half the sum of s
+                // (s 3 v^2) 6 v.
                 const auto shares = torch::autograd::grad({scatter_ghosts(y, plan, reduction).sum()}, {y})[0];
                 const auto values = with_ghosts(reduced.detach(), plan);
                 const auto squares = with_ghosts(scatter_ghosts(shares.square(), plan), plan);
@@ -182,7 +193,8 @@ TEST(GhostGradients, OfMeshOperatorsAreSerial)
     const Mesh mesh = cube(3);
     const auto field = at::arange(mesh.num_cells(), at::kDouble).mul(0.7).sin();
     const auto loss_of = [](const MeshGeometry& geometry, const at::Tensor& values) {
-        return to_local(least_squares_gradient(geometry)(values)).pow(3).sum() + to_local(laplacian(geometry)(values)).square().sum();
+        return to_local(least_squares_gradient(geometry)(values)).pow(3).sum() +
+               to_local(laplacian(geometry)(values)).square().sum();
     };
     const auto penalty = [&](const MeshGeometry& geometry, const at::Tensor& values) {
         return to_local(torch::autograd::grad({loss_of(geometry, values)}, {values}, {}, true, true)[0]).square().sum();
@@ -193,8 +205,11 @@ TEST(GhostGradients, OfMeshOperatorsAreSerial)
     for (const int ranks : {2, 3, 5}) {
         const auto partition = partition_with_metis(graph, {.num_parts = ranks});
         run_ranks(ranks, [&](const auto& device_mesh) {
-            const MeshGeometry part(extract_subdomain(mesh, graph, partition, static_cast<std::int32_t>(device_mesh->coordinate(0)), 1), device_mesh);
-            const auto own = at::tensor(std::vector<std::int64_t>(part.cell_ids().owned().begin(), part.cell_ids().owned().end()), at::kLong);
+            const MeshGeometry part(
+                extract_subdomain(mesh, graph, partition, static_cast<std::int32_t>(device_mesh->coordinate(0)), 1),
+                device_mesh);
+            const auto own = at::tensor(
+                std::vector<std::int64_t>(part.cell_ids().owned().begin(), part.cell_ids().owned().end()), at::kLong);
             auto cut = part.cells().field(field.index_select(0, own)).requires_grad_();
             const auto found = gradients_of(penalty(part, cut), {cut})[0];
             EXPECT_TRUE(tensors_near(local_of(found), expected.index_select(0, own), 1e-11));

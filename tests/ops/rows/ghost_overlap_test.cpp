@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exchanges over shared memory, where messages go on while the program computes. Ranks are threads, each with a backend of its own.
+// Exchanges over shared memory, where messages go on while the program computes. Ranks are threads, each with a backend
+// of its own.
 #include "ops/rows/ghost_exchange.h"
 #include "partition/error.h"
 #include "sharding/tensor/with_backward.h"
@@ -28,7 +29,8 @@ void run_groups(int size, const std::function<void(const RankGroup&)>& body)
     for (int rank = 0; rank < size; ++rank) {
         threads.emplace_back([&, rank] {
             at::set_num_threads(1);
-            const auto backend = connect_shared_memory(store, rank, size, std::chrono::seconds(30), [](int) { return false; });
+            const auto backend =
+                connect_shared_memory(store, rank, size, std::chrono::seconds(30), [](int) { return false; });
             ASSERT_TRUE(backend);
             body(RankGroup(backend, "domain", std::make_shared<CommCounter>()));
         });
@@ -52,7 +54,8 @@ TEST(GhostOverlap, ExchangesEqualIndexing)
         run_groups(size, [&](const RankGroup& group) {
             const auto exchanges = test::exchanged_rows(group);
             for (std::size_t i = 0; i < exchanges.size(); ++i) {
-                EXPECT_TRUE(at::equal(exchanges[i].first, exchanges[i].second)) << "exchange " << i << " of " << size << " ranks";
+                EXPECT_TRUE(at::equal(exchanges[i].first, exchanges[i].second))
+                    << "exchange " << i << " of " << size << " ranks";
             }
         });
     }
@@ -65,12 +68,17 @@ TEST(GhostOverlap, RowsArePickedOutWhileTheyAreSent)
             run_groups(size, [&](const RankGroup& group) {
                 const auto plan = plan_of(group, n);
                 const auto before = (group.rank() + size - 1) % size;
-                const auto of = [&](int rank, std::int64_t width, at::ScalarType type) { return field_of(rank, 2 * n, width, type); };
+                const auto of = [&](int rank, std::int64_t width, at::ScalarType type) {
+                    return field_of(rank, 2 * n, width, type);
+                };
                 const auto sent_before = at::arange(n, at::kLong).mul(-2).add(2 * n - 1);
 
                 const auto one = exchange_ghosts(of(group.rank(), 33, at::kFloat), plan);
                 const auto several =
-                    begin_ghost_exchange({of(group.rank(), 3, at::kFloat), of(group.rank(), 1, at::kLong), of(group.rank(), 5, at::kDouble)}, plan).end();
+                    begin_ghost_exchange({of(group.rank(), 3, at::kFloat), of(group.rank(), 1, at::kLong),
+                                          of(group.rank(), 5, at::kDouble)},
+                                         plan)
+                        .end();
                 const auto narrow = begin_ghost_exchange({of(group.rank(), 4, at::kFloat)}, plan, at::kHalf).end();
 
                 EXPECT_TRUE(at::equal(one, of(before, 33, at::kFloat).index_select(0, sent_before)));
@@ -98,7 +106,9 @@ TEST(GhostOverlap, MessagesGoOnWhileNobodyWaits)
             has_come = pending.is_done();
         }
         EXPECT_TRUE(has_come);
-        EXPECT_TRUE(at::equal(pending.end()[0], field_of(1 - group.rank(), 2 * kRows, 64, at::kFloat).index_select(0, plan->sent_rows())));
+        EXPECT_TRUE(
+            at::equal(pending.end()[0],
+                      field_of(1 - group.rank(), 2 * kRows, 64, at::kFloat).index_select(0, plan->sent_rows())));
     });
 }
 
@@ -116,7 +126,8 @@ TEST(GhostOverlap, GradientsOfInteriorWorkAreFoundWhileThoseOfGhostsTravel)
         });
         const auto loss = interior.sum() + pending.end()[0].sum();
 
-        // The other rank's gradients start when the first has been through its interior: it must not have waited for them.
+        // The other rank's gradients start when the first has been through its interior: it must not have waited for
+        // them.
         if (group.rank() == 1) {
             EXPECT_EQ(done.wait_for(std::chrono::seconds(20)), std::future_status::ready);
         }

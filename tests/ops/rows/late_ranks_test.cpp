@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Acceptance A32: what is under way is waited for before it is used, whichever rank is late, forward and backward. Over shared memory, where messages really
-// are under way: ranks are threads, each with a backend of its own.
+// Acceptance A32: what is under way is waited for before it is used, whichever rank is late, forward and backward. Over
+// shared memory, where messages really are under way: ranks are threads, each with a backend of its own.
 #include "ops/fields/mesh_operators.h"
 #include "ops/neighbors/message_graph.h"
 #include "ops/neighbors/neighbors.h"
@@ -29,15 +29,21 @@ namespace {
 
 class SharedMemoryRank : public GroupFactory {
 public:
-    SharedMemoryRank(c10::intrusive_ptr<c10d::Store> store, int rank, int size) : store_(std::move(store)), rank_(rank), size_(size) {}
+    SharedMemoryRank(c10::intrusive_ptr<c10d::Store> store, int rank, int size)
+        : store_(std::move(store)), rank_(rank), size_(size)
+    {
+    }
     int rank() const override { return rank_; }
     int size() const override { return size_; }
-    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis, std::shared_ptr<CommCounter> counter) override
+    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
+                         std::shared_ptr<CommCounter> counter) override
     {
         const auto here = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
-        const auto store = c10::make_intrusive<c10d::PrefixStore>(name + "#" + std::to_string(num_made_[name]++), store_);
-        return {connect_shared_memory(store, here, static_cast<int>(ranks.size()), std::chrono::seconds(30), [](int) { return false; }), axis,
-                std::move(counter)};
+        const auto store =
+            c10::make_intrusive<c10d::PrefixStore>(name + "#" + std::to_string(num_made_[name]++), store_);
+        return {connect_shared_memory(store, here, static_cast<int>(ranks.size()), std::chrono::seconds(30),
+                                      [](int) { return false; }),
+                axis, std::move(counter)};
     }
 
 private:
@@ -63,7 +69,8 @@ void with_one_late(int size, const Body& body)
                     SharedMemoryRank factory(store, rank, size);
                     body(DeviceMesh::create(factory, {size}, {"domain"}), pause);
                 } catch (const std::exception& error) {
-                    ADD_FAILURE() << "rank " << rank << " of " << size << ", rank " << late << " late: " << error.what();
+                    ADD_FAILURE() << "rank " << rank << " of " << size << ", rank " << late
+                                  << " late: " << error.what();
                 }
             });
         }
@@ -94,14 +101,18 @@ TEST(AcceptanceA32, GhostsAndTheirGradientsAreWaitedFor)
         auto loss = (local(gather_neighbors(f, found)) * found.distances.unsqueeze(1)).sum();
         pause();
         for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Max}) {
-            loss = loss + with_late_gradient(segment_reduce(gather_neighbors(f, found), found.offsets, reduction).values, pause).square().sum();
+            loss = loss + with_late_gradient(
+                              segment_reduce(gather_neighbors(f, found), found.offsets, reduction).values, pause)
+                              .square()
+                              .sum();
         }
         const MessageGraph graph(found);
         pause();
-        const auto edges = graph.updated_edges(f, f, {}, [&](const at::Tensor&, const at::Tensor& sources, const at::Tensor& targets) {
-            pause();
-            return (sources - targets).tanh();
-        });
+        const auto edges =
+            graph.updated_edges(f, f, {}, [&](const at::Tensor&, const at::Tensor& sources, const at::Tensor& targets) {
+                pause();
+                return (sources - targets).tanh();
+            });
         return loss + with_late_gradient(local(graph.to_targets(edges, SegmentReduction::Mean)), pause).square().sum();
     };
     auto p0 = points.clone().requires_grad_(), f0 = features.clone().requires_grad_();
@@ -128,12 +139,14 @@ TEST(AcceptanceA32, MeshOperatorsAndRowsByIdAreWaitedFor)
     const auto graph = ghost_graph(mesh, {});
     const auto values = at::arange(mesh.num_cells() * 32, at::kDouble).mul(0.7).cos().view({-1, 32}),
                ids = at::arange(300, at::kLong).mul(7).remainder(mesh.num_cells());
-    const auto loss_of = [](const MeshGeometry& geometry, const at::Tensor& field, const auto& local, const auto& pause) {
+    const auto loss_of = [](const MeshGeometry& geometry, const at::Tensor& field, const auto& local,
+                            const auto& pause) {
         const auto gradient = least_squares_gradient(geometry);
         pause();
         auto loss = with_late_gradient(local(gradient(field)), pause).square().sum();
         pause();
-        return loss + with_late_gradient(local(cells_to_points(geometry)(laplacian(geometry)(field))), pause).square().sum();
+        return loss +
+               with_late_gradient(local(cells_to_points(geometry)(laplacian(geometry)(field))), pause).square().sum();
     };
     auto f0 = values.clone().requires_grad_();
     loss_of(MeshGeometry(mesh), f0, [](const at::Tensor& x) { return x; }, [] {}).backward();
@@ -141,8 +154,11 @@ TEST(AcceptanceA32, MeshOperatorsAndRowsByIdAreWaitedFor)
     const auto sums = values.index_add(0, ids.repeat({size}), values.index_select(0, ids).repeat({size, 1}));
     const auto partition = partition_with_metis(graph, {.num_parts = size});
     with_one_late(size, [&](const auto& device_mesh, const auto& pause) {
-        const MeshGeometry part(extract_subdomain(mesh, graph, partition, static_cast<std::int32_t>(device_mesh->coordinate(0)), 1), device_mesh);
-        const auto own = at::tensor(std::vector<std::int64_t>(part.cell_ids().owned().begin(), part.cell_ids().owned().end()), at::kLong);
+        const MeshGeometry part(
+            extract_subdomain(mesh, graph, partition, static_cast<std::int32_t>(device_mesh->coordinate(0)), 1),
+            device_mesh);
+        const auto own = at::tensor(
+            std::vector<std::int64_t>(part.cell_ids().owned().begin(), part.cell_ids().owned().end()), at::kLong);
         auto f = part.cells().field(values.index_select(0, own)).requires_grad_();
 
         loss_of(part, f, [](const at::Tensor& x) { return to_local(x); }, pause).backward();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Started by mpirun, with any number of ranks from two on: ghost exchanges over MPI against what indexing gives. Exit code 1 with a sentence if they differ.
+// Started by mpirun, with any number of ranks from two on: ghost exchanges over MPI against what indexing gives. Exit
+// code 1 with a sentence if they differ.
 #include "sharding/transport/launch.h"
 #include "tests/support/exchanged_rows.h"
 
@@ -25,7 +26,8 @@ void exchange_by(const RankGroup& group)
 {
     const auto exchanges = test::exchanged_rows(group);
     for (std::size_t i = 0; i < exchanges.size(); ++i) {
-        expect_equal(exchanges[i].first, exchanges[i].second, "exchange " + std::to_string(i) + " of " + std::to_string(group.size()) + " ranks");
+        expect_equal(exchanges[i].first, exchanges[i].second,
+                     "exchange " + std::to_string(i) + " of " + std::to_string(group.size()) + " ranks");
     }
 }
 
@@ -42,7 +44,8 @@ int run()
     std::iota(all.begin(), all.end(), 0);
     for (int r = world->size() - 1; r >= 0; r -= 2) some.push_back(r);  // another order than MPI's
     exchange_by(world->make_group(all, "all", "all", counter));
-    if (some.size() > 1 && std::find(some.begin(), some.end(), world->rank()) != some.end()) exchange_by(world->make_group(some, "some", "some", counter));
+    if (some.size() > 1 && std::find(some.begin(), some.end(), world->rank()) != some.end())
+        exchange_by(world->make_group(some, "some", "some", counter));
     world->finish();
     return 0;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over ranks of half and bfloat16 values: class losses, neighbour rows, rows by id and segments, against the same in double, rounded once.
+// Sums over ranks of half and bfloat16 values: class losses, neighbour rows, rows by id and segments, against the same
+// in double, rounded once.
 #include "ops/neighbors/neighbors.h"
 #include "ops/rows/ghost_exchange.h"
 #include "ops/rows/row_gather.h"
@@ -51,9 +52,11 @@ TEST(NarrowTypes, ClassLossesAreRoundedOnce)
     const auto targets = at::arange(n, at::kLong).mul(5).remainder(classes);
     targets.slice(0, 0, n, 10).fill_(-100);  // ignored
     for (const auto type : {at::kBFloat16, at::kHalf}) {
-        const auto scores = rounded(waves({n, classes}, 0.1).mul(2), type), weights = rounded(waves({classes}, 0.4).add(1.5), type);
+        const auto scores = rounded(waves({n, classes}, 0.1).mul(2), type),
+                   weights = rounded(waves({classes}, 0.4).add(1.5), type);
         for (const auto reduction : {at::Reduction::Mean, at::Reduction::Sum}) {
-            if (reduction == at::Reduction::Sum && type == at::kHalf) continue;  // beyond its largest number, squared by the tolerance
+            if (reduction == at::Reduction::Sum && type == at::kHalf)
+                continue;  // beyond its largest number, squared by the tolerance
             auto x0 = scores.to(at::kDouble).requires_grad_();
             const auto expected = at::nll_loss(at::log_softmax(x0, 1), targets, weights.to(at::kDouble), reduction);
             expected.backward();
@@ -64,9 +67,11 @@ TEST(NarrowTypes, ClassLossesAreRoundedOnce)
                     loss.backward();
                     EXPECT_EQ(loss.scalar_type(), type);
                     // The logarithms are rounded, and the sum of them.
-                    EXPECT_TRUE(tensors_near(full_tensor(loss).detach().to(at::kDouble), expected.detach(), 2 * rounding(type)))
+                    EXPECT_TRUE(
+                        tensors_near(full_tensor(loss).detach().to(at::kDouble), expected.detach(), 2 * rounding(type)))
                         << at::toString(type) << " on " << size;
-                    EXPECT_TRUE(tensors_near(full_tensor(x.grad()).to(at::kDouble), x0.grad(), 8 * rounding(type))) << at::toString(type) << " on " << size;
+                    EXPECT_TRUE(tensors_near(full_tensor(x.grad()).to(at::kDouble), x0.grad(), 8 * rounding(type)))
+                        << at::toString(type) << " on " << size;
                 });
             }
         }
@@ -80,8 +85,11 @@ TEST(NarrowTypes, SegmentsAreAddedInSinglePrecision)
         const auto values = rounded(waves({1201, 3}, 0.3).add(2), type);
         const auto wide = values.to(at::kDouble);
         for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean}) {
-            const auto found = segment_reduce(values, offsets, reduction).values, expected = segment_reduce(wide, offsets, reduction).values;
-            EXPECT_TRUE(tensors_near(found.to(at::kDouble), rounded(expected, type).to(at::kDouble), rounding(type) * 1e-3)) << at::toString(type);
+            const auto found = segment_reduce(values, offsets, reduction).values,
+                       expected = segment_reduce(wide, offsets, reduction).values;
+            EXPECT_TRUE(
+                tensors_near(found.to(at::kDouble), rounded(expected, type).to(at::kDouble), rounding(type) * 1e-3))
+                << at::toString(type);
         }
     }
 }
@@ -89,8 +97,10 @@ TEST(NarrowTypes, SegmentsAreAddedInSinglePrecision)
 TEST(NarrowTypes, RowsByIdAddUpTheirGradients)
 {
     constexpr std::int64_t n = 37;
-    const auto ids =
-        at::arange(1200, at::kLong).mul(11).remainder(n).mul(at::arange(1200, at::kLong).remainder(3).gt(0));  // row 0 more often than bfloat16 counts
+    const auto ids = at::arange(1200, at::kLong)
+                         .mul(11)
+                         .remainder(n)
+                         .mul(at::arange(1200, at::kLong).remainder(3).gt(0));  // row 0 more often than bfloat16 counts
     for (const auto type : {at::kBFloat16, at::kHalf}) {
         const auto rows = rounded(waves({n, 4}, 0.2), type), factors = rounded(waves({1200, 4}, 0.9).add(1), type);
         for (const int size : kNarrowRankCounts) {
@@ -99,7 +109,8 @@ TEST(NarrowTypes, RowsByIdAddUpTheirGradients)
             run_ranks(size, [&](const auto& mesh) {
                 auto x = cut(rows, mesh).requires_grad_();
                 (gather_rows(x, ids) * factors).sum().backward();
-                EXPECT_TRUE(tensors_near(full_tensor(x.grad()).to(at::kDouble), rounded(x0.grad(), type).to(at::kDouble), rounding(type) * 1e-3))
+                EXPECT_TRUE(tensors_near(full_tensor(x.grad()).to(at::kDouble),
+                                         rounded(x0.grad(), type).to(at::kDouble), rounding(type) * 1e-3))
                     << at::toString(type) << " on " << size;
             });
         }
@@ -109,12 +120,16 @@ TEST(NarrowTypes, RowsByIdAddUpTheirGradients)
 TEST(NarrowTypes, NeighborRowsAddUpTheirGradients)
 {
     constexpr std::int64_t n = 300;
-    const auto points = at::arange(n * 3, at::kDouble).mul(12.9898).sin().mul(43758.5453).frac().abs().view({n, 3}).to(at::kFloat);
+    const auto points =
+        at::arange(n * 3, at::kDouble).mul(12.9898).sin().mul(43758.5453).frac().abs().view({n, 3}).to(at::kFloat);
     for (const auto type : {at::kBFloat16, at::kHalf}) {
         const auto features = rounded(waves({n, 5}, 0.6), type);
         auto f0 = features.to(at::kDouble).requires_grad_();
         const auto whole = knn(points, points, 9);
-        segment_reduce(gather_neighbors(f0, whole), whole.offsets, SegmentReduction::Sum).values.square().sum().backward();
+        segment_reduce(gather_neighbors(f0, whole), whole.offsets, SegmentReduction::Sum)
+            .values.square()
+            .sum()
+            .backward();
         for (const int size : kNarrowRankCounts) {
             for (const auto& [name, owners] : point_partitions(points, size)) {
                 run_ranks(size, [&, &owners = owners](const auto& mesh) {
@@ -122,15 +137,22 @@ TEST(NarrowTypes, NeighborRowsAddUpTheirGradients)
                     const auto p = rows.cut(points);
                     auto f = rows.cut(features).requires_grad_();
                     const auto found = knn(p, p, 9);
-                    segment_reduce(gather_neighbors(f, found), found.offsets, SegmentReduction::Sum).values.square().sum().backward();
+                    segment_reduce(gather_neighbors(f, found), found.offsets, SegmentReduction::Sum)
+                        .values.square()
+                        .sum()
+                        .backward();
                     // Sums, squares, own rows and ghosts are rounded one after the other.
-                    EXPECT_TRUE(tensors_near(local_of(f.grad()).to(at::kDouble), rows.of(f0.grad()), 6 * rounding(type)))
+                    EXPECT_TRUE(
+                        tensors_near(local_of(f.grad()).to(at::kDouble), rows.of(f0.grad()), 6 * rounding(type)))
                         << at::toString(type) << ", " << name << ", " << size;
 
                     // What every rank holds, of which each uses a part.
                     auto shared = features.clone().requires_grad_();
                     const auto among_whole = knn(points, p, 9);
-                    segment_reduce(gather_neighbors(shared, among_whole), among_whole.offsets, SegmentReduction::Sum).values.square().sum().backward();
+                    segment_reduce(gather_neighbors(shared, among_whole), among_whole.offsets, SegmentReduction::Sum)
+                        .values.square()
+                        .sum()
+                        .backward();
                     EXPECT_TRUE(tensors_near(shared.grad().to(at::kDouble), f0.grad(), 6 * rounding(type)))
                         << at::toString(type) << ", " << name << ", " << size;
                 });

@@ -31,7 +31,8 @@ TEST(RowGather, GathersAndScattersByGlobalId)
         std::vector<at::Tensor> ids, values;
         for (int r = 0; r < ranks; ++r) {
             std::vector<std::int64_t> own;
-            for (int i = static_cast<int>(random() % 9); i > 0; --i) own.push_back(static_cast<std::int64_t>(random() % n));
+            for (int i = static_cast<int>(random() % 9); i > 0; --i)
+                own.push_back(static_cast<std::int64_t>(random() % n));
             ids.push_back(at::tensor(own, at::kLong));
             values.push_back(at::randint(0, 3, {static_cast<std::int64_t>(own.size()), 2}, at::kDouble));  // ties
         }
@@ -85,12 +86,14 @@ TEST(RowGather, MovesEachRemoteRowOnce)
 TEST(AcceptanceA16, RowsByIdAreThoseOfTheWholeOnEveryPartitionAndTravelOnce)
 {
     const auto points = at::arange(150, at::kDouble).mul(12.9898).sin().mul(43758.5453).frac().abs().view({50, 3});
-    const auto whole = at::arange(100, at::kDouble).mul(0.7).sin().view({50, 2}), factors = at::arange(100, at::kDouble).cos().view({50, 2});
+    const auto whole = at::arange(100, at::kDouble).mul(0.7).sin().view({50, 2}),
+               factors = at::arange(100, at::kDouble).cos().view({50, 2});
     for (const int ranks : kRankCounts) {
         // Every rank wants some rows several times, and one of them none.
         std::vector<at::Tensor> ids, values;
         for (int r = 0; r < ranks; ++r) {
-            ids.push_back(at::arange(r == 1 ? 0 : 40, at::kLong).mul(7 + r).add(3 * r).remainder(50 - 3 * r).contiguous());
+            ids.push_back(
+                at::arange(r == 1 ? 0 : 40, at::kLong).mul(7 + r).add(3 * r).remainder(50 - 3 * r).contiguous());
             values.push_back(at::arange(ids[r].numel() * 2, at::kDouble).add(r).mul(1.3).sin().view({-1, 2}));
         }
         const auto all_ids = at::cat(ids), all_values = at::cat(values);
@@ -141,8 +144,8 @@ TEST(AcceptanceA16, AnIdOutOfRangeOnOneRankRaisesOnAll)
                     EXPECT_TRUE(throws_with<InvalidInput>("Found by rank " + std::to_string(wrong), call)) << what;
                     EXPECT_LE(mesh->counter().num_calls(), 2) << what;  // that they agree
                 };
-                for (const std::int64_t bad :
-                     {std::int64_t{-1}, x.size(0), std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min()}) {
+                for (const std::int64_t bad : {std::int64_t{-1}, x.size(0), std::numeric_limits<std::int64_t>::max(),
+                                               std::numeric_limits<std::int64_t>::min()}) {
                     const auto ids = at::full({1}, rank == wrong ? bad : 0, at::kLong), values = at::ones({1, 4});
                     refuses("gather", [&] { gather_rows(x, ids); });
                     refuses("add", [&] { scatter_add(x, ids, values); });
@@ -154,9 +157,11 @@ TEST(AcceptanceA16, AnIdOutOfRangeOnOneRankRaisesOnAll)
                 refuses("ids of two dimensions", [&] { gather_rows(x, rank == wrong ? zero.view({1, 1}) : zero); });
                 refuses("too many values", [&] { scatter_add(x, zero, at::ones({rank == wrong ? 2 : 1, 4})); });
                 refuses("values of another width", [&] { scatter_add(x, zero, at::ones({1, rank == wrong ? 3 : 4})); });
-                refuses("values of another type", [&] { scatter_add(x, zero, at::ones({1, 4}, rank == wrong ? at::kDouble : at::kFloat)); });
+                refuses("values of another type",
+                        [&] { scatter_add(x, zero, at::ones({1, 4}, rank == wrong ? at::kDouble : at::kFloat)); });
                 const auto cut_zero = from_local(zero, mesh, {Shard(0)});
-                refuses("values for a whole", [&] { scatter_add(at::ones({3, 4}), cut_zero, at::ones({1, rank == wrong ? 3 : 4})); });
+                refuses("values for a whole",
+                        [&] { scatter_add(at::ones({3, 4}), cut_zero, at::ones({1, rank == wrong ? 3 : 4})); });
                 EXPECT_EQ(gather_rows(x, zero).sum().template item<float>(), 4);  // and all can go on
             });
         }

@@ -23,14 +23,17 @@ TEST(SegmentReduce, EqualsARowByRowLoop)
     std::mt19937_64 random(3);
     for (int trial = 0; trial < 40; ++trial) {
         std::vector<std::int64_t> offsets{0};
-        for (int i = static_cast<int>(random() % 6); i > 0; --i) offsets.push_back(offsets.back() + static_cast<std::int64_t>(random() % 4));
+        for (int i = static_cast<int>(random() % 6); i > 0; --i)
+            offsets.push_back(offsets.back() + static_cast<std::int64_t>(random() % 4));
         auto values = at::empty({offsets.back(), 3}, at::kDouble);
-        for (std::int64_t i = 0; i < values.numel(); ++i) values.view({-1})[i] = static_cast<double>(random() % 5) - 2;  // ties
+        for (std::int64_t i = 0; i < values.numel(); ++i)
+            values.view({-1})[i] = static_cast<double>(random() % 5) - 2;  // ties
         values.requires_grad_();
         const auto table = at::tensor(offsets, at::kLong);
         const auto num_rows = static_cast<std::int64_t>(offsets.size()) - 1;
         const auto weights = at::arange(num_rows * 3, at::kDouble).add(1).view({num_rows, 3});
-        for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max, SegmentReduction::Min}) {
+        for (const auto reduction :
+             {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max, SegmentReduction::Min}) {
             auto expected_gradient = at::zeros_like(values);
             const auto result = segment_reduce(values, table, reduction);
             for (std::int64_t r = 0; r < num_rows; ++r) {
@@ -63,7 +66,8 @@ TEST(SegmentReduce, EqualsARowByRowLoop)
         const auto soft = segment_softmax(values, table);
         for (std::int64_t r = 0; r < num_rows; ++r) {
             const auto count = offsets[r + 1] - offsets[r];
-            EXPECT_TRUE(tensors_near(soft.detach().narrow(0, offsets[r], count), values.detach().narrow(0, offsets[r], count).softmax(0), 1e-14));
+            EXPECT_TRUE(tensors_near(soft.detach().narrow(0, offsets[r], count),
+                                     values.detach().narrow(0, offsets[r], count).softmax(0), 1e-14));
         }
     }
 }
@@ -72,7 +76,9 @@ TEST(SegmentReduce, ExtremesOfRowsWithNaNAreNaN)
 {
     const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
     // Rows: NaN first, last, in between, alone, twice, beside infinities; none; no entries.
-    const auto values = at::tensor({nan, 1., 2., 2., 1., nan, 3., nan, 4., nan, 5., nan, nan, inf, nan, -inf, 7., 6.}, at::kDouble).view({18, 1});
+    const auto values =
+        at::tensor({nan, 1., 2., 2., 1., nan, 3., nan, 4., nan, 5., nan, nan, inf, nan, -inf, 7., 6.}, at::kDouble)
+            .view({18, 1});
     const auto offsets = at::tensor({0, 3, 6, 9, 10, 13, 16, 18, 18}, at::kLong);
     const std::int64_t first_nan[] = {0, 5, 7, 9, 11, 14};
     for (const auto type : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16}) {
@@ -83,10 +89,14 @@ TEST(SegmentReduce, ExtremesOfRowsWithNaNAreNaN)
 
             for (std::int64_t row = 0; row < 6; ++row) {
                 const auto entries =
-                    x.detach().narrow(0, offsets[row].item<std::int64_t>(), offsets[row + 1].item<std::int64_t>() - offsets[row].item<std::int64_t>());
-                EXPECT_TRUE((reduction == SegmentReduction::Max ? entries.amax() : entries.amin()).isnan().item<bool>());  // as LibTorch's are
+                    x.detach().narrow(0, offsets[row].item<std::int64_t>(),
+                                      offsets[row + 1].item<std::int64_t>() - offsets[row].item<std::int64_t>());
+                EXPECT_TRUE((reduction == SegmentReduction::Max ? entries.amax() : entries.amin())
+                                .isnan()
+                                .item<bool>());  // as LibTorch's are
                 EXPECT_TRUE(found.values[row].isnan().item<bool>()) << "row " << row << " of " << at::toString(type);
-                EXPECT_EQ(found.arguments[row].item<std::int64_t>(), first_nan[row]) << "row " << row << " of " << at::toString(type);
+                EXPECT_EQ(found.arguments[row].item<std::int64_t>(), first_nan[row])
+                    << "row " << row << " of " << at::toString(type);
             }
             EXPECT_EQ(found.values[6].item<double>(), reduction == SegmentReduction::Max ? 7 : 6);
             EXPECT_EQ(found.arguments[7].item<std::int64_t>(), -1);
@@ -108,7 +118,8 @@ TEST(SegmentReduce, RefusesOffsetsThatDoNotFit)
     }
 }
 
-/// Eight layers of messages along the edges of a neighbour graph; `wrap` makes a layer's own rows a tensor that lies as the points do.
+/// Eight layers of messages along the edges of a neighbour graph; `wrap` makes a layer's own rows a tensor that lies as
+/// the points do.
 template <class Wrap>
 at::Tensor messages(const Neighbors& graph, at::Tensor own, const at::Tensor& weight, const Wrap& wrap)
 {
@@ -117,7 +128,8 @@ at::Tensor messages(const Neighbors& graph, at::Tensor own, const at::Tensor& we
         const auto attention = segment_softmax(sent.sum(1, true), graph.offsets);
         const auto mixed = segment_reduce(sent * attention, graph.offsets, SegmentReduction::Sum).values;
         const auto largest = segment_reduce(sent, graph.offsets, SegmentReduction::Max).values;
-        own = own + (mixed.mm(weight) + largest - segment_reduce(sent, graph.offsets, SegmentReduction::Mean).values).tanh();
+        own = own +
+              (mixed.mm(weight) + largest - segment_reduce(sent, graph.offsets, SegmentReduction::Mean).values).tanh();
     }
     return own;
 }
@@ -139,7 +151,8 @@ TEST(SegmentReduce, PassesMessagesAcrossCutsAsSerially)
             const auto cut = from_local(points.index_select(0, ids_of(*map)), spec);
             auto f = features.index_select(0, ids_of(*map)).requires_grad_(), w = initial.clone().requires_grad_();
 
-            const auto found = messages(knn(cut, cut, 6), f, w, [&](const at::Tensor& x) { return from_local(x, spec); });
+            const auto found =
+                messages(knn(cut, cut, 6), f, w, [&](const at::Tensor& x) { return from_local(x, spec); });
             found.square().sum().backward();
 
             auto weight_gradient = w.grad().defined() ? w.grad().clone() : at::zeros_like(w);

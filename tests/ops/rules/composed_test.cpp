@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that run as others, those that are pointwise without saying so, and losses entry by entry, against the plain operators; and that
-// none of them makes a rank gather the whole.
+// Operators that run as others, those that are pointwise without saying so, and losses entry by entry, against the
+// plain operators; and that none of them makes a rank gather the whole.
 #include "sharding/tensor/rule_table.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/rule_property.h"
@@ -24,21 +24,27 @@ const std::vector<NamedOperator>& composed_operators()
         {"glu", [](auto& x) { return Tensors{at::glu(x[0], -1), at::glu(at::cat({x[0], x[1]}), 0)}; }},
         {"addr",
          [](auto& x) {
-             return Tensors{at::addr(x[0], x[1].select(1, 0), x[1].select(0, 0), 0.5, 2), at::addr(x[0], x[1].select(1, 0), x[1].select(0, 0), 0)};
+             return Tensors{at::addr(x[0], x[1].select(1, 0), x[1].select(0, 0), 0.5, 2),
+                            at::addr(x[0], x[1].select(1, 0), x[1].select(0, 0), 0)};
          }},
         {"addbmm",
          [](auto& x) {
-             return Tensors{at::addbmm(x[0].narrow(0, 0, 1).narrow(1, 0, 1), x[0].unsqueeze(1),
-                                       x[1].t().unsqueeze(0).expand({x[0].size(0), -1, -1}).contiguous().narrow(2, 0, 1), 0.5)};
+             return Tensors{
+                 at::addbmm(x[0].narrow(0, 0, 1).narrow(1, 0, 1), x[0].unsqueeze(1),
+                            x[1].t().unsqueeze(0).expand({x[0].size(0), -1, -1}).contiguous().narrow(2, 0, 1), 0.5)};
          }},
         {"dist", [](auto& x) { return Tensors{at::dist(x[0], x[1]), at::dist(x[0], x[1], 3)}; }},
         {"isin",
          [](auto& x) {
              const auto k = x[0].mul(3).to(at::kLong);
-             return Tensors{at::isin(k, x[1].mul(3).to(at::kLong)), at::isin(k, at::tensor({0, 2}, at::kLong)), x[0] * 2};
+             return Tensors{at::isin(k, x[1].mul(3).to(at::kLong)), at::isin(k, at::tensor({0, 2}, at::kLong)),
+                            x[0] * 2};
          }},
         {"trace and diagonals",
-         [](auto& x) { return Tensors{x[0].trace(), x[0].diagonal(), x[0].diagonal(1) * 2, x[0].diagonal(-1), at::diagonal(x[0] * x[1], 2, 1, 0)}; }},
+         [](auto& x) {
+             return Tensors{x[0].trace(), x[0].diagonal(), x[0].diagonal(1) * 2, x[0].diagonal(-1),
+                            at::diagonal(x[0] * x[1], 2, 1, 0)};
+         }},
         {"diagonal of a batch",
          [](auto& x) {
              const auto y = x[0].unsqueeze(2) * x[1].unsqueeze(1);
@@ -68,7 +74,8 @@ const std::vector<NamedOperator>& composed_operators()
         {"pointwise in place without a tag",
          [](auto& x) {
              auto a = x[0] * 1, b = x[0] * 2, c = x[0] * 3, d = x[1] * 1, e = x[1] * 2, f = x[1] * 3, g = x[0] + x[1];
-             at::leaky_relu_(a), at::hardswish_(b), at::hardsigmoid_(c), at::elu_(d), at::celu_(e), at::gelu_(f), at::threshold_(g, 0.1, 0.2);
+             at::leaky_relu_(a), at::hardswish_(b), at::hardsigmoid_(c), at::elu_(d), at::celu_(e), at::gelu_(f),
+                 at::threshold_(g, 0.1, 0.2);
              auto h = x[0].detach() * 1, k = x[0].detach() * 1;
              return Tensors{a, b, c, d, e, f, g, h.gt_(x[1].detach()), k.copysign_(x[1].detach())};
          }},
@@ -76,7 +83,8 @@ const std::vector<NamedOperator>& composed_operators()
          [](auto& x) {
              const auto z = at::view_as_complex(at::stack({x[0], x[1]}, -1));
              const auto w = z * z.conj() + z.conj();
-             return Tensors{at::view_as_real(w), w.abs(), at::view_as_real(z.transpose(0, 1)), at::real(at::polar(x[0].abs(), x[1]))};
+             return Tensors{at::view_as_real(w), w.abs(), at::view_as_real(z.transpose(0, 1)),
+                            at::real(at::polar(x[0].abs(), x[1]))};
          }},
         // Sharded ones as GPUs compute them, in one kernel; plain ones as LibTorch composes them on CPUs.
         {"cells of recurrent networks",
@@ -86,12 +94,16 @@ const std::vector<NamedOperator>& composed_operators()
                  return at::arange(rows * m, x[0].options().requires_grad(false)).mul(step).sin_().view({rows, m});
              };
              const auto bias = [&](std::int64_t gates) { return x[1].select(0, 0).repeat({gates}) * 0.5; };
-             const auto three = at::cat({x[0], x[1], x[0] * x[1]}, 1), four = at::cat({x[1], x[0], x[0] - x[1], x[0]}, 1);
+             const auto three = at::cat({x[0], x[1], x[0] * x[1]}, 1),
+                        four = at::cat({x[1], x[0], x[0] - x[1], x[0]}, 1);
              const auto& state = x[1];
-             const auto same = [&](const at::Tensor& gates) { return at::eye(gates.size(1), x[0].options().requires_grad(false)); };
+             const auto same = [&](const at::Tensor& gates) {
+                 return at::eye(gates.size(1), x[0].options().requires_grad(false));
+             };
              if (!is_sharded(state) && state.is_cpu()) {
                  const auto [hy, cy] = at::lstm_cell(four, {x[0], state}, same(four), weights(4 * m, 0.3));
-                 const auto biased = at::lstm_cell(four, {x[0], state}, same(four), weights(4 * m, 0.3), bias(4), -bias(4) * 3);
+                 const auto biased =
+                     at::lstm_cell(four, {x[0], state}, same(four), weights(4 * m, 0.3), bias(4), -bias(4) * 3);
                  return Tensors{at::gru_cell(three, state, same(three), weights(3 * m, 0.7)),
                                 at::gru_cell(three, state, same(three), weights(3 * m, 0.7), bias(3), bias(3) * 2),
                                 hy,
@@ -99,7 +111,8 @@ const std::vector<NamedOperator>& composed_operators()
                                 std::get<0>(biased),
                                 std::get<1>(biased)};
              }
-             const auto three_hidden = state.matmul(weights(3 * m, 0.7).t()), four_hidden = x[0].matmul(weights(4 * m, 0.3).t());
+             const auto three_hidden = state.matmul(weights(3 * m, 0.7).t()),
+                        four_hidden = x[0].matmul(weights(4 * m, 0.3).t());
              const auto [hy, cy, kept] = at::_thnn_fused_lstm_cell(four, four_hidden, state);
              const auto biased = at::_thnn_fused_lstm_cell(four, four_hidden, state, bias(4), -bias(4) * 3);
              return Tensors{std::get<0>(at::_thnn_fused_gru_cell(three, three_hidden, state)),
@@ -123,7 +136,8 @@ const std::vector<NamedOperator>& composed_operators()
         {"rows filled and copied",
          [](auto& x) {
              const auto n = x[0].size(0), m = x[0].size(1);
-             const auto rows = at::arange(0, n, 2, at::kLong).flip(0), columns = at::tensor({m - 1, std::int64_t{0}}, at::kLong);
+             const auto rows = at::arange(0, n, 2, at::kLong).flip(0),
+                        columns = at::tensor({m - 1, std::int64_t{0}}, at::kLong);
              auto filled = x[0] * 1;
              filled.index_fill_(0, rows, 0.5);
              return Tensors{at::index_fill(x[0], 1, columns - m, 2),
@@ -146,8 +160,10 @@ TEST(Composed, EqualThePlainOperators)
             return RuleCase{name, {draw.values(shape), draw.values(shape)}, function, {}};
         },
         {.num_cases = 400,
-         .gathers = {{"aten::diagonal_backward", "", kNoRule},
-                     {"aten::diagonal|aten::mv|aten::mm|aten::bmm|aten::addmm|aten::addmv|aten::index_copy|aten::index_reduce", "second", kTwoAxes}}});
+         .gathers = {
+             {"aten::diagonal_backward", "", kNoRule},
+             {"aten::diagonal|aten::mv|aten::mm|aten::bmm|aten::addmm|aten::addmv|aten::index_copy|aten::index_reduce",
+              "second", kTwoAxes}}});
 }
 
 TEST(Composed, CrossProductsEqualThePlainOnes)
@@ -159,7 +175,9 @@ TEST(Composed, CrossProductsEqualThePlainOnes)
             shape[dim] = 3;
             return RuleCase{"cross",
                             {draw.values(shape), draw.values(shape)},
-                            [dim](const Tensors& x) { return Tensors{at::linalg_cross(x[0], x[1], dim - 3), at::cross(x[0], x[1], dim)}; },
+                            [dim](const Tensors& x) {
+                                return Tensors{at::linalg_cross(x[0], x[1], dim - 3), at::cross(x[0], x[1], dim)};
+                            },
                             {}};
         },
         {.num_cases = 200});
@@ -177,9 +195,11 @@ at::Tensor cut(const at::Tensor& whole, std::int64_t dim, const std::shared_ptr<
 TEST(Composed, NoRankGathersTheWhole)
 {
     const auto whole = at::randn({12, 8}, at::kDouble);
-    for (const char* name : {"glu", "addr", "dist", "trace and diagonals", "pointwise without a tag", "pointwise in place without a tag", "complex views",
-                             "losses by entries", "rows filled and copied"}) {
-        const auto found = std::find_if(composed_operators().begin(), composed_operators().end(), [&](const auto& op) { return std::string(op.name) == name; });
+    for (const char* name :
+         {"glu", "addr", "dist", "trace and diagonals", "pointwise without a tag", "pointwise in place without a tag",
+          "complex views", "losses by entries", "rows filled and copied"}) {
+        const auto found = std::find_if(composed_operators().begin(), composed_operators().end(),
+                                        [&](const auto& op) { return std::string(op.name) == name; });
         run_ranks(3, [&](std::shared_ptr<const DeviceMesh> mesh) {
             set_gather_policy(GatherPolicy::Refuse);
             EXPECT_NO_THROW(found->function({cut(whole, 0, mesh), cut(whole.sin(), 0, mesh)})) << name;
@@ -187,7 +207,8 @@ TEST(Composed, NoRankGathersTheWhole)
     }
 }
 
-/// What is not contiguous keeps its order through operators that LibTorch cannot run without memory, and through conversions that name a device.
+/// What is not contiguous keeps its order through operators that LibTorch cannot run without memory, and through
+/// conversions that name a device.
 TEST(Composed, PermutedOperandsKeepTheirStrides)
 {
     const auto whole = at::randn({12, 7, 3}, at::kDouble);

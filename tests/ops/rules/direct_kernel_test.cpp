@@ -36,18 +36,30 @@ std::vector<std::pair<const char*, DirectCall>> direct_calls()
     const auto rows = [](const at::Tensor& x) { return x.select(1, 0).contiguous(); };
     const auto weight = at::arange(18.0).view({6, 3}) / 10, line = at::arange(6.0) / 7;
     return {
-        {"binary", [](const at::Tensor& x) { return std::vector{x + x, x - x * 2, x * x, x / (x + 9), x + at::ones({}), x + at::ones({4, 6})}; }},
+        {"binary",
+         [](const at::Tensor& x) {
+             return std::vector{x + x, x - x * 2, x * x, x / (x + 9), x + at::ones({}), x + at::ones({4, 6})};
+         }},
         {"unary",
          [](const at::Tensor& x) {
-             return std::vector{x.neg(), x.exp(), x.abs().sqrt(), x.sin(), x.pow(2), x.tanh(), x.sigmoid(), x.relu(), at::silu(x), at::gelu(x)};
+             return std::vector{x.neg(),  x.exp(),     x.abs().sqrt(), x.sin(),     x.pow(2),
+                                x.tanh(), x.sigmoid(), x.relu(),       at::silu(x), at::gelu(x)};
          }},
         {"gradients",
          [](const at::Tensor& x) {
-             return std::vector{at::gelu_backward(x, x), at::silu_backward(x, x), at::threshold_backward(x, x, 0), at::tanh_backward(x, x)};
+             return std::vector{at::gelu_backward(x, x), at::silu_backward(x, x), at::threshold_backward(x, x, 0),
+                                at::tanh_backward(x, x)};
          }},
         {"not contiguous",
-         [](const at::Tensor& x) { return std::vector{x.transpose(0, 2) + 1, x.permute({1, 0, 2}).exp(), x.transpose(1, 2) * x.transpose(1, 2)}; }},
-        {"pending", [](const at::Tensor& x) { return std::vector{x.sum(0) + x.sum(0), x.sum(0).exp(), x.sum(0) * 2, x.sum(c10::IntArrayRef{0, 1}).detach()}; }},
+         [](const at::Tensor& x) {
+             return std::vector{x.transpose(0, 2) + 1, x.permute({1, 0, 2}).exp(),
+                                x.transpose(1, 2) * x.transpose(1, 2)};
+         }},
+        {"pending",
+         [](const at::Tensor& x) {
+             return std::vector{x.sum(0) + x.sum(0), x.sum(0).exp(), x.sum(0) * 2,
+                                x.sum(c10::IntArrayRef{0, 1}).detach()};
+         }},
         {"in place",
          [](const at::Tensor& x) {
              auto y = x.clone(), base = x.clone();
@@ -79,8 +91,9 @@ std::vector<std::pair<const char*, DirectCall>> direct_calls()
          }},
         {"gradients of parts",
          [](const at::Tensor& x) {
-             return std::vector{at::slice_backward(x, {7, 4, 9}, 2, 1, 7, 1), at::slice_backward(x, {7, 8, 6}, 1, 0, 8, 2),
-                                at::slice_backward(x, {12, 4, 6}, 0, 5, 12, 1), at::slice_backward(x.sum(0), {4, 9}, -1, 1, 7, 1)};
+             return std::vector{
+                 at::slice_backward(x, {7, 4, 9}, 2, 1, 7, 1), at::slice_backward(x, {7, 8, 6}, 1, 0, 8, 2),
+                 at::slice_backward(x, {12, 4, 6}, 0, 5, 12, 1), at::slice_backward(x.sum(0), {4, 9}, -1, 1, 7, 1)};
          }},
         {"joins",
          [](const at::Tensor& x) {
@@ -94,7 +107,8 @@ std::vector<std::pair<const char*, DirectCall>> direct_calls()
          }},
         {"softmax",
          [](const at::Tensor& x) {
-             return std::vector{x.softmax(2), x.softmax(0), x.log_softmax(1), at::_softmax_backward_data(x, x.softmax(2), 2, x.scalar_type())};
+             return std::vector{x.softmax(2), x.softmax(0), x.log_softmax(1),
+                                at::_softmax_backward_data(x, x.softmax(2), 2, x.scalar_type())};
          }},
         {"layer_norm", [=](const at::Tensor& x) { return three(at::native_layer_norm(x, {6}, line, line, 1e-5)); }},
         {"layer_norm_backward",
@@ -104,9 +118,13 @@ std::vector<std::pair<const char*, DirectCall>> direct_calls()
          }},
         {"products",
          [=](const at::Tensor& x) {
-             return std::vector{at::mm(rows(x), weight), at::addmm(weight[0], rows(x), weight), at::mm(rows(x).t(), rows(x)), at::mm(rows(x), rows(x).t())};
+             return std::vector{at::mm(rows(x), weight), at::addmm(weight[0], rows(x), weight),
+                                at::mm(rows(x).t(), rows(x)), at::mm(rows(x), rows(x).t())};
          }},
-        {"batches", [=](const at::Tensor& x) { return std::vector{at::bmm(x, x.transpose(1, 2)), at::bmm(x, weight.expand({7, 6, 3}))}; }},
+        {"batches",
+         [=](const at::Tensor& x) {
+             return std::vector{at::bmm(x, x.transpose(1, 2)), at::bmm(x, weight.expand({7, 6, 3}))};
+         }},
     };
 }
 
@@ -115,7 +133,8 @@ void expect_same(const char* name, const std::vector<at::Tensor>& direct, const 
     ASSERT_EQ(direct.size(), by_rule.size()) << name;
     for (std::size_t k = 0; k < direct.size(); ++k) {
         ASSERT_TRUE(*spec_of(direct[k]) == *spec_of(by_rule[k]))
-            << name << " " << k << ": " << to_string(*spec_of(direct[k])) << ", by the rule " << to_string(*spec_of(by_rule[k]));
+            << name << " " << k << ": " << to_string(*spec_of(direct[k])) << ", by the rule "
+            << to_string(*spec_of(by_rule[k]));
         EXPECT_EQ(direct[k].sizes(), by_rule[k].sizes()) << name << " " << k;
         EXPECT_EQ(direct[k].strides(), by_rule[k].strides()) << name << " " << k;
         EXPECT_TRUE(at::equal(local_of(direct[k]), local_of(by_rule[k]))) << name << " " << k;
@@ -131,7 +150,9 @@ TEST(DirectKernels, GiveWhatTheRulesGive)
             const auto own = extents[dim][mesh->all().rank()];
             auto shape = std::vector<std::int64_t>{7, 4, 6};
             shape[dim] = own;
-            const auto local = (at::arange(168).slice(0, 0, own * 168 / std::vector{7, 4, 6}[dim]).view(shape) % 11).to(at::kFloat) - 4;
+            const auto local =
+                (at::arange(168).slice(0, 0, own * 168 / std::vector{7, 4, 6}[dim]).view(shape) % 11).to(at::kFloat) -
+                4;
             const auto x = from_local(local, mesh, {Shard(dim)});
             for (const auto& [name, call] : direct_calls()) {
                 const auto direct = call(x);

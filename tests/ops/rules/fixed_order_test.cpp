@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact mode on the device of the tests: operators that add with atomics on GPUs give the same bits in every run and on any number of ranks, or are refused.
+// Exact mode on the device of the tests: operators that add with atomics on GPUs give the same bits in every run and on
+// any number of ranks, or are refused.
 #include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/rule_table.h"
@@ -55,10 +56,16 @@ const std::vector<Adding>& adding_operators()
         return draw.values(shape, x.scalar_type()).to(x.device());
     };
     static const std::vector<Adding> all{
-        {"scatter_add", rows, [](auto& x) { return at::zeros_like(x).scatter_add(0, rows_for(x, x.size(0)).unsqueeze(1).expand({-1, 3}), x * x); }},
+        {"scatter_add", rows,
+         [](auto& x) {
+             return at::zeros_like(x).scatter_add(0, rows_for(x, x.size(0)).unsqueeze(1).expand({-1, 3}), x * x);
+         }},
         {"index_add", rows, [](auto& x) { return at::zeros_like(x).index_add(0, rows_for(x, x.size(0)), x * x, 2); }},
         {"scatter_reduce", rows,
-         [](auto& x) { return at::zeros_like(x).scatter_reduce(0, rows_for(x, x.size(0)).unsqueeze(1).expand({-1, 3}), x * x, "sum"); }},
+         [](auto& x) {
+             return at::zeros_like(x).scatter_reduce(0, rows_for(x, x.size(0)).unsqueeze(1).expand({-1, 3}), x * x,
+                                                     "sum");
+         }},
         {"gather", rows, [](auto& x) { return at::gather(x, 0, rows_for(x, 20000).unsqueeze(1).expand({-1, 3})); }},
         {"index_select", rows, [](auto& x) { return at::index_select(x, 0, rows_for(x, 20000)); }},
         {"index", rows, [](auto& x) { return at::index(x, {rows_for(x, 20000)}); }},
@@ -67,7 +74,8 @@ const std::vector<Adding>& adding_operators()
         {"max_pool3d", volume, [](auto& x) { return at::max_pool3d(x, {5, 5, 5}, {1, 1, 1}); }},
         {"avg_pool2d", image, [](auto& x) { return at::avg_pool2d(x, {7, 7}, {2, 2}); }},
         {"avg_pool3d", volume, [](auto& x) { return at::avg_pool3d(x, {5, 5, 5}, {1, 1, 1}, {2, 2, 2}, true, false); }},
-        {"avg_pool3d with a divisor", volume, [](auto& x) { return at::avg_pool3d(x, {5, 4, 3}, {2, 1, 1}, {2, 1, 1}, false, true, 7); }},
+        {"avg_pool3d with a divisor", volume,
+         [](auto& x) { return at::avg_pool3d(x, {5, 4, 3}, {2, 1, 1}, {2, 1, 1}, false, true, 7); }},
         {"adaptive_max_pool2d", image, [](auto& x) { return std::get<0>(at::adaptive_max_pool2d(x, {50, 40})); }},
         {"adaptive_max_pool3d", volume, [](auto& x) { return std::get<0>(at::adaptive_max_pool3d(x, {11, 13, 9})); }},
         {"adaptive_avg_pool2d", image, [](auto& x) { return at::adaptive_avg_pool2d(x, {50, 40}); }},
@@ -97,7 +105,8 @@ Tensors results_of(const Adding& adding, const std::shared_ptr<const DeviceMesh>
     const auto whole = draw.values(adding.shape, at::kFloat).to(device_of_tests());
     const auto dim = adding.shape.size() == 2 ? 0 : 2, ranks = static_cast<int>(mesh->num_ranks());
     const AxisLayout cut{Shard(dim), std::make_shared<Extents>(even_extents(whole.size(dim), ranks)), 1};
-    const auto x = from_local(narrow_to_shard(whole, cut, mesh->coordinate(0)).clone(), make_spec(mesh, {cut})).requires_grad_();
+    const auto x =
+        from_local(narrow_to_shard(whole, cut, mesh->coordinate(0)).clone(), make_spec(mesh, {cut})).requires_grad_();
     const auto y = adding.function(x);
     (y * y).sum().backward();
     return {full_tensor(y).detach().cpu(), full_tensor(x.grad()).cpu()};
@@ -116,7 +125,9 @@ TEST_F(FixedOrder, GivesTheSameBitsInEveryRunAndOnAnyNumberOfRanks)
             });
             if (first.empty()) first = found;
             ASSERT_EQ(found.size(), 2U);
-            for (int i = 0; i < 2; ++i) EXPECT_TRUE(at::equal(found[i], first[i])) << adding.name << (i == 0 ? ", output, " : ", gradient, ") << num_ranks;
+            for (int i = 0; i < 2; ++i)
+                EXPECT_TRUE(at::equal(found[i], first[i]))
+                    << adding.name << (i == 0 ? ", output, " : ", gradient, ") << num_ranks;
         }
     }
 }
@@ -158,7 +169,8 @@ TEST_F(FixedOrder, RefusesByNameWhatHasNone)
         Draw draw(3);
         const auto image = from_local(draw.values({1, 2, 6, 5}, at::kFloat).to(device_of_tests()), mesh, {Replicate()});
         const auto places = cut_rows(draw.values({1, 4, 9, 2}, at::kFloat).to(device_of_tests()), {6, 3}, mesh);
-        const auto gradient = cut_rows(draw.values({1, 2, 9, 4}, at::kFloat).to(device_of_tests()), {6, 3}, mesh).transpose(2, 3);
+        const auto gradient =
+            cut_rows(draw.values({1, 2, 9, 4}, at::kFloat).to(device_of_tests()), {6, 3}, mesh).transpose(2, 3);
         const auto backward = [&] { at::grid_sampler_2d_backward(gradient, image, places, 0, 0, false, {true, true}); };
 
         EXPECT_TRUE(throws_with<MissingShardRule>("aten::grid_sampler_2d_backward", backward));

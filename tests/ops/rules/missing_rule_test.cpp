@@ -41,14 +41,16 @@ TEST(MissingShardRule, NamesOperatorsThatMakeSparseTensors)
             EXPECT_NE(refusal([&] { tensor.to_sparse_csr(); }).find("makes a sparse tensor"), std::string::npos);
         }
         const auto ids = from_local(at::zeros({1, 3 + mesh->coordinate(0)}, at::kLong), mesh, {Shard(1)});
-        EXPECT_NE(refusal([&] { at::sparse_coo_tensor(ids, x, {5, 4}); }).find("makes a sparse tensor"), std::string::npos);
+        EXPECT_NE(refusal([&] { at::sparse_coo_tensor(ids, x, {5, 4}); }).find("makes a sparse tensor"),
+                  std::string::npos);
     });
 }
 
 TEST(MissingShardRule, NamesOperatorsWhoseResultChangesTheShapeInPlace)
 {
     run_ranks(2, [](const auto& mesh) {
-        const auto sum = from_local(at::ones({mesh->coordinate(0)}), mesh, {Shard(0)});  // a single value, which the plain operator gives another shape
+        const auto sum = from_local(at::ones({mesh->coordinate(0)}), mesh,
+                                    {Shard(0)});  // a single value, which the plain operator gives another shape
         const auto message = refusal([&] { sum.clone().addbmm_(at::ones({2, 1, 3}), at::ones({2, 3, 4})); });
 
         EXPECT_NE(message.find("aten::addbmm_"), std::string::npos) << message;

@@ -42,18 +42,20 @@ TEST(BatchNorm, EqualsThePlainOperatorWithRunningStatistics)
             if (affine) inputs.insert(inputs.end(), {draw.values({channels}), draw.values({channels})});
             std::vector<std::int64_t> whole;
             if (draw.chance(0.7) && affine) whole = {1, 2};
-            return RuleCase{training ? "batch norm in training" : "batch norm in evaluation", inputs,
-                            [=](const Tensors& x) {
-                                const auto copy = [&](const at::Tensor& statistic) {
-                                    return running ? statistic.to(x[0].device(), x[0].scalar_type(), false, true) : at::Tensor();
-                                };
-                                const auto running_mean = copy(mean), running_var = copy(variance);
-                                const auto y = at::batch_norm(x[0], affine ? x[1] : at::Tensor(), affine ? x[2] : at::Tensor(), running_mean, running_var,
-                                                              training, momentum, 1e-3, true);
-                                // The statistics come out as if they depended on the input, so that they are compared too.
-                                return running ? Tensors{y, y.detach().sum() * 0 + running_mean, y.detach().sum() * 0 + running_var} : Tensors{y};
-                            },
-                            whole};
+            return RuleCase{
+                training ? "batch norm in training" : "batch norm in evaluation", inputs,
+                [=](const Tensors& x) {
+                    const auto copy = [&](const at::Tensor& statistic) {
+                        return running ? statistic.to(x[0].device(), x[0].scalar_type(), false, true) : at::Tensor();
+                    };
+                    const auto running_mean = copy(mean), running_var = copy(variance);
+                    const auto y = at::batch_norm(x[0], affine ? x[1] : at::Tensor(), affine ? x[2] : at::Tensor(),
+                                                  running_mean, running_var, training, momentum, 1e-3, true);
+                    // The statistics come out as if they depended on the input, so that they are compared too.
+                    return running ? Tensors{y, y.detach().sum() * 0 + running_mean, y.detach().sum() * 0 + running_var}
+                                   : Tensors{y};
+                },
+                whole};
         },
         property(1000));
 }
@@ -63,9 +65,11 @@ TEST(BatchNorm, LeavesTheSameRunningStatisticsOnEveryRank)
     run_ranks(3, [](const auto& mesh) {
         const auto whole = at::arange(42, at::kDouble).mul(0.7).sin().view({7, 2, 3}) + 5;
         const auto layout = AxisLayout{Shard(0), std::make_shared<Extents>(Extents{5, 0, 2}), 1};
-        const auto x = from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}));
+        const auto x =
+            from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}));
         set_gather_policy(GatherPolicy::Refuse);
-        auto mean = at::zeros({2}, at::kDouble), variance = at::ones({2}, at::kDouble), plain_mean = mean.clone(), plain_variance = variance.clone();
+        auto mean = at::zeros({2}, at::kDouble), variance = at::ones({2}, at::kDouble), plain_mean = mean.clone(),
+             plain_variance = variance.clone();
 
         at::batch_norm(x, {}, {}, mean, variance, true, 0.1, 1e-5, true);
         at::batch_norm(whole, {}, {}, plain_mean, plain_variance, true, 0.1, 1e-5, true);
@@ -85,7 +89,8 @@ TEST(BatchNorm, KeepsItsAccuracyFarFromZero)
 
         const auto y = full_tensor(at::batch_norm(x, {}, {}, {}, {}, true, 0.1, 1e-5, true));
 
-        EXPECT_TRUE(tensors_near(y.to(at::kDouble), at::batch_norm(whole.to(at::kDouble), {}, {}, {}, {}, true, 0.1, 1e-5, true), 1e-4));
+        EXPECT_TRUE(tensors_near(y.to(at::kDouble),
+                                 at::batch_norm(whole.to(at::kDouble), {}, {}, {}, {}, true, 0.1, 1e-5, true), 1e-4));
     });
 }
 
@@ -97,11 +102,13 @@ TEST(GroupNorm, EqualsThePlainOperator)
             const bool affine = draw.chance(0.8);
             Tensors inputs{draw.values(draw_shape(draw, channels, channels > groups ? 0 : 1)) + 1};
             if (affine) inputs.insert(inputs.end(), {draw.values({channels}), draw.values({channels})});
-            return RuleCase{
-                "group norm",
-                inputs,
-                [=](const Tensors& x) { return Tensors{at::group_norm(x[0], groups, affine ? x[1] : at::Tensor(), affine ? x[2] : at::Tensor(), 1e-3)}; },
-                {}};
+            return RuleCase{"group norm",
+                            inputs,
+                            [=](const Tensors& x) {
+                                return Tensors{at::group_norm(x[0], groups, affine ? x[1] : at::Tensor(),
+                                                              affine ? x[2] : at::Tensor(), 1e-3)};
+                            },
+                            {}};
         },
         property(2000));
 }
@@ -119,7 +126,8 @@ TEST(InstanceNorm, EqualsThePlainOperator)
                             [=](const Tensors& x) {
                                 const auto running_mean = mean.clone(), running_var = variance.clone();
                                 const auto y =
-                                    at::instance_norm(x[0], affine ? x[1] : at::Tensor(), affine ? x[2] : at::Tensor(), training ? at::Tensor() : running_mean,
+                                    at::instance_norm(x[0], affine ? x[1] : at::Tensor(), affine ? x[2] : at::Tensor(),
+                                                      training ? at::Tensor() : running_mean,
                                                       training ? at::Tensor() : running_var, training, 0.1, 1e-3, true);
                                 return Tensors{y};
                             },
@@ -142,7 +150,9 @@ TEST(LayerNorm, EqualsThePlainOperatorOverCutDimensions)
                             inputs,
                             [=](const Tensors& x) {
                                 const auto weight = affine ? x[1] : at::Tensor(), bias = affine ? x[2] : at::Tensor();
-                                if (rms) return Tensors{at::rms_norm(x[0], normalized, affine ? std::make_optional(weight) : std::nullopt, 1e-3)};
+                                if (rms)
+                                    return Tensors{at::rms_norm(
+                                        x[0], normalized, affine ? std::make_optional(weight) : std::nullopt, 1e-3)};
                                 return Tensors{at::layer_norm(x[0], normalized, weight, bias, 1e-3)};
                             },
                             {}};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every aten operator with a rule of its own, found in the table and not by someone who thought of it: arguments by its schema, every
-// dimension cut 7:3, 7:0:3, in blocks and by two axes at once; values and gradients are the plain operator's.
+// Every aten operator with a rule of its own, found in the table and not by someone who thought of it: arguments by its
+// schema, every dimension cut 7:3, 7:0:3, in blocks and by two axes at once; values and gradients are the plain
+// operator's.
 #include "sharding/tensor/boxed_arguments.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/rule_table.h"
@@ -32,12 +33,17 @@ struct Sample {
 /// Numbers between -1.5 and 1.5 without order, positive and small whole ones, or truths.
 at::Tensor values(c10::IntArrayRef shape, at::ScalarType type, std::int64_t number)
 {
-    const auto x = at::arange(1, c10::multiply_integers(shape) + 1, at::kDouble).mul(0.7310585 + static_cast<double>(number)).sin().mul(1.5).view(shape);
+    const auto x = at::arange(1, c10::multiply_integers(shape) + 1, at::kDouble)
+                       .mul(0.7310585 + static_cast<double>(number))
+                       .sin()
+                       .mul(1.5)
+                       .view(shape);
     if (type == at::kLong) return x.mul(2).add(4).to(at::kLong);
     return type == at::kBool ? x > 0 : x.contiguous();
 }
 
-// --- arguments by schema ---------------------------------------------------------------------------------------------------------------
+// --- arguments by schema
+// ---------------------------------------------------------------------------------------------------------------
 
 struct Recipe {
     std::vector<std::int64_t> shape;
@@ -47,12 +53,14 @@ struct Recipe {
 };
 
 /// An argument of this type, or nothing if none comes to mind. Tensors are numbered.
-std::optional<c10::IValue> argument_for(const c10::Argument& argument, const c10::Type& type, const Recipe& recipe, std::int64_t& num_tensors)
+std::optional<c10::IValue> argument_for(const c10::Argument& argument, const c10::Type& type, const Recipe& recipe,
+                                        std::int64_t& num_tensors)
 {
     const auto& name = argument.name();
     switch (type.kind()) {
     case c10::TypeKind::OptionalType:
-        if (!recipe.fill_optionals || name == "generator" || name == "dtype" || name == "memory_format") return c10::IValue();
+        if (!recipe.fill_optionals || name == "generator" || name == "dtype" || name == "memory_format")
+            return c10::IValue();
         return argument_for(argument, *type.castRaw<c10::OptionalType>()->getElementType(), recipe, num_tensors);
     case c10::TypeKind::TensorType:
         return values(recipe.shape, recipe.type, num_tensors++);
@@ -73,7 +81,8 @@ std::optional<c10::IValue> argument_for(const c10::Argument& argument, const c10
             for (int i = 0; i < 2; ++i) list.push_back(values(recipe.shape, recipe.type, num_tensors++));
             return list;
         }
-        if (element.kind() != c10::TypeKind::IntType && element.kind() != c10::TypeKind::SymIntType) return std::nullopt;
+        if (element.kind() != c10::TypeKind::IntType && element.kind() != c10::TypeKind::SymIntType)
+            return std::nullopt;
         return c10::List<std::int64_t>{name.find("size") != std::string::npos ? recipe.shape[recipe.dim] : recipe.dim};
     }
     default:
@@ -169,7 +178,8 @@ std::vector<Sample> samples_by_schema(const c10::OperatorHandle& op)
     const auto& schema = op.schema();
     bool has_dim = false;
     for (const auto& argument : schema.arguments()) has_dim |= argument.name().starts_with("dim");
-    const bool is_backward = schema.name().find("_backward") != std::string::npos;  // of whole numbers it may end the process
+    const bool is_backward =
+        schema.name().find("_backward") != std::string::npos;  // of whole numbers it may end the process
     for (const auto type : {at::kDouble, at::kLong, at::kBool}) {
         if (is_backward && type != at::kDouble) continue;
         for (const std::int64_t dim : {0, 1}) {
@@ -188,7 +198,8 @@ std::vector<Sample> samples_by_schema(const c10::OperatorHandle& op)
                             arguments.push_back(std::move(*value));
                     }
                     if (arguments.size() != schema.arguments().size()) continue;
-                    const auto name = full_name_of(op.operator_name()) + " of " + c10::toString(type) + ", dim " + std::to_string(dim);
+                    const auto name = full_name_of(op.operator_name()) + " of " + c10::toString(type) + ", dim " +
+                                      std::to_string(dim);
                     Sample sample{name, {}, {}, type == at::kDouble};
                     for (const auto& value : arguments) {
                         for_each_tensor(value, [&](const at::Tensor& tensor) { sample.inputs.push_back(tensor); });
@@ -208,40 +219,54 @@ std::vector<Sample> samples_by_schema(const c10::OperatorHandle& op)
     return samples;
 }
 
-// --- samples by hand -------------------------------------------------------------------------------------------------------------------
+// --- samples by hand
+// -------------------------------------------------------------------------------------------------------------------
 
 /// For operators whose arguments must fit each other.
 std::vector<Sample> samples_by_hand()
 {
     std::vector<Sample> all;
-    const auto add = [&](const char* name, const std::vector<std::vector<std::int64_t>>& shapes, OperatorFunction function) {
+    const auto add = [&](const char* name, const std::vector<std::vector<std::int64_t>>& shapes,
+                         OperatorFunction function) {
         Sample sample{name, {}, std::move(function)};
-        for (const auto& shape : shapes) sample.inputs.push_back(values(shape, at::kDouble, static_cast<std::int64_t>(sample.inputs.size())));
+        for (const auto& shape : shapes)
+            sample.inputs.push_back(values(shape, at::kDouble, static_cast<std::int64_t>(sample.inputs.size())));
         all.push_back(std::move(sample));
     };
     const std::vector<std::int64_t> line{2, 4, 10}, image{2, 4, 10, 6}, volume{2, 4, 10, 6, 4};
-    add("attention", {{2, 2, 10, 4}, {2, 2, 10, 4}, {2, 2, 10, 4}}, [](auto& x) { return Tensors{at::scaled_dot_product_attention(x[0], x[1], x[2])}; });
-    add("convolution of lines", {line, {6, 4, 3}, {6}}, [](auto& x) { return Tensors{at::conv1d(x[0], x[1], x[2], 1, 1)}; });
-    add("convolution of images", {image, {6, 2, 3, 3}, {6}}, [](auto& x) { return Tensors{at::conv2d(x[0], x[1], x[2], 2, 1, 1, 2)}; });
-    add("convolution of volumes", {volume, {2, 4, 3, 3, 3}}, [](auto& x) { return Tensors{at::conv3d(x[0], x[1], {}, 1, 1)}; });
-    add("transposed convolution", {image, {4, 2, 3, 3}, {2}}, [](auto& x) { return Tensors{at::conv_transpose2d(x[0], x[1], x[2], 2, 1, 1)}; });
-    add("traced convolution", {image, {6, 4, 3, 3}},
-        [](auto& x) { return Tensors{at::_convolution(x[0], x[1], {}, {1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1, false, false, true, true)}; });
-    add("distances", {{2, 10, 3}, {2, 6, 3}},
-        [](auto& x) { return Tensors{at::cdist(x[0], x[1], 2, 2), at::cdist(x[0], x[1] + 3, 2, 1), at::cdist(x[0], x[1], 1)}; });
+    add("attention", {{2, 2, 10, 4}, {2, 2, 10, 4}, {2, 2, 10, 4}},
+        [](auto& x) { return Tensors{at::scaled_dot_product_attention(x[0], x[1], x[2])}; });
+    add("convolution of lines", {line, {6, 4, 3}, {6}},
+        [](auto& x) { return Tensors{at::conv1d(x[0], x[1], x[2], 1, 1)}; });
+    add("convolution of images", {image, {6, 2, 3, 3}, {6}},
+        [](auto& x) { return Tensors{at::conv2d(x[0], x[1], x[2], 2, 1, 1, 2)}; });
+    add("convolution of volumes", {volume, {2, 4, 3, 3, 3}},
+        [](auto& x) { return Tensors{at::conv3d(x[0], x[1], {}, 1, 1)}; });
+    add("transposed convolution", {image, {4, 2, 3, 3}, {2}},
+        [](auto& x) { return Tensors{at::conv_transpose2d(x[0], x[1], x[2], 2, 1, 1)}; });
+    add("traced convolution", {image, {6, 4, 3, 3}}, [](auto& x) {
+        return Tensors{
+            at::_convolution(x[0], x[1], {}, {1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1, false, false, true, true)};
+    });
+    add("distances", {{2, 10, 3}, {2, 6, 3}}, [](auto& x) {
+        return Tensors{at::cdist(x[0], x[1], 2, 2), at::cdist(x[0], x[1] + 3, 2, 1), at::cdist(x[0], x[1], 1)};
+    });
     add("nearest", {line}, [](auto& x) {
-        return Tensors{at::upsample_nearest1d(x[0], {15}), at::_upsample_nearest_exact1d(x[0], {15}), at::upsample_linear1d(x[0], {15}, false)};
+        return Tensors{at::upsample_nearest1d(x[0], {15}), at::_upsample_nearest_exact1d(x[0], {15}),
+                       at::upsample_linear1d(x[0], {15}, false)};
     });
     add("interpolated images", {image}, [](auto& x) {
-        return Tensors{at::upsample_nearest2d(x[0], {5, 9}), at::_upsample_nearest_exact2d(x[0], {5, 9}), at::upsample_bilinear2d(x[0], {17, 4}, true),
-                       at::upsample_bicubic2d(x[0], {13, 6}, false)};
+        return Tensors{at::upsample_nearest2d(x[0], {5, 9}), at::_upsample_nearest_exact2d(x[0], {5, 9}),
+                       at::upsample_bilinear2d(x[0], {17, 4}, true), at::upsample_bicubic2d(x[0], {13, 6}, false)};
     });
     add("interpolated volumes", {volume}, [](auto& x) {
         return Tensors{at::upsample_nearest3d(x[0], {5, 9, 4}), at::_upsample_nearest_exact3d(x[0], {5, 9, 4}),
                        at::upsample_trilinear3d(x[0], {12, 5, 6}, false)};
     });
-    add("sampled image", {image, {2, 10, 3, 2}}, [](auto& x) { return Tensors{at::grid_sampler(x[0], x[1] * 0.6, 0, 0, false)}; });
-    add("sampled volume", {volume, {2, 10, 3, 2, 3}}, [](auto& x) { return Tensors{at::grid_sampler(x[0], x[1] * 0.6, 0, 1, true)}; });
+    add("sampled image", {image, {2, 10, 3, 2}},
+        [](auto& x) { return Tensors{at::grid_sampler(x[0], x[1] * 0.6, 0, 0, false)}; });
+    add("sampled volume", {volume, {2, 10, 3, 2, 3}},
+        [](auto& x) { return Tensors{at::grid_sampler(x[0], x[1] * 0.6, 0, 1, true)}; });
     add("batch norm", {image, {4}, {4}}, [](auto& x) {
         const auto mean = at::zeros({4}, at::kDouble), variance = at::ones({4}, at::kDouble);
         return Tensors{at::batch_norm(x[0], x[1], x[2], {}, {}, true, 0.1, 1e-3, false),
@@ -255,19 +280,26 @@ std::vector<Sample> samples_by_hand()
     });
     add("packed sequences", {{10, 4, 3}, {4, 10, 3}}, [](auto& x) {
         const auto lengths = at::tensor({10, 7, 7, 2}, at::kLong);
-        return Tensors{std::get<0>(at::_pack_padded_sequence(x[0], lengths, false)), std::get<0>(at::_pack_padded_sequence(x[1], lengths, true))};
+        return Tensors{std::get<0>(at::_pack_padded_sequence(x[0], lengths, false)),
+                       std::get<0>(at::_pack_padded_sequence(x[1], lengths, true))};
     });
-    add("instance norm", {image}, [](auto& x) { return Tensors{at::instance_norm(x[0], {}, {}, {}, {}, true, 0.1, 1e-3, false)}; });
+    add("instance norm", {image},
+        [](auto& x) { return Tensors{at::instance_norm(x[0], {}, {}, {}, {}, true, 0.1, 1e-3, false)}; });
     add("group norm", {image, {4}, {4}}, [](auto& x) { return Tensors{at::group_norm(x[0], 2, x[1], x[2], 1e-3)}; });
-    add("layer norm", {{2, 10, 6}, {6}, {6}},
-        [](auto& x) { return Tensors{at::layer_norm(x[0], {6}, x[1], x[2], 1e-3), at::layer_norm(x[0], {10, 6}, {}, {}, 1e-3)}; });
-    add("padded lines", {line},
-        [](auto& x) { return Tensors{at::reflection_pad1d(x[0], {2, 3}), at::replication_pad1d(x[0], {2, 3}), at::constant_pad_nd(x[0], {1, 2}, 0.5)}; });
-    add("padded images", {image}, [](auto& x) {
-        return Tensors{at::reflection_pad2d(x[0], {2, 3, 1, 4}), at::replication_pad2d(x[0], {2, 3, 1, 4}), at::constant_pad_nd(x[0], {1, -1, 0, 2}, 0.5)};
+    add("layer norm", {{2, 10, 6}, {6}, {6}}, [](auto& x) {
+        return Tensors{at::layer_norm(x[0], {6}, x[1], x[2], 1e-3), at::layer_norm(x[0], {10, 6}, {}, {}, 1e-3)};
     });
-    add("padded volumes", {volume},
-        [](auto& x) { return Tensors{at::reflection_pad3d(x[0], {1, 2, 1, 2, 3, 1}), at::replication_pad3d(x[0], {1, 2, 1, 2, 3, 1})}; });
+    add("padded lines", {line}, [](auto& x) {
+        return Tensors{at::reflection_pad1d(x[0], {2, 3}), at::replication_pad1d(x[0], {2, 3}),
+                       at::constant_pad_nd(x[0], {1, 2}, 0.5)};
+    });
+    add("padded images", {image}, [](auto& x) {
+        return Tensors{at::reflection_pad2d(x[0], {2, 3, 1, 4}), at::replication_pad2d(x[0], {2, 3, 1, 4}),
+                       at::constant_pad_nd(x[0], {1, -1, 0, 2}, 0.5)};
+    });
+    add("padded volumes", {volume}, [](auto& x) {
+        return Tensors{at::reflection_pad3d(x[0], {1, 2, 1, 2, 3, 1}), at::replication_pad3d(x[0], {1, 2, 1, 2, 3, 1})};
+    });
     add("pooled images", {image}, [](auto& x) {
         const auto [largest, places] = at::max_pool2d_with_indices(x[0], {3, 2}, {2, 2}, {1, 0});
         return Tensors{largest, places, at::avg_pool2d(x[0], {3, 2}, {2, 1}, {1, 0})};
@@ -285,10 +317,11 @@ std::vector<Sample> samples_by_hand()
         return Tensors{largest, places, at::adaptive_avg_pool3d(x[0], {3, 4, 2})};
     });
     add("pixels", {image}, [](auto& x) {
-        return Tensors{at::pixel_shuffle(x[0], 2), at::pixel_unshuffle(x[0], 2), at::channel_shuffle(x[0], 2), at::native_channel_shuffle(x[0].detach(), 2),
-                       at::im2col(x[0], {3, 2}, {1, 1}, {1, 0}, {2, 1})};
+        return Tensors{at::pixel_shuffle(x[0], 2), at::pixel_unshuffle(x[0], 2), at::channel_shuffle(x[0], 2),
+                       at::native_channel_shuffle(x[0].detach(), 2), at::im2col(x[0], {3, 2}, {1, 1}, {1, 0}, {2, 1})};
     });
-    add("columns", {{2, 24, 35}}, [](auto& x) { return Tensors{at::col2im(x[0], {9, 6}, {3, 2}, {1, 1}, {0, 0}, {1, 1}).narrow(1, 0, 4)}; });
+    add("columns", {{2, 24, 35}},
+        [](auto& x) { return Tensors{at::col2im(x[0], {9, 6}, {3, 2}, {1, 1}, {0, 0}, {1, 1}).narrow(1, 0, 4)}; });
     add("small matrices", {{2, 10, 3, 3}, {2, 10, 3, 3}}, [](auto& x) {
         const auto a = x[0] + at::eye(3, at::kDouble) * 5;
         const auto [factors, pivots] = at::linalg_lu_factor(a);
@@ -307,13 +340,15 @@ std::vector<Sample> samples_by_hand()
                        std::get<0>(at::linalg_eig(a)).abs()};
     });
     add("products", {{10, 6}, {6, 4}, {10, 4}, {6}, {10}}, [](auto& x) {
-        return Tensors{at::mm(x[0], x[1]), at::addmm(x[2], x[0], x[1], 0.5, 2), at::mv(x[0], x[3]), at::addmv(x[4], x[0], x[3]), at::addr(x[0], x[4], x[3])};
+        return Tensors{at::mm(x[0], x[1]), at::addmm(x[2], x[0], x[1], 0.5, 2), at::mv(x[0], x[3]),
+                       at::addmv(x[4], x[0], x[3]), at::addr(x[0], x[4], x[3])};
     });
     add("products of batches", {{4, 10, 6}, {4, 6, 8}, {4, 10, 8}},
         [](auto& x) { return Tensors{at::bmm(x[0], x[1]), at::baddbmm(x[2], x[0], x[1], 0.5, 2)}; });
     const auto classes = at::arange(10, at::kLong).remainder(6), marks = at::tensor({7, 0, 9, 2}, at::kLong);
     add("class losses", {{10, 6}, {6}}, [=](auto& x) {
-        return Tensors{at::nll_loss(x[0], classes, x[1].detach().abs(), at::Reduction::Mean, 2), at::nll_loss(x[0], classes, {}, at::Reduction::None),
+        return Tensors{at::nll_loss(x[0], classes, x[1].detach().abs(), at::Reduction::Mean, 2),
+                       at::nll_loss(x[0], classes, {}, at::Reduction::None),
                        at::nll_loss2d(x[0].t().unsqueeze(0).unsqueeze(3).contiguous(), classes.view({1, 10, 1}))};
     });
     add("losses of probabilities", {{10, 6}, {10, 6}}, [](auto& x) {
@@ -360,20 +395,24 @@ std::vector<Sample> samples_by_hand()
                        at::select_scatter(x[0], x[1].select(0, 1), 0, 8),
                        at::slice_scatter(x[0], x[1], 0, 3, 7)};
     });
-    add("pairs as complex numbers", {{10, 6, 2}}, [](auto& x) { return Tensors{at::view_as_real(at::view_as_complex(x[0]) * 2)}; });
+    add("pairs as complex numbers", {{10, 6, 2}},
+        [](auto& x) { return Tensors{at::view_as_real(at::view_as_complex(x[0]) * 2)}; });
     add("cross products", {{10, 3}, {10, 3}}, [](auto& x) { return Tensors{at::linalg_cross(x[0], x[1])}; });
     add("transforms", {{4, 10, 6}}, [](auto& x) {
         const auto half = at::fft_rfft(x[0], std::nullopt, 1);
-        return Tensors{at::view_as_real(half), at::fft_irfft(half * half, 10, 1), at::view_as_real(at::fft_fft2(at::complex(x[0], x[0] * 2)))};
+        return Tensors{at::view_as_real(half), at::fft_irfft(half * half, 10, 1),
+                       at::view_as_real(at::fft_fft2(at::complex(x[0], x[0] * 2)))};
     });
     return all;
 }
 
-// --- layouts ---------------------------------------------------------------------------------------------------------------------------
+// --- layouts
+// ---------------------------------------------------------------------------------------------------------------------------
 
-/// Dimension `dim` of the longest input cut over `num_ranks` by 7 to 3, or 7 to 0 to 3, in `blocks` blocks; shorter inputs' dimensions count
-/// from the back. Replicate where `input` has no such dimension.
-AxisLayout cut_along(const at::Tensor& input, std::int64_t dim, std::int64_t num_dims, std::int64_t num_ranks, std::int64_t blocks)
+/// Dimension `dim` of the longest input cut over `num_ranks` by 7 to 3, or 7 to 0 to 3, in `blocks` blocks; shorter
+/// inputs' dimensions count from the back. Replicate where `input` has no such dimension.
+AxisLayout cut_along(const at::Tensor& input, std::int64_t dim, std::int64_t num_dims, std::int64_t num_ranks,
+                     std::int64_t blocks)
 {
     dim -= num_dims - input.dim();
     if (dim < 0 || input.size(dim) % blocks != 0) return {};
@@ -391,7 +430,8 @@ std::int64_t most_dims(const Sample& sample)
     return most;
 }
 
-at::Tensor laid_out(const at::Tensor& whole, const std::shared_ptr<const DeviceMesh>& mesh, const std::vector<AxisLayout>& axes)
+at::Tensor laid_out(const at::Tensor& whole, const std::shared_ptr<const DeviceMesh>& mesh,
+                    const std::vector<AxisLayout>& axes)
 {
     const auto spec = make_spec(mesh, axes);
     return from_local(own_part(whole, *spec).clone(), spec);
@@ -442,9 +482,12 @@ std::vector<Layout> layouts(std::int64_t num_dims)
     std::vector<Layout> all;
     for (std::int64_t dim = 0; dim < num_dims; ++dim) {
         const auto along = [&](const char* name, std::int64_t num_ranks, std::int64_t blocks, bool first, bool others) {
-            all.push_back({name + (" dimension " + std::to_string(dim)), {num_ranks}, [=](const Sample& sample, std::size_t i) {
-                               return std::vector{(i == 0 ? first : others) ? cut_along(sample.inputs[i], dim, num_dims, num_ranks, blocks) : AxisLayout{}};
-                           }});
+            all.push_back(
+                {name + (" dimension " + std::to_string(dim)), {num_ranks}, [=](const Sample& sample, std::size_t i) {
+                     return std::vector{(i == 0 ? first : others)
+                                            ? cut_along(sample.inputs[i], dim, num_dims, num_ranks, blocks)
+                                            : AxisLayout{}};
+                 }});
         };
         along("7:3 of", 2, 1, true, true);
         along("7:3 of the first input's", 2, 1, true, false);
@@ -453,8 +496,11 @@ std::vector<Layout> layouts(std::int64_t num_dims)
         along("blocks of 7:3 of", 2, 2, true, true);
         for (std::int64_t other = 0; other < num_dims; ++other) {
             if (other == dim) continue;
-            all.push_back({"7:3 of dimensions " + std::to_string(dim) + " and " + std::to_string(other), {2, 2}, [=](const Sample& sample, std::size_t i) {
-                               return std::vector{cut_along(sample.inputs[i], dim, num_dims, 2, 1), cut_along(sample.inputs[i], other, num_dims, 2, 1)};
+            all.push_back({"7:3 of dimensions " + std::to_string(dim) + " and " + std::to_string(other),
+                           {2, 2},
+                           [=](const Sample& sample, std::size_t i) {
+                               return std::vector{cut_along(sample.inputs[i], dim, num_dims, 2, 1),
+                                                  cut_along(sample.inputs[i], other, num_dims, 2, 1)};
                            }});
         }
     }
@@ -473,21 +519,24 @@ void walk(const Sample& sample, Seen& seen)
         }
         if (!cut) continue;
         const auto where = sample.name + ", " + layout.name;
-        const auto names = layout.mesh.size() == 2 ? std::vector<std::string>{"first", "second"} : std::vector<std::string>{"domain"};
+        const auto names =
+            layout.mesh.size() == 2 ? std::vector<std::string>{"first", "second"} : std::vector<std::string>{"domain"};
         try {
             run_ranks(layout.mesh, names, [&](const auto& mesh) {
                 set_gather_policy(GatherPolicy::Silent);
                 const Watch watch(seen, layout.name == "7:3 of dimension 0");
                 Tensors inputs;
                 for (std::size_t i = 0; i < sample.inputs.size(); ++i) {
-                    inputs.push_back(leaf(laid_out(sample.inputs[i], mesh, layout.of_input(sample, i)), sample.has_gradients));
+                    inputs.push_back(
+                        leaf(laid_out(sample.inputs[i], mesh, layout.of_input(sample, i)), sample.has_gradients));
                 }
                 const auto found = results_of(sample, inputs);
                 ASSERT_EQ(found.size(), expected.size()) << where;
                 for (std::size_t k = 0; k < found.size(); ++k) {
                     const auto whole = found[k].defined() ? full_tensor(found[k]).detach() : at::Tensor();
                     // Functions of whole numbers are floats, whose vector and scalar code round differently.
-                    const auto tolerance = expected[k].defined() && expected[k].scalar_type() == at::kFloat ? 1e-6 : 1e-11;
+                    const auto tolerance =
+                        expected[k].defined() && expected[k].scalar_type() == at::kFloat ? 1e-6 : 1e-11;
                     EXPECT_TRUE(tensors_near(whole, expected[k], tolerance)) << where << ", result " << k;
                 }
             });
@@ -500,8 +549,9 @@ void walk(const Sample& sample, Seen& seen)
 /// Families whose arguments must fit each other: schemas do not say how.
 const std::set<std::string>& families_by_hand()
 {
-    static const std::set<std::string> families{"attention",     "convolution", "distances", "Fourier transforms", "interpolation", "matrices",
-                                                "normalisation", "padding",     "pooling",   "rearrangement"};
+    static const std::set<std::string> families{"attention",     "convolution",  "distances",     "Fourier transforms",
+                                                "interpolation", "matrices",     "normalisation", "padding",
+                                                "pooling",       "rearrangement"};
     return families;
 }
 
@@ -513,7 +563,8 @@ const std::map<std::string, const char*>& not_walked()
         {"aten::_reshape_alias", "called by LibTorch only, with the strides of a reshape"},
         {"aten::(mm|bmm|addmm|baddbmm)[.]dtype", "on GPUs only"},
         {"aten::(cudnn_.*|_thnn_fused_.*)", "on GPUs only; cells of recurrent networks: composed_test"},
-        {"aten::(bernoulli_?([.]Tensor)?|multinomial|poisson|normal[.].*|randint_like[.].*)", "random draws: random_test"},
+        {"aten::(bernoulli_?([.]Tensor)?|multinomial|poisson|normal[.].*|randint_like[.].*)",
+         "random draws: random_test"},
     };
     return operators;
 }
@@ -522,14 +573,16 @@ const std::map<std::string, const char*>& not_walked()
 const std::map<std::string, const char*>& known_to_gather()
 {
     static const std::map<std::string, const char*> operators{
-        {"aten::(_sample_dirichlet|_standard_gamma|_standard_gamma_grad|bernoulli[.]p|binomial|normal[.]Tensor_float|rrelu_with_noise_?|rrelu_with_noise_"
+        {"aten::(_sample_dirichlet|_standard_gamma|_standard_gamma_grad|bernoulli[.]p|binomial|normal[.]Tensor_float|"
+         "rrelu_with_noise_?|rrelu_with_noise_"
          "backward)",
          "random draws of the whole field, and what goes with them"},
         {"aten::as_strided", "strides of the memory of the whole"},
         {"aten::copy_", "into a plain tensor"},
         {"aten::logsumexp", "of whole numbers"},
         {"aten::masked_scatter_?", "how many entries the ranks before take is known to all only afterwards"},
-        {"aten::(repeat|roll|unfold|diagonal_backward)", "rows that meet others' in an order of their own: no rule yet"},
+        {"aten::(repeat|roll|unfold|diagonal_backward)",
+         "rows that meet others' in an order of their own: no rule yet"},
         {"aten::searchsorted[.]Tensor", "a sorted sequence for each row"},
         {"aten::unbind[.]int", "every row for itself, on every rank"},
     };
@@ -538,7 +591,8 @@ const std::map<std::string, const char*>& known_to_gather()
 
 bool is_among(const std::map<std::string, const char*>& patterns, const std::string& op)
 {
-    return std::any_of(patterns.begin(), patterns.end(), [&](const auto& entry) { return std::regex_match(op, std::regex(entry.first)); });
+    return std::any_of(patterns.begin(), patterns.end(),
+                       [&](const auto& entry) { return std::regex_match(op, std::regex(entry.first)); });
 }
 
 TEST(OperatorWalk, EveryRuleEqualsThePlainOperator)
@@ -554,12 +608,16 @@ TEST(OperatorWalk, EveryRuleEqualsThePlainOperator)
         if (entry.family == "gathered" || entry.family == "composite" || entry.family == "refused") continue;
         const auto dot = entry.op.find('.');
         const auto overload = dot == std::string::npos ? std::string() : entry.op.substr(dot + 1);
-        const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(entry.op.substr(0, dot).c_str(), overload.c_str());
+        const auto op =
+            c10::Dispatcher::singleton().findSchemaOrThrow(entry.op.substr(0, dot).c_str(), overload.c_str());
         const auto& arguments = op.schema().arguments();
-        if (std::any_of(arguments.begin(), arguments.end(), [](const auto& argument) { return argument.is_out(); })) continue;
+        if (std::any_of(arguments.begin(), arguments.end(), [](const auto& argument) { return argument.is_out(); }))
+            continue;
         // What is composed of others comes to the table as those, where gradients are wanted or always.
         if (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) with_rule.insert(entry.op);
-        if (families_by_hand().contains(entry.family) || is_among(not_walked(), entry.op) || (only && entry.op.find(only) == std::string::npos)) continue;
+        if (families_by_hand().contains(entry.family) || is_among(not_walked(), entry.op) ||
+            (only && entry.op.find(only) == std::string::npos))
+            continue;
         if (std::getenv("MESHARD_WALK_TRACE")) std::cout << "WALK " << entry.op << std::endl;
         for (const auto& sample : samples_by_schema(op)) walk(sample, seen);
     }
@@ -568,11 +626,14 @@ TEST(OperatorWalk, EveryRuleEqualsThePlainOperator)
         EXPECT_TRUE(seen.called.contains(op) || is_among(not_walked(), op)) << op << " is not walked: add a sample";
     }
     for (const auto& [op, inputs] : seen.gathered) {
-        EXPECT_TRUE(is_among(known_to_gather(), op)) << op << " of " << inputs << " gathers: mend its rule, or add it to known_to_gather() with the reason";
+        EXPECT_TRUE(is_among(known_to_gather(), op))
+            << op << " of " << inputs << " gathers: mend its rule, or add it to known_to_gather() with the reason";
     }
     for (const auto& [pattern, reason] : known_to_gather()) {
-        const bool is_seen = std::any_of(seen.gathered.begin(), seen.gathered.end(),
-                                         [&, &pattern = pattern](const auto& entry) { return std::regex_match(entry.first, std::regex(pattern)); });
+        const bool is_seen =
+            std::any_of(seen.gathered.begin(), seen.gathered.end(), [&, &pattern = pattern](const auto& entry) {
+                return std::regex_match(entry.first, std::regex(pattern));
+            });
         EXPECT_TRUE(is_seen) << pattern << " does not gather: take it out of known_to_gather()";
     }
 }

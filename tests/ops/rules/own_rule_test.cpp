@@ -46,7 +46,8 @@ at::Tensor result_on_two_ranks(const char* name)
 {
     at::Tensor result;
     run_ranks(2, [&](const auto& mesh) {
-        const auto x = from_local(at::full({1 + mesh->coordinate(0), 2}, mesh->coordinate(0), at::kDouble), mesh, {Shard(0)});
+        const auto x =
+            from_local(at::full({1 + mesh->coordinate(0), 2}, mesh->coordinate(0), at::kDouble), mesh, {Shard(0)});
         const auto y = call_operator(name, x);
         const auto whole = full_tensor(y);
         if (mesh->coordinate(0) == 0) result = whole;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Entries picked by masks, by several indices at once and by reductions, and shapes seen through cuts that cannot keep them, against the plain operators.
+// Entries picked by masks, by several indices at once and by reductions, and shapes seen through cuts that cannot keep
+// them, against the plain operators.
 #include "sharding/tensor/rule_table.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/rule_property.h"
@@ -28,7 +29,9 @@ const std::vector<NamedOperator>& entry_operators()
         m.select(0, 0).fill_(true);
         return m;
     };  // (n, m), not empty
-    static const auto rows = [](const at::Tensor& x, std::int64_t dim) { return at::arange(5, at::kLong).mul(3).remainder(x.size(dim)); };
+    static const auto rows = [](const at::Tensor& x, std::int64_t dim) {
+        return at::arange(5, at::kLong).mul(3).remainder(x.size(dim));
+    };
     static const std::vector<NamedOperator> all{
         {"rows by a mask",
          [](auto& x) {
@@ -40,7 +43,10 @@ const std::vector<NamedOperator>& entry_operators()
              const auto m = some(x[1].transpose(0, 1)).select(1, 0);
              return Tensors{at::index(x[0], list({{}, m}))};
          }},
-        {"entries by a mask", [](auto& x) { return Tensors{at::index(x[0], list({some(x[1])})), at::index(x[0], list({x[1].detach() > 0}))}; }},
+        {"entries by a mask",
+         [](auto& x) {
+             return Tensors{at::index(x[0], list({some(x[1])})), at::index(x[0], list({x[1].detach() > 0}))};
+         }},
         {"writing by a mask",
          [](auto& x) {
              auto y = x[0] * 1;
@@ -64,8 +70,9 @@ const std::vector<NamedOperator>& entry_operators()
          }},
         {"extremes along a dimension",
          [](auto& x) {
-             return Tensors{std::get<0>(x[0].max(1)),       std::get<0>(x[0].min(0, true)),   std::get<0>(at::topk(x[0], 1, 1)),
-                            std::get<0>(at::sort(x[0], 0)), std::get<0>(at::cummax(x[0], 1)), std::get<0>(x[0].median(2))};
+             return Tensors{std::get<0>(x[0].max(1)),          std::get<0>(x[0].min(0, true)),
+                            std::get<0>(at::topk(x[0], 1, 1)), std::get<0>(at::sort(x[0], 0)),
+                            std::get<0>(at::cummax(x[0], 1)),  std::get<0>(x[0].median(2))};
          }},
         {"one_hot",
          [](auto& x) {
@@ -76,7 +83,8 @@ const std::vector<NamedOperator>& entry_operators()
          [](auto& x) {
              const auto i = rows(x[0], 0).narrow(0, 0, 1).expand({x[0].size(0)}).contiguous();
              return Tensors{at::zeros({7, x[0].size(1), x[0].size(2)}, x[0].scalar_type()).index_add_(0, i, x[0], 2),
-                            at::zeros({7, x[0].size(1), x[0].size(2)}, x[0].scalar_type()).scatter_add_(0, i.view({-1, 1, 1}).expand_as(x[0]), x[0])};
+                            at::zeros({7, x[0].size(1), x[0].size(2)}, x[0].scalar_type())
+                                .scatter_add_(0, i.view({-1, 1, 1}).expand_as(x[0]), x[0])};
          }},
         {"shapes of permuted parts",
          [](auto& x) {
@@ -89,13 +97,21 @@ const std::vector<NamedOperator>& entry_operators()
                             y.unflatten(0, {x[0].size(2), 1}).flatten(1, 2)};
          }},
         {"turned",
-         [](auto& x) { return Tensors{at::rot90(x[0], 1, {0, 1}), at::rot90(x[0], 2, {1, 2}), at::rot90(x[0], -1, {0, 2}), at::rot90(x[0], 4, {0, 1})}; }},
-        {"searched", [](auto& x) { return Tensors{at::searchsorted(at::tensor({-1.0, 0.0, 0.5}, x[0].scalar_type()), x[0].detach()), x[0] * 1}; }},
+         [](auto& x) {
+             return Tensors{at::rot90(x[0], 1, {0, 1}), at::rot90(x[0], 2, {1, 2}), at::rot90(x[0], -1, {0, 2}),
+                            at::rot90(x[0], 4, {0, 1})};
+         }},
+        {"searched",
+         [](auto& x) {
+             return Tensors{at::searchsorted(at::tensor({-1.0, 0.0, 0.5}, x[0].scalar_type()), x[0].detach()),
+                            x[0] * 1};
+         }},
         {"sparse products",
          [](auto& x) {
              const auto n = x[0].size(0);
              const auto a =
-                 at::sparse_coo_tensor(at::stack({at::arange(n, at::kLong), at::arange(n, at::kLong).flip(0)}), at::arange(n, x[0].scalar_type()) + 1, {n, n});
+                 at::sparse_coo_tensor(at::stack({at::arange(n, at::kLong), at::arange(n, at::kLong).flip(0)}),
+                                       at::arange(n, x[0].scalar_type()) + 1, {n, n});
              return Tensors{at::_sparse_mm(a, x[0].flatten(1))};
          }},
     };

@@ -21,21 +21,40 @@ TEST(Products, EqualThePlainOperators)
 {
     check_rule(
         [](Draw& draw) {
-            const auto b = draw.integer(1, 4), m = draw.integer(1, 7), k = draw.integer(1, 6), n = draw.integer(1, 6), c = draw.integer(1, 3);
+            const auto b = draw.integer(1, 4), m = draw.integer(1, 7), k = draw.integer(1, 6), n = draw.integer(1, 6),
+                       c = draw.integer(1, 3);
             const std::vector<Product> operators{
                 {"mm", {{m, k}, {k, n}}, [](auto& x) { return Tensors{at::mm(x[0], x[1])}; }},
                 {"matmul", {{b, m, k}, {k, n}}, [](auto& x) { return Tensors{at::matmul(x[0], x[1])}; }},
-                {"matmul with batches", {{b, 1, m, k}, {c, k, n}}, [](auto& x) { return Tensors{at::matmul(x[0], x[1])}; }},
-                {"matrix and vector", {{m, k}, {k}}, [](auto& x) { return Tensors{at::matmul(x[0], x[1]), at::matmul(x[1], x[0].t())}; }},
+                {"matmul with batches",
+                 {{b, 1, m, k}, {c, k, n}},
+                 [](auto& x) { return Tensors{at::matmul(x[0], x[1])}; }},
+                {"matrix and vector",
+                 {{m, k}, {k}},
+                 [](auto& x) { return Tensors{at::matmul(x[0], x[1]), at::matmul(x[1], x[0].t())}; }},
                 {"bmm", {{b, m, k}, {b, k, n}}, [](auto& x) { return Tensors{at::bmm(x[0], x[1])}; }},
                 {"dot", {{k}, {k}}, [](auto& x) { return Tensors{at::dot(x[0], x[1]), at::inner(x[0], x[1])}; }},
                 {"outer", {{m}, {n}}, [](auto& x) { return Tensors{at::outer(x[0], x[1])}; }},
-                {"linear", {{b, m, k}, {n, k}, {n}}, [](auto& x) { return Tensors{at::linear(x[0], x[1], x[2]), at::linear(x[0], x[1])}; }},
-                {"linear on rows", {{m, k}, {n, k}, {n}}, [](auto& x) { return Tensors{at::linear(x[0], x[1], x[2])}; }},
-                {"addmm", {{m, n}, {m, k}, {k, n}}, [](auto& x) { return Tensors{at::addmm(x[0], x[1], x[2], 0.5, 2), at::addmm(x[0], x[1], x[2], 0, 3)}; }},
-                {"addmm with a row", {{n}, {m, k}, {k, n}}, [](auto& x) { return Tensors{at::addmm(x[0], x[1], x[2], 2, 0.5)}; }},
-                {"baddbmm", {{b, m, n}, {b, m, k}, {b, k, n}}, [](auto& x) { return Tensors{at::baddbmm(x[0], x[1], x[2], 0.5, 2)}; }},
-                {"addbmm", {{m, n}, {b, m, k}, {b, k, n}}, [](auto& x) { return Tensors{at::addbmm(x[0], x[1], x[2], 0.5, 2)}; }},
+                {"linear",
+                 {{b, m, k}, {n, k}, {n}},
+                 [](auto& x) { return Tensors{at::linear(x[0], x[1], x[2]), at::linear(x[0], x[1])}; }},
+                {"linear on rows",
+                 {{m, k}, {n, k}, {n}},
+                 [](auto& x) { return Tensors{at::linear(x[0], x[1], x[2])}; }},
+                {"addmm",
+                 {{m, n}, {m, k}, {k, n}},
+                 [](auto& x) {
+                     return Tensors{at::addmm(x[0], x[1], x[2], 0.5, 2), at::addmm(x[0], x[1], x[2], 0, 3)};
+                 }},
+                {"addmm with a row",
+                 {{n}, {m, k}, {k, n}},
+                 [](auto& x) { return Tensors{at::addmm(x[0], x[1], x[2], 2, 0.5)}; }},
+                {"baddbmm",
+                 {{b, m, n}, {b, m, k}, {b, k, n}},
+                 [](auto& x) { return Tensors{at::baddbmm(x[0], x[1], x[2], 0.5, 2)}; }},
+                {"addbmm",
+                 {{m, n}, {b, m, k}, {b, k, n}},
+                 [](auto& x) { return Tensors{at::addbmm(x[0], x[1], x[2], 0.5, 2)}; }},
                 {"addmv", {{m}, {m, k}, {k}}, [](auto& x) { return Tensors{at::addmv(x[0], x[1], x[2], 0.5, 2)}; }},
                 {"addr", {{m, n}, {m}, {n}}, [](auto& x) { return Tensors{at::addr(x[0], x[1], x[2], 0.5, 2)}; }},
                 {"in place",
@@ -47,10 +66,18 @@ TEST(Products, EqualThePlainOperators)
                  }},
                 {"einsum",
                  {{b, m, k}, {b, n, k}},
-                 [](auto& x) { return Tensors{at::einsum("bmk,bnk->bmn", {x[0], x[1]}), at::einsum("bmk,bnk->mn", {x[0], x[1]})}; }},
-                {"einsum over rows", {{b, m, c, k}, {b, m, c, n}}, [](auto& x) { return Tensors{at::einsum("bmck,bmcn->bckn", {x[0], x[1]})}; }},
-                {"bilinear", {{b, k}, {b, n}, {c, k, n}}, [](auto& x) { return Tensors{at::bilinear(x[0], x[1], x[2])}; }},
-                {"tensordot", {{b, m, k}, {k, n}}, [](auto& x) { return Tensors{at::tensordot(x[0], x[1], {2}, {0})}; }},
+                 [](auto& x) {
+                     return Tensors{at::einsum("bmk,bnk->bmn", {x[0], x[1]}), at::einsum("bmk,bnk->mn", {x[0], x[1]})};
+                 }},
+                {"einsum over rows",
+                 {{b, m, c, k}, {b, m, c, n}},
+                 [](auto& x) { return Tensors{at::einsum("bmck,bmcn->bckn", {x[0], x[1]})}; }},
+                {"bilinear",
+                 {{b, k}, {b, n}, {c, k, n}},
+                 [](auto& x) { return Tensors{at::bilinear(x[0], x[1], x[2])}; }},
+                {"tensordot",
+                 {{b, m, k}, {k, n}},
+                 [](auto& x) { return Tensors{at::tensordot(x[0], x[1], {2}, {0})}; }},
                 {"kron", {{m, k}, {c, c}}, [](auto& x) { return Tensors{at::kron(x[0], x[1])}; }},
                 {"cdist", {{b, m, k}, {b, n, k}}, [](auto& x) { return Tensors{at::cdist(x[0], x[1] + 5)}; }},
                 {"pending factors",
@@ -61,7 +88,9 @@ TEST(Products, EqualThePlainOperators)
                  }},
                 {"chained",
                  {{m, k}, {k, n}, {n, k}},
-                 [](auto& x) { return Tensors{at::linalg_multi_dot({x[0], x[1], x[2]}), at::chain_matmul({x[0], x[1]})}; }},
+                 [](auto& x) {
+                     return Tensors{at::linalg_multi_dot({x[0], x[1], x[2]}), at::chain_matmul({x[0], x[1]})};
+                 }},
             };
             const auto& [name, shapes, function] = draw.pick(operators);
             RuleCase item{name, {}, function, {}};
@@ -70,21 +99,33 @@ TEST(Products, EqualThePlainOperators)
         },
         {.num_cases = 600,
          .tolerance = 1e-10,
-         .gathers = {{"aten::_trilinear", "", kNoRule}, {"aten::(mm|bmm|dot|mv|addmv|addmm|view|_unsafe_view)", "second", kTwoAxes}}});
+         .gathers = {{"aten::_trilinear", "", kNoRule},
+                     {"aten::(mm|bmm|dot|mv|addmv|addmm|view|_unsafe_view)", "second", kTwoAxes}}});
 }
 
 /// Of matrices (b, n, 3, 3), as a model meets them at its points; those that must be regular are.
 const std::vector<NamedOperator>& of_small_matrices()
 {
     static const auto regular = [](const at::Tensor& x) { return x + at::eye(3, x.scalar_type()) * 5; };
-    static const auto symmetric = [](const at::Tensor& x) { return at::matmul(x, x.transpose(-1, -2)) + at::eye(3, x.scalar_type()); };
+    static const auto symmetric = [](const at::Tensor& x) {
+        return at::matmul(x, x.transpose(-1, -2)) + at::eye(3, x.scalar_type());
+    };
     static const std::vector<NamedOperator> all{
         {"det", [](auto& x) { return Tensors{at::linalg_det(x[0]), std::get<1>(at::linalg_slogdet(x[1]))}; }},
         {"inverse", [](auto& x) { return Tensors{at::linalg_inv(regular(x[0]))}; }},
-        {"solve", [](auto& x) { return Tensors{at::linalg_solve(regular(x[0]), x[1]), at::linalg_solve(regular(x[0]), x[1].select(-1, 0))}; }},
+        {"solve",
+         [](auto& x) {
+             return Tensors{at::linalg_solve(regular(x[0]), x[1]), at::linalg_solve(regular(x[0]), x[1].select(-1, 0))};
+         }},
         {"cholesky", [](auto& x) { return Tensors{at::linalg_cholesky(symmetric(x[0]))}; }},
-        {"eigenvalues", [](auto& x) { return Tensors{at::linalg_eigvalsh(symmetric(x[0])), std::get<0>(at::linalg_eigh(symmetric(x[1])))}; }},
-        {"singular values", [](auto& x) { return Tensors{at::linalg_svdvals(regular(x[0])), std::get<1>(at::linalg_svd(regular(x[1])))}; }},
+        {"eigenvalues",
+         [](auto& x) {
+             return Tensors{at::linalg_eigvalsh(symmetric(x[0])), std::get<0>(at::linalg_eigh(symmetric(x[1])))};
+         }},
+        {"singular values",
+         [](auto& x) {
+             return Tensors{at::linalg_svdvals(regular(x[0])), std::get<1>(at::linalg_svd(regular(x[1])))};
+         }},
         {"LU",
          [](auto& x) {
              const auto [factors, pivots] = at::linalg_lu_factor(regular(x[0]));

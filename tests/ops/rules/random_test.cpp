@@ -24,28 +24,36 @@ TEST(RandomFields, AreThoseOfThePlainOperator)
     check_rule(
         [](Draw& draw) {
             const std::vector<std::pair<const char*, std::function<Tensors(const Tensors&)>>> operators{
-                {"dropout", [](auto& x) { return Tensors{at::dropout(x[0], 0.3, true), at::dropout(x[0] * 2, 0.5, true)}; }},
+                {"dropout",
+                 [](auto& x) { return Tensors{at::dropout(x[0], 0.3, true), at::dropout(x[0] * 2, 0.5, true)}; }},
                 {"native dropout",
                  [](auto& x) {
                      auto [y, mask] = at::native_dropout(x[0], 0.4, true);
                      return Tensors{y, mask};
                  }},
-                {"feature dropout", [](auto& x) { return Tensors{at::feature_dropout(x[0], 0.5, true), at::alpha_dropout(x[0], 0.2, true)}; }},
+                {"feature dropout",
+                 [](auto& x) {
+                     return Tensors{at::feature_dropout(x[0], 0.5, true), at::alpha_dropout(x[0], 0.2, true)};
+                 }},
                 {"rand_like",
                  [](auto& x) {
                      const auto m = x[0].detach();
-                     return Tensors{at::rand_like(m) * x[0], at::randn_like(m), at::randint_like(m, 7), at::randint_like(m, 2, 9)};
+                     return Tensors{at::rand_like(m) * x[0], at::randn_like(m), at::randint_like(m, 7),
+                                    at::randint_like(m, 2, 9)};
                  }},
                 {"in place",
                  [](auto& x) {
                      auto y = at::empty_like(x[0].detach());
-                     Tensors all{y.normal_(1, 2).clone(), y.uniform_(-1, 1).clone(), y.exponential_(2).clone(), y.bernoulli_(0.3).clone(),
-                                 y.random_(5).clone()};
+                     Tensors all{y.normal_(1, 2).clone(), y.uniform_(-1, 1).clone(), y.exponential_(2).clone(),
+                                 y.bernoulli_(0.3).clone(), y.random_(5).clone()};
                      all.push_back(y.narrow(1, 0, 1).normal_() * 1);
                      all.push_back(y * x[0]);
                      return all;
                  }},
-                {"bernoulli", [](auto& x) { return Tensors{at::bernoulli(at::sigmoid(x[0].detach())), at::poisson(x[0].detach().exp())}; }},
+                {"bernoulli",
+                 [](auto& x) {
+                     return Tensors{at::bernoulli(at::sigmoid(x[0].detach())), at::poisson(x[0].detach().exp())};
+                 }},
                 {"multinomial", [](auto& x) { return Tensors{at::multinomial(at::softmax(x[0].detach(), 1), 2)}; }},
                 {"rrelu", [](auto& x) { return Tensors{at::rrelu(x[0], 0.1, 0.4, true)}; }},
             };
@@ -60,8 +68,8 @@ TEST(RandomFields, AreThoseOfThePlainOperator)
                             {}};
         },
         {.num_cases = 300,
-         .gathers = {
-             {"aten::rrelu_with_noise(_backward)?|aten::multinomial|aten::bernoulli|aten::poisson", "", "numbers are drawn in the order of the whole"}}});
+         .gathers = {{"aten::rrelu_with_noise(_backward)?|aten::multinomial|aten::bernoulli|aten::poisson", "",
+                      "numbers are drawn in the order of the whole"}}});
 }
 
 TEST(RandomFields, NeedGeneratorsInTheSameState)

@@ -35,18 +35,31 @@ std::vector<NamedOperator> reductions(std::int64_t dim, bool keepdim, double p)
         {"max of all", [=](auto& x) { return Tensors{at::max(x[0]), at::min(x[0])}; }},
         {"amax", [=](auto& x) { return Tensors{at::amax(x[0], {dim}, keepdim), at::amax(x[0])}; }},
         {"amin", [=](auto& x) { return Tensors{at::amin(x[0], {dim}, keepdim), at::amin(x[0])}; }},
-        {"argmax", [=](auto& x) { return Tensors{at::argmax(x[0], dim, keepdim), at::argmin(x[0], dim, keepdim), at::argmax(x[0])}; }},
+        {"argmax",
+         [=](auto& x) {
+             return Tensors{at::argmax(x[0], dim, keepdim), at::argmin(x[0], dim, keepdim), at::argmax(x[0])};
+         }},
         {"aminmax", [=](auto& x) { return tensors(at::aminmax(x[0].detach(), dim, keepdim)); }},
         {"prod", [=](auto& x) { return Tensors{at::prod(x[0], dim, keepdim), at::prod(x[0])}; }},
-        {"any", [=](auto& x) { return Tensors{at::any(x[0] > 1, dim, keepdim), at::any(x[0] > 2), at::all(x[0] > -1, dim, keepdim), at::all(x[0] > -2)}; }},
+        {"any",
+         [=](auto& x) {
+             return Tensors{at::any(x[0] > 1, dim, keepdim), at::any(x[0] > 2), at::all(x[0] > -1, dim, keepdim),
+                            at::all(x[0] > -2)};
+         }},
         {"var", [=](auto& x) { return Tensors{at::var(x[0], at::IntArrayRef{dim}, 0, keepdim), at::var(x[0])}; }},
         {"std", [=](auto& x) { return Tensors{at::std(x[0], at::IntArrayRef{dim}, 1, keepdim), at::std(x[0])}; }},
         {"var_mean", [=](auto& x) { return tensors(at::var_mean(x[0], at::IntArrayRef{dim}, 1, keepdim)); }},
-        {"vector norm", [=](auto& x) { return Tensors{at::linalg_vector_norm(x[0], p, at::IntArrayRef{dim}, keepdim), at::linalg_vector_norm(x[0], p)}; }},
+        {"vector norm",
+         [=](auto& x) {
+             return Tensors{at::linalg_vector_norm(x[0], p, at::IntArrayRef{dim}, keepdim),
+                            at::linalg_vector_norm(x[0], p)};
+         }},
         {"norm", [=](auto& x) { return Tensors{at::norm(x[0], 3, {dim}, keepdim), at::norm(x[0])}; }},
         {"logsumexp", [=](auto& x) { return Tensors{at::logsumexp(x[0], {dim}, keepdim)}; }},
-        {"nansum", [=](auto& x) { return Tensors{at::nansum(x[0], at::IntArrayRef{dim}, keepdim), at::nanmean(x[0])}; }},
-        {"count_nonzero", [=](auto& x) { return Tensors{at::count_nonzero(x[0] > 0, at::IntArrayRef{dim}), at::count_nonzero(x[0])}; }},
+        {"nansum",
+         [=](auto& x) { return Tensors{at::nansum(x[0], at::IntArrayRef{dim}, keepdim), at::nanmean(x[0])}; }},
+        {"count_nonzero",
+         [=](auto& x) { return Tensors{at::count_nonzero(x[0] > 0, at::IntArrayRef{dim}), at::count_nonzero(x[0])}; }},
         {"histc", [=](auto& x) { return Tensors{at::histc(x[0], 5), at::histc(x[0].detach(), 4, -1, 1)}; }},
         {"median", [=](auto& x) { return Tensors{std::get<0>(at::median(x[0], dim, keepdim)), at::median(x[0])}; }},
         {"kthvalue", [=](auto& x) { return tensors(at::kthvalue(x[0], 2, dim, keepdim)); }},
@@ -85,8 +98,10 @@ TEST(Reductions, EqualThePlainOperators)
     check_rule(
         [](Draw& draw) {
             const auto shape = draw_shape(draw);
-            const auto dim = draw.integer(-static_cast<std::int64_t>(shape.size()), static_cast<std::int64_t>(shape.size()) - 1);
-            const auto p = draw.pick(std::vector<double>{0, 1, 2, 3, 0.5, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()});
+            const auto dim =
+                draw.integer(-static_cast<std::int64_t>(shape.size()), static_cast<std::int64_t>(shape.size()) - 1);
+            const auto p = draw.pick(std::vector<double>{0, 1, 2, 3, 0.5, std::numeric_limits<double>::infinity(),
+                                                         -std::numeric_limits<double>::infinity()});
             auto item = pick(draw, reductions(dim, draw.chance(0.5), p), shape);
             // Which of equal values gets the gradient of an order statistic is not defined.
             if (item.text == "median" || item.text == "kthvalue") item.inputs[0] = draw.values(shape);
@@ -105,17 +120,21 @@ TEST(Lines, EqualThePlainOperators)
     check_rule(
         [](Draw& draw) {
             const auto shape = draw_shape(draw);
-            const auto dim = draw.integer(-static_cast<std::int64_t>(shape.size()), static_cast<std::int64_t>(shape.size()) - 1);
+            const auto dim =
+                draw.integer(-static_cast<std::int64_t>(shape.size()), static_cast<std::int64_t>(shape.size()) - 1);
             auto item = pick(draw, lines(dim, draw.integer(-5, 5)), shape);
-            // Nor is it where equal values change places; the gradient of a running product with zeros writes into plain tensors.
-            if (item.text == "cumprod" || item.text == "sort" || item.text == "argsort" || item.text == "topk" || item.text == "cummax")
+            // Nor is it where equal values change places; the gradient of a running product with zeros writes into
+            // plain tensors.
+            if (item.text == "cumprod" || item.text == "sort" || item.text == "argsort" || item.text == "topk" ||
+                item.text == "cummax")
                 item.inputs[0] = draw.values(shape);
             return item;
         },
         {.num_cases = 300,
          .tolerance = 1e-10,
          .first_seed = 1,
-         .gathers = {{"aten::roll", "", "rolled as one line, without dimensions"}, {"aten::scatter.src", "second", kTwoAxes}}});
+         .gathers = {{"aten::roll", "", "rolled as one line, without dimensions"},
+                     {"aten::scatter.src", "second", kTwoAxes}}});
 }
 
 /// What `function` gives for rows cut 0 + 3 + 2 equals what it gives for the whole, in bits where nothing is summed.
@@ -124,7 +143,8 @@ void expect_equal(const at::Tensor& whole, const std::function<at::Tensor(const 
     const auto expected = function(whole);
     run_ranks(3, [&](const auto& mesh) {
         const auto layout = AxisLayout{Shard(0), std::make_shared<Extents>(Extents{0, 3, whole.size(0) - 3}), 1};
-        const auto x = from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}));
+        const auto x =
+            from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}));
         EXPECT_TRUE(tensors_near(full_tensor(function(x)), expected, 0));
     });
 }
@@ -132,7 +152,8 @@ void expect_equal(const at::Tensor& whole, const std::function<at::Tensor(const 
 TEST(Reductions, CarryNanAndInfinity)
 {
     const auto nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
-    const auto x = at::tensor({1.0, nan, -inf, 4.0, inf, -inf, -inf, 2.0, -inf, -inf, 0.5, -inf}, at::kDouble).view({4, 3});
+    const auto x =
+        at::tensor({1.0, nan, -inf, 4.0, inf, -inf, -inf, 2.0, -inf, -inf, 0.5, -inf}, at::kDouble).view({4, 3});
     expect_equal(x, [](const at::Tensor& x) { return at::amax(x, {0}); });
     expect_equal(x, [](const at::Tensor& x) { return at::amin(x, {0}); });
     expect_equal(x, [](const at::Tensor& x) { return std::get<1>(at::max(x, 0)); });
@@ -184,7 +205,9 @@ TEST(Reductions, AreAddedUpBeforeTheyAreRepeated)
             return mesh->counter().total_bytes();
         };
         const auto divided = [](const at::Tensor& x) { return x / x.sum(0, true); };
-        const auto repeated = [](const at::Tensor& x) { return x * x.sum(0, true).expand({x.size(0), -1}) + x.sum(0, true).repeat({x.size(0), 1}); };
+        const auto repeated = [](const at::Tensor& x) {
+            return x * x.sum(0, true).expand({x.size(0), -1}) + x.sum(0, true).repeat({x.size(0), 1});
+        };
         EXPECT_EQ(bytes(2, divided), bytes(500, divided));
         EXPECT_EQ(bytes(2, repeated), bytes(500, repeated));
     });

@@ -19,14 +19,20 @@ using Function = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
 
 struct Case {
     const char* name;
-    std::vector<std::vector<std::int64_t>> shapes;    ///< of the inputs
-    std::vector<std::vector<std::int64_t>> cut_dims;  ///< per input the dimensions that may be cut, -1 for whole; one choice index for all inputs
+    std::vector<std::vector<std::int64_t>> shapes;  ///< of the inputs
+    std::vector<std::vector<std::int64_t>>
+        cut_dims;  ///< per input the dimensions that may be cut, -1 for whole; one choice index for all inputs
     Function function;
 };
 
 at::Tensor drawn_values(c10::IntArrayRef shape, unsigned seed)
 {
-    return at::arange(1, c10::multiply_integers(shape) + 1, at::kDouble).mul(0.7310585 + seed).sin().mul(1.5).view(shape).contiguous();
+    return at::arange(1, c10::multiply_integers(shape) + 1, at::kDouble)
+        .mul(0.7310585 + seed)
+        .sin()
+        .mul(1.5)
+        .view(shape)
+        .contiguous();
 }
 
 /// The same rows for every input that is cut in the same choice, so that operands fit.
@@ -58,7 +64,8 @@ void check(const Case& item, int ranks)
                     }
                     sharded.push_back(from_local(x, make_spec(mesh, {layout})).requires_grad_());
                 }
-                const auto where = std::string(item.name) + ", choice " + std::to_string(choice) + ", seed " + std::to_string(seed);
+                const auto where =
+                    std::string(item.name) + ", choice " + std::to_string(choice) + ", seed " + std::to_string(seed);
 
                 const auto expected = item.function(plain);
                 const auto found = item.function(sharded);
@@ -69,7 +76,9 @@ void check(const Case& item, int ranks)
                 (found * weights).sum().backward();
                 for (std::size_t i = 0; i < plain.size(); ++i) {
                     const auto gradient = sharded[i].grad();
-                    EXPECT_TRUE(tensors_near(gradient.defined() ? full_tensor(gradient) : at::Tensor(), plain[i].grad(), 1e-12)) << where << ", gradient " << i;
+                    EXPECT_TRUE(
+                        tensors_near(gradient.defined() ? full_tensor(gradient) : at::Tensor(), plain[i].grad(), 1e-12))
+                        << where << ", gradient " << i;
                 }
             }
         }
@@ -80,11 +89,26 @@ const std::vector<Case>& cases()
 {
     static const std::vector<Case> all{
         {"add", {{4, 7, 3}, {4, 7, 3}}, {{0, 1, 2, 1, -1}, {0, 1, 2, -1, 1}}, [](auto& x) { return x[0] + x[1]; }},
-        {"broadcast", {{4, 7, 3}, {7, 1}}, {{0, 1, 2, 1, 1}, {-1, 0, -1, -1, 0}}, [](auto& x) { return x[0] * x[1] - x[1]; }},
-        {"differently cut operands", {{4, 7, 3}, {4, 7, 3}}, {{0, 1, 2}, {1, 2, 0}}, [](auto& x) { return x[0] / (x[1] + 3); }},
-        {"activations", {{5, 4}}, {{0, 1, -1}}, [](auto& x) { return at::gelu(x[0]) + at::silu(x[0]) * at::tanh(x[0]) - at::sigmoid(x[0]).log(); }},
-        {"scalars", {{5, 4}}, {{0, 1}}, [](auto& x) { return (2 - x[0]) * 3 / 7 + x[0].pow(2) - x[0].clamp(-0.5, 0.5); }},
-        {"choices", {{5, 4}, {5, 4}}, {{0, 1, 0}, {0, 1, -1}}, [](auto& x) { return at::where(x[0] > x[1], x[0] * 2, x[1]).masked_fill(x[0] > 1, 0.25); }},
+        {"broadcast",
+         {{4, 7, 3}, {7, 1}},
+         {{0, 1, 2, 1, 1}, {-1, 0, -1, -1, 0}},
+         [](auto& x) { return x[0] * x[1] - x[1]; }},
+        {"differently cut operands",
+         {{4, 7, 3}, {4, 7, 3}},
+         {{0, 1, 2}, {1, 2, 0}},
+         [](auto& x) { return x[0] / (x[1] + 3); }},
+        {"activations",
+         {{5, 4}},
+         {{0, 1, -1}},
+         [](auto& x) { return at::gelu(x[0]) + at::silu(x[0]) * at::tanh(x[0]) - at::sigmoid(x[0]).log(); }},
+        {"scalars",
+         {{5, 4}},
+         {{0, 1}},
+         [](auto& x) { return (2 - x[0]) * 3 / 7 + x[0].pow(2) - x[0].clamp(-0.5, 0.5); }},
+        {"choices",
+         {{5, 4}, {5, 4}},
+         {{0, 1, 0}, {0, 1, -1}},
+         [](auto& x) { return at::where(x[0] > x[1], x[0] * 2, x[1]).masked_fill(x[0] > 1, 0.25); }},
         {"in place",
          {{5, 4}, {4}},
          {{0, 1, 0}, {-1, 0, -1}},
@@ -94,28 +118,70 @@ const std::vector<Case>& cases()
              return y;
          }},
         {"types", {{5, 4}}, {{0, 1}}, [](auto& x) { return x[0].to(at::kFloat).to(at::kDouble); }},
-        {"linear", {{2, 7, 3}, {5, 3}, {5}}, {{0, 1, 2, -1}, {-1, -1, 1, 0}, {-1, -1, -1, 0}}, [](auto& x) { return at::linear(x[0], x[1], x[2]); }},
-        {"linear of rows", {{7, 3}, {5, 3}, {5}}, {{0, 1, -1, 0}, {-1, 1, 0, 0}, {-1, -1, 0, -1}}, [](auto& x) { return at::linear(x[0], x[1], x[2]); }},
+        {"linear",
+         {{2, 7, 3}, {5, 3}, {5}},
+         {{0, 1, 2, -1}, {-1, -1, 1, 0}, {-1, -1, -1, 0}},
+         [](auto& x) { return at::linear(x[0], x[1], x[2]); }},
+        {"linear of rows",
+         {{7, 3}, {5, 3}, {5}},
+         {{0, 1, -1, 0}, {-1, 1, 0, 0}, {-1, -1, 0, -1}},
+         [](auto& x) { return at::linear(x[0], x[1], x[2]); }},
         {"contraction over rows",
          {{2, 7, 3}, {2, 7, 4}},
          {{0, 1, 2, -1, 1, -1}, {0, 1, -1, 2, -1, 1}},
          [](auto& x) { return at::matmul(x[0].transpose(1, 2), x[1]); }},
-        {"product with heads", {{2, 7, 3, 4}, {5, 4}}, {{0, 1, 2, 3}, {-1, -1, -1, 1}}, [](auto& x) { return at::linear(x[0], x[1]); }},
+        {"product with heads",
+         {{2, 7, 3, 4}, {5, 4}},
+         {{0, 1, 2, 3}, {-1, -1, -1, 1}},
+         [](auto& x) { return at::linear(x[0], x[1]); }},
         {"outer", {{6}, {7}}, {{0, -1, 0}, {-1, 0, 0}}, [](auto& x) { return x[0].unsqueeze(1) * x[1]; }},
-        {"matrix and vector", {{6, 5}, {5}}, {{0, 1, -1, 0}, {-1, 0, 0, 0}}, [](auto& x) { return at::matmul(x[0], x[1]); }},
-        {"einsum", {{2, 7, 3}, {2, 7, 4}}, {{0, 1, 2}, {0, 1, -1}}, [](auto& x) { return at::einsum("bnk,bnc->bkc", {x[0], x[1]}); }},
-        {"sums", {{4, 7, 3}}, {{0, 1, 2}}, [](auto& x) { return x[0].sum(1) + x[0].sum(at::IntArrayRef{0, 2}).sum() + x[0].sum(1, true).squeeze(1); }},
-        {"mean", {{4, 7, 3}}, {{0, 1, 2}}, [](auto& x) { return x[0].mean(1) * x[0].mean() + x[0].mean(at::IntArrayRef{0, 1}, true).squeeze(0); }},
-        {"pending sums stay linear", {{7, 3}, {7, 3}}, {{0, 0}, {0, -1}}, [](auto& x) { return (x[0].sum(0) * 2 - x[1].sum(0)).neg() / 3 + x[0].mean(0) + 1; }},
-        {"pending sums turn nonlinear", {{7, 3}}, {{0, 1}}, [](auto& x) { return x[0].sum(0).exp() * x[0] + x[0].sum(0).pow(2); }},
-        {"softmax over whole dimensions", {{4, 7, 3}}, {{0, 1}}, [](auto& x) { return at::softmax(x[0], 2) + at::log_softmax(x[0], -1); }},
-        {"layer norm", {{4, 7, 3}, {3}, {3}}, {{0, 1, -1}, {-1, -1, -1}, {-1, -1, -1}}, [](auto& x) { return at::layer_norm(x[0], {3}, x[1], x[2]); }},
+        {"matrix and vector",
+         {{6, 5}, {5}},
+         {{0, 1, -1, 0}, {-1, 0, 0, 0}},
+         [](auto& x) { return at::matmul(x[0], x[1]); }},
+        {"einsum",
+         {{2, 7, 3}, {2, 7, 4}},
+         {{0, 1, 2}, {0, 1, -1}},
+         [](auto& x) { return at::einsum("bnk,bnc->bkc", {x[0], x[1]}); }},
+        {"sums",
+         {{4, 7, 3}},
+         {{0, 1, 2}},
+         [](auto& x) { return x[0].sum(1) + x[0].sum(at::IntArrayRef{0, 2}).sum() + x[0].sum(1, true).squeeze(1); }},
+        {"mean",
+         {{4, 7, 3}},
+         {{0, 1, 2}},
+         [](auto& x) { return x[0].mean(1) * x[0].mean() + x[0].mean(at::IntArrayRef{0, 1}, true).squeeze(0); }},
+        {"pending sums stay linear",
+         {{7, 3}, {7, 3}},
+         {{0, 0}, {0, -1}},
+         [](auto& x) { return (x[0].sum(0) * 2 - x[1].sum(0)).neg() / 3 + x[0].mean(0) + 1; }},
+        {"pending sums turn nonlinear",
+         {{7, 3}},
+         {{0, 1}},
+         [](auto& x) { return x[0].sum(0).exp() * x[0] + x[0].sum(0).pow(2); }},
+        {"softmax over whole dimensions",
+         {{4, 7, 3}},
+         {{0, 1}},
+         [](auto& x) { return at::softmax(x[0], 2) + at::log_softmax(x[0], -1); }},
+        {"layer norm",
+         {{4, 7, 3}, {3}, {3}},
+         {{0, 1, -1}, {-1, -1, -1}, {-1, -1, -1}},
+         [](auto& x) { return at::layer_norm(x[0], {3}, x[1], x[2]); }},
         {"losses",
          {{7, 3}, {7, 3}},
          {{0, 1, 0, -1}, {0, 1, -1, 0}},
-         [](auto& x) { return at::mse_loss(x[0], x[1]) + at::huber_loss(x[0], x[1]) * 2 + at::smooth_l1_loss(x[0], x[1], at::Reduction::Sum); }},
-        {"loss without reduction", {{7, 3}, {7, 3}}, {{0, 1}, {0, 1}}, [](auto& x) { return at::mse_loss(x[0], x[1], at::Reduction::None); }},
-        {"transpositions", {{4, 7, 3}}, {{0, 1, 2}}, [](auto& x) { return x[0].permute({2, 0, 1}).transpose(0, -1).contiguous() * 2; }},
+         [](auto& x) {
+             return at::mse_loss(x[0], x[1]) + at::huber_loss(x[0], x[1]) * 2 +
+                    at::smooth_l1_loss(x[0], x[1], at::Reduction::Sum);
+         }},
+        {"loss without reduction",
+         {{7, 3}, {7, 3}},
+         {{0, 1}, {0, 1}},
+         [](auto& x) { return at::mse_loss(x[0], x[1], at::Reduction::None); }},
+        {"transpositions",
+         {{4, 7, 3}},
+         {{0, 1, 2}},
+         [](auto& x) { return x[0].permute({2, 0, 1}).transpose(0, -1).contiguous() * 2; }},
         {"heads split off and joined",
          {{2, 7, 6}},
          {{0, 1}},
@@ -124,18 +190,43 @@ const std::vector<Case>& cases()
          {{3, 7, 4}, {4, 4}},
          {{0, 1}, {-1, -1}},
          [](auto& x) { return (at::mm(x[0].reshape({-1, 4}), x[1]).tanh() * 2).view({3, 7, 4}); }},
-        {"rows flattened into channels", {{7, 2, 3}}, {{0}}, [](auto& x) { return x[0].flatten().view({7, 6}).view({7, 3, 2}); }},
+        {"rows flattened into channels",
+         {{7, 2, 3}},
+         {{0}},
+         [](auto& x) { return x[0].flatten().view({7, 6}).view({7, 3, 2}); }},
         {"a single row",
          {{3, 1, 6}, {6, 6}},
          {{1, 0}, {-1, -1}},
-         [](auto& x) { return at::linear(x[0], x[1]).view({3, 1, 2, 3}).permute({0, 2, 1, 3}).tanh().transpose(1, 2).reshape({3, 1, 6}) + x[0]; }},
+         [](auto& x) {
+             return at::linear(x[0], x[1])
+                        .view({3, 1, 2, 3})
+                        .permute({0, 2, 1, 3})
+                        .tanh()
+                        .transpose(1, 2)
+                        .reshape({3, 1, 6}) +
+                    x[0];
+         }},
         {"a single row of a single batch",
          {{1, 1, 6}, {6, 6}},
          {{1, 0}, {-1, -1}},
-         [](auto& x) { return at::linear(x[0], x[1]).view({1, 1, 2, 3}).permute({0, 2, 1, 3}).tanh().transpose(1, 2).reshape({1, 1, 6}) + x[0]; }},
-        {"squeeze", {{4, 1, 3}}, {{0, 2}}, [](auto& x) { return x[0].squeeze(1).unsqueeze(0).unsqueeze(-1).squeeze() * 2; }},
+         [](auto& x) {
+             return at::linear(x[0], x[1])
+                        .view({1, 1, 2, 3})
+                        .permute({0, 2, 1, 3})
+                        .tanh()
+                        .transpose(1, 2)
+                        .reshape({1, 1, 6}) +
+                    x[0];
+         }},
+        {"squeeze",
+         {{4, 1, 3}},
+         {{0, 2}},
+         [](auto& x) { return x[0].squeeze(1).unsqueeze(0).unsqueeze(-1).squeeze() * 2; }},
         {"expand", {{4, 1, 3}}, {{0, 2}}, [](auto& x) { return x[0].expand({2, 4, 5, 3}).sum(2); }},
-        {"slices of whole dimensions", {{5, 8}}, {{0}}, [](auto& x) { return x[0].slice(1, 1, 7, 2) + x[0].narrow(1, 2, 3) * x[0].select(1, 4).unsqueeze(1); }},
+        {"slices of whole dimensions",
+         {{5, 8}},
+         {{0}},
+         [](auto& x) { return x[0].slice(1, 1, 7, 2) + x[0].narrow(1, 2, 3) * x[0].select(1, 4).unsqueeze(1); }},
         {"chunks",
          {{5, 6}},
          {{0}},
@@ -149,7 +240,9 @@ const std::vector<Case>& cases()
         {"like",
          {{5, 2}},
          {{0, 1}},
-         [](auto& x) { return at::ones_like(x[0]) * x[0] + at::zeros_like(x[0]) + at::full_like(x[0], 2) + x[0].new_ones({5, 2}); }},
+         [](auto& x) {
+             return at::ones_like(x[0]) * x[0] + at::zeros_like(x[0]) + at::full_like(x[0], 2) + x[0].new_ones({5, 2});
+         }},
     };
     return all;
 }

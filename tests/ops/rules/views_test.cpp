@@ -22,12 +22,18 @@ std::vector<std::int64_t> draw_shape(Draw& draw, int num_dims)
 /// With n entries along `dim`: a slice, an entry, sizes of parts.
 std::vector<NamedOperator> views(Draw& draw, std::int64_t dim, std::int64_t n)
 {
-    const auto start = draw.integer(-n, n - 1), end = draw.integer(-n, n + 1), step = draw.integer(1, 3), index = draw.integer(-n, n - 1);
-    const auto length = draw.integer(1, n), first = draw.integer(0, n - 1), shift = draw.integer(-4, 4), times = draw.integer(1, 3);
+    const auto start = draw.integer(-n, n - 1), end = draw.integer(-n, n + 1), step = draw.integer(1, 3),
+               index = draw.integer(-n, n - 1);
+    const auto length = draw.integer(1, n), first = draw.integer(0, n - 1), shift = draw.integer(-4, 4),
+               times = draw.integer(1, 3);
     return {
         {"slice", [=](auto& x) { return Tensors{x[0].slice(dim, start, end, step) * 2}; }},
-        {"two slices", [=](auto& x) { return Tensors{x[0].slice(dim, 0, length, step).sum() * x[0].slice(dim, first, n).exp(), x[0] * 3}; }},
-        {"narrow", [=](auto& x) { return Tensors{x[0].narrow(dim, 0, length).narrow(dim, 0, (length + 1) / 2).tanh()}; }},
+        {"two slices",
+         [=](auto& x) {
+             return Tensors{x[0].slice(dim, 0, length, step).sum() * x[0].slice(dim, first, n).exp(), x[0] * 3};
+         }},
+        {"narrow",
+         [=](auto& x) { return Tensors{x[0].narrow(dim, 0, length).narrow(dim, 0, (length + 1) / 2).tanh()}; }},
         {"select", [=](auto& x) { return Tensors{x[0].select(dim, index) * 2, x[0] + 1}; }},
         {"split",
          [=](auto& x) {
@@ -50,7 +56,8 @@ std::vector<NamedOperator> views(Draw& draw, std::int64_t dim, std::int64_t n)
              return Tensors{p[first] * p.back()};
          }},
         {"cat", [=](auto& x) { return Tensors{at::cat({x[0], x[1] * 2, x[0].narrow(dim, 0, length)}, dim)}; }},
-        {"cat of slices", [=](auto& x) { return Tensors{at::cat({x[0].slice(dim, first), x[0].slice(dim, 0, first)}, dim).tanh()}; }},
+        {"cat of slices",
+         [=](auto& x) { return Tensors{at::cat({x[0].slice(dim, first), x[0].slice(dim, 0, first)}, dim).tanh()}; }},
         {"stack", [=](auto& x) { return Tensors{at::stack({x[0], x[1]}, dim)}; }},
         {"repeat",
          [=](auto& x) {
@@ -59,8 +66,12 @@ std::vector<NamedOperator> views(Draw& draw, std::int64_t dim, std::int64_t n)
              return Tensors{x[0].repeat(r) * 2, x[0].repeat({2, 1, 1, 1})};
          }},
         {"repeat_interleave", [=](auto& x) { return Tensors{x[0].repeat_interleave(times, dim)}; }},
-        {"slice_scatter", [=](auto& x) { return Tensors{at::slice_scatter(x[0], x[1].slice(dim, start, end, step) * 2, dim, start, end, step)}; }},
-        {"select_scatter", [=](auto& x) { return Tensors{at::select_scatter(x[0], x[1].select(dim, first), dim, index)}; }},
+        {"slice_scatter",
+         [=](auto& x) {
+             return Tensors{at::slice_scatter(x[0], x[1].slice(dim, start, end, step) * 2, dim, start, end, step)};
+         }},
+        {"select_scatter",
+         [=](auto& x) { return Tensors{at::select_scatter(x[0], x[1].select(dim, first), dim, index)}; }},
         {"diagonal", [=](auto& x) { return Tensors{x[0].diagonal(shift > 0 ? 1 : 0, dim, dim == 0 ? 1 : 0) * 2}; }},
         {"unfold", [=](auto& x) { return Tensors{x[0].unfold(dim, length, step) * 2}; }},
         {"expand",
@@ -69,9 +80,11 @@ std::vector<NamedOperator> views(Draw& draw, std::int64_t dim, std::int64_t n)
              s[dim] = 4;
              return Tensors{x[0].narrow(dim, first, 1).expand(s).tanh()};
          }},
-        {"squeeze", [=](auto& x) { return Tensors{x[0].narrow(dim, first, 1).squeeze(dim) * 2, x[0].unsqueeze(dim) * 2}; }},
+        {"squeeze",
+         [=](auto& x) { return Tensors{x[0].narrow(dim, first, 1).squeeze(dim) * 2, x[0].unsqueeze(dim) * 2}; }},
         {"shifted window", [=](auto& x) { return Tensors{at::roll(x[0], shift, dim).narrow(dim, 0, length) * 2}; }},
-        {"movedim", [=](auto& x) { return Tensors{x[0].movedim(dim, 0).contiguous() * 2, x[0].transpose(0, 2).flatten(1)}; }},
+        {"movedim",
+         [=](auto& x) { return Tensors{x[0].movedim(dim, 0).contiguous() * 2, x[0].transpose(0, 2).flatten(1)}; }},
     };
 }
 
@@ -97,13 +110,15 @@ TEST(Views, SplitAndMergeRows)
     check_rule(
         [](Draw& draw) {
             const auto a = draw.integer(1, 3), b = draw.integer(1, 4), c = draw.integer(2, 3), d = draw.integer(1, 4);
-            const std::vector<std::vector<std::int64_t>> shapes{{a, b * c, d},   {a, b, c, d},   {a * b * c, d}, {a, b * c * d},
-                                                                {a * b * c * d}, {a * b, c * d}, {a, b, c * d},  {c, a * b * d}};
+            const std::vector<std::vector<std::int64_t>> shapes{{a, b * c, d},  {a, b, c, d},    {a * b * c, d},
+                                                                {a, b * c * d}, {a * b * c * d}, {a * b, c * d},
+                                                                {a, b, c * d},  {c, a * b * d}};
             const auto from = draw.pick(shapes), to = draw.pick(shapes), next = draw.pick(shapes);
             return RuleCase{"view",
                             {draw.values(from)},
                             [=](const Tensors& x) {
-                                return Tensors{x[0].view(to).sin() * 2, (x[0] * 2).reshape(to).tanh().view(next), x[0].transpose(0, -1).reshape(next)};
+                                return Tensors{x[0].view(to).sin() * 2, (x[0] * 2).reshape(to).tanh().view(next),
+                                               x[0].transpose(0, -1).reshape(next)};
                             },
                             {}};
         },
@@ -113,7 +128,8 @@ TEST(Views, SplitAndMergeRows)
 /// Writes into parts of y = x; what the plain tensor sees the sharded one must see.
 std::vector<NamedOperator> writes(Draw& draw, std::int64_t dim, std::int64_t n)
 {
-    const auto first = draw.integer(0, n - 1), length = draw.integer(1, n - first), index = draw.integer(-n, n - 1), step = draw.integer(1, 3);
+    const auto first = draw.integer(0, n - 1), length = draw.integer(1, n - first), index = draw.integer(-n, n - 1),
+               step = draw.integer(1, 3);
     const auto other = (dim + 1) % 3;
     return {
         {"narrow then multiply",
@@ -204,7 +220,8 @@ std::vector<NamedOperator> writes(Draw& draw, std::int64_t dim, std::int64_t n)
          [=](auto& x) {
              auto y = x[0] * 1;
              y.index_put_({at::indexing::Slice(), 0}, 0);
-             y.index_put_({at::indexing::Slice(first, first + length < x[0].size(0) ? first + length : x[0].size(0))}, 1);
+             y.index_put_({at::indexing::Slice(first, first + length < x[0].size(0) ? first + length : x[0].size(0))},
+                          1);
              return Tensors{y * x[0]};
          }},
     };
@@ -253,15 +270,19 @@ TEST(Views, OfViewsAndTheirBaseSeeEachOthersWrites)
             const auto start = draw.integer(0, 3), num_views = draw.integer(1, 4), num_writes = draw.integer(1, 3);
             std::vector<std::vector<std::int64_t>> steps, writes;
             for (std::int64_t i = 0; i < num_views; ++i)
-                steps.push_back({draw.integer(0, 5), draw.integer(0, 2), draw.integer(0, 5), draw.integer(0, 5), draw.integer(0, i)});
-            for (std::int64_t i = 0; i < num_writes; ++i) writes.push_back({draw.integer(0, num_views), draw.integer(0, 2), draw.integer(0, num_views)});
+                steps.push_back({draw.integer(0, 5), draw.integer(0, 2), draw.integer(0, 5), draw.integer(0, 5),
+                                 draw.integer(0, i)});
+            for (std::int64_t i = 0; i < num_writes; ++i)
+                writes.push_back({draw.integer(0, num_views), draw.integer(0, 2), draw.integer(0, num_views)});
             std::string text = "base " + std::to_string(start);
-            for (const auto& step : steps) text += ", view " + std::to_string(step[0]) + " of " + std::to_string(step[4]);
+            for (const auto& step : steps)
+                text += ", view " + std::to_string(step[0]) + " of " + std::to_string(step[4]);
             for (const auto& write : writes) text += ", write to " + std::to_string(write[0]);
             return RuleCase{text,
                             {draw.values(shape)},
                             [=](const Tensors& x) {
-                                // A new tensor, one whose rows are cut in blocks, one that may be pending, one of another shape.
+                                // A new tensor, one whose rows are cut in blocks, one that may be pending, one of
+                                // another shape.
                                 const auto first = x[0].contiguous();
                                 std::vector<at::Tensor> all{start == 0   ? first * 2
                                                             : start == 1 ? (first * 2).flatten(0, 1)
@@ -280,7 +301,9 @@ TEST(Views, OfViewsAndTheirBaseSeeEachOthersWrites)
                                 }
                                 for (const auto& one : all) results.push_back(one * 1);
                                 // Of what lies otherwise in memory, a reshaped one is a copy.
-                                const auto moved = all.back().dim() > 1 ? all.back().transpose(0, 1) * 2 : all.back() * 2, flat = moved.reshape({-1});
+                                const auto moved =
+                                               all.back().dim() > 1 ? all.back().transpose(0, 1) * 2 : all.back() * 2,
+                                           flat = moved.reshape({-1});
                                 flat.add_(1);
                                 results.insert(results.end(), {moved * 1, flat * 1, moved.detach().reshape({-1})});
                                 return results;
@@ -289,7 +312,8 @@ TEST(Views, OfViewsAndTheirBaseSeeEachOthersWrites)
         },
         {.num_cases = 800,
          .gathers = {{"aten::view|aten::_unsafe_view", "", "a shape that cannot keep the cut"},
-                     {"aten::(slice.Tensor|select.int|slice_backward)", " x \\(|second", "rows of a dimension that is cut in blocks"}}});
+                     {"aten::(slice.Tensor|select.int|slice_backward)", " x \\(|second",
+                      "rows of a dimension that is cut in blocks"}}});
 }
 
 TEST(Views, AreWrittenThroughWithoutGradientsAndInInferenceMode)
@@ -320,7 +344,8 @@ TEST(Views, OfCutDimensionsSendNothing)
 {
     run_ranks(3, [](const auto& mesh) {
         set_gather_policy(GatherPolicy::Refuse);
-        const auto x = from_local(at::ones({4 + mesh->coordinate(0), 6}, at::kDouble), mesh, {Shard(0)}).requires_grad_();
+        const auto x =
+            from_local(at::ones({4 + mesh->coordinate(0), 6}, at::kDouble), mesh, {Shard(0)}).requires_grad_();
         mesh->counter().reset();
 
         const auto y = x.slice(0, 2, 14, 3).sum() + x.narrow(0, 3, 8).split(3, 0)[1].sum() + x.repeat({2, 1}).sum();
@@ -333,8 +358,9 @@ TEST(Views, OfCutDimensionsSendNothing)
     });
 }
 
-// As a vision transformer: patches to tokens, tokens transposed back to images of any number of channels, one included. Where one rank holds all rows, any
-// dimension could be the cut one; images must come out cut along a direction of space again.
+// As a vision transformer: patches to tokens, tokens transposed back to images of any number of channels, one included.
+// Where one rank holds all rows, any dimension could be the cut one; images must come out cut along a direction of
+// space again.
 TEST(Views, LeadFromImagesToTokensAndBackWhereOneRankHoldsAll)
 {
     for (const int num_ranks : {1, 2, 3})
@@ -350,19 +376,23 @@ TEST(Views, LeadFromImagesToTokensAndBackWhereOneRankHoldsAll)
                                 extents[holder] = 16;
                             }
                             const auto spec = make_spec(mesh, {{Shard(dim), std::make_shared<Extents>(extents), 1}});
-                            auto generator = at::detail::createCPUGenerator(3);  // one for each rank: all draw the same numbers
-                            const auto x = at::randn({1, in, 16, 16}, generator, at::kDouble), to_patches = at::randn({16, in, 4, 4}, generator, at::kDouble),
+                            auto generator =
+                                at::detail::createCPUGenerator(3);  // one for each rank: all draw the same numbers
+                            const auto x = at::randn({1, in, 16, 16}, generator, at::kDouble),
+                                       to_patches = at::randn({16, in, 4, 4}, generator, at::kDouble),
                                        to_pixels = at::randn({16, out, 4, 4}, generator, at::kDouble);
                             const auto apply = [&](const at::Tensor& image, const at::Tensor& pixels) {
                                 const auto patches = at::conv2d(image, to_patches, {}, 4);
                                 const auto tokens = patches.flatten(2).transpose(1, 2);
                                 const auto mixed = tokens + tokens.sin();
-                                return at::conv_transpose2d(mixed.transpose(1, 2).unflatten(-1, patches.sizes().slice(2)), pixels, {}, 4);
+                                return at::conv_transpose2d(
+                                    mixed.transpose(1, 2).unflatten(-1, patches.sizes().slice(2)), pixels, {}, 4);
                             };
                             auto leaf = x.clone().requires_grad_(), weight = to_pixels.clone().requires_grad_();
                             const auto expected = apply(leaf, weight);
                             (expected.sin() * expected).sum().backward();
-                            auto cut = redistribute(from_local(x, replicated_spec(mesh)), spec).detach().requires_grad_(),
+                            auto cut =
+                                     redistribute(from_local(x, replicated_spec(mesh)), spec).detach().requires_grad_(),
                                  plain = to_pixels.clone().requires_grad_();
 
                             const auto found = apply(cut, plain);

@@ -30,7 +30,8 @@ TEST(PointCells, ComeBackFromTheirBytesAndHoldEveryPoint)
             double nearest = std::numeric_limits<double>::infinity();
             for (std::size_t m = 0; m < centroids.size(); m += dimensions) {
                 double sum = 0;
-                for (int d = 0; d < dimensions; ++d) sum += std::pow(static_cast<double>(points[i + d]) - static_cast<double>(centroids[m + d]), 2);
+                for (int d = 0; d < dimensions; ++d)
+                    sum += std::pow(static_cast<double>(points[i + d]) - static_cast<double>(centroids[m + d]), 2);
                 nearest = std::min(nearest, std::sqrt(sum));
             }
             ASSERT_LE(nearest, reach);
@@ -50,7 +51,8 @@ TEST(PointCells, OfAThousandPointsTakeThreeOrFourBytesEach)
 
 TEST(PointCells, PackAscendingNumbersOfAnySize)
 {
-    const std::vector<std::int64_t> numbers{0, 0, 1, 127, 128, 300, 1'000'000, std::numeric_limits<std::int64_t>::max()};
+    const std::vector<std::int64_t> numbers{0,   0,   1,         127,
+                                            128, 300, 1'000'000, std::numeric_limits<std::int64_t>::max()};
     std::vector<std::uint8_t> bytes{9};
 
     pack_ascending(numbers, bytes);

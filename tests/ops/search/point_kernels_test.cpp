@@ -60,8 +60,8 @@ TYPED_TEST(PointKernelsOf, FilterAsALoopDoesOnEveryInstructionSet)
             std::vector<T> squares(count + kPointBlock);
             std::vector<std::int32_t> found(count + kPointBlock);
 
-            const auto num_found = kernels.filter[dimensions - 1][is_periodic](points, static_cast<std::int64_t>(count), x.data(), period.data(), bound,
-                                                                               squares.data(), found.data());
+            const auto num_found = kernels.filter[dimensions - 1][is_periodic](
+                points, static_cast<std::int64_t>(count), x.data(), period.data(), bound, squares.data(), found.data());
 
             std::vector<std::pair<T, std::int32_t>> expected, actual;
             for (std::size_t i = 0; i < count; ++i) {
@@ -93,8 +93,9 @@ TYPED_TEST(PointKernelsOf, GatherWhatIsWithinReachOfABox)
             std::vector<std::vector<T>> coordinates(3, std::vector<T>(kLeafPoints + kPointBlock));
             std::vector<std::int32_t> found(kLeafPoints + kPointBlock);
 
-            const auto count = kernels.gather[2][0](leaf.data(), ids.data(), low.data(), high.data(), nullptr, bound,
-                                                    {{coordinates[0].data(), coordinates[1].data(), coordinates[2].data()}, found.data()});
+            const auto count = kernels.gather[2][0](
+                leaf.data(), ids.data(), low.data(), high.data(), nullptr, bound,
+                {{coordinates[0].data(), coordinates[1].data(), coordinates[2].data()}, found.data()});
 
             std::vector<std::int32_t> expected;
             for (int i = 0; i < kLeafPoints; ++i) {
@@ -132,9 +133,11 @@ TYPED_TEST(PointKernelsOf, SortCountAndCopy)
             for (std::int64_t i = 0; i < count; ++i) actual.emplace_back(sorted[i], sorted_ids[i]);
             EXPECT_EQ(actual, expected);
             for (std::int64_t i = 0; i < count; ++i) EXPECT_EQ(roots[i], std::sqrt(squares[i]));
-            EXPECT_TRUE(std::equal(ids.begin(), ids.end(), copied_ids.begin()) && std::equal(squares.begin(), squares.end(), copied.begin()));
+            EXPECT_TRUE(std::equal(ids.begin(), ids.end(), copied_ids.begin()) &&
+                        std::equal(squares.begin(), squares.end(), copied.begin()));
             EXPECT_TRUE(copied[count] == T(-1) && copied_ids[count] == -1);
-            EXPECT_EQ(kernels.count_up_to(squares.data(), count, T(2)), std::count_if(squares.begin(), squares.end(), [](T x) { return x <= T(2); }));
+            EXPECT_EQ(kernels.count_up_to(squares.data(), count, T(2)),
+                      std::count_if(squares.begin(), squares.end(), [](T x) { return x <= T(2); }));
         }
     }
 }

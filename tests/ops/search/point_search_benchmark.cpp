@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CPU seconds of build and all queries among themselves, one thread, beside nanoflann called directly on points in Hilbert order:
+// CPU seconds of build and all queries among themselves, one thread, beside nanoflann called directly on points in
+// Hilbert order:
 //     point_search_benchmark [points, default 1000000] [pairs, default 3]
 #include "ops/search/point_search.h"
 #include "partition/cut/curve_order.h"
@@ -52,10 +53,12 @@ using Tree = nanoflann::KDTreeSingleIndexAdaptor<nanoflann::L2_Simple_Adaptor<fl
 std::vector<float> along_curve(const std::vector<float>& points)
 {
     std::vector<std::pair<std::uint64_t, std::size_t>> order(points.size() / 3);
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = {hilbert_index({points[3 * i], points[3 * i + 1], points[3 * i + 2]}), i};
+    for (std::size_t i = 0; i < order.size(); ++i)
+        order[i] = {hilbert_index({points[3 * i], points[3 * i + 1], points[3 * i + 2]}), i};
     std::sort(order.begin(), order.end());
     std::vector<float> sorted;
-    for (const auto& [index, i] : order) sorted.insert(sorted.end(), points.begin() + 3 * i, points.begin() + 3 * i + 3);
+    for (const auto& [index, i] : order)
+        sorted.insert(sorted.end(), points.begin() + 3 * i, points.begin() + 3 * i + 3);
     return sorted;
 }
 
@@ -87,7 +90,8 @@ void run(const char* name, const std::vector<float>& points, double radius, int 
             const Tree tree(3, cloud, nanoflann::KDTreeSingleIndexAdaptorParams(10));
             std::vector<std::uint32_t> ids(kNeighbors * n);
             std::vector<float> distances(kNeighbors * n);
-            for (std::size_t i = 0; i < n; ++i) tree.knnSearch(&sorted[3 * i], kNeighbors, &ids[kNeighbors * i], &distances[kNeighbors * i]);
+            for (std::size_t i = 0; i < n; ++i)
+                tree.knnSearch(&sorted[3 * i], kNeighbors, &ids[kNeighbors * i], &distances[kNeighbors * i]);
         },
         [&] { PointSearch<float>(points, 3).knn(points, kNeighbors); });
     compare(
@@ -97,12 +101,14 @@ void run(const char* name, const std::vector<float>& points, double radius, int 
             std::vector<std::pair<std::uint32_t, float>> found;
             for (std::size_t i = 0; i < n; ++i) {
                 found.clear();
-                tree.radiusSearch(&sorted[3 * i], static_cast<float>(radius * radius), found, nanoflann::SearchParams(32, 0, false));
+                tree.radiusSearch(&sorted[3 * i], static_cast<float>(radius * radius), found,
+                                  nanoflann::SearchParams(32, 0, false));
             }
         },
         [&] { PointSearch<float>(points, 3).within(points, std::vector<RadiusLimit>{{radius}}); });
     compare(
-        "largest of six radii alone", num_pairs, [&] { PointSearch<float>(points, 3).within(points, std::vector<RadiusLimit>{{radius}}); },
+        "largest of six radii alone", num_pairs,
+        [&] { PointSearch<float>(points, 3).within(points, std::vector<RadiusLimit>{{radius}}); },
         [&] {
             std::vector<RadiusLimit> six;
             for (const double part : {0.2, 0.35, 0.5, 0.65, 0.8, 1.0}) six.push_back({part * radius});

@@ -37,8 +37,10 @@ std::vector<std::pair<T, std::int32_t>> nearest_of_all(const Cloud<T>& cloud, st
     for (std::size_t i = 0; i * dimensions < cloud.points.size(); ++i) {
         volatile T sum = 0;  // no fused operations
         for (std::size_t d = 0; d < dimensions; ++d) {
-            T gap = std::abs(wrap(cloud.points[i * dimensions + d], d) - wrap(cloud.queries[query * dimensions + d], d));
-            if (!cloud.period.empty() && cloud.period[d] > 0) gap = std::min(gap, static_cast<T>(cloud.period[d]) - gap);
+            T gap =
+                std::abs(wrap(cloud.points[i * dimensions + d], d) - wrap(cloud.queries[query * dimensions + d], d));
+            if (!cloud.period.empty() && cloud.period[d] > 0)
+                gap = std::min(gap, static_cast<T>(cloud.period[d]) - gap);
             volatile T square = gap * gap;
             sum = sum + square;
         }
@@ -49,7 +51,8 @@ std::vector<std::pair<T, std::int32_t>> nearest_of_all(const Cloud<T>& cloud, st
 }
 
 template <class T>
-void expect_row(const NeighborLists<T>& found, std::size_t query, const std::vector<std::pair<T, std::int32_t>>& expected)
+void expect_row(const NeighborLists<T>& found, std::size_t query,
+                const std::vector<std::pair<T, std::int32_t>>& expected)
 {
     const auto begin = found.offsets[query];
     ASSERT_EQ(found.offsets[query + 1] - begin, static_cast<std::int64_t>(expected.size())) << "query " << query;
@@ -131,7 +134,8 @@ TYPED_TEST(PointSearchOf, FindsWhatLiesWithinEachRadius)
     for (const auto& cloud : clouds<TypeParam>()) {
         SCOPED_TRACE(cloud.name);
         const PointSearch<TypeParam> search(cloud.points, cloud.dimensions, cloud.period);
-        const std::vector<RadiusLimit> limits{{0.05, 4}, {0.1, kAllNeighbors}, {1.0, 7}, {1.0, kAllNeighbors}, {100, 12}, {1e-6, 3}};
+        const std::vector<RadiusLimit> limits{
+            {0.05, 4}, {0.1, kAllNeighbors}, {1.0, 7}, {1.0, kAllNeighbors}, {100, 12}, {1e-6, 3}};
 
         const auto found = search.within(cloud.queries, limits);
 
@@ -140,7 +144,8 @@ TYPED_TEST(PointSearchOf, FindsWhatLiesWithinEachRadius)
             for (std::size_t i = 0; i + 1 < found[l].offsets.size(); ++i) {
                 auto expected = nearest_of_all(cloud, i);
                 std::erase_if(expected, [&](const auto& pair) { return pair.first > radius * radius; });
-                if (static_cast<std::int64_t>(expected.size()) > limits[l].max_neighbors) expected.resize(limits[l].max_neighbors);
+                if (static_cast<std::int64_t>(expected.size()) > limits[l].max_neighbors)
+                    expected.resize(limits[l].max_neighbors);
                 expect_row(found[l], i, expected);
                 if (this->HasFatalFailure()) return;
             }
@@ -169,7 +174,9 @@ TYPED_TEST(PointSearchOf, LeavesOutWhatIsExcludedAndBeyondTheBound)
             std::erase_if(others, [&](const auto& pair) { return pair.second == excluded[i]; });
             auto bounded = others, near = others;
             std::erase_if(bounded, [&](const auto& pair) { return pair.first > bounds[i]; });
-            std::erase_if(near, [&](const auto& pair) { return pair.first > static_cast<TypeParam>(0.2) * static_cast<TypeParam>(0.2); });
+            std::erase_if(near, [&](const auto& pair) {
+                return pair.first > static_cast<TypeParam>(0.2) * static_cast<TypeParam>(0.2);
+            });
             bounded.resize(std::min<std::size_t>(6, bounded.size()));
             near.resize(std::min<std::size_t>(5, near.size()));
             expect_row(nearest, i, bounded);
@@ -222,16 +229,23 @@ TEST(PointSearch, SaysWhatIsWrong)
     EXPECT_TRUE(throws_with<InvalidInput>("knn: k is 0", [&] { search.knn(points, 0); }));
     EXPECT_TRUE(throws_with<InvalidInput>("4 dimensions", [&] { PointSearch<double>(points, 4); }));
     EXPECT_TRUE(throws_with<InvalidInput>("no multiple", [&] { search.knn(std::vector<double>{1, 2}, 1); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("row 1 of the queries", [&] { search.knn(std::vector<double>{1, 2, 3, 4, nan, 6}, 1); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("row 0 of the points", [&] { PointSearch<double>(std::vector<double>{0, infinite, 0}, 3); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("row 1 of the queries",
+                                          [&] { search.knn(std::vector<double>{1, 2, 3, 4, nan, 6}, 1); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("row 0 of the points",
+                                          [&] { PointSearch<double>(std::vector<double>{0, infinite, 0}, 3); }));
     EXPECT_TRUE(throws_with<InvalidInput>("1e+18", [&] { PointSearch<float>(std::vector<float>{0, 2e18f, 0}, 3); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("period", [&] { PointSearch<double>(points, 3, std::vector<double>{1, -1, 1}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("2 periods", [&] { PointSearch<double>(points, 3, std::vector<double>{1, 1}); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("period", [&] { PointSearch<double>(points, 3, std::vector<double>{1, -1, 1}); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("2 periods", [&] { PointSearch<double>(points, 3, std::vector<double>{1, 1}); }));
     for (const double radius : {0.0, -1.0, nan, infinite}) {
-        EXPECT_TRUE(throws_with<InvalidInput>("the radius is", [&] { search.within(points, std::vector<RadiusLimit>{{radius}}); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("the radius is",
+                                              [&] { search.within(points, std::vector<RadiusLimit>{{radius}}); }));
     }
-    EXPECT_TRUE(throws_with<InvalidInput>("max_neighbors is 0", [&] { search.within(points, std::vector<RadiusLimit>{{1.0, 0}}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("excluded ids", [&] { search.knn(points, 1, std::vector<std::int32_t>{1}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("max_neighbors is 0",
+                                          [&] { search.within(points, std::vector<RadiusLimit>{{1.0, 0}}); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("excluded ids", [&] { search.knn(points, 1, std::vector<std::int32_t>{1}); }));
 }
 
 }  // namespace

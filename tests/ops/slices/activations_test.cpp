@@ -32,7 +32,8 @@ TEST(Activations, AreFoundByTheirNamesInOrder)
     const auto functions = activation_functions();
 
     EXPECT_EQ(functions.size(), 23U);
-    EXPECT_TRUE(std::is_sorted(functions.begin(), functions.end(), [](const auto& a, const auto& b) { return a.name < b.name; }));
+    EXPECT_TRUE(std::is_sorted(functions.begin(), functions.end(),
+                               [](const auto& a, const auto& b) { return a.name < b.name; }));
     for (const auto& function : functions) EXPECT_EQ(find_activation(function.name), &function);
     EXPECT_EQ(find_activation("gelo"), nullptr);
 }
@@ -40,7 +41,8 @@ TEST(Activations, AreFoundByTheirNamesInOrder)
 TEST(Activations, HaveTheSlopesThatLibTorchDerives)
 {
     for (const auto& function : activation_functions()) {
-        const auto x = sample_numbers(at::kDouble).requires_grad_(), parameter = parameter_of(function, at::kDouble), g = torch::randn_like(x).detach();
+        const auto x = sample_numbers(at::kDouble).requires_grad_(), parameter = parameter_of(function, at::kDouble),
+                   g = torch::randn_like(x).detach();
         const auto expected = torch::autograd::grad({function.value(x, parameter)}, {x}, {g})[0];
 
         EXPECT_TRUE(tensors_near(function.gradient(g, x.detach(), parameter), expected, 1e-14)) << function.name;
@@ -62,7 +64,8 @@ void expect_tiles_as_tensors(const ActivationFunction& function)
     T of_parameter = 2;
 
     activate(&function, number, y.data_ptr<T>(), x.const_data_ptr<T>(), x.numel());
-    activate_backward(&function, number, gradient.data_ptr<T>(), again.data_ptr<T>(), x.const_data_ptr<T>(), x.numel(), &of_parameter);
+    activate_backward(&function, number, gradient.data_ptr<T>(), again.data_ptr<T>(), x.const_data_ptr<T>(), x.numel(),
+                      &of_parameter);
 
     const double tolerance = std::is_same_v<T, double> ? 1e-14 : 1e-6;
     EXPECT_TRUE(tensors_near(y, expected.detach(), tolerance)) << function.name;

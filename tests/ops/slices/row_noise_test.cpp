@@ -23,7 +23,8 @@ TEST(RowNoise, IsUniformAndNewInEveryDraw)
     EXPECT_GE(first.min().item<double>(), 0);
     EXPECT_LT(first.max().item<double>(), 1);
     EXPECT_NEAR(((first - 0.5) * (second - 0.5)).mean().item<double>(), 0, 0.002);
-    EXPECT_NEAR(((first.narrow(1, 0, 499) - 0.5) * (first.narrow(1, 1, 499) - 0.5)).mean().item<double>(), 0, 0.002);  // neighbouring rows
+    EXPECT_NEAR(((first.narrow(1, 0, 499) - 0.5) * (first.narrow(1, 1, 499) - 0.5)).mean().item<double>(), 0,
+                0.002);  // neighbouring rows
     EXPECT_TRUE(torch::equal(RowNoise(7).draw(like), first));
     EXPECT_FALSE(torch::equal(RowNoise(8).draw(like), first));
 }
@@ -38,11 +39,14 @@ TEST(RowNoise, BelongsToTheRowWhereverItLies)
             for (std::int64_t i = 0; i < kRows; ++i) {
                 if (i * i % 7 % num_ranks == device_mesh->all().rank()) ids.push_back(i);
             }
-            const auto map = std::make_shared<const IndexMap>(IndexMap{kRows, static_cast<std::int32_t>(ids.size()), ids, {}});
-            const auto points = from_local(torch::zeros({2, static_cast<std::int64_t>(ids.size()), 3}), shard_spec(map, device_mesh, 1));
+            const auto map =
+                std::make_shared<const IndexMap>(IndexMap{kRows, static_cast<std::int32_t>(ids.size()), ids, {}});
+            const auto points = from_local(torch::zeros({2, static_cast<std::int64_t>(ids.size()), 3}),
+                                           shard_spec(map, device_mesh, 1));
             RowNoise noise(3);
             const auto constants = torch::ones_like(points);  // lie as the points do, and know no ids
-            noise.set_rows({torch::Tensor(), from_local(to_local(constants), make_spec(device_mesh, spec_of(points)->axes)), points});
+            noise.set_rows({torch::Tensor(),
+                            from_local(to_local(constants), make_spec(device_mesh, spec_of(points)->axes)), points});
 
             const auto drawn = noise.draw(torch::relu(points + 1));  // operators may have lost the ids
 
@@ -64,7 +68,8 @@ TEST(RowNoise, KernelsOfDevicesDrawTheSameNumbers)
 
     EXPECT_TRUE(torch::equal(torch::tensor(by_place).view_as(whole), whole));
     const auto rows = torch::tensor(by_id).view({2, 5, 2, 3});
-    for (const auto i : {0, 1, 3, 4}) EXPECT_TRUE(torch::equal(rows.select(1, i), whole.narrow(0, 1, 2).select(1, ids[i])));
+    for (const auto i : {0, 1, 3, 4})
+        EXPECT_TRUE(torch::equal(rows.select(1, i), whole.narrow(0, 1, 2).select(1, ids[i])));
     EXPECT_FALSE(torch::equal(rows.select(1, 2), rows.select(1, 3)));
 }
 
@@ -83,7 +88,8 @@ TEST(RowNoise, IsTheSameInPartsAndForSamplesOnRanksOfTheirOwn)
         const auto layout = AxisLayout{Shard(0), std::make_shared<Extents>(extents), 1};
         const auto rank = device_mesh->all().rank();
         RowNoise own(5);
-        const auto drawn = own.draw(from_local(torch::zeros({extents[rank], 9, 2, 3}, torch::kDouble), make_spec(device_mesh, {layout})));
+        const auto drawn = own.draw(
+            from_local(torch::zeros({extents[rank], 9, 2, 3}, torch::kDouble), make_spec(device_mesh, {layout})));
         EXPECT_TRUE(torch::equal(to_local(drawn), whole.narrow(0, layout.offset(rank), extents[rank])));
     });
 }

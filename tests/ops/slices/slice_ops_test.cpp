@@ -25,7 +25,8 @@ at::Tensor slice_reference(const at::Tensor& w, const at::Tensor& f, double epsi
 
 TEST(SliceTokens, EqualsItsFormulaWithGradients)
 {
-    auto w = at::softmax(wavy_values({2, 9, 3, 4}, 0), -1).requires_grad_(), f = wavy_values({2, 9, 3, 5}, 1).requires_grad_();
+    auto w = at::softmax(wavy_values({2, 9, 3, 4}, 0), -1).requires_grad_(),
+         f = wavy_values({2, 9, 3, 5}, 1).requires_grad_();
     auto w2 = w.detach().clone().requires_grad_(), f2 = f.detach().clone().requires_grad_();
     const auto factors = wavy_values({2, 3, 4, 5}, 2);
 
@@ -62,7 +63,8 @@ TEST(SliceTokens, SendsOneMessageEachWay)
         const Extents extents{15, 0, 5};
         const auto layout = AxisLayout{Shard(1), std::make_shared<Extents>(extents), 1};
         const auto cut = [&](const at::Tensor& x) {
-            return from_local(narrow_to_shard(x, layout, mesh->coordinate(0)).to(at::kFloat), make_spec(mesh, {layout})).requires_grad_();
+            return from_local(narrow_to_shard(x, layout, mesh->coordinate(0)).to(at::kFloat), make_spec(mesh, {layout}))
+                .requires_grad_();
         };
         const auto w = cut(wavy_values({B, N, H, S}, 0)), f = cut(wavy_values({B, N, H, D}, 1));
         mesh->counter().reset();
@@ -92,7 +94,9 @@ TEST(SliceTokens, EqualsSerialForEveryCut)
                 const auto layout = AxisLayout{Shard(dim), std::make_shared<Extents>(extents), 1};
                 const auto w = at::softmax(wavy_values({4, 11, 4, 3}, 0), -1), f = wavy_values({4, 11, 4, 2}, 1);
                 const auto cut = [&](const at::Tensor& x) {
-                    return from_local(narrow_to_shard(x, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout})).requires_grad_();
+                    return from_local(narrow_to_shard(x, layout, mesh->coordinate(0)).clone(),
+                                      make_spec(mesh, {layout}))
+                        .requires_grad_();
                 };
                 auto ws = cut(w), fs = cut(f), wp = w.clone().requires_grad_(), fp = f.clone().requires_grad_();
 
@@ -120,7 +124,8 @@ TEST(SliceTokens, OfOnePointMayBeCutAlongSlices)
         const auto tokens = slice_tokens(weights, features, 1e-2);
 
         EXPECT_TRUE(tensors_near(full_tensor(tokens), slice_reference(w, f, 1e-2), 1e-14));
-        EXPECT_TRUE(tensors_near(full_tensor(deslice_tokens(weights, tokens)), deslice_tokens(w, slice_reference(w, f, 1e-2)), 1e-14));
+        EXPECT_TRUE(tensors_near(full_tensor(deslice_tokens(weights, tokens)),
+                                 deslice_tokens(w, slice_reference(w, f, 1e-2)), 1e-14));
     });
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Signed distances of many queries to a bumpy body against VTK's vtkImplicitPolyDataDistance: `surface_distance_benchmark [RINGS] [QUERIES]`. One thread
-// each, by turns, the building of trees included; CPU seconds, medians of five.
+// Signed distances of many queries to a bumpy body against VTK's vtkImplicitPolyDataDistance:
+// `surface_distance_benchmark [RINGS] [QUERIES]`. One thread each, by turns, the building of trees included; CPU
+// seconds, medians of five.
 #include "ops/surface/surface_distance.h"
 
 #include <ATen/ATen.h>
@@ -27,8 +28,10 @@ void make_body(int n, std::vector<double>& vertices, std::vector<std::int64_t>& 
     const int around = 2 * n;
     for (int ring = 1; ring < n; ++ring) {
         for (int k = 0; k < around; ++k) {
-            const double theta = M_PI * ring / n, phi = 2 * M_PI * k / around, r = 1 + 0.2 * std::sin(3 * theta) * std::cos(4 * phi);
-            vertices.insert(vertices.end(), {r * std::sin(theta) * std::cos(phi), r * std::sin(theta) * std::sin(phi), r * std::cos(theta)});
+            const double theta = M_PI * ring / n, phi = 2 * M_PI * k / around,
+                         r = 1 + 0.2 * std::sin(3 * theta) * std::cos(4 * phi);
+            vertices.insert(vertices.end(), {r * std::sin(theta) * std::cos(phi), r * std::sin(theta) * std::sin(phi),
+                                             r * std::cos(theta)});
         }
     }
     const std::int64_t top = static_cast<std::int64_t>(vertices.size()) / 3, bottom = top + 1;
@@ -37,7 +40,8 @@ void make_body(int n, std::vector<double>& vertices, std::vector<std::int64_t>& 
     for (int k = 0; k < around; ++k) {
         faces.insert(faces.end(), {top, at(1, k), at(1, k + 1), bottom, at(n - 1, k + 1), at(n - 1, k)});
         for (int ring = 1; ring + 1 < n; ++ring)
-            faces.insert(faces.end(), {at(ring, k), at(ring + 1, k), at(ring + 1, k + 1), at(ring, k), at(ring + 1, k + 1), at(ring, k + 1)});
+            faces.insert(faces.end(), {at(ring, k), at(ring + 1, k), at(ring + 1, k + 1), at(ring, k),
+                                       at(ring + 1, k + 1), at(ring, k + 1)});
     }
 }
 
@@ -64,9 +68,11 @@ int main(int argc, char** argv)
     std::vector<std::int64_t> faces;
     make_body(rings, vertices, faces);
     const auto v = at::tensor(vertices, at::kDouble).view({-1, 3}), f = at::tensor(faces, at::kLong).view({-1, 3});
-    const auto directions = at::arange(3 * num_queries, at::kDouble).mul(12.9898).sin().mul(43758.5453).frac().view({-1, 3});
-    const auto around = directions * 1.6;                                                                                // in a box around the body
-    const auto nearby = v.index_select(0, at::arange(num_queries, at::kLong).remainder(v.size(0))) + 0.01 * directions;  // within a hundredth of it
+    const auto directions =
+        at::arange(3 * num_queries, at::kDouble).mul(12.9898).sin().mul(43758.5453).frac().view({-1, 3});
+    const auto around = directions * 1.6;  // in a box around the body
+    const auto nearby = v.index_select(0, at::arange(num_queries, at::kLong).remainder(v.size(0))) +
+                        0.01 * directions;  // within a hundredth of it
 
     vtkNew<vtkPoints> points;
     points->SetDataTypeToDouble();
@@ -86,17 +92,21 @@ int main(int argc, char** argv)
         at::Tensor found;
         std::vector<double> expected(num_queries);
         for (int repeat = 0; repeat < 5; ++repeat) {
-            own.push_back(cpu_seconds([&, &queries = queries] { found = meshard::signed_distance(v, f, queries).distances; }));
-            winding.push_back(cpu_seconds([&, &queries = queries] { meshard::signed_distance(v, f, queries, {.sign = meshard::SurfaceSign::WindingNumber}); }));
+            own.push_back(
+                cpu_seconds([&, &queries = queries] { found = meshard::signed_distance(v, f, queries).distances; }));
+            winding.push_back(cpu_seconds([&, &queries = queries] {
+                meshard::signed_distance(v, f, queries, {.sign = meshard::SurfaceSign::WindingNumber});
+            }));
             of_vtk.push_back(cpu_seconds([&, &queries = queries] {
                 vtkNew<vtkImplicitPolyDataDistance> distance;
                 distance->SetInput(body);
                 const auto* at = queries.const_data_ptr<double>();
-                for (int i = 0; i < num_queries; ++i) expected[i] = distance->EvaluateFunction(at[3 * i], at[3 * i + 1], at[3 * i + 2]);
+                for (int i = 0; i < num_queries; ++i)
+                    expected[i] = distance->EvaluateFunction(at[3 * i], at[3 * i + 1], at[3 * i + 2]);
             }));
         }
         const auto difference = (found - at::tensor(expected, at::kDouble)).abs().max().item<double>();
-        std::printf("%-8s pseudonormal %.3f s, winding number %.3f s, VTK %.3f s; largest difference %.1e\n", name, median(own), median(winding),
-                    median(of_vtk), difference);
+        std::printf("%-8s pseudonormal %.3f s, winding number %.3f s, VTK %.3f s; largest difference %.1e\n", name,
+                    median(own), median(winding), median(of_vtk), difference);
     }
 }

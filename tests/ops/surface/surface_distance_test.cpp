@@ -28,7 +28,8 @@ struct Surface {
 /// Surface of the unit cube as an STL file has it: twelve triangles that share no vertex numbers.
 Surface cube_of_loose_triangles()
 {
-    constexpr int corners[6][4] = {{0, 2, 3, 1}, {4, 5, 7, 6}, {0, 1, 5, 4}, {2, 6, 7, 3}, {0, 4, 6, 2}, {1, 3, 7, 5}};  // bits: x, y, z
+    constexpr int corners[6][4] = {{0, 2, 3, 1}, {4, 5, 7, 6}, {0, 1, 5, 4},
+                                   {2, 6, 7, 3}, {0, 4, 6, 2}, {1, 3, 7, 5}};  // bits: x, y, z
     std::vector<double> vertices;
     for (const auto& side : corners) {
         for (const int k : {0, 1, 2, 0, 2, 3}) {
@@ -58,15 +59,17 @@ Surface bumpy_body(int n)
     const auto at_ring = [&](int ring, int k) { return std::int64_t{2} + (ring - 1) * around + k % around; };
     for (int ring = 1; ring < n; ++ring) {
         for (int k = 0; k < around; ++k) {
-            const double theta = M_PI * ring / n, phi = 2 * M_PI * k / around, r = 1 + 0.2 * std::sin(3 * theta) * std::cos(4 * phi);
-            vertices.insert(vertices.end(), {r * std::sin(theta) * std::cos(phi), r * std::sin(theta) * std::sin(phi), r * std::cos(theta)});
+            const double theta = M_PI * ring / n, phi = 2 * M_PI * k / around,
+                         r = 1 + 0.2 * std::sin(3 * theta) * std::cos(4 * phi);
+            vertices.insert(vertices.end(), {r * std::sin(theta) * std::cos(phi), r * std::sin(theta) * std::sin(phi),
+                                             r * std::cos(theta)});
         }
     }
     for (int k = 0; k < around; ++k) {
         faces.insert(faces.end(), {0, at_ring(1, k), at_ring(1, k + 1), 1, at_ring(n - 1, k + 1), at_ring(n - 1, k)});
         for (int ring = 1; ring + 1 < n; ++ring) {
-            faces.insert(faces.end(),
-                         {at_ring(ring, k), at_ring(ring + 1, k), at_ring(ring + 1, k + 1), at_ring(ring, k), at_ring(ring + 1, k + 1), at_ring(ring, k + 1)});
+            faces.insert(faces.end(), {at_ring(ring, k), at_ring(ring + 1, k), at_ring(ring + 1, k + 1),
+                                       at_ring(ring, k), at_ring(ring + 1, k + 1), at_ring(ring, k + 1)});
         }
     }
     return {at::tensor(vertices, at::kDouble).view({-1, 3}), at::tensor(faces, at::kLong).view({-1, 3})};
@@ -97,7 +100,8 @@ TriangleSurface surface_of(const Surface& surface)
 double distance_by_regions(const Vector3& p, const Vector3& a, const Vector3& b, const Vector3& c)
 {
     const Vector3 ab = b - a, ac = c - a;
-    const double d1 = dot(ab, p - a), d2 = dot(ac, p - a), d3 = dot(ab, p - b), d4 = dot(ac, p - b), d5 = dot(ab, p - c), d6 = dot(ac, p - c);
+    const double d1 = dot(ab, p - a), d2 = dot(ac, p - a), d3 = dot(ab, p - b), d4 = dot(ac, p - b),
+                 d5 = dot(ab, p - c), d6 = dot(ac, p - c);
     if (d1 <= 0 && d2 <= 0) return norm(p - a);
     if (d3 >= 0 && d4 <= d3) return norm(p - b);
     if (d6 >= 0 && d5 <= d6) return norm(p - c);
@@ -120,12 +124,14 @@ TEST_F(SurfaceDistanceTest, OfACubeIsThatOfTheFormula)
 {
     const auto cube = cube_of_loose_triangles();
     auto queries = draw_queries(1, 3000, 1.5) + 0.5;
-    queries.narrow(0, 0, 500).copy_(queries.narrow(0, 0, 500).mul(4).round().div(4));  // above edges and corners, and on the surface
+    queries.narrow(0, 0, 500).copy_(
+        queries.narrow(0, 0, 500).mul(4).round().div(4));  // above edges and corners, and on the surface
     for (const auto sign : {SurfaceSign::PseudoNormal, SurfaceSign::WindingNumber}) {
         const auto found = signed_distance(cube.vertices, cube.faces, queries, {.sign = sign});
 
         for (std::int64_t i = 0; i < queries.size(0); ++i) {
-            const double expected = distance_to_unit_cube(row_of(queries, i)), value = found.distances[i].item<double>();
+            const double expected = distance_to_unit_cube(row_of(queries, i)),
+                         value = found.distances[i].item<double>();
             EXPECT_NEAR(expected == 0 ? std::abs(value) : value, expected, 2e-15)
                 << row_of(queries, i)[0] << " " << row_of(queries, i)[1] << " " << row_of(queries, i)[2];
         }
@@ -143,7 +149,8 @@ TEST_F(SurfaceDistanceTest, IsThatOfLookingAtEveryTriangle)
             const Vector3 at{unit(random), unit(random), unit(random)};
             for (int k = 0; k < 3; ++k) {
                 // The last ones have no area.
-                for (int d = 0; d < 3; ++d) vertices.push_back(offset + at[d] + (t > 290 ? 0.1 * k * (t % 2) : 0.2 * unit(random)));
+                for (int d = 0; d < 3; ++d)
+                    vertices.push_back(offset + at[d] + (t > 290 ? 0.1 * k * (t % 2) : 0.2 * unit(random)));
             }
         }
         const Surface soup{at::tensor(vertices, at::kDouble).view({-1, 3}), at::arange(900, at::kLong).view({300, 3})};
@@ -156,8 +163,10 @@ TEST_F(SurfaceDistanceTest, IsThatOfLookingAtEveryTriangle)
             const auto query = row_of(queries, i);
             double nearest = INFINITY, of_face = INFINITY;
             for (std::int64_t f = 0; f < 300; ++f) {
-                const bool has_area = norm(cross(surface.corner(f, 1) - surface.corner(f, 0), surface.corner(f, 2) - surface.corner(f, 0))) > 1e-9;
-                const double distance = has_area ? distance_by_regions(query, surface.corner(f, 0), surface.corner(f, 1), surface.corner(f, 2))
+                const bool has_area = norm(cross(surface.corner(f, 1) - surface.corner(f, 0),
+                                                 surface.corner(f, 2) - surface.corner(f, 0))) > 1e-9;
+                const double distance = has_area ? distance_by_regions(query, surface.corner(f, 0),
+                                                                       surface.corner(f, 1), surface.corner(f, 2))
                                                  : std::sqrt(surface.nearest(f, query).distance_squared);
                 nearest = std::min(nearest, distance);
                 if (found.faces[i].item<std::int64_t>() == f) of_face = distance;
@@ -191,15 +200,19 @@ TEST_F(SurfaceDistanceTest, OfCutQueriesIsThatOfTheWhole)
     (whole.distances * weights).sum().backward();
     for (const int ranks : {1, 2, 3, 5}) {
         std::vector<int> owners(60), vertex_owners(body.vertices.size(0)), face_owners(body.faces.size(0));
-        for (int i = 0; i < 60; ++i) owners[i] = i * i % 7 % std::max(1, ranks - (ranks > 2));  // the last rank of many has none
+        for (int i = 0; i < 60; ++i)
+            owners[i] = i * i % 7 % std::max(1, ranks - (ranks > 2));  // the last rank of many has none
         for (std::size_t i = 0; i < vertex_owners.size(); ++i) vertex_owners[i] = static_cast<int>(i * 5 % ranks);
         for (std::size_t i = 0; i < face_owners.size(); ++i) face_owners[i] = static_cast<int>(i / 3 % ranks);
         run_ranks(ranks, [&](const auto& mesh) {
-            const auto rows_of = [&](const std::vector<int>& all) { return owned(all, static_cast<int>(mesh->coordinate(0))); };
+            const auto rows_of = [&](const std::vector<int>& all) {
+                return owned(all, static_cast<int>(mesh->coordinate(0)));
+            };
             const auto own = [&](const at::Tensor& tensor, const std::vector<int>& all) {
                 return tensor.index_select(0, at::tensor(rows_of(all)->global_ids, at::kLong));
             };
-            const auto query_spec = shard_spec(rows_of(owners), mesh), vertex_spec = shard_spec(rows_of(vertex_owners), mesh);
+            const auto query_spec = shard_spec(rows_of(owners), mesh),
+                       vertex_spec = shard_spec(rows_of(vertex_owners), mesh);
             auto q = own(queries, owners).requires_grad_(), v = body.vertices.clone().requires_grad_();
             auto cut_v = own(body.vertices, vertex_owners).requires_grad_();
             const auto cut_f = from_local(own(body.faces, face_owners), shard_spec(rows_of(face_owners), mesh));
@@ -231,7 +244,8 @@ TEST_F(SurfaceDistanceTest, IsThatOfOneRankOnEveryPartition)
 {
     const auto body = bumpy_body(6);
     // Far and near, on the surface, at its corners, and half of them at one place.
-    const auto corners = body.vertices.narrow(0, 0, 8), middles = body.vertices.index_select(0, body.faces.narrow(0, 0, 8).flatten()).view({8, 3, 3}).mean(1);
+    const auto corners = body.vertices.narrow(0, 0, 8),
+               middles = body.vertices.index_select(0, body.faces.narrow(0, 0, 8).flatten()).view({8, 3, 3}).mean(1);
     const auto queries = at::cat({draw_queries(4, 40, 1.6), corners, middles, at::full({16, 3}, 0.1, at::kDouble)});
     const auto face_middles = body.vertices.index_select(0, body.faces.flatten()).view({-1, 3, 3}).mean(1);
     const SurfaceDistanceOptions kinds[] = {{}, {.sign = SurfaceSign::WindingNumber}, {.max_distance = 0.4}};
@@ -244,12 +258,14 @@ TEST_F(SurfaceDistanceTest, IsThatOfOneRankOnEveryPartition)
             const auto& [name, owners] = of_queries[k];
             SCOPED_TRACE(name + " partition, " + std::to_string(ranks) + " ranks");
             run_ranks(ranks, [&, &owners = owners](const auto& mesh) {
-                const CutPoints rows(owners, mesh), faces(of_faces[k].second, mesh), vertices(of_vertices[k].second, mesh);
+                const CutPoints rows(owners, mesh), faces(of_faces[k].second, mesh),
+                    vertices(of_vertices[k].second, mesh);
                 const auto same = [](const at::Tensor& found, const at::Tensor& of_whole) {
                     return at::equal(local_of(found).nan_to_num(9), of_whole.nan_to_num(9));
                 };
                 for (std::size_t o = 0; o < std::size(kinds); ++o) {
-                    const auto found = signed_distance(vertices.cut(body.vertices), faces.cut(body.faces), rows.cut(queries), kinds[o]);
+                    const auto found = signed_distance(vertices.cut(body.vertices), faces.cut(body.faces),
+                                                       rows.cut(queries), kinds[o]);
 
                     EXPECT_TRUE(same(found.distances, rows.of(expected[o].distances))) << "options " << o;
                     EXPECT_TRUE(same(found.points, rows.of(expected[o].points))) << "options " << o;
@@ -266,7 +282,9 @@ TEST_F(SurfaceDistanceTest, GradientsAreThoseOfFiniteDifferences)
     const auto body = bumpy_body(5);
     auto vertices = body.vertices.clone().requires_grad_(), queries = draw_queries(5, 12, 1.4).requires_grad_();
     const auto weights = at::arange(12, at::kDouble).add(1).cos();
-    const auto loss = [&](const at::Tensor& v, const at::Tensor& q) { return (signed_distance(v, body.faces, q).distances * weights).sum(); };
+    const auto loss = [&](const at::Tensor& v, const at::Tensor& q) {
+        return (signed_distance(v, body.faces, q).distances * weights).sum();
+    };
 
     const auto found = signed_distance(vertices, body.faces, queries);
     (found.distances * weights).sum().backward();
@@ -281,8 +299,10 @@ TEST_F(SurfaceDistanceTest, GradientsAreThoseOfFiniteDifferences)
         };
         return (moved(step) - moved(-step)) / (2 * step);
     };
-    for (std::int64_t i = 0; i < queries.numel(); ++i) EXPECT_NEAR(queries.grad().view({-1})[i].item<double>(), difference(queries, i, false), 1e-8);
-    for (std::int64_t i = 0; i < vertices.numel(); i += 7) EXPECT_NEAR(vertices.grad().view({-1})[i].item<double>(), difference(vertices, i, true), 1e-8);
+    for (std::int64_t i = 0; i < queries.numel(); ++i)
+        EXPECT_NEAR(queries.grad().view({-1})[i].item<double>(), difference(queries, i, false), 1e-8);
+    for (std::int64_t i = 0; i < vertices.numel(); i += 7)
+        EXPECT_NEAR(vertices.grad().view({-1})[i].item<double>(), difference(vertices, i, true), 1e-8);
 }
 
 TEST(WindingNumber, ApproximationStaysNearTheSum)
@@ -312,13 +332,19 @@ TEST(WindingNumber, ApproximationStaysNearTheSum)
 TEST_F(SurfaceDistanceTest, RefusesWrongArgumentsOnEveryRank)
 {
     const auto cube = cube_of_loose_triangles();
-    EXPECT_TRUE(throws_with<InvalidInput>("vertices", [&] { signed_distance(cube.vertices.narrow(1, 0, 2), cube.faces, cube.vertices); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("faces", [&] { signed_distance(cube.vertices, cube.vertices, cube.vertices); }));
+    EXPECT_TRUE(throws_with<InvalidInput>(
+        "vertices", [&] { signed_distance(cube.vertices.narrow(1, 0, 2), cube.faces, cube.vertices); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("faces", [&] { signed_distance(cube.vertices, cube.vertices, cube.vertices); }));
     EXPECT_TRUE(throws_with<InvalidInput>("queries", [&] { signed_distance(cube.vertices, cube.faces, cube.faces); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("vertex 36", [&] { signed_distance(cube.vertices, cube.faces + 1, cube.vertices); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("no triangles", [&] { signed_distance(cube.vertices, cube.faces.narrow(0, 0, 0), cube.vertices); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("not finite", [&] { signed_distance(cube.vertices / 0., cube.faces, cube.vertices); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("max_distance", [&] { signed_distance(cube.vertices, cube.faces, cube.vertices, {.max_distance = 0}); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("vertex 36", [&] { signed_distance(cube.vertices, cube.faces + 1, cube.vertices); }));
+    EXPECT_TRUE(throws_with<InvalidInput>(
+        "no triangles", [&] { signed_distance(cube.vertices, cube.faces.narrow(0, 0, 0), cube.vertices); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("not finite",
+                                          [&] { signed_distance(cube.vertices / 0., cube.faces, cube.vertices); }));
+    EXPECT_TRUE(throws_with<InvalidInput>(
+        "max_distance", [&] { signed_distance(cube.vertices, cube.faces, cube.vertices, {.max_distance = 0}); }));
     const auto drawn = at::rand({4, 3}, at::kDouble);
     run_ranks(3, [&](const auto& mesh) {
         const auto cut = [&](const at::Tensor& local) { return from_local(local, mesh, {Shard(0)}); };
@@ -331,7 +357,8 @@ TEST_F(SurfaceDistanceTest, RefusesWrongArgumentsOnEveryRank)
             if (is_here) copy.view({-1})[2] = value;
             return copy;
         };
-        const auto refuses = [&](const char* text, const at::Tensor& v, const at::Tensor& f, const at::Tensor& q, const SurfaceDistanceOptions& options = {}) {
+        const auto refuses = [&](const char* text, const at::Tensor& v, const at::Tensor& f, const at::Tensor& q,
+                                 const SurfaceDistanceOptions& options = {}) {
             EXPECT_TRUE(throws_with<InvalidInput>(text, [&] { signed_distance(v, f, q, options); }));
         };
         for (const double bad : {std::nan(""), HUGE_VAL, -1e19}) {
@@ -343,13 +370,19 @@ TEST_F(SurfaceDistanceTest, RefusesWrongArgumentsOnEveryRank)
             refuses("there are vertices 0 to 35", vertices, cut(spoiled(local_of(faces), bad)), good);
             refuses("vertex", cube.vertices, spoiled(cube.faces, bad), good);
         }
-        refuses("the faces are a tensor of type Float", vertices, cut(local_of(faces).to(is_here ? at::kFloat : at::kLong)), good);
-        refuses("the queries are a tensor of type Long", vertices, faces, cut(drawn.to(is_here ? at::kLong : at::kDouble)));
-        refuses("ranks pass different arguments", vertices, faces, good, {.sign = is_here ? SurfaceSign::WindingNumber : SurfaceSign::PseudoNormal});
+        refuses("the faces are a tensor of type Float", vertices,
+                cut(local_of(faces).to(is_here ? at::kFloat : at::kLong)), good);
+        refuses("the queries are a tensor of type Long", vertices, faces,
+                cut(drawn.to(is_here ? at::kLong : at::kDouble)));
+        refuses("ranks pass different arguments", vertices, faces, good,
+                {.sign = is_here ? SurfaceSign::WindingNumber : SurfaceSign::PseudoNormal});
         refuses("max_distance is -1", vertices, faces, good, {.max_distance = is_here ? -1.0 : 1.0});
         refuses("ranks pass different arguments", vertices, faces, good, {.max_distance = is_here ? 1.0 : 2.0});
         refuses("ranks pass different arguments", is_here ? vertices.detach().requires_grad_() : vertices, faces, good);
-        EXPECT_FALSE(local_of(signed_distance(vertices, faces, good).distances).isnan().any().template item<bool>());  // and all can go on
+        EXPECT_FALSE(local_of(signed_distance(vertices, faces, good).distances)
+                         .isnan()
+                         .any()
+                         .template item<bool>());  // and all can go on
     });
 }
 

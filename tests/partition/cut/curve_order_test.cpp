@@ -58,7 +58,8 @@ TEST(NumberPartsAlongCurve, KeepsThePartsAndPutsEmptyOnesLast)
 
 TEST(NumberPartsAlongCurve, RefusesAPartitionOfAnotherMesh)
 {
-    EXPECT_TRUE(throws_with<InvalidInput>("has 3 rows, the mesh 4", [] { number_parts_along_curve(strip(4), {1, {0, 0, 0}}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("has 3 rows, the mesh 4",
+                                          [] { number_parts_along_curve(strip(4), {1, {0, 0, 0}}); }));
 }
 
 }  // namespace

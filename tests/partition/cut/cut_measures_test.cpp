@@ -16,7 +16,8 @@ TEST(MeasureCut, FindsWhatTheReportFinds)
     std::mt19937 random(5);
     for (const auto& graph : {cell_graph(tet_cube(5)), cell_graph(sphere(12)), mesh_graph(random_cloud(300, 2))}) {
         Partition partition{6, std::vector<std::int32_t>(graph.num_rows())};
-        for (std::size_t i = 0; i < partition.owners.size(); ++i) partition.owners[i] = static_cast<std::int32_t>(i / 40 % 3 + random() % 3);
+        for (std::size_t i = 0; i < partition.owners.size(); ++i)
+            partition.owners[i] = static_cast<std::int32_t>(i / 40 % 3 + random() % 3);
 
         const auto found = measure_cut(partition, graph);
 

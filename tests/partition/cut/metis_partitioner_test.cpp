@@ -29,19 +29,22 @@ TEST(MetisPartitioner, KeepsTheBoundOnEveryMeshAndNumberOfParts)
     for (const auto& [name, mesh] : sample_meshes())
         for (const std::int32_t num_parts : {1, 2, 3, 5, 7, 16, 64})
             for (const double imbalance : {1.0, 1.03, 1.5}) {
-                SCOPED_TRACE(name + " in " + std::to_string(num_parts) + " parts, imbalance " + std::to_string(imbalance));
-                const auto partition = partition_with_metis(mesh_graph(mesh), {.num_parts = num_parts, .imbalance = imbalance});
+                SCOPED_TRACE(name + " in " + std::to_string(num_parts) + " parts, imbalance " +
+                             std::to_string(imbalance));
+                const auto partition =
+                    partition_with_metis(mesh_graph(mesh), {.num_parts = num_parts, .imbalance = imbalance});
                 expect_balanced(partition, mesh.num_rows(), num_parts, imbalance);
             }
 }
 
 TEST(MetisPartitioner, KeepsTheBoundOnLargerMeshes)
 {
-    for (const auto& graph :
-         {cell_graph(cube(12)), cell_graph(sphere(20)), cell_graph(tet_cube(6)), mesh_graph(random_cloud(2000, 1)), cell_graph(islands(40, 25))})
+    for (const auto& graph : {cell_graph(cube(12)), cell_graph(sphere(20)), cell_graph(tet_cube(6)),
+                              mesh_graph(random_cloud(2000, 1)), cell_graph(islands(40, 25))})
         for (const std::int32_t num_parts : {2, 7, 31, 64, 100})
             for (const double imbalance : {1.0, 1.001, 1.03}) {
-                SCOPED_TRACE(to_string(graph) + " in " + std::to_string(num_parts) + " parts, imbalance " + std::to_string(imbalance));
+                SCOPED_TRACE(to_string(graph) + " in " + std::to_string(num_parts) + " parts, imbalance " +
+                             std::to_string(imbalance));
                 const auto partition = partition_with_metis(graph, {.num_parts = num_parts, .imbalance = imbalance});
                 expect_balanced(partition, graph.num_rows(), num_parts, imbalance);
             }
@@ -78,7 +81,9 @@ TEST(MetisPartitioner, TakesNoRowsOnePartAndNoEdges)
 TEST(MetisPartitioner, DependsOnTheSeedAndNothingElse)
 {
     const auto graph = cell_graph(cube(10));
-    const auto cut_with = [&](std::int32_t seed) { return partition_with_metis(graph, {.num_parts = 6, .seed = seed}); };
+    const auto cut_with = [&](std::int32_t seed) {
+        return partition_with_metis(graph, {.num_parts = 6, .seed = seed});
+    };
 
     const auto first = cut_with(1);
     const auto other = cut_with(2);
@@ -102,11 +107,16 @@ TEST(MetisPartitioner, RefusesImpossibleArguments)
 {
     const auto graph = cell_graph(strip(2));
     EXPECT_TRUE(throws_with<InvalidInput>("num_parts is 0", [&] { partition_with_metis(graph, {.num_parts = 0}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("imbalance is 0.9", [&] { partition_with_metis(graph, {.num_parts = 2, .imbalance = 0.9}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("imbalance is nan", [&] { partition_with_metis(graph, {.num_parts = 2, .imbalance = std::nan("")}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("not symmetric", [] { partition_with_metis(Csr{{0, 1, 1}, {1}}, {.num_parts = 2}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("row 0 of the graph is its own neighbour", [] { partition_with_metis(Csr{{0, 1, 1}, {0}}, {.num_parts = 2}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("row 0 holds index 5", [] { partition_with_metis(Csr{{0, 1, 1}, {5}}, {.num_parts = 2}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("imbalance is 0.9",
+                                          [&] { partition_with_metis(graph, {.num_parts = 2, .imbalance = 0.9}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>(
+        "imbalance is nan", [&] { partition_with_metis(graph, {.num_parts = 2, .imbalance = std::nan("")}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("not symmetric",
+                                          [] { partition_with_metis(Csr{{0, 1, 1}, {1}}, {.num_parts = 2}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("row 0 of the graph is its own neighbour",
+                                          [] { partition_with_metis(Csr{{0, 1, 1}, {0}}, {.num_parts = 2}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("row 0 holds index 5",
+                                          [] { partition_with_metis(Csr{{0, 1, 1}, {5}}, {.num_parts = 2}); }));
 }
 
 TEST(PartitionWithMetis, CountsIn32Bits)
@@ -139,7 +149,8 @@ TEST(PartitionWithMetis, KnowsThatEdgesWeigh)
     EXPECT_NE(partition.owners[40], partition.owners[41]);
     EXPECT_EQ(edge_cut(partition, ring), 2);
     weights.pop_back();
-    EXPECT_TRUE(throws_with<InvalidInput>("159 edge weights", [&] { partition_with_metis(ring, {.num_parts = 2, .edge_weights = weights}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>(
+        "159 edge weights", [&] { partition_with_metis(ring, {.num_parts = 2, .edge_weights = weights}); }));
 }
 
 }  // namespace

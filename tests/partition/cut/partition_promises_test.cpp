@@ -47,10 +47,12 @@ struct RandomBalance {
         imbalance = std::vector<double>{1.03, 1.03, 1.1, 1.3}[random() % 4];
         if (random() % 2 == 0) {
             num_weights = 1 + static_cast<std::int32_t>(random() % 2);
-            for (std::int64_t i = 0; i < num_rows * num_weights; ++i) weights.push_back(static_cast<std::int32_t>(1 + random() % 4));
+            for (std::int64_t i = 0; i < num_rows * num_weights; ++i)
+                weights.push_back(static_cast<std::int32_t>(1 + random() % 4));
         }
         if (random() % 3 == 0)
-            for (std::int32_t part = 0; part < num_parts; ++part) capacities.push_back(static_cast<double>(1 + random() % 3));
+            for (std::int32_t part = 0; part < num_parts; ++part)
+                capacities.push_back(static_cast<double>(1 + random() % 3));
     }
 
     BalanceTarget target() const { return {imbalance, num_weights, weights, capacities}; }
@@ -65,8 +67,8 @@ struct RandomCase {
     std::uint64_t seed;
 
     RandomCase(Random& random, Mesh some_mesh, std::int32_t parts)
-        : mesh(std::move(some_mesh)), graph(mesh_graph(mesh)), centroids(row_centroids(mesh)), num_parts(parts), balance(random, graph.num_rows(), num_parts),
-          seed(random() % 100)
+        : mesh(std::move(some_mesh)), graph(mesh_graph(mesh)), centroids(row_centroids(mesh)), num_parts(parts),
+          balance(random, graph.num_rows(), num_parts), seed(random() % 100)
     {
     }
 
@@ -118,7 +120,8 @@ TEST(PartitionPromises, RefinementIsNeverWorseThanItsStartWhateverTheBalance)
         const RandomCase some(random, random_mesh(random), static_cast<std::int32_t>(2 + random() % 20));
         const auto start = some.by_metis();
         const RefinementOptions options{.balance = some.balance.target(),
-                                        .effort = random() % 3 == 0 ? RefinementEffort::Thorough : RefinementEffort::Fast,
+                                        .effort =
+                                            random() % 3 == 0 ? RefinementEffort::Thorough : RefinementEffort::Fast,
                                         .ghost_share = 0.1 * static_cast<double>(1 + random() % 6),
                                         .seed = some.seed};
         auto refined = start, again = start;
@@ -183,7 +186,10 @@ TEST(PartitionPromises, ContiguousPartsAreWholeOnConnectedMeshes)
         // Down to some ten rows a part; more where rows weigh differently, or 3 % could not always be had.
         const auto most_parts = static_cast<std::uint32_t>(mesh.num_cells() / 12);
         RandomCase some(random, mesh, static_cast<std::int32_t>(2 + random() % most_parts));
-        const auto is_possible = [&] { return some.balance.weights.empty() || some.graph.num_rows() >= 30 * some.balance.num_weights * some.num_parts; };
+        const auto is_possible = [&] {
+            return some.balance.weights.empty() ||
+                   some.graph.num_rows() >= 30 * some.balance.num_weights * some.num_parts;
+        };
         while (!is_possible()) some.balance = RandomBalance(random, some.graph.num_rows(), some.num_parts);
         const CutOptions options{.method = random_method(random), .contiguous = true};
         CutResult cut;
@@ -196,7 +202,8 @@ TEST(PartitionPromises, ContiguousPartsAreWholeOnConnectedMeshes)
         }
 
         EXPECT_TRUE(cut.in_pieces.empty()) << options.method << " in " << some.num_parts;
-        for (std::int32_t part = 0; part < some.num_parts; ++part) EXPECT_EQ(count_pieces(cut.partition, some.graph, part), 1);
+        for (std::int32_t part = 0; part < some.num_parts; ++part)
+            EXPECT_EQ(count_pieces(cut.partition, some.graph, part), 1);
         EXPECT_EQ(some.overload_of(cut.partition), 0);
     }
 }

@@ -63,7 +63,8 @@ TEST(Partition, MeasuresRandomPartsAsASearchFromRowToRowDoes)
     for (const auto& [name, mesh] : sample_meshes()) {
         const auto graph = mesh_graph(mesh);
         Partition partition{4, {}};
-        for (std::int64_t i = 0; i < graph.num_rows(); ++i) partition.owners.push_back(static_cast<std::int32_t>(random.below(3)));
+        for (std::int64_t i = 0; i < graph.num_rows(); ++i)
+            partition.owners.push_back(static_cast<std::int32_t>(random.below(3)));
 
         const auto quality = measure_quality(partition, graph);
 
@@ -94,7 +95,8 @@ TEST(Partition, MeasuresRandomPartsAsASearchFromRowToRowDoes)
             EXPECT_EQ(found.num_owned, static_cast<std::int64_t>(reached.size())) << name;
             EXPECT_EQ(found.num_ghosts, static_cast<std::int64_t>(ghosts.size())) << name;
             ASSERT_EQ(found.neighbors.size(), edges_to.size()) << name;
-            for (std::size_t k = 0; k < found.neighbors.size(); ++k) EXPECT_EQ(found.neighbor_edges[k], edges_to.at(found.neighbors[k])) << name;
+            for (std::size_t k = 0; k < found.neighbors.size(); ++k)
+                EXPECT_EQ(found.neighbor_edges[k], edges_to.at(found.neighbors[k])) << name;
         }
     }
 }
@@ -113,13 +115,15 @@ TEST(Partition, MayHaveEmptyPartsAndNoRows)
 TEST(Partition, RefusesOwnersOutside)
 {
     EXPECT_TRUE(throws_with<InvalidInput>("num_parts is 0", [] { Partition{0, {}}.validate(); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("row 1 has owner 2, expected 0 to 1", [] { Partition{2, {0, 2}}.validate(); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("row 1 has owner 2, expected 0 to 1", [] { Partition{2, {0, 2}}.validate(); }));
     EXPECT_TRUE(throws_with<InvalidInput>("row 0 has owner -1", [] { part_sizes({2, {-1}}); }));
 }
 
 TEST(Partition, RefusesAGraphOfAnotherSize)
 {
-    EXPECT_TRUE(throws_with<InvalidInput>("measure_quality: the partition has 7 rows, the graph 0", [] { measure_quality(row_of_seven, Csr{}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("measure_quality: the partition has 7 rows, the graph 0",
+                                          [] { measure_quality(row_of_seven, Csr{}); }));
     EXPECT_TRUE(throws_with<InvalidInput>("edge_cut", [] { edge_cut(row_of_seven, Csr{}); }));
 }
 

@@ -19,11 +19,13 @@
 namespace meshard {
 namespace {
 
-CutResult cut(const Mesh& mesh, std::int32_t num_parts, const CutOptions& options, const BalanceTarget& balance = {}, std::uint64_t seed = 0)
+CutResult cut(const Mesh& mesh, std::int32_t num_parts, const CutOptions& options, const BalanceTarget& balance = {},
+              std::uint64_t seed = 0)
 {
     const auto graph = mesh_graph(mesh);
     const auto centroids = row_centroids(mesh);
-    return cut_rows({.graph = &graph, .centroids = centroids, .num_parts = num_parts, .balance = balance, .seed = seed}, options);
+    return cut_rows({.graph = &graph, .centroids = centroids, .num_parts = num_parts, .balance = balance, .seed = seed},
+                    options);
 }
 
 std::vector<std::string> methods_here()
@@ -58,7 +60,10 @@ TEST(CutRows, LosesNothingOnRandomMeshes)
     std::mt19937 random(7);
     for (int i = 0; i < 40; ++i) {
         // A random part of a random mesh: holes, islands, unused points.
-        const auto whole = i % 4 == 0 ? tet_cube(3) : i % 4 == 1 ? cube(5) : i % 4 == 2 ? sphere(6) : polyhedral_cube(4);
+        const auto whole = i % 4 == 0   ? tet_cube(3)
+                           : i % 4 == 1 ? cube(5)
+                           : i % 4 == 2 ? sphere(6)
+                                        : polyhedral_cube(4);
         std::vector<std::int32_t> cells, points(whole.num_points());
         for (std::int32_t cell = 0; cell < whole.num_cells(); ++cell)
             if (random() % 4 < 1 + i % 3u) cells.push_back(cell);
@@ -107,7 +112,9 @@ TEST(CutRows, BisectsByWeightsAndCapacities)
     weights[0] = 13;  // half of all
 
     for (const char* method : {"rcb", "hilbert", "metis"}) {
-        EXPECT_EQ(part_sizes(cut(mesh, 2, {.method = method}, {.capacities = capacities}).partition), (std::vector<std::int64_t>{4, 8})) << method;
+        EXPECT_EQ(part_sizes(cut(mesh, 2, {.method = method}, {.capacities = capacities}).partition),
+                  (std::vector<std::int64_t>{4, 8}))
+            << method;
         const auto by_weight = cut(mesh, 2, {.method = method}, {.row_weights = weights}).partition;
         EXPECT_LE(imbalances(by_weight, {.row_weights = weights})[0], 13.0 / 12.0 + 1e-9) << method;
     }
@@ -148,7 +155,8 @@ TEST(CutRows, IsBetterWithQuality)
     const auto graph = cell_graph(mesh);
     for (std::uint64_t seed = 0; seed < 3; ++seed) {
         quick += static_cast<double>(edge_cut(cut(mesh, 8, {}, {}, seed).partition, graph));
-        thorough += static_cast<double>(edge_cut(cut(mesh, 8, {.effort = RefinementEffort::Thorough}, {}, seed).partition, graph));
+        thorough += static_cast<double>(
+            edge_cut(cut(mesh, 8, {.effort = RefinementEffort::Thorough}, {}, seed).partition, graph));
     }
     EXPECT_LT(thorough, quick);
 }
@@ -159,7 +167,8 @@ TEST(CutRows, IsBalancedAndGoodOnManySimpleCells)
     const auto graph = cell_graph(tet_cube(45));
     ASSERT_GE(graph.num_rows(), 8 * 65536);
     std::vector<std::int32_t> weights;
-    for (std::int64_t i = 0; i < graph.num_rows(); ++i) weights.insert(weights.end(), {1, static_cast<std::int32_t>(1 + i % 3)});
+    for (std::int64_t i = 0; i < graph.num_rows(); ++i)
+        weights.insert(weights.end(), {1, static_cast<std::int32_t>(1 + i % 3)});
     const std::vector<double> capacities{1, 1, 1, 1, 2, 2, 2, 1};
     const PartitionProblem plain{&graph, {}, 8, {}, 1}, weighted{&graph, {}, 8, {1.03, 2, weights, capacities}, 1};
 
@@ -188,7 +197,8 @@ TEST(CutRows, GoesByWhatEdgesWeigh)
         if (partition_method(method).needs_centroids) continue;
         for (const auto& levels : {std::vector<std::int32_t>{}, std::vector<std::int32_t>{2, 2}}) {
             const auto found =
-                cut_rows({.graph = &graph, .num_parts = 4, .balance = {.imbalance = 1.1}, .edge_weights = weights}, {.method = method, .levels = levels});
+                cut_rows({.graph = &graph, .num_parts = 4, .balance = {.imbalance = 1.1}, .edge_weights = weights},
+                         {.method = method, .levels = levels});
             std::int64_t cost = 0;
             for (std::int32_t i = 0; i < 400; ++i)
                 if (found.partition.owners[i] != found.partition.owners[(i + 1) % 400]) cost += i % 10 == 9 ? 1 : 50;
@@ -219,10 +229,13 @@ TEST(CutRows, RefusesWhatIsMissing)
 {
     const std::vector<std::int32_t> too_few(3, 1);
     const auto graph = cell_graph(strip(4));
-    EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'hilbert'?", [&] { cut_rows({.graph = &graph, .num_parts = 2}, {.method = "hilbrt"}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("needs the rows' centroids", [&] { cut_rows({.graph = &graph, .num_parts = 2}, {.method = "rcb"}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("6 entries; there are 3 weights of edges",
-                                          [&] { cut_rows({.graph = &graph, .num_parts = 2, .edge_weights = too_few}, {}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'hilbert'?",
+                                          [&] { cut_rows({.graph = &graph, .num_parts = 2}, {.method = "hilbrt"}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("needs the rows' centroids",
+                                          [&] { cut_rows({.graph = &graph, .num_parts = 2}, {.method = "rcb"}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("6 entries; there are 3 weights of edges", [&] {
+        cut_rows({.graph = &graph, .num_parts = 2, .edge_weights = too_few}, {});
+    }));
     EXPECT_TRUE(throws_with<InvalidInput>("has no graph", [] { cut_rows({.num_parts = 2}, {}); }));
     EXPECT_TRUE(throws_with<InvalidInput>("num_parts is 0", [&] { cut_rows({.graph = &graph, .num_parts = 0}, {}); }));
 }

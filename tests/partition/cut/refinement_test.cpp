@@ -48,7 +48,8 @@ TEST(BoundarySearch, CountsWhatAWholeCountFinds)
         for (const double ghost_share : {0.0, 0.35, 0.9}) {
             auto partition = partition_with_metis(graph, {.num_parts = 7});
             const std::vector<std::int64_t> most(7, largest_part_allowed(graph.num_rows(), 7, 1.05));
-            BoundarySearch search(graph, partition.owners, 7, {.row_weights = {}, .most_weight = most}, {.ghost_share = ghost_share});
+            BoundarySearch search(graph, partition.owners, 7, {.row_weights = {}, .most_weight = most},
+                                  {.ghost_share = ghost_share});
 
             search.run();
 
@@ -66,7 +67,8 @@ TEST(BoundarySearch, CountsRightAroundHubs)
         for (const double ghost_share : {0.0, 0.35}) {
             auto partition = random_partition(graph.num_rows(), 5, 3);
             const std::vector<std::int64_t> most(5, largest_part_allowed(graph.num_rows(), 5, 1.2));
-            BoundarySearch search(graph, partition.owners, 5, {.row_weights = {}, .most_weight = most}, {.ghost_share = ghost_share});
+            BoundarySearch search(graph, partition.owners, 5, {.row_weights = {}, .most_weight = most},
+                                  {.ghost_share = ghost_share});
             const auto cut_before = search.cut();
 
             search.run();
@@ -130,7 +132,8 @@ TEST(BoundarySearch, KeepsPartsConnectedIfAskedTo)
 TEST(RefinePartition, IsNeverWorseThanItsStartAndUsuallyBetter)
 {
     std::int64_t num_better = 0, num_all = 0;
-    for (const auto& graph : {cell_graph(tet_cube(9)), cell_graph(cube(16)), cell_graph(sphere(40)), mesh_graph(random_cloud(3000, 5))})
+    for (const auto& graph :
+         {cell_graph(tet_cube(9)), cell_graph(cube(16)), cell_graph(sphere(40)), mesh_graph(random_cloud(3000, 5))})
         for (const std::int32_t num_parts : {2, 5, 16, 40})
             for (const double ghost_share : {0.1, 0.35, 0.6}) {
                 const auto start = partition_with_metis(graph, {.num_parts = num_parts, .seed = num_parts});
@@ -234,7 +237,8 @@ TEST(RefinePartition, MakesPartsWhole)
     for (const auto& graph : {cell_graph(cube(12)), cell_graph(tet_cube(8)), cell_graph(sphere(30))}) {
         // Stripes of stripes: every part in many pieces.
         Partition partition{5, std::vector<std::int32_t>(graph.num_rows())};
-        for (std::size_t i = 0; i < partition.owners.size(); ++i) partition.owners[i] = static_cast<std::int32_t>(i / 97 % 5);
+        for (std::size_t i = 0; i < partition.owners.size(); ++i)
+            partition.owners[i] = static_cast<std::int32_t>(i / 97 % 5);
 
         const auto left = refine_partition(partition, graph, {.contiguous = true});
 
@@ -247,7 +251,8 @@ TEST(RefinePartition, MakesPartsWhole)
 TEST(RepairPartition, MovesOnlyWhatBreaksAPromise)
 {
     const auto graph = cell_graph(strip(9));
-    Partition good{3, {0, 0, 0, 1, 1, 1, 2, 2, 2}}, broken{3, {0, 0, 0, 1, 2, 1, 1, 2, 2}}, heavy{2, {0, 0, 0, 0, 0, 0, 0, 0, 1}};
+    Partition good{3, {0, 0, 0, 1, 1, 1, 2, 2, 2}}, broken{3, {0, 0, 0, 1, 2, 1, 1, 2, 2}},
+        heavy{2, {0, 0, 0, 0, 0, 0, 0, 0, 1}};
 
     EXPECT_TRUE(repair_partition(good, graph, {}, true).empty());
     EXPECT_TRUE(repair_partition(broken, graph, {}, true).empty());
@@ -295,9 +300,12 @@ TEST(RefinePartition, RefusesWhatDoesNotFit)
     const std::vector<double> capacities{1, 0};
     const std::vector<std::int32_t> weights{1, 1, -1, 1};
     EXPECT_TRUE(throws_with<InvalidInput>("has 2 rows, the graph 4", [&] { refine_partition(short_one, graph, {}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("a capacity is 0", [&] { refine_partition(partition, graph, {.balance = {.capacities = capacities}}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("a row weighs -1", [&] { refine_partition(partition, graph, {.balance = {.row_weights = weights}}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("imbalance is 0.5", [&] { refine_partition(partition, graph, {.balance = {.imbalance = 0.5}}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>(
+        "a capacity is 0", [&] { refine_partition(partition, graph, {.balance = {.capacities = capacities}}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>(
+        "a row weighs -1", [&] { refine_partition(partition, graph, {.balance = {.row_weights = weights}}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>(
+        "imbalance is 0.5", [&] { refine_partition(partition, graph, {.balance = {.imbalance = 0.5}}); }));
 }
 
 }  // namespace

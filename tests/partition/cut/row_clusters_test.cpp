@@ -56,10 +56,12 @@ TEST(JoinedRows, HaveTheEdgesBetweenTheirClusters)
             }
             for (std::int32_t i = 0; i < joined.graph.num_rows(); ++i)
                 for (auto k = joined.graph.offsets[i]; k < joined.graph.offsets[i + 1]; ++k)
-                    EXPECT_TRUE(found.emplace(std::pair(i, joined.graph.indices[k]), joined.edge_weights[k]).second) << name;
+                    EXPECT_TRUE(found.emplace(std::pair(i, joined.graph.indices[k]), joined.edge_weights[k]).second)
+                        << name;
             EXPECT_EQ(found, expected) << name;
             EXPECT_EQ(joined.sizes, sizes) << name;
-            EXPECT_TRUE(std::ranges::all_of(sizes, [&](auto size) { return size >= 1 && size <= 1 << rounds; })) << name;
+            EXPECT_TRUE(std::ranges::all_of(sizes, [&](auto size) { return size >= 1 && size <= 1 << rounds; }))
+                << name;
         }
 }
 

@@ -71,7 +71,8 @@ TEST(BalanceWeights, LeavesPartsWholeThatItCannotBalance)
 TEST(BalanceWeights, RefusesAPartitionOfAnotherGraph)
 {
     Partition partition{2, {0, 1}};
-    EXPECT_TRUE(throws_with<InvalidInput>("has 2 rows, the graph 4", [&] { balance_weights(partition, cell_graph(strip(4)), {}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("has 2 rows, the graph 4",
+                                          [&] { balance_weights(partition, cell_graph(strip(4)), {}); }));
 }
 
 }  // namespace

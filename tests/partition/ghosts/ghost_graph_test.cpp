@@ -53,10 +53,12 @@ TEST(GhostGraph, NestsItsRulesOnEveryMesh)
 {
     for (const auto& [name, mesh] : sample_meshes()) {
         if (name.find("kinds") != std::string::npos || name.find("mixed") != std::string::npos) continue;
-        const auto face = ghost_graph(mesh, {}), edge = ghost_graph(mesh, parse_ghost_rule("edge")), vertex = ghost_graph(mesh, parse_ghost_rule("vertex"));
+        const auto face = ghost_graph(mesh, {}), edge = ghost_graph(mesh, parse_ghost_rule("edge")),
+                   vertex = ghost_graph(mesh, parse_ghost_rule("vertex"));
         EXPECT_EQ(face, mesh_graph(mesh)) << name;
         if (mesh.is_point_cloud()) continue;
-        for (std::int64_t row = 0; row < mesh.num_rows(); ++row) EXPECT_TRUE(std::ranges::includes(vertex.row(row), edge.row(row))) << name << ' ' << row;
+        for (std::int64_t row = 0; row < mesh.num_rows(); ++row)
+            EXPECT_TRUE(std::ranges::includes(vertex.row(row), edge.row(row))) << name << ' ' << row;
     }
 }
 
@@ -71,7 +73,8 @@ TEST(GhostGraph, FindsAllWithinARadius)
             std::vector<std::int32_t> expected;
             for (std::int32_t b = 0; b < mesh.num_rows(); ++b) {
                 double sum = 0;
-                for (int d = 0; d < 3; ++d) sum += std::pow(static_cast<double>(centroids[3 * a + d]) - centroids[3 * b + d], 2);
+                for (int d = 0; d < 3; ++d)
+                    sum += std::pow(static_cast<double>(centroids[3 * a + d]) - centroids[3 * b + d], 2);
                 if (a != b && sum <= radius * radius) expected.push_back(b);
             }
             EXPECT_TRUE(std::ranges::equal(graph.row(a), expected)) << a;
@@ -91,7 +94,8 @@ TEST(GhostGraph, IsSymmetricByNearest)
 
 TEST(GhostGraph, ReadsAndWritesItsRules)
 {
-    for (const char* text : {"face", "edge", "vertex", "radius:0.25", "nearest:12"}) EXPECT_EQ(to_string(parse_ghost_rule(text)), text);
+    for (const char* text : {"face", "edge", "vertex", "radius:0.25", "nearest:12"})
+        EXPECT_EQ(to_string(parse_ghost_rule(text)), text);
     for (const char* text : {"", "faces", "radius", "radius:0", "radius:-1", "radius:x", "nearest:0", "nearest:1.5"})
         EXPECT_TRUE(throws_with<InvalidInput>("expected face, edge, vertex", [&] { parse_ghost_rule(text); })) << text;
 }
@@ -102,7 +106,8 @@ TEST(RowWeights, CountsOwnedPoints)
     const auto graph = cell_graph(mesh);
 
     EXPECT_EQ(row_weights(mesh, graph, std::vector<std::string>{"points"}), (std::vector<std::int32_t>{4, 2, 2, 2}));
-    EXPECT_EQ(row_weights(mesh, graph, std::vector<std::string>{"cells", "faces"}), (std::vector<std::int32_t>{1, 2, 1, 3, 1, 3, 1, 2}));
+    EXPECT_EQ(row_weights(mesh, graph, std::vector<std::string>{"cells", "faces"}),
+              (std::vector<std::int32_t>{1, 2, 1, 3, 1, 3, 1, 2}));
 }
 
 TEST(RowWeights, ReadsArraysAndRefusesBadOnes)
@@ -115,9 +120,12 @@ TEST(RowWeights, ReadsArraysAndRefusesBadOnes)
     const auto weights = row_weights(mesh, graph, std::vector<std::string>{"array:load"});
     EXPECT_NEAR(static_cast<double>(weights[1]) / weights[0], 3, 1e-6);
     EXPECT_NEAR(static_cast<double>(weights[2]) / weights[0], 4, 1e-6);
-    EXPECT_TRUE(throws_with<InvalidInput>("the value -1", [&] { row_weights(mesh, graph, std::vector<std::string>{"array:bad"}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'load'?", [&] { row_weights(mesh, graph, std::vector<std::string>{"array:laod"}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("unknown weight 'volume'", [&] { row_weights(mesh, graph, std::vector<std::string>{"volume"}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("the value -1",
+                                          [&] { row_weights(mesh, graph, std::vector<std::string>{"array:bad"}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'load'?",
+                                          [&] { row_weights(mesh, graph, std::vector<std::string>{"array:laod"}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("unknown weight 'volume'",
+                                          [&] { row_weights(mesh, graph, std::vector<std::string>{"volume"}); }));
 }
 
 TEST(RowWeights, SpreadsWhatPartsCost)
@@ -135,7 +143,8 @@ TEST(GhostGraph, FindsAllCellsAtAHub)
             SCOPED_TRACE(name + ", " + rule);
             const Mesh mesh = make(500);
             Partition partition{3, {}};
-            for (std::int64_t i = 0; i < mesh.num_cells(); ++i) partition.owners.push_back(static_cast<std::int32_t>(i % 3));
+            for (std::int64_t i = 0; i < mesh.num_cells(); ++i)
+                partition.owners.push_back(static_cast<std::int32_t>(i % 3));
 
             const auto found = ghost_layers(ghost_relation(mesh, parse_ghost_rule(rule), partition, 2), partition, 2);
 
@@ -152,11 +161,14 @@ TEST(GhostGraph, GrowsWithTheCellsAtAPointAndNotWithTheirSquare)
 {
     const Mesh mesh = triangle_fan(100'000);
     Partition partition{3, {}};
-    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) partition.owners.push_back(static_cast<std::int32_t>(3 * i / mesh.num_cells()));
+    for (std::int64_t i = 0; i < mesh.num_cells(); ++i)
+        partition.owners.push_back(static_cast<std::int32_t>(3 * i / mesh.num_cells()));
 
-    for (const auto& relation : {ghost_relation(mesh, parse_ghost_rule("vertex")), ghost_relation(mesh, parse_ghost_rule("vertex"), partition, 1)}) {
+    for (const auto& relation : {ghost_relation(mesh, parse_ghost_rule("vertex")),
+                                 ghost_relation(mesh, parse_ghost_rule("vertex"), partition, 1)}) {
         const auto layers = ghost_layers(relation, partition, 1);
-        for (std::int32_t part = 0; part < 3; ++part) EXPECT_EQ(layers[part].rows.size(), 100'000 - rows_by_part(partition).row(part).size());
+        for (std::int32_t part = 0; part < 3; ++part)
+            EXPECT_EQ(layers[part].rows.size(), 100'000 - rows_by_part(partition).row(part).size());
     }
 }
 
@@ -171,10 +183,12 @@ TEST(GhostGraph, NearOtherPartsLeadsToTheSameGhosts)
                     const auto num_rows = mesh.num_rows();
                     Partition partition{4, {}};
                     for (std::int64_t i = 0; i < num_rows; ++i)
-                        partition.owners.push_back(static_cast<std::int32_t>(is_scattered ? random.below(4) : 4 * i / num_rows));
+                        partition.owners.push_back(
+                            static_cast<std::int32_t>(is_scattered ? random.below(4) : 4 * i / num_rows));
                     const auto ghost_rule = parse_ghost_rule(rule);
 
-                    const auto found = ghost_layers(ghost_relation(mesh, ghost_rule, partition, num_layers), partition, num_layers);
+                    const auto found =
+                        ghost_layers(ghost_relation(mesh, ghost_rule, partition, num_layers), partition, num_layers);
 
                     const auto expected = ghost_layers(ghost_graph(mesh, ghost_rule), partition, num_layers);
                     for (std::size_t part = 0; part < expected.size(); ++part) {

@@ -84,10 +84,14 @@ TEST(GhostLayer, FollowsEdgesOneWayInADirectedGraph)
 TEST(GhostLayer, RefusesImpossibleArguments)
 {
     const Partition partition{2, {0, 1}};
-    EXPECT_TRUE(throws_with<InvalidInput>("num_layers is -1", [&] { ghost_layers(Csr{{0, 0, 0}, {}}, partition, -1); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("num_layers is 256", [&] { ghost_layers(Csr{{0, 0, 0}, {}}, partition, 256); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("the partition has 2 rows, the graph 0", [&] { ghost_layers(Csr{}, partition, 1); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("part is 2, expected 0 to 1", [&] { ghost_layer(Csr{{0, 0, 0}, {}}, partition, 2, 1); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("num_layers is -1", [&] { ghost_layers(Csr{{0, 0, 0}, {}}, partition, -1); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("num_layers is 256", [&] { ghost_layers(Csr{{0, 0, 0}, {}}, partition, 256); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("the partition has 2 rows, the graph 0", [&] { ghost_layers(Csr{}, partition, 1); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("part is 2, expected 0 to 1",
+                                          [&] { ghost_layer(Csr{{0, 0, 0}, {}}, partition, 2, 1); }));
 }
 
 }  // namespace

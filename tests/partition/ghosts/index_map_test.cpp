@@ -51,7 +51,8 @@ TEST(IndexMap, NamesTheInvariantThatDoesNotHold)
     EXPECT_TRUE(refuses([](IndexMap& m) { m.global_ids[1] = 4; }, "owned ids are not ascending at local row 1"));
     EXPECT_TRUE(refuses([](IndexMap& m) { m.ghost_owners[0] = 2; }, "ghost 9 has owner 2"));
     EXPECT_TRUE(refuses([](IndexMap& m) { m.ghost_owners[0] = -1; }, "ghost 9 has owner -1"));
-    EXPECT_TRUE(refuses([](IndexMap& m) { std::swap(m.global_ids[4], m.global_ids[5]); }, "not sorted by (owner, global id)"));
+    EXPECT_TRUE(
+        refuses([](IndexMap& m) { std::swap(m.global_ids[4], m.global_ids[5]); }, "not sorted by (owner, global id)"));
     EXPECT_TRUE(refuses([](IndexMap& m) { m.ghost_owners[3] = 0; }, "not sorted by (owner, global id)"));
     EXPECT_TRUE(refuses([](IndexMap& m) { m.global_ids[6] = 8; }, "ghost 8 is owned here too"));
     EXPECT_TRUE(refuses([](IndexMap& m) { m.global_ids[6] = 9; }, "ghost 9 is listed with two owners"));

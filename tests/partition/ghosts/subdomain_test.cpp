@@ -22,7 +22,8 @@ void for_each_cut(Check&& check)
         for (const auto num_parts : {1, 2, 3, 4, 5, 7, 8, static_cast<int>(mesh.num_rows()) + 3})
             for (const auto& [kind, partition] : four_partitions(mesh, num_parts))
                 for (const auto num_layers : {0, 1, 3}) {
-                    SCOPED_TRACE(name + ", " + std::to_string(num_parts) + " parts, " + std::to_string(num_layers) + " layers, " + kind);
+                    SCOPED_TRACE(name + ", " + std::to_string(num_parts) + " parts, " + std::to_string(num_layers) +
+                                 " layers, " + kind);
                     check(mesh, graph, partition, num_layers);
                 }
     }
@@ -68,7 +69,8 @@ TEST(Subdomain, GivesEveryRowOneOwnerAndNumbersBackAndForth)
                 const IndexMap& rows = subdomain.*map;
                 for (std::int32_t local = 0; local < rows.num_local(); ++local) {
                     ASSERT_EQ(rows.local_row(rows.global_ids[local]), local);
-                    const auto owner = local < rows.num_owned ? subdomain.part : rows.ghost_owners[local - rows.num_owned];
+                    const auto owner =
+                        local < rows.num_owned ? subdomain.part : rows.ghost_owners[local - rows.num_owned];
                     ASSERT_EQ(owner, owners[rows.global_ids[local]]);
                 }
                 std::int64_t num_here = 0;
@@ -110,7 +112,8 @@ TEST(Subdomain, HoldsTheRowsThatTheRulesSay)
             for (const auto row : rows) points.insert(mesh.cells.row(row).begin(), mesh.cells.row(row).end());
             for (std::int32_t p = 0; p < mesh.num_points(); ++p)
                 if (owners[p] == part) points.insert(p);
-            ASSERT_EQ(std::set<std::int32_t>(subdomain.points.global_ids.begin(), subdomain.points.global_ids.end()), points);
+            ASSERT_EQ(std::set<std::int32_t>(subdomain.points.global_ids.begin(), subdomain.points.global_ids.end()),
+                      points);
             ASSERT_EQ(subdomain.points.num_owned, std::ranges::count(owners, part));
         }
     });
@@ -192,21 +195,29 @@ TEST(MergeSubdomains, RefusesMissingDoubledAndUnequalParts)
     EXPECT_TRUE(refuses([](Parts& p) { p[1].cells.num_global = 5; }, "part 1 counts 5 cells in the whole, part 0 4"));
     EXPECT_TRUE(refuses([](Parts& p) { p[1].cells.global_ids[1] = 4; }, "owns cell 4, but the whole has 4"));
     EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_data.pop_back(); }, "part 1 has 2 arrays where part 0 has 3"));
-    EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_data[0].rename("x"); }, "array 'x' of part 1 has another name, type or shape"));
-    EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_data[0] = DataArray("patch", ScalarType::Int8, 2); }, "array 'patch' of part 1"));
+    EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_data[0].rename("x"); },
+                        "array 'x' of part 1 has another name, type or shape"));
+    EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_data[0] = DataArray("patch", ScalarType::Int8, 2); },
+                        "array 'patch' of part 1"));
     EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cells.indices[0] = 60; }, "cell 2 uses local point 60"));
-    EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_types.pop_back(); }, "part 1 has 1 cell types and 2 cells, its numbering 2"));
+    EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_types.pop_back(); },
+                        "part 1 has 1 cell types and 2 cells, its numbering 2"));
 }
 
 TEST(Subdomain, RefusesSizesThatDisagree)
 {
     const auto mesh = strip(4);
     const auto graph = cell_graph(mesh);
-    EXPECT_TRUE(throws_with<InvalidInput>("the partition has 3 rows, the mesh 4 cells", [&] { extract_subdomains(mesh, graph, {2, {0, 0, 1}}, 0); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("the partition has 3 rows, the mesh 4 points", [&] { point_owners(random_cloud(4, 1), {2, {0, 0, 1}}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("the partition has 4 rows, the graph 0", [&] { extract_subdomains(mesh, {}, {2, {0, 0, 1, 1}}, 1); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("part is 2, expected 0 to 1", [&] { extract_subdomain(mesh, graph, {2, {0, 0, 1, 1}}, 2, 1); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("num_layers is -1", [&] { extract_subdomains(mesh, graph, {2, {0, 0, 1, 1}}, -1); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("the partition has 3 rows, the mesh 4 cells",
+                                          [&] { extract_subdomains(mesh, graph, {2, {0, 0, 1}}, 0); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("the partition has 3 rows, the mesh 4 points",
+                                          [&] { point_owners(random_cloud(4, 1), {2, {0, 0, 1}}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("the partition has 4 rows, the graph 0",
+                                          [&] { extract_subdomains(mesh, {}, {2, {0, 0, 1, 1}}, 1); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("part is 2, expected 0 to 1",
+                                          [&] { extract_subdomain(mesh, graph, {2, {0, 0, 1, 1}}, 2, 1); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("num_layers is -1", [&] { extract_subdomains(mesh, graph, {2, {0, 0, 1, 1}}, -1); }));
 }
 
 TEST(Subdomain, NamesTheInvariantThatDoesNotHold)
@@ -237,7 +248,8 @@ TEST(Subdomain, NamesTheInvariantThatDoesNotHold)
         "points in the numbering"));
     EXPECT_TRUE(refuses([](Subdomain& s) { s.ghost_levels.pop_back(); }, "2 ghost levels, expected 3"));
     EXPECT_TRUE(refuses([](Subdomain& s) { s.cells.ghost_owners[0] = 2; }, "a ghost has owner 2"));
-    EXPECT_TRUE(refuses([](Subdomain& s) { s.ghost_levels[0] = 1; }, "local row 0 has ghost level 1, expected 0, for it is owned"));
+    EXPECT_TRUE(refuses([](Subdomain& s) { s.ghost_levels[0] = 1; },
+                        "local row 0 has ghost level 1, expected 0, for it is owned"));
     EXPECT_TRUE(refuses([](Subdomain& s) { s.ghost_levels[2] = 0; }, "local row 2 has ghost level 0, expected 1 to 1"));
     EXPECT_TRUE(refuses([](Subdomain& s) { s.ghost_levels[2] = 2; }, "local row 2 has ghost level 2"));
     EXPECT_TRUE(refuses(

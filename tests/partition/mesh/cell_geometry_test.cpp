@@ -20,7 +20,8 @@ TEST(CellGeometry, MeasuresSolidsOfEveryKind)
     const auto measures = cell_measures(mixed_cells());
 
     const double sizes[] = {1, 1.0 / 3, 1.25 / 6, 0.5, 1, 1};
-    const Vector3 centroids[] = {{0.5, 0.5, 0.5}, {0.5, 0.5, 1.25}, {1.125, 0.5, 1.375}, {4.0 / 3, 0.5, 1.0 / 3}, {0.5, 0.5, -0.5}, {0.5, 0.5, -1}};
+    const Vector3 centroids[] = {{0.5, 0.5, 0.5},         {0.5, 0.5, 1.25}, {1.125, 0.5, 1.375},
+                                 {4.0 / 3, 0.5, 1.0 / 3}, {0.5, 0.5, -0.5}, {0.5, 0.5, -1}};
     for (int i = 0; i < 6; ++i) {
         EXPECT_NEAR(measures.sizes[i], sizes[i], 1e-15) << i;
         for (int d = 0; d < 3; ++d) EXPECT_NEAR(measures.centroids[i][d], centroids[i][d], 1e-15) << i;
@@ -32,7 +33,8 @@ TEST(CellGeometry, VolumesFillTheCube)
     for (const auto& mesh : {cube(3), polyhedral_cube(3), tet_cube(3)}) {
         const auto measures = cell_measures(mesh);
         Vector3 middle{};
-        for (std::size_t i = 0; i < measures.sizes.size(); ++i) add_scaled(middle, measures.centroids[i], measures.sizes[i]);
+        for (std::size_t i = 0; i < measures.sizes.size(); ++i)
+            add_scaled(middle, measures.centroids[i], measures.sizes[i]);
 
         EXPECT_NEAR(std::accumulate(measures.sizes.begin(), measures.sizes.end(), 0.0), 1, 1e-14);
         for (const double x : middle) EXPECT_NEAR(x, 0.5, 1e-14);
@@ -93,7 +95,8 @@ TEST(CellGeometry, MeasuresLinesByTheirLengths)
 
 TEST(CellGeometry, FacetNeighborsAreThoseOfTheCellGraph)
 {
-    for (const auto& mesh : {cube(3), polyhedral_cube(2), tet_cube(2), sphere(4), strip(5), polygon_surface(), islands(2, 3)}) {
+    for (const auto& mesh :
+         {cube(3), polyhedral_cube(2), tet_cube(2), sphere(4), strip(5), polygon_surface(), islands(2, 3)}) {
         const auto neighbors = facet_neighbors(mesh);
 
         EXPECT_EQ(neighbors.cells, cell_graph(mesh));

@@ -33,7 +33,8 @@ TEST(CellType, HasVtksDimensionsAndNumbersOfPoints)
 
 TEST(CellType, HasVtksFacesByTheirCorners)
 {
-    constexpr int first_lagrange = 60;  // without points VTK cannot give these faces; their corners come first as in the others
+    constexpr int first_lagrange =
+        60;  // without points VTK cannot give these faces; their corners come first as in the others
     for (int number = 1; number < first_lagrange; ++number) {
         const auto& type = cell_type_of(static_cast<std::uint8_t>(number));
         const auto faces = solid_faces(type.shape);

@@ -135,9 +135,12 @@ TEST(DataArray, RefusesImpossibleShapes)
     EXPECT_TRUE(throws_with<InvalidInput>("-1 rows", [] { DataArray("a", ScalarType::Int8, -1); }));
     EXPECT_TRUE(throws_with<InvalidInput>("do not make rows of 2", [] { DataArray::from_strings("a", {"x"}, 2); }));
     alignas(8) const std::byte memory[16]{};
-    EXPECT_TRUE(throws_with<InvalidInput>("not aligned for Float64", [&] { DataArray::view("a", ScalarType::Float64, 1, 1, memory + 4, nullptr); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("-2 rows", [&] { DataArray::view("a", ScalarType::Int8, -2, 1, memory, nullptr); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("cannot be viewed", [&] { DataArray::view("a", ScalarType::String, 1, 1, memory, nullptr); }));
+    EXPECT_TRUE(throws_with<InvalidInput>(
+        "not aligned for Float64", [&] { DataArray::view("a", ScalarType::Float64, 1, 1, memory + 4, nullptr); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("-2 rows", [&] { DataArray::view("a", ScalarType::Int8, -2, 1, memory, nullptr); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("cannot be viewed",
+                                          [&] { DataArray::view("a", ScalarType::String, 1, 1, memory, nullptr); }));
 }
 
 }  // namespace

@@ -42,7 +42,8 @@ TEST(JoinPoints, FindsTheNearestThatIsKept)
         }
         EXPECT_LT(kept.size(), 700u);
     }
-    EXPECT_EQ(points_joined_with(DataArray::from("Points", std::vector<double>{0, -0.0, 1, -0.0, 0, 1}, 3), 0), (std::vector<std::int32_t>{0, 0}));
+    EXPECT_EQ(points_joined_with(DataArray::from("Points", std::vector<double>{0, -0.0, 1, -0.0, 0, 1}, 3), 0),
+              (std::vector<std::int32_t>{0, 0}));
 }
 
 TEST(JoinPoints, PutsTogetherWhatWasTakenApart)
@@ -79,7 +80,8 @@ TEST(JoinPoints, KeepsTheFirstValueAndNamesFieldsThatDiffer)
 TEST(JoinPoints, CountsCellsThatAreApart)
 {
     const Mesh whole = cube(3), apart = exploded(whole);
-    const auto by_face = find_unjoined_cells(apart, cell_graph(apart)), by_point = find_cells_without_common_points(apart, 3);
+    const auto by_face = find_unjoined_cells(apart, cell_graph(apart)),
+               by_point = find_cells_without_common_points(apart, 3);
     EXPECT_EQ(by_face.num_isolated, 27);
     EXPECT_EQ(by_face.num_coincident, 27 * 8 - 64);
     EXPECT_EQ(by_point.num_isolated, 27);
@@ -93,7 +95,8 @@ TEST(JoinPoints, CountsCellsThatAreApart)
     std::vector<std::int32_t> sources;
     for (std::int32_t p = 0; p < halves.num_points(); ++p) sources.push_back(p);
     for (std::int64_t cell = 4; cell < 8; ++cell)
-        for (auto at = halves.cells.offsets[cell]; at < halves.cells.offsets[cell + 1]; ++at) halves.cells.indices[at] += 27;
+        for (auto at = halves.cells.offsets[cell]; at < halves.cells.offsets[cell + 1]; ++at)
+            halves.cells.indices[at] += 27;
     for (std::int32_t p = 0; p < 27; ++p) sources.push_back(p);
     halves.points = halves.points.gather(sources);
     halves.point_data.clear();
@@ -102,7 +105,8 @@ TEST(JoinPoints, CountsCellsThatAreApart)
     EXPECT_EQ(found.num_coincident, 9);
     EXPECT_EQ(find_cells_without_common_points(halves, 3).num_coincident, 9);
     EXPECT_EQ(describe(found, "a.vtu", "face", "they are apart."),
-              "9 points lie at the place of another: they are apart. If cells there should touch, join their points: `meshard convert a.vtu OUT --join-points "
+              "9 points lie at the place of another: they are apart. If cells there should touch, join their points: "
+              "`meshard convert a.vtu OUT --join-points "
               "0`.");
 }
 

@@ -16,7 +16,8 @@ namespace {
 
 TEST(MeshFaults, FindsNoneInSoundMeshes)
 {
-    for (const Mesh& mesh : {cube(3), tet_cube(2), polyhedral_cube(2), mixed_cells(), sphere(5), strip(4), random_cloud(20, 1), empty_mesh()})
+    for (const Mesh& mesh : {cube(3), tet_cube(2), polyhedral_cube(2), mixed_cells(), sphere(5), strip(4),
+                             random_cloud(20, 1), empty_mesh()})
         EXPECT_TRUE(describe(find_faults(mesh)).empty()) << describe(find_faults(mesh)).front();
 }
 
@@ -63,12 +64,14 @@ TEST(MeshFaults, TellsCellsApartWhosePointsHaveTheSameMean)
 
 TEST(MeshFaults, NameTheFaceOfAPolyhedronThatUsesAnotherPoint)
 {
-    for (const std::int32_t num_points : {4, 100'000}) {  // which would take minutes if each point were looked for among all
+    for (const std::int32_t num_points :
+         {4, 100'000}) {  // which would take minutes if each point were looked for among all
         std::vector<std::int32_t> points(static_cast<std::size_t>(num_points));
         std::iota(points.rbegin(), points.rend(), 10);
         std::vector<std::int32_t> stream{num_points};
         for (std::int32_t i = 0; i < num_points; ++i)
-            for (const auto entry : {3, 10 + i, 10 + (i + 1) % num_points, 10 + (i + 2) % num_points}) stream.push_back(entry);
+            for (const auto entry : {3, 10 + i, 10 + (i + 1) % num_points, 10 + (i + 2) % num_points})
+                stream.push_back(entry);
         EXPECT_EQ(polyhedron_fault(5, points, stream), "");
 
         stream.back() = 9;
@@ -113,7 +116,8 @@ TEST(MeshFaults, FindFaceStreamsThatAreNotWhole)
 TEST(MeshFaults, FindPointsThatAreNotOfAPolyhedronWhateverTheirNumbers)
 {
     PolyhedronCheck check;
-    for (const std::int32_t step : {1, 7, 2048, 65536}) {  // with steps of 2,048 and more, all points share their last bits
+    for (const std::int32_t step :
+         {1, 7, 2048, 65536}) {  // with steps of 2,048 and more, all points share their last bits
         std::vector<std::int32_t> points, stream{1, 60};
         for (std::int32_t i = 0; i < 60; ++i) points.push_back(5 + i * step);
         stream.insert(stream.end(), points.rbegin(), points.rend());

@@ -58,7 +58,8 @@ Csr reference_graph(const Mesh& mesh)
             for (std::size_t i = 0; i + 1 < n; ++i) facets.push_back({p[i], p[i + 1]});
         if (type.shape == CellShape::Strip)
             for (std::size_t i = 0; i + 2 < n; ++i)
-                facets.insert(facets.end(), {{p[i], p[i + 1]}, {p[i + 1], p[i + 2]}, {p[i], p[i + 2]}, {p[i], p[i + 1], p[i + 2]}});
+                facets.insert(facets.end(),
+                              {{p[i], p[i + 1]}, {p[i + 1], p[i + 2]}, {p[i], p[i + 2]}, {p[i], p[i + 1], p[i + 2]}});
         else if (type.dimension == 2) {
             for (std::size_t i = 0; i < n; ++i) facets.push_back({p[i], p[(i + 1) % n]});
             facets.emplace_back(p.begin(), p.end());
@@ -166,8 +167,12 @@ TEST(CellGraph, KnowsVoxelsAndPixelsOrder)
 {
     // Voxel 0 under voxel 1; a pixel and a quad on voxel 0's face x = 0, a quad across its diagonal, a pixel on 1's
     // top.
-    const auto mesh = mesh_of(
-        {{11, {0, 1, 2, 3, 4, 5, 6, 7}}, {11, {4, 5, 6, 7, 8, 9, 10, 11}}, {8, {0, 2, 4, 6}}, {9, {0, 2, 6, 4}}, {9, {0, 3, 7, 4}}, {8, {8, 9, 10, 11}}});
+    const auto mesh = mesh_of({{11, {0, 1, 2, 3, 4, 5, 6, 7}},
+                               {11, {4, 5, 6, 7, 8, 9, 10, 11}},
+                               {8, {0, 2, 4, 6}},
+                               {9, {0, 2, 6, 4}},
+                               {9, {0, 3, 7, 4}},
+                               {8, {8, 9, 10, 11}}});
     const auto graph = cell_graph(mesh);
 
     EXPECT_EQ(neighbors(graph, 0), (Row{1, 2, 3}));
@@ -211,7 +216,8 @@ TEST(CellGraph, SeesHigherOrderCellsByTheirCorners)
 
 TEST(CellGraph, JoinsLinesAtTheirEndsAndVerticesAtTheirPoints)
 {
-    const auto mesh = mesh_of({{3, {0, 1}}, {4, {1, 2, 3}}, {3, {2, 4}}, {1, {3}}, {2, {4, 9}}, {1, {9}}, {68, {4, 0, 7}}});
+    const auto mesh =
+        mesh_of({{3, {0, 1}}, {4, {1, 2, 3}}, {3, {2, 4}}, {1, {3}}, {2, {4, 9}}, {1, {9}}, {68, {4, 0, 7}}});
     const auto graph = cell_graph(mesh);
 
     EXPECT_EQ(neighbors(graph, 0), (Row{1, 6}));
@@ -222,7 +228,8 @@ TEST(CellGraph, JoinsLinesAtTheirEndsAndVerticesAtTheirPoints)
 
 TEST(CellGraph, JoinsEveryPairAtAFacetOfManyCells)
 {
-    const auto graph = cell_graph(mesh_of({{5, {0, 1, 2}}, {5, {1, 0, 3}}, {5, {0, 1, 4}}, {5, {4, 1, 0}}, {3, {1, 0}}}));
+    const auto graph =
+        cell_graph(mesh_of({{5, {0, 1, 2}}, {5, {1, 0, 3}}, {5, {0, 1, 4}}, {5, {4, 1, 0}}, {3, {1, 0}}}));
 
     for (std::int32_t cell = 0; cell < 5; ++cell) EXPECT_EQ(graph.row(cell).size(), 4u) << cell;
 }
@@ -243,7 +250,8 @@ TEST(CellGraph, FindsFacetsThatNoManifoldHas)
     EXPECT_EQ(crowded(mesh_of({{10, {0, 1, 2, 3}}, {10, {0, 1, 2, 4}}, {5, {0, 1, 2}}})), -1);  // a wall between two
     EXPECT_EQ(crowded(mesh_of({{5, {0, 1, 2}}, {5, {1, 0, 3}}, {5, {0, 1, 4}}, {5, {0, 1, 5}}, {5, {2, 1, 7}}})), 0);
     EXPECT_EQ(crowded(mesh_of({{3, {0, 1}}, {3, {0, 2}}, {3, {0, 3}}})), -1);
-    for (const Mesh& mesh : {cube(3), tet_cube(2), polyhedral_cube(2), sphere(4), mixed_cells()}) EXPECT_EQ(crowded(mesh), -1);
+    for (const Mesh& mesh : {cube(3), tet_cube(2), polyhedral_cube(2), sphere(4), mixed_cells()})
+        EXPECT_EQ(crowded(mesh), -1);
 }
 
 // Neighbours at one facet with `num_cells` cells, by the definition.
@@ -251,7 +259,8 @@ Row neighbors_in_crowd(std::int32_t cell, std::int32_t num_cells)
 {
     Row row;
     for (std::int32_t other = 0; other < num_cells; ++other)
-        if (other != cell && (std::max(cell, other) < most_mutual_cells || std::abs(cell - other) == 1)) row.push_back(other);
+        if (other != cell && (std::max(cell, other) < most_mutual_cells || std::abs(cell - other) == 1))
+            row.push_back(other);
     return row;
 }
 
@@ -265,9 +274,11 @@ TEST(CellGraph, GrowsWithTheCellsAtAFacetAndNotWithTheirSquare)
 
             const auto graph = cell_graph(mesh, &crowds);
 
-            for (std::int32_t cell = 0; cell < num_cells; ++cell) ASSERT_EQ(neighbors(graph, cell), neighbors_in_crowd(cell, num_cells)) << cell;
+            for (std::int32_t cell = 0; cell < num_cells; ++cell)
+                ASSERT_EQ(neighbors(graph, cell), neighbors_in_crowd(cell, num_cells)) << cell;
             EXPECT_EQ(crowds.most_cells, num_cells);
-            for (const std::int32_t num_threads : {2, 5}) EXPECT_EQ(cell_graph_on_threads(mesh, num_threads), graph) << num_threads;
+            for (const std::int32_t num_threads : {2, 5})
+                EXPECT_EQ(cell_graph_on_threads(mesh, num_threads), graph) << num_threads;
         }
     const auto graph = cell_graph(star_of_lines(200'000));
     EXPECT_LT(graph.num_entries(), 3 * 200'000);
@@ -275,7 +286,8 @@ TEST(CellGraph, GrowsWithTheCellsAtAFacetAndNotWithTheirSquare)
 
 TEST(CellGraph, TakesFacesOfEqualPointsAsOneHoweverManyPoints)
 {
-    Mesh mesh = mesh_of({{42, {0, 1, 2, 3, 4, 5, 6}}, {42, {0, 1, 2, 3, 4, 5, 7}}, {42, {0, 1, 2, 3, 4, 8}}, {7, {5, 4, 3, 2, 1, 0}}});
+    Mesh mesh = mesh_of(
+        {{42, {0, 1, 2, 3, 4, 5, 6}}, {42, {0, 1, 2, 3, 4, 5, 7}}, {42, {0, 1, 2, 3, 4, 8}}, {7, {5, 4, 3, 2, 1, 0}}});
     mesh.face_streams = {};
     mesh.face_streams.push_row(Row{2, 6, 0, 1, 2, 3, 4, 5, 3, 0, 1, 6});
     mesh.face_streams.push_row(Row{2, 6, 3, 2, 1, 0, 5, 4, 3, 0, 1, 7});
@@ -321,10 +333,12 @@ TEST(CellGraph, DoesNotListACellThatHasAFacetTwice)
 TEST(CellGraph, FindsTheFacetsOfConvexPointSets)
 {
     // Two convex point sets in any order of points, a unit cube and a pyramid on top, beside a hexahedron.
-    Mesh mesh = mesh_of({{41, {6, 0, 3, 5, 1, 7, 2, 4}}, {41, {8, 4, 6, 5, 7}}, {12, {1, 9, 10, 2, 5, 11, 12, 6}}, {5, {4, 5, 8}}});
-    mesh.points = DataArray::from(
-        "Points", std::vector<double>{0, 0, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 1, 0, 1, 1, 1, 1, 0, 1, 1, .5, .5, 2, 2, 0, 0, 2, 1, 0, 2, 0, 1, 2, 1, 1},
-        3);
+    Mesh mesh = mesh_of(
+        {{41, {6, 0, 3, 5, 1, 7, 2, 4}}, {41, {8, 4, 6, 5, 7}}, {12, {1, 9, 10, 2, 5, 11, 12, 6}}, {5, {4, 5, 8}}});
+    mesh.points =
+        DataArray::from("Points", std::vector<double>{0, 0, 0, 1, 0,  0,  1, 1, 0, 0, 1, 0, 0, 0, 1, 1, 0, 1, 1, 1,
+                                                      1, 0, 1, 1, .5, .5, 2, 2, 0, 0, 2, 1, 0, 2, 0, 1, 2, 1, 1},
+                        3);
     const auto graph = cell_graph(mesh);
 
     EXPECT_EQ(neighbors(graph, 0), (Row{1, 2}));
@@ -336,7 +350,8 @@ TEST(CellGraph, RefusesCellsItCannotKnow)
     EXPECT_TRUE(throws_with<InvalidInput>("cell 1 (parametric_hex_region) is of a type whose faces are not known",
                                           [] { cell_graph(mesh_of({{5, {0, 1, 2}}, {56, {0, 1}}})); }));
     EXPECT_TRUE(throws_with<InvalidInput>("cell 0 (cell type 200)", [] { cell_graph(mesh_of({{200, {0}}})); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("cell 0 (hexahedron) has 4 points, expected at least 8", [] { cell_graph(mesh_of({{12, {0, 1, 2, 3}}})); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("cell 0 (hexahedron) has 4 points, expected at least 8",
+                                          [] { cell_graph(mesh_of({{12, {0, 1, 2, 3}}})); }));
     EXPECT_TRUE(throws_with<InvalidInput>("has no face stream", [] { cell_graph(mesh_of({{42, {0, 1, 2, 3}}})); }));
     EXPECT_TRUE(throws_with<InvalidInput>("ends within a face", [] {
         auto mesh = mesh_of({{42, {0, 1, 2, 3}}});
@@ -347,9 +362,10 @@ TEST(CellGraph, RefusesCellsItCannotKnow)
 
 TEST(SolidFaces, CloseUp)
 {
-    const std::pair<CellShape, std::size_t> solids[] = {{CellShape::Tetra, 4},          {CellShape::Voxel, 8},   {CellShape::Hexahedron, 8},
-                                                        {CellShape::Wedge, 6},          {CellShape::Pyramid, 5}, {CellShape::PentagonalPrism, 10},
-                                                        {CellShape::HexagonalPrism, 12}};
+    const std::pair<CellShape, std::size_t> solids[] = {
+        {CellShape::Tetra, 4},          {CellShape::Voxel, 8},   {CellShape::Hexahedron, 8},
+        {CellShape::Wedge, 6},          {CellShape::Pyramid, 5}, {CellShape::PentagonalPrism, 10},
+        {CellShape::HexagonalPrism, 12}};
     for (const auto& [shape, num_corners] : solids) {
         std::map<std::set<int>, int> faces_at_edge;
         std::set<int> corners;

@@ -29,7 +29,8 @@ Csr brute_force(const DataArray& points, std::int32_t k)
         }
         std::ranges::sort(others);
         std::vector<std::int32_t> row;
-        for (std::size_t n = 0; n < others.size() && n < static_cast<std::size_t>(k); ++n) row.push_back(others[n].second);
+        for (std::size_t n = 0; n < others.size() && n < static_cast<std::size_t>(k); ++n)
+            row.push_back(others[n].second);
         neighbors.push_row(row);
     }
     return neighbors;
@@ -49,10 +50,12 @@ TEST(NearestNeighbors, BreakTiesByIndex)
     // A grid is all ties; numbered backwards in the second half so that the tree's order is not the index order.
     const auto points = cube(5).points;
     std::vector<std::int32_t> order(points.num_rows());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i % 2 ? order.size() - 1 - i / 2 : i / 2);
+    for (std::size_t i = 0; i < order.size(); ++i)
+        order[i] = static_cast<std::int32_t>(i % 2 ? order.size() - 1 - i / 2 : i / 2);
     const auto shuffled = points.gather(order);
 
-    for (const std::int32_t k : {1, 4, 8, 30}) EXPECT_EQ(nearest_neighbors(shuffled, k), brute_force(shuffled, k)) << "k = " << k;
+    for (const std::int32_t k : {1, 4, 8, 30})
+        EXPECT_EQ(nearest_neighbors(shuffled, k), brute_force(shuffled, k)) << "k = " << k;
 }
 
 TEST(NearestNeighbors, KnowDuplicatePoints)
@@ -119,10 +122,12 @@ TEST(PointTree, EqualsBruteForce)
                     std::vector<PointTree::Found> expected;
                     for (std::int32_t i = 0; i < points->num_rows(); ++i) {
                         double sum = 0;
-                        for (int axis = 0; axis < 3; ++axis) sum += (place[axis] - points->value(i, axis)) * (place[axis] - points->value(i, axis));
+                        for (int axis = 0; axis < 3; ++axis)
+                            sum += (place[axis] - points->value(i, axis)) * (place[axis] - points->value(i, axis));
                         if (sum <= most_squared) expected.push_back({sum, i});
                     }
-                    EXPECT_EQ(tree.has_any_within(place, std::sqrt(most_squared)), !expected.empty()) << x << ' ' << most_squared;
+                    EXPECT_EQ(tree.has_any_within(place, std::sqrt(most_squared)), !expected.empty())
+                        << x << ' ' << most_squared;
                     std::ranges::sort(expected);
                     if (std::ssize(expected) > k) expected.resize(k);
                     EXPECT_EQ(tree.nearest(place, k, most_squared), expected) << x << ' ' << k << ' ' << most_squared;
@@ -139,10 +144,12 @@ TEST(NearestNeighbors, RefuseWhatIsNoPoint)
     const auto nan = std::numeric_limits<double>::quiet_NaN();
     const auto infinity = std::numeric_limits<double>::infinity();
     EXPECT_TRUE(throws_with<InvalidInput>("point 1 has the coordinate nan", [&] { nearest_neighbors(with(nan), 1); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("point 1 has the coordinate inf", [&] { nearest_neighbors(with(infinity), 1); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("point 1 has the coordinate inf", [&] { nearest_neighbors(with(infinity), 1); }));
     EXPECT_TRUE(throws_with<InvalidInput>("at most 1e150", [&] { nearest_neighbors(with(-1e200), 1); }));
     EXPECT_TRUE(throws_with<InvalidInput>("k is 0", [&] { nearest_neighbors(with(0), 0); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("2 components", [] { nearest_neighbors(DataArray("P", ScalarType::Float32, 3, 2), 1); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("2 components",
+                                          [] { nearest_neighbors(DataArray("P", ScalarType::Float32, 3, 2), 1); }));
 }
 
 }  // namespace

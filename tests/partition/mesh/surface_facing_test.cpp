@@ -18,7 +18,8 @@ namespace {
 Mesh turned(Mesh mesh, std::int64_t begin = 0, std::int64_t end = std::numeric_limits<std::int64_t>::max())
 {
     for (auto cell = begin; cell < std::min(end, mesh.num_cells()); ++cell)
-        std::reverse(mesh.cells.indices.begin() + mesh.cells.offsets[cell], mesh.cells.indices.begin() + mesh.cells.offsets[cell + 1]);
+        std::reverse(mesh.cells.indices.begin() + mesh.cells.offsets[cell],
+                     mesh.cells.indices.begin() + mesh.cells.offsets[cell + 1]);
     return mesh;
 }
 
@@ -66,8 +67,8 @@ Mesh below(const Mesh& mesh, double height)
 
 TEST(SurfaceFacing, TellsInsideFromOutside)
 {
-    for (const Mesh& mesh : {sphere(8), polygon_surface(), exploded(sphere(8)), below(sphere(12), 0.3), exploded(below(sphere(12), -0.2)),
-                             together(sphere(5), moved(sphere(6), 1, 7))}) {
+    for (const Mesh& mesh : {sphere(8), polygon_surface(), exploded(sphere(8)), below(sphere(12), 0.3),
+                             exploded(below(sphere(12), -0.2)), together(sphere(5), moved(sphere(6), 1, 7))}) {
         EXPECT_EQ(surface_facing(mesh).facing(), Facing::Outward) << describe(surface_facing(mesh));
         EXPECT_EQ(surface_facing(turned(mesh)).facing(), Facing::Inward);
         double area = 0;
@@ -89,21 +90,24 @@ TEST(SurfaceFacing, FindsTheInwardPartOfMixedSurfaces)
 
         const auto sides = polygon_sides(turned(mesh, 0, 40));
 
-        for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) EXPECT_EQ(sides.sides[cell], cell < 40 ? -1 : 1) << cell;
+        for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell)
+            EXPECT_EQ(sides.sides[cell], cell < 40 ? -1 : 1) << cell;
         const auto found = surface_facing(turned(mesh, 0, 40));
         EXPECT_EQ(found.facing(), Facing::Mixed);
         EXPECT_NEAR(found.inward, inward, 1e-12);
     }
     // Two bodies, one of which is inside out.
     EXPECT_EQ(surface_facing(together(ball, turned(moved(ball, 0.5, 4)))).facing(), Facing::Mixed);
-    EXPECT_NEAR(surface_facing(together(ball, turned(moved(ball, 0.5, 4)))).inward, surface_facing(moved(ball, 0.5, 4)).outward, 1e-12);
+    EXPECT_NEAR(surface_facing(together(ball, turned(moved(ball, 0.5, 4)))).inward,
+                surface_facing(moved(ball, 0.5, 4)).outward, 1e-12);
 }
 
 TEST(SurfaceFacing, TakesTheInnerWallOfAHollowBodyAsOutward)
 {
     const Mesh hollow = together(sphere(8), turned(moved(sphere(8), 0.5, 0)));
     EXPECT_EQ(surface_facing(hollow).facing(), Facing::Outward);
-    EXPECT_EQ(surface_facing(together(sphere(8), moved(sphere(8), 0.5, 0))).facing(), Facing::Outward);  // one body in the other
+    EXPECT_EQ(surface_facing(together(sphere(8), moved(sphere(8), 0.5, 0))).facing(),
+              Facing::Outward);  // one body in the other
     // In the same box, but not inside.
     const Mesh bowl = turned(together(below(sphere(16), 0), moved(below(sphere(16), 0), 0.9, 0)));
     EXPECT_NE(surface_facing(together(bowl, turned(moved(sphere(6), 0.2, 0)))).facing(), Facing::Outward);
@@ -111,7 +115,8 @@ TEST(SurfaceFacing, TakesTheInnerWallOfAHollowBodyAsOutward)
 
 TEST(SurfaceFacing, SaysNothingOfFlatSheets)
 {
-    for (const Mesh& mesh : {strip(5), two_triangles(), with_hole(), random_cloud(4, 1), vertex_cells(3), empty_mesh(), cube(2)}) {
+    for (const Mesh& mesh :
+         {strip(5), two_triangles(), with_hole(), random_cloud(4, 1), vertex_cells(3), empty_mesh(), cube(2)}) {
         const auto found = surface_facing(mesh);
         EXPECT_EQ(found.facing(), Facing::Unknown);
         EXPECT_EQ(found.outward + found.inward, 0);
@@ -140,7 +145,8 @@ TEST(SurfaceFacing, TurnsPolygonsAndTheirNormals)
         EXPECT_EQ(surface_facing(mesh).facing(), Facing::Outward);
         EXPECT_EQ(surface_facing(mesh, polygon_sides(mesh), &mesh.point_data[0]).facing(), Facing::Outward);
         EXPECT_NEAR(enclosed_volume(mesh), enclosed_volume(whole), 1e-12);
-        for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) EXPECT_EQ(mesh.cells.row(cell)[0], turned(whole, 2, 5).cells.row(cell)[0]);
+        for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell)
+            EXPECT_EQ(mesh.cells.row(cell)[0], turned(whole, 2, 5).cells.row(cell)[0]);
     }
 }
 
@@ -148,7 +154,8 @@ TEST(SurfaceFacing, TurnsPixelsAndPolygonsOfOrderTwoAndRefusesStrips)
 {
     const auto one = [](std::uint8_t type, std::vector<std::int32_t> points) {
         Mesh mesh;
-        mesh.points = DataArray::from("Points", std::vector<double>{0, 0, 0, 2, 0, 0, 0, 2, 0, 2, 2, 0, 1, 0, 0, 2, 1, 0, 1, 2, 0, 0, 1, 0}, 3);
+        mesh.points = DataArray::from(
+            "Points", std::vector<double>{0, 0, 0, 2, 0, 0, 0, 2, 0, 2, 2, 0, 1, 0, 0, 2, 1, 0, 1, 2, 0, 0, 1, 0}, 3);
         mesh.cells.push_row(points);
         mesh.cell_types.push_back(type);
         return mesh;
@@ -158,8 +165,10 @@ TEST(SurfaceFacing, TurnsPixelsAndPolygonsOfOrderTwoAndRefusesStrips)
     turn_outward(pixel, inward);
     turn_outward(quadratic, inward);
     EXPECT_EQ(pixel.cells.indices, (std::vector<std::int32_t>{0, 2, 1, 3}));
-    EXPECT_EQ(quadratic.cells.indices, (std::vector<std::int32_t>{0, 2, 3, 1, 7, 6, 5, 4}));  // each mid-edge point still between its corners
-    EXPECT_TRUE(throws_with<InvalidInput>("cell 0 (triangle_strip) points inward", [&] { turn_outward(strip, inward); }));
+    EXPECT_EQ(quadratic.cells.indices,
+              (std::vector<std::int32_t>{0, 2, 3, 1, 7, 6, 5, 4}));  // each mid-edge point still between its corners
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("cell 0 (triangle_strip) points inward", [&] { turn_outward(strip, inward); }));
     EXPECT_TRUE(throws_with<InvalidInput>("expected outward or as-is", [] { parse_orient("inward"); }));
     EXPECT_EQ(parse_orient("as-is"), Orient::AsIs);
 }

@@ -63,7 +63,8 @@ TEST(AreaVectors, UseTheCornersOfHigherOrderCells)
 
 TEST(AreaVectors, RunAlongStrips)
 {
-    const Mesh mesh = one_cell(6, {0, 0, 0, 0, 1, 0, 1, 0, 0, 1, 1, 0, 2, 0, 0});  // one and a half unit squares, seen from below
+    const Mesh mesh =
+        one_cell(6, {0, 0, 0, 0, 1, 0, 1, 0, 0, 1, 1, 0, 2, 0, 0});  // one and a half unit squares, seen from below
 
     expect_near(area_vectors(mesh)[0], {0, 0, -1.5});
     expect_near(surface_centroids(mesh)[0], {(0.5 * 1.0 + 0.5 * 4.0 / 3) / 1.5, (0.5 + 1.0 / 6) / 1.5, 0}, 1e-14);

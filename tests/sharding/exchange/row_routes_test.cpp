@@ -54,7 +54,8 @@ TEST(RowRoutes, WholesAreInTheOrderOfGlobalIds)
         const auto ranks = kRankCounts[trial % 7];
         const std::int64_t n = random() % 12, dim = random() % 2;
         const auto partition = draw_partition(random, n, ranks);
-        SCOPED_TRACE("trial " + std::to_string(trial) + ", " + std::to_string(n) + " rows on " + std::to_string(ranks) + " ranks");
+        SCOPED_TRACE("trial " + std::to_string(trial) + ", " + std::to_string(n) + " rows on " + std::to_string(ranks) +
+                     " ranks");
         run_ranks(ranks, [&](const auto& mesh) {
             const auto shape = dim == 0 ? std::vector<std::int64_t>{n, 2, 3} : std::vector<std::int64_t>{2, n, 3};
             const auto whole = values(shape), factors = values(shape).add(2);
@@ -103,10 +104,14 @@ TEST(RowRoutes, GathersAndScattersByAnyIds)
             EXPECT_EQ(mesh->counter().total_bytes(), static_cast<std::int64_t>(remote.size() * 3 * 8));
 
             // <gather x, w> = <x, scatter w>, with integers so that every order of sums is exact.
-            auto weights = at::arange(static_cast<std::int64_t>(wanted[rank].size()) * 3, at::kDouble).view({-1, 3}).add(rank).requires_grad_();
+            auto weights = at::arange(static_cast<std::int64_t>(wanted[rank].size()) * 3, at::kDouble)
+                               .view({-1, 3})
+                               .add(rank)
+                               .requires_grad_();
             auto sums = at::zeros({n, 3}, at::kDouble);
             for (int r = 0; r < ranks; ++r) {
-                const auto w = at::arange(static_cast<std::int64_t>(wanted[r].size()) * 3, at::kDouble).view({-1, 3}).add(r);
+                const auto w =
+                    at::arange(static_cast<std::int64_t>(wanted[r].size()) * 3, at::kDouble).view({-1, 3}).add(r);
                 sums.index_add_(0, at::tensor(wanted[r], at::kLong), w);
             }
             found.backward(weights.detach());
@@ -125,13 +130,16 @@ TEST(RowRoutes, RefusesWrongIdsOnEveryRank)
         const auto rank = mesh->coordinate(0);
         const auto& group = mesh->group(0);
         const std::vector<std::int64_t> own{2 * rank, 2 * rank + 1};
-        const auto only_on = [&](std::int64_t r, std::int64_t id) { return rank == r ? std::vector<std::int64_t>{id} : std::vector<std::int64_t>{}; };
+        const auto only_on = [&](std::int64_t r, std::int64_t id) {
+            return rank == r ? std::vector<std::int64_t>{id} : std::vector<std::int64_t>{};
+        };
         EXPECT_THROW(RowRoutes::find(own, only_on(1, 6), 6, group), InvalidInput);
         EXPECT_THROW(RowRoutes::find(own, only_on(2, -1), 6, group), InvalidInput);
         EXPECT_THROW(RowRoutes::find(only_on(0, 7), only_on(2, 0), 6, group), InvalidInput);
-        EXPECT_THROW(RowRoutes::find(own, only_on(0, 6), 7, group), InvalidInput);                                                // nobody's
-        EXPECT_THROW(RowRoutes::find(rank == 2 ? std::vector<std::int64_t>{4, 0} : own, only_on(0, 1), 6, group), InvalidInput);  // twice
-        const auto routes = RowRoutes::find(own, only_on(0, 5), 6, group);                                                        // all ranks are still in step
+        EXPECT_THROW(RowRoutes::find(own, only_on(0, 6), 7, group), InvalidInput);  // nobody's
+        EXPECT_THROW(RowRoutes::find(rank == 2 ? std::vector<std::int64_t>{4, 0} : own, only_on(0, 1), 6, group),
+                     InvalidInput);                                         // twice
+        const auto routes = RowRoutes::find(own, only_on(0, 5), 6, group);  // all ranks are still in step
         EXPECT_THROW(routes->gather(at::zeros({3})), InvalidInput);
         EXPECT_THROW(routes->scatter(at::zeros({7})), InvalidInput);
     });
@@ -159,13 +167,15 @@ TEST(Redistribute, ReachesAnyChosenExtents)
     };
     for (int trial = 0; trial < 200; ++trial) {
         const auto ranks = kRankCounts[trial % 7];
-        const std::int64_t n = random() % 9, m = 1 + random() % 3;  // more ranks than rows, a dimension shorter than the mesh
+        const std::int64_t n = random() % 9,
+                           m = 1 + random() % 3;  // more ranks than rows, a dimension shorter than the mesh
         const AxisLayout a{Shard(0), extents(n, ranks), 1};
         const std::vector<AxisLayout> targets{{Shard(0), extents(n, ranks), 1}, {Shard(1), extents(m, ranks), 1}, {}};
         run_ranks(ranks, [&](const auto& mesh) {
             const auto whole = values({n, m});
             const auto rank = mesh->coordinate(0);
-            auto x = from_local(whole.narrow(0, a.offset(rank), (*a.extents)[rank]), make_spec(mesh, {a})).requires_grad_();
+            auto x =
+                from_local(whole.narrow(0, a.offset(rank), (*a.extents)[rank]), make_spec(mesh, {a})).requires_grad_();
             for (const auto& target : targets) {
                 const auto y = redistribute(x, make_spec(mesh, {target}));
                 EXPECT_TRUE(spec_of(y)->axes[0] == target);

@@ -78,12 +78,14 @@ void expect_same_result(const Result& found, const Result& expected)
 
 TEST(Checkpoint, GivesTheSameBits)
 {
-    for (const int depth : {1, 2, 3}) expect_same_result(run(waves({5, 6}, 0), 0, true, depth), run(waves({5, 6}, 0), 0, false, depth));
+    for (const int depth : {1, 2, 3})
+        expect_same_result(run(waves({5, 6}, 0), 0, true, depth), run(waves({5, 6}, 0), 0, false, depth));
 }
 
 TEST(Checkpoint, DrawsTheSameRandomNumbersAgain)
 {
-    for (const int depth : {1, 2}) expect_same_result(run(waves({5, 6}, 0), 0.4, true, depth), run(waves({5, 6}, 0), 0.4, false, depth));
+    for (const int depth : {1, 2})
+        expect_same_result(run(waves({5, 6}, 0), 0.4, true, depth), run(waves({5, 6}, 0), 0.4, false, depth));
 }
 
 TEST(Checkpoint, LeavesTheGeneratorWhereBackwardFoundIt)
@@ -249,7 +251,8 @@ TEST(Checkpoint, ReplaysTheCollectivesOfShardedTensors)
             ASSERT_EQ(found.size(), expected.size());
             for (std::size_t i = 0; i < found.size(); ++i) {
                 EXPECT_FALSE(is_sharded(found[i]));
-                EXPECT_TRUE(tensors_near(found[i], expected[i], 1e-14)) << "gradient " << i << " on " << ranks << " ranks";
+                EXPECT_TRUE(tensors_near(found[i], expected[i], 1e-14))
+                    << "gradient " << i << " on " << ranks << " ranks";
             }
         });
     }
@@ -260,7 +263,8 @@ TEST(Checkpoint, DrawsTheSameMasksForShardedTensorsAgain)
     for (const int ranks : {1, 2, 3}) {
         run_ranks(ranks, [&](const auto& mesh) {
             // Where the mask is nought, so is the gradient: one drawn anew in backward shows.
-            auto x = from_local(at::ones({20 + mesh->coordinate(0), 8}, at::kDouble), mesh, {Shard(0)}).requires_grad_();
+            auto x =
+                from_local(at::ones({20 + mesh->coordinate(0), 8}, at::kDouble), mesh, {Shard(0)}).requires_grad_();
             const auto y = checkpoint([](const at::Tensor& t) { return at::dropout(t.exp(), 0.5, true).exp(); }, x);
             at::dropout(x.detach(), 0.5, true);  // the generator goes on
             y.sum().backward();
@@ -276,7 +280,8 @@ TEST(Checkpoint, DrawsTheSameMasksForShardedTensorsAgain)
 class AutocastRegion {
 public:
     AutocastRegion(at::ScalarType type, bool is_caching)
-        : was_caching_(at::autocast::is_autocast_cache_enabled()), type_before_(at::autocast::get_autocast_dtype(at::kCPU))
+        : was_caching_(at::autocast::is_autocast_cache_enabled()),
+          type_before_(at::autocast::get_autocast_dtype(at::kCPU))
     {
         at::autocast::increment_nesting();
         at::autocast::set_autocast_enabled(at::kCPU, true);
@@ -301,12 +306,15 @@ TEST(Checkpoint, ComputesAgainInTheTypeOfAutocastWithTheWeightsOfTheStep)
     const auto trained = [](at::ScalarType type, bool is_caching, bool checkpointed) {
         auto weight = waves({6, 6}, 0.1).to(at::kFloat).requires_grad_();
         const auto x = waves({5, 6}, 0.3).to(at::kFloat);
-        const std::function<at::Tensor(const at::Tensor&)> twice = [&](const at::Tensor& t) { return at::matmul(at::tanh(at::matmul(t, weight)), weight); };
+        const std::function<at::Tensor(const at::Tensor&)> twice = [&](const at::Tensor& t) {
+            return at::matmul(at::tanh(at::matmul(t, weight)), weight);
+        };
         for (int step = 0; step < 3; ++step) {
             at::Tensor output;
             {
                 const AutocastRegion autocast(type, is_caching);
-                output = checkpointed ? checkpoint(twice, x.clone().requires_grad_()) : twice(x.clone().requires_grad_());
+                output =
+                    checkpointed ? checkpoint(twice, x.clone().requires_grad_()) : twice(x.clone().requires_grad_());
             }
             EXPECT_EQ(output.scalar_type(), type);
             output.to(at::kFloat).pow(2).sum().backward();

@@ -32,13 +32,19 @@ namespace {
 
 at::Tensor waving_values(c10::IntArrayRef shape, double start)
 {
-    return at::arange(c10::multiply_integers(shape), at::kDouble).mul(0.37).add(start).sin_().view(shape).to(device_of_tests());
+    return at::arange(c10::multiply_integers(shape), at::kDouble)
+        .mul(0.37)
+        .add(start)
+        .sin_()
+        .view(shape)
+        .to(device_of_tests());
 }
 
 void fill(torch::nn::Module& module, double start)
 {
     const at::NoGradGuard no_grad;
-    for (auto& parameter : module.parameters()) parameter.copy_(waving_values(parameter.sizes(), start += 0.7).mul(0.5));
+    for (auto& parameter : module.parameters())
+        parameter.copy_(waving_values(parameter.sizes(), start += 0.7).mul(0.5));
 }
 
 /// Blocks with residuals, a bare parameter, one weight used in two places, a frozen bias.
@@ -48,7 +54,8 @@ struct NetImpl : torch::nn::Module {
         first = register_module("first", torch::nn::Linear(3, 8));
         blocks = register_module("blocks", torch::nn::ModuleList());
         for (int i = 0; i < 3; ++i) {
-            blocks->push_back(torch::nn::Sequential(torch::nn::LayerNorm(torch::nn::LayerNormOptions({8})), torch::nn::Linear(8, 16), torch::nn::GELU(),
+            blocks->push_back(torch::nn::Sequential(torch::nn::LayerNorm(torch::nn::LayerNormOptions({8})),
+                                                    torch::nn::Linear(8, 16), torch::nn::GELU(),
                                                     torch::nn::Linear(16, 8)));
         }
         last = register_module("last", torch::nn::Linear(8, 2));
@@ -85,12 +92,13 @@ torch::optim::AdamOptions adam()
     return torch::optim::AdamOptions(0.01).weight_decay(0.1);
 }
 
-/// The bytes of whole parameters that stay. A worker thread of Gloo lets go of a gathered unit a moment after the call that gathered it has returned, so
-/// they are asked for until none is left, for two seconds at most.
+/// The bytes of whole parameters that stay. A worker thread of Gloo lets go of a gathered unit a moment after the call
+/// that gathered it has returned, so they are asked for until none is left, for two seconds at most.
 std::int64_t bytes_that_stay(const FullyShardedModule& sharded)
 {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-    while (sharded.gathered_bytes() > 0 && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (sharded.gathered_bytes() > 0 && std::chrono::steady_clock::now() < end)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return sharded.gathered_bytes();
 }
 
@@ -108,7 +116,8 @@ Training serial(int num_data, double max_norm = 0)
     for (int step = 0; step < 5; ++step) {
         optimizer.zero_grad();
         at::Tensor loss = at::zeros({}, at::dtype(at::kDouble).device(device_of_tests()));
-        for (int sample = 0; sample < num_data; ++sample) loss = loss + net->forward(inputs(sample, step)).pow(2).mean() / num_data;
+        for (int sample = 0; sample < num_data; ++sample)
+            loss = loss + net->forward(inputs(sample, step)).pow(2).mean() / num_data;
         loss.backward();
         if (max_norm > 0) result.norms.push_back(torch::nn::utils::clip_grad_norm_(net->parameters(), max_norm));
         optimizer.step();
@@ -118,8 +127,8 @@ Training serial(int num_data, double max_norm = 0)
     return result;
 }
 
-void expect_trains_as(const Training& expected, const std::shared_ptr<const DeviceMesh>& mesh, bool checkpointed, double max_norm = 0,
-                      const FullyShardOptions& options = {})
+void expect_trains_as(const Training& expected, const std::shared_ptr<const DeviceMesh>& mesh, bool checkpointed,
+                      double max_norm = 0, const FullyShardOptions& options = {})
 {
     const auto data = mesh->axis("data");
     Net net;
@@ -132,7 +141,10 @@ void expect_trains_as(const Training& expected, const std::shared_ptr<const Devi
         if (mesh->has_axis("domain")) {
             const auto domain = mesh->sub_mesh("domain");
             const auto rank = domain->coordinate(0), size = domain->size(0);
-            x = from_local(size == 1 ? x : rank == 0 ? x.narrow(0, 0, 5) : x.narrow(0, 5, rank == 1 ? 1 : 0), domain, {Shard(0)});
+            x = from_local(size == 1   ? x
+                           : rank == 0 ? x.narrow(0, 0, 5)
+                                       : x.narrow(0, 5, rank == 1 ? 1 : 0),
+                           domain, {Shard(0)});
         }
         const auto loss = net->forward(x, checkpointed).pow(2).mean();
         loss.backward();
@@ -152,7 +164,8 @@ void expect_trains_as(const Training& expected, const std::shared_ptr<const Devi
     const auto parameters = sharded.full_parameters();
     ASSERT_EQ(parameters.size(), expected.parameters.size());
     for (const auto& [name, value] : expected.parameters) {
-        const auto found = std::find_if(parameters.begin(), parameters.end(), [&](const auto& one) { return one.first == name; });
+        const auto found =
+            std::find_if(parameters.begin(), parameters.end(), [&](const auto& one) { return one.first == name; });
         ASSERT_NE(found, parameters.end()) << name;
         EXPECT_TRUE(tensors_near(found->second, value, 1e-9)) << name;
     }
@@ -172,7 +185,8 @@ TEST(FullyShard, CombinesWithADomain)
 {
     for (const auto& shape : std::vector<std::vector<std::int64_t>>{{2, 2}, {3, 2}, {2, 3}, {1, 2}}) {
         const auto expected = serial(static_cast<int>(shape[0]));
-        run_ranks(shape, {"data", "domain"}, [&](const auto& mesh) { expect_trains_as(expected, mesh, shape[0] == 3); });
+        run_ranks(shape, {"data", "domain"},
+                  [&](const auto& mesh) { expect_trains_as(expected, mesh, shape[0] == 3); });
     }
 }
 
@@ -180,8 +194,9 @@ TEST(FullyShard, CutsAmongTheRanksOfADomain)
 {
     for (const auto& shape : std::vector<std::vector<std::int64_t>>{{1, 1}, {1, 3}, {2, 2}, {3, 1}, {2, 3}}) {
         const auto expected = serial(static_cast<int>(shape[0]), 0.05);
-        run_ranks(shape, {"data", "domain"},
-                  [&](const auto& mesh) { expect_trains_as(expected, mesh, shape[0] == 2, 0.05, {.is_unit = {}, .over_all_axes = true}); });
+        run_ranks(shape, {"data", "domain"}, [&](const auto& mesh) {
+            expect_trains_as(expected, mesh, shape[0] == 2, 0.05, {.is_unit = {}, .over_all_axes = true});
+        });
     }
     run_ranks({2, 2}, {"data", "domain"}, [&](const auto& mesh) {
         Net net;
@@ -209,7 +224,8 @@ TEST(FullyShard, ClipsByTheNormOfTheWhole)
 TEST(FullyShard, TakesUnitsByAPredicate)
 {
     const auto expected = serial(2);
-    const FullyShardOptions options{.is_unit = [](const std::string&, const torch::nn::Module& submodule) { return submodule.children().empty(); }};
+    const FullyShardOptions options{
+        .is_unit = [](const std::string&, const torch::nn::Module& submodule) { return submodule.children().empty(); }};
     run_ranks({2}, {"data"}, [&](const auto& mesh) { expect_trains_as(expected, mesh, false, 0, options); });
 }
 
@@ -253,16 +269,18 @@ TEST(FullyShard, GathersAUnitInOneMessage)
     });
 }
 
-/// What happened on this thread: G a gather was started, W waited for, C a block's GELU, B its backward, R gradients were sent, S their sums were waited for.
+/// What happened on this thread: G a gather was started, W waited for, C a block's GELU, B its backward, R gradients
+/// were sent, S their sums were waited for.
 thread_local std::string events;
 
 std::unique_ptr<at::ObserverContext> note_event(const at::RecordFunction& function)
 {
-    static const std::map<std::string, char> letters{{"all_gather over data", 'G'}, {"wait for all_gather over data", 'W'},
-                                                     {"aten::gelu", 'C'},           {"aten::gelu_backward", 'B'},
-                                                     {"all_to_all over data", 'R'}, {"wait for all_to_all over data", 'S'}};
+    static const std::map<std::string, char> letters{
+        {"all_gather over data", 'G'}, {"wait for all_gather over data", 'W'}, {"aten::gelu", 'C'},
+        {"aten::gelu_backward", 'B'},  {"all_to_all over data", 'R'},          {"wait for all_to_all over data", 'S'}};
     const auto found = letters.find(function.name());
-    if (found != letters.end() && !events.ends_with(found->second)) events += found->second;  // an operator may call itself on the way down
+    if (found != letters.end() && !events.ends_with(found->second))
+        events += found->second;  // an operator may call itself on the way down
     return nullptr;
 }
 
@@ -270,7 +288,8 @@ template <class Action>
 std::string events_of(const Action& action)
 {
     events.clear();
-    const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(note_event).scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
+    const auto handle = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(note_event).scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
     action();
     at::removeCallback(handle);
     return std::exchange(events, {});
@@ -301,14 +320,17 @@ TEST(FullyShard, SendsBehindTheComputation)
 }
 
 /// Training of which passes go other ways in between: what it gives in each step.
-std::vector<at::Tensor> restless_training(const std::shared_ptr<const DeviceMesh>& mesh, bool checkpointed, const FullyShardOptions& options)
+std::vector<at::Tensor> restless_training(const std::shared_ptr<const DeviceMesh>& mesh, bool checkpointed,
+                                          const FullyShardOptions& options)
 {
     const auto rank = static_cast<int>(mesh->coordinate(mesh->axis("data")));
     Net net;
     const auto sharded = fully_shard(*net, mesh, options);
     torch::optim::Adam optimizer(sharded.local_parameters(), adam());
     std::vector<at::Tensor> results;
-    const auto block = [&](int i, const at::Tensor& h) { return net->blocks[i]->template as<torch::nn::SequentialImpl>()->forward(h); };
+    const auto block = [&](int i, const at::Tensor& h) {
+        return net->blocks[i]->template as<torch::nn::SequentialImpl>()->forward(h);
+    };
     const auto evaluate = [&] {
         const at::NoGradGuard no_grad;
         results.push_back(net->forward(inputs(rank, 77)));
@@ -332,13 +354,16 @@ std::vector<at::Tensor> restless_training(const std::shared_ptr<const DeviceMesh
             auto names = sharded.local_parameter_names();
             for (std::size_t i = 0; i < names.size(); ++i) {
                 auto part = sharded.local_parameters()[i];
-                if (names[i].starts_with(sharded.group().rank() == 0 ? "blocks.1" : "first")) part.add_(0.1);  // each rank writes to other parts
+                if (names[i].starts_with(sharded.group().rank() == 0 ? "blocks.1" : "first"))
+                    part.add_(0.1);  // each rank writes to other parts
             }
             results.push_back(block(1, h));
         }
         if (step == 6) {  // a backward that fails in its middle
             auto h = block(0, net->first->forward(x) + net->position);
-            h.register_hook([](const at::Tensor& gradient) -> at::Tensor { throw std::runtime_error("planted " + gradient.toString()); });
+            h.register_hook([](const at::Tensor& gradient) -> at::Tensor {
+                throw std::runtime_error("planted " + gradient.toString());
+            });
             EXPECT_THROW(net->last->forward(block(2, block(1, h))).sum().backward(), std::runtime_error);
             optimizer.zero_grad();
         }
@@ -346,8 +371,12 @@ std::vector<at::Tensor> restless_training(const std::shared_ptr<const DeviceMesh
             for (const auto& [name, value] : sharded.full_parameters()) results.push_back(value);
         }
         at::Tensor y = net->forward(x, checkpointed);
-        if (step == 5) y = net->last->forward(block(0, block(2, net->first->forward(x))));  // blocks left out, and in another order
-        if (step == 8) y = y + net->forward(inputs(rank, 3), checkpointed) + net->last->forward(net->first->forward(x));  // units used again
+        if (step == 5)
+            y = net->last->forward(
+                block(0, block(2, net->first->forward(x))));  // blocks left out, and in another order
+        if (step == 8)
+            y = y + net->forward(inputs(rank, 3), checkpointed) +
+                net->last->forward(net->first->forward(x));  // units used again
         const auto loss = y.pow(2).mean();
         loss.backward(/*gradient=*/{}, /*retain_graph=*/step == 9);
         if (step == 9) loss.backward();
@@ -363,16 +392,18 @@ std::vector<at::Tensor> restless_training(const std::shared_ptr<const DeviceMesh
 
 TEST(FullyShard, GathersAheadWithTheSameBits)
 {
-    for (const auto& [shape, over_all_axes] :
-         std::vector<std::pair<std::vector<std::int64_t>, bool>>{{{1, 1}, false}, {{2, 1}, false}, {{3, 1}, true}, {{1, 2}, true}, {{2, 2}, false}}) {
+    for (const auto& [shape, over_all_axes] : std::vector<std::pair<std::vector<std::int64_t>, bool>>{
+             {{1, 1}, false}, {{2, 1}, false}, {{3, 1}, true}, {{1, 2}, true}, {{2, 2}, false}}) {
         for (const bool checkpointed : {false, true}) {
             run_ranks(shape, {"data", "domain"}, [&, over_all_axes = over_all_axes](const auto& mesh) {
                 const auto results = [&](bool ahead) {
-                    return restless_training(mesh, checkpointed, {.is_unit = {}, .overlaps = ahead, .over_all_axes = over_all_axes});
+                    return restless_training(mesh, checkpointed,
+                                             {.is_unit = {}, .overlaps = ahead, .over_all_axes = over_all_axes});
                 };
                 const auto expected = results(false), found = results(true);
                 ASSERT_EQ(expected.size(), found.size());
-                for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(expected[i], found[i])) << "result " << i;
+                for (std::size_t i = 0; i < expected.size(); ++i)
+                    EXPECT_TRUE(at::equal(expected[i], found[i])) << "result " << i;
             });
         }
     }
@@ -448,8 +479,10 @@ TEST(FullyShard, ComparesPlainGradientsOnAllRanksOfADomainOrNone)
                     torch::autograd::backward(losses, {});
                     ADD_FAILURE() << "the first rank's gradient passed for that of all";
                 } catch (const InvalidInput& error) {
-                    EXPECT_NE(std::string(error.what()).find("'first.bias' is a plain tensor and not the same on ranks 0 and 1 of axis 'domain'"),
-                              std::string::npos)
+                    EXPECT_NE(
+                        std::string(error.what())
+                            .find("'first.bias' is a plain tensor and not the same on ranks 0 and 1 of axis 'domain'"),
+                        std::string::npos)
                         << error.what();
                 }
             });
@@ -466,7 +499,8 @@ TEST(FullyShard, AddsUpGradientsOfSeveralBackwards)
         for (const int step : {0, 1}) net->forward(inputs(rank, step)).pow(2).mean().backward();
         (other->forward(inputs(rank, 0)).pow(2).mean() + other->forward(inputs(rank, 1)).pow(2).mean()).backward();
         for (std::size_t i = 0; i < sharded.local_parameters().size(); ++i) {
-            EXPECT_TRUE(tensors_near(sharded.local_parameters()[i].grad(), at_once.local_parameters()[i].grad(), 1e-12));
+            EXPECT_TRUE(
+                tensors_near(sharded.local_parameters()[i].grad(), at_once.local_parameters()[i].grad(), 1e-12));
         }
     });
 }
@@ -514,7 +548,9 @@ TEST(FullyShard, RoundsTheSumOfNarrowGradientsOnce)
 {
     for (const auto type : {at::kBFloat16, at::kHalf}) {
         for (const int size : {2, 3, 4}) {
-            const auto loss_of = [&](Net& net, int rank) { return net->forward(inputs(rank, 0).to(type)).pow(2).mean(); };
+            const auto loss_of = [&](Net& net, int rank) {
+                return net->forward(inputs(rank, 0).to(type)).pow(2).mean();
+            };
             std::map<std::string, at::Tensor> sums;
             for (int r = 0; r < size; ++r) {
                 Net serial;

@@ -22,7 +22,8 @@ std::vector<torch::Tensor> parameters()
 {
     torch::manual_seed(1);
     std::vector<torch::Tensor> all;
-    for (const auto& shape : std::vector<std::vector<std::int64_t>>{{7, 5}, {1}, {0}, {3, 2, 4}}) all.push_back(torch::randn(shape).requires_grad_());
+    for (const auto& shape : std::vector<std::vector<std::int64_t>>{{7, 5}, {1}, {0}, {3, 2, 4}})
+        all.push_back(torch::randn(shape).requires_grad_());
     return all;
 }
 
@@ -70,8 +71,9 @@ TEST(FusedAdamW, IsTheClosedFormAndLibTorchsByRounding)
             const auto count = i == 1 ? step - 1 : step + 1;
             means[i] = kBeta1 * means[i] + (1 - kBeta1) * gradient;
             squares[i] = kBeta2 * squares[i] + (1 - kBeta2) * gradient.square();
-            exact[i] = exact[i] * (1 - kRate * kDecay) -
-                       kRate * (means[i] / (1 - std::pow(kBeta1, count))) / ((squares[i] / (1 - std::pow(kBeta2, count))).sqrt() + kEpsilon);
+            exact[i] =
+                exact[i] * (1 - kRate * kDecay) - kRate * (means[i] / (1 - std::pow(kBeta1, count))) /
+                                                      ((squares[i] / (1 - std::pow(kBeta2, count))).sqrt() + kEpsilon);
         }
     }
 
@@ -96,7 +98,8 @@ TEST(FusedAdamW, GoesOnWhereLibTorchsStoppedAndBack)
         take_steps(*then, parts, 4, 9);
 
         expect_near(parts, whole);
-        const auto& state = static_cast<const torch::optim::AdamWParamState&>(*then->state().at(parts[0].unsafeGetTensorImpl()));
+        const auto& state =
+            static_cast<const torch::optim::AdamWParamState&>(*then->state().at(parts[0].unsafeGetTensorImpl()));
         EXPECT_EQ(state.step(), 9);
     }
 }
@@ -111,7 +114,8 @@ TEST(FusedAdamW, LeavesTheCpuToLibTorchs)
     take_steps(reference, of_reference, 0, 5);
 
     EXPECT_EQ(dynamic_cast<FusedAdamW*>(optimizer.get()), nullptr);
-    for (std::size_t i = 0; i < of_cpu.size(); ++i) EXPECT_TRUE(torch::equal(of_cpu[i], of_reference[i]));  // to the bit
+    for (std::size_t i = 0; i < of_cpu.size(); ++i)
+        EXPECT_TRUE(torch::equal(of_cpu[i], of_reference[i]));  // to the bit
 }
 
 }  // namespace

@@ -8,7 +8,8 @@
 namespace meshard {
 namespace {
 
-/// Uses units named by letters, each of one group; an upper-case letter is the second group of its unit. Returns what was to come after each, `.` nothing.
+/// Uses units named by letters, each of one group; an upper-case letter is the second group of its unit. Returns what
+/// was to come after each, `.` nothing.
 std::string expected_after(GatherOrder& order, const std::string& uses)
 {
     std::string next;

@@ -44,12 +44,14 @@ TEST(GradientNormOfParts, IsThatOfTheWholeAndScalesItDown)
 TEST(GradientNormOfParts, OfWholeGradientsCountsThemOnce)
 {
     run_ranks(2, [](const auto& mesh) {
-        const std::vector<at::Tensor> parameters{with_gradient(at::full({4}, 3.0)), with_gradient(at::full({2, 2}, 4.0))};
+        const std::vector<at::Tensor> parameters{with_gradient(at::full({4}, 3.0)),
+                                                 with_gradient(at::full({2, 2}, 4.0))};
         EXPECT_NEAR(gradient_norm(parameters, nullptr).template item<double>(), 10, 1e-12);
         EXPECT_NEAR(gradient_norm(parameters, &mesh->all()).template item<double>(), 10 * std::sqrt(2), 1e-12);
     });
     EXPECT_EQ(gradient_norm({at::zeros({3}).requires_grad_()}, nullptr).item<double>(), 0);
-    EXPECT_FALSE(std::isfinite(gradient_norm({with_gradient(at::full({2}, std::numeric_limits<float>::infinity()))}, nullptr).item<double>()));
+    EXPECT_FALSE(std::isfinite(
+        gradient_norm({with_gradient(at::full({2}, std::numeric_limits<float>::infinity()))}, nullptr).item<double>()));
     EXPECT_THROW(scale_to_norm({}, at::ones({}, at::kDouble), 0), InvalidInput);
 }
 

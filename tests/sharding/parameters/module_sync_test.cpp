@@ -20,15 +20,18 @@ torch::nn::Sequential network(double start)
 {
     torch::nn::Sequential net(torch::nn::Linear(3, 5), torch::nn::BatchNorm1d(5), torch::nn::Linear(5, 2));
     const at::NoGradGuard no_grad;
-    for (auto& parameter : net->parameters()) parameter.copy_(at::arange(parameter.numel()).mul(0.1).add(start).sin().view(parameter.sizes()));
+    for (auto& parameter : net->parameters())
+        parameter.copy_(at::arange(parameter.numel()).mul(0.1).add(start).sin().view(parameter.sizes()));
     for (auto& buffer : net->buffers()) buffer.fill_(start);
     return net;
 }
 
 void expect_same(torch::nn::Sequential& found, torch::nn::Sequential& expected)
 {
-    for (std::size_t k = 0; k < found->parameters().size(); ++k) EXPECT_TRUE(at::equal(found->parameters()[k], expected->parameters()[k]));
-    for (std::size_t k = 0; k < found->buffers().size(); ++k) EXPECT_TRUE(at::equal(found->buffers()[k], expected->buffers()[k]));
+    for (std::size_t k = 0; k < found->parameters().size(); ++k)
+        EXPECT_TRUE(at::equal(found->parameters()[k], expected->parameters()[k]));
+    for (std::size_t k = 0; k < found->buffers().size(); ++k)
+        EXPECT_TRUE(at::equal(found->buffers()[k], expected->buffers()[k]));
 }
 
 TEST(ModuleSync, StartsFromAnyRank)
@@ -71,11 +74,14 @@ TEST(ModuleSync, FindsOneBitAndNamesTensorAndRank)
             auto net = network(1);
             EXPECT_NO_THROW(verify_module(*net, *mesh));
             if (mesh->coordinate(0) == 2) {
-                auto tensor = net->named_parameters().contains(name) ? net->named_parameters()[name] : net->named_buffers()[name];
+                auto tensor =
+                    net->named_parameters().contains(name) ? net->named_parameters()[name] : net->named_buffers()[name];
                 static_cast<char*>(tensor.data_ptr())[tensor.nbytes() - tensor.element_size()] ^= 1;
             }
-            EXPECT_TRUE(throws_with<InvalidInput>(std::string("'") + name + "' on rank 2 differs from that of rank 0", [&] { verify_module(*net, *mesh); }));
-            EXPECT_TRUE(throws_with<InvalidInput>("on rank 0, 1 differs from that of rank 2", [&] { verify_module(*net, *mesh, 2); }));
+            EXPECT_TRUE(throws_with<InvalidInput>(std::string("'") + name + "' on rank 2 differs from that of rank 0",
+                                                  [&] { verify_module(*net, *mesh); }));
+            EXPECT_TRUE(throws_with<InvalidInput>("on rank 0, 1 differs from that of rank 2",
+                                                  [&] { verify_module(*net, *mesh, 2); }));
             const auto before = net->parameters()[0].clone();
             EXPECT_THROW(replicate(*net, mesh, {.verify_at_start = true}), InvalidInput);
             EXPECT_TRUE(at::equal(net->parameters()[0], before));
@@ -123,7 +129,9 @@ TEST(Replicate, AddsUpOwnSharesWhileNotSynced)
         }
         auto replicated = replicate(*net, mesh);
         const auto own = x.narrow(0, mesh->coordinate(0) * 3, mesh->coordinate(0) == 0 ? 3 : 5);
-        const auto backward = [&](int i) { net->forward(from_local(own * i, mesh, {Shard(0)})).pow(2).mean().backward(); };
+        const auto backward = [&](int i) {
+            net->forward(from_local(own * i, mesh, {Shard(0)})).pow(2).mean().backward();
+        };
         mesh->counter().reset();
         {
             const auto none = replicated.no_sync();

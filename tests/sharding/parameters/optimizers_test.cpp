@@ -27,8 +27,10 @@ double mapped(double x)
 TEST(Orthogonalized, MapsSingularValuesByThePolynomial)
 {
     const auto diagonal = orthogonalized(torch::diag(torch::tensor({3.0, 4.0}, torch::kDouble)));
-    EXPECT_TRUE(tensors_near(diagonal, torch::diag(torch::tensor({0.72288, 1.11920}, torch::kDouble)), 5e-6));  // published
-    for (const auto& [x, y] : std::vector<std::pair<double, double>>{{0.01, 0.69892}, {0.1, 0.71212}, {0.5, 0.76544}, {1, 0.69644}})
+    EXPECT_TRUE(
+        tensors_near(diagonal, torch::diag(torch::tensor({0.72288, 1.11920}, torch::kDouble)), 5e-6));  // published
+    for (const auto& [x, y] :
+         std::vector<std::pair<double, double>>{{0.01, 0.69892}, {0.1, 0.71212}, {0.5, 0.76544}, {1, 0.69644}})
         EXPECT_NEAR(mapped(x), y, 5e-6);
 
     torch::manual_seed(3);
@@ -51,12 +53,14 @@ at::Tensor leaf(const std::vector<double>& values)
 TEST(Lion, TakesThreeStepsAsByHand)
 {
     const auto p = leaf({1, -2, 0.5});
-    Optimizers optimizers({{{.rule = UpdateRule::Lion, .rate_factor = 0.5, .weight_decay = 0.1, .betas = {0.9, 0.99}}, {{p, {3}}}}});
+    Optimizers optimizers(
+        {{{.rule = UpdateRule::Lion, .rate_factor = 0.5, .weight_decay = 0.1, .betas = {0.9, 0.99}}, {{p, {3}}}}});
     optimizers.set_rate(0.02);  // 0.01 for this group
     // p *= 1 - lr wd, p -= lr sign(0.9 m + 0.1 g), m = 0.99 m + 0.01 g
     const std::vector<std::vector<double>> gradients{{1, -1, 0}, {-0.05, 2, 0}, {-1, 0, 3}};
     const std::vector<std::vector<double>> signs{{1, -1, 0}, {1, 1, 0}, {-1, 1, 1}};
-    // second: 0.9 * 0.01 - 0.1 * 0.05 > 0; -0.9 * 0.01 + 0.2 > 0. third: m2 = 0.0099 - 0.0005 = 0.0094, 0.00846 - 0.1 < 0; m2 = -0.0099 + 0.02 > 0
+    // second: 0.9 * 0.01 - 0.1 * 0.05 > 0; -0.9 * 0.01 + 0.2 > 0. third: m2 = 0.0099 - 0.0005 = 0.0094, 0.00846 - 0.1 <
+    // 0; m2 = -0.0099 + 0.02 > 0
     std::vector<double> expected{1, -2, 0.5};
     for (int step = 0; step < 3; ++step) {
         at::Tensor(p).mutable_grad() = torch::tensor(gradients[step], torch::kDouble);
@@ -64,7 +68,8 @@ TEST(Lion, TakesThreeStepsAsByHand)
         for (int i = 0; i < 3; ++i) expected[i] = expected[i] * (1 - 0.01 * 0.1) - 0.01 * signs[step][i];
         EXPECT_TRUE(tensors_near(p.detach(), torch::tensor(expected, torch::kDouble), 1e-15)) << step;
     }
-    EXPECT_TRUE(tensors_near(optimizers.state(p)->mean, torch::tensor({0.99 * 0.0094 - 0.01, 0.99 * 0.0101, 0.03}, torch::kDouble), 1e-12));
+    EXPECT_TRUE(tensors_near(optimizers.state(p)->mean,
+                             torch::tensor({0.99 * 0.0094 - 0.01, 0.99 * 0.0101, 0.03}, torch::kDouble), 1e-12));
     EXPECT_EQ(optimizers.state(p)->step, 3);
 }
 
@@ -82,9 +87,11 @@ std::vector<at::Tensor> whole_values(int seed)
 TEST(Muon, StepsAsItsDefinition)
 {
     for (const bool matches_adamw : {true, false}) {
-        const auto p = torch::randn({3, 12}, torch::kDouble).requires_grad_(), q = torch::randn({8, 2}, torch::kDouble).requires_grad_();
+        const auto p = torch::randn({3, 12}, torch::kDouble).requires_grad_(),
+                   q = torch::randn({8, 2}, torch::kDouble).requires_grad_();
         Optimizers optimizers(
-            {{{.rule = UpdateRule::Muon, .weight_decay = 0.2, .momentum = 0.9, .matches_adamw = matches_adamw}, {{p, {3, 12}}, {q, {8, 2}}}}});
+            {{{.rule = UpdateRule::Muon, .weight_decay = 0.2, .momentum = 0.9, .matches_adamw = matches_adamw},
+              {{p, {3, 12}}, {q, {8, 2}}}}});
         optimizers.set_rate(0.1);
         for (const auto& parameter : {p, q}) {
             auto expected = parameter.detach().clone(), buffer = torch::zeros_like(expected);
@@ -95,8 +102,10 @@ TEST(Muon, StepsAsItsDefinition)
                 at::Tensor(parameter).mutable_grad() = gradient;
                 optimizers.step();
                 buffer = 0.9 * buffer + 0.1 * gradient;
-                const auto rows = static_cast<double>(parameter.size(0)), columns = static_cast<double>(parameter.size(1));
-                const auto size = matches_adamw ? 0.2 * std::sqrt(std::max(rows, columns)) : std::sqrt(std::max(1.0, rows / columns));
+                const auto rows = static_cast<double>(parameter.size(0)),
+                           columns = static_cast<double>(parameter.size(1));
+                const auto size =
+                    matches_adamw ? 0.2 * std::sqrt(std::max(rows, columns)) : std::sqrt(std::max(1.0, rows / columns));
                 expected = expected * (1 - 0.1 * 0.2) - 0.1 * size * orthogonalized(0.1 * gradient + 0.9 * buffer);
             }
             EXPECT_TRUE(tensors_near(parameter.detach(), expected, 1e-12));
@@ -111,12 +120,14 @@ TEST(Optimizers, OfPartsAreThoseOfTheWhole)
         std::vector<OptimizedGroup> all(2);
         all[0].options = {.rule = rule, .rate_factor = 1, .weight_decay = 0.1};
         all[1].options = {.rule = UpdateRule::AdamW, .rate_factor = 0.3, .weight_decay = 0};
-        for (std::size_t i = 0; i < values.size(); ++i) all[i == 3 ? 1 : 0].parameters.push_back({values[i], kShapes[i]});
+        for (std::size_t i = 0; i < values.size(); ++i)
+            all[i == 3 ? 1 : 0].parameters.push_back({values[i], kShapes[i]});
         return all;
     };
     for (const auto rule : {UpdateRule::AdamW, UpdateRule::Lion, UpdateRule::Muon}) {
         const auto set_gradient = [](const at::Tensor& parameter, const at::Tensor& gradient, int step, std::size_t i) {
-            at::Tensor(parameter).mutable_grad() = i == 2 && step == 1 ? at::Tensor() : gradient.clone();  // one sits a step out
+            at::Tensor(parameter).mutable_grad() =
+                i == 2 && step == 1 ? at::Tensor() : gradient.clone();  // one sits a step out
         };
         const auto start = whole_values(1);
         std::vector<std::vector<at::Tensor>> gradients;
@@ -134,10 +145,12 @@ TEST(Optimizers, OfPartsAreThoseOfTheWhole)
         for (const int num_ranks : {1, 2, 3, 4}) {
             run_ranks(num_ranks, [&](const auto& mesh) {
                 const auto& ranks = mesh->all();
-                // All parameters end to end, cut at places that have nothing to do with their borders; the second of four ranks has nothing.
-                const std::vector<std::int64_t> cuts =
-                    num_ranks == 4 ? std::vector<std::int64_t>{0, 29, 29, 61, 115} : std::vector<std::int64_t>{0, 50, 77, 115};
-                const auto begin = cuts[ranks.rank()], end = ranks.rank() + 1 == num_ranks ? 115 : cuts[ranks.rank() + 1];
+                // All parameters end to end, cut at places that have nothing to do with their borders; the second of
+                // four ranks has nothing.
+                const std::vector<std::int64_t> cuts = num_ranks == 4 ? std::vector<std::int64_t>{0, 29, 29, 61, 115}
+                                                                      : std::vector<std::int64_t>{0, 50, 77, 115};
+                const auto begin = cuts[ranks.rank()],
+                           end = ranks.rank() + 1 == num_ranks ? 115 : cuts[ranks.rank() + 1];
                 const auto part = [&](const std::vector<at::Tensor>& values, std::size_t i) {
                     std::int64_t first = 0;
                     for (std::size_t k = 0; k < i; ++k) first += values[k].numel();
@@ -150,10 +163,12 @@ TEST(Optimizers, OfPartsAreThoseOfTheWhole)
                 Optimizers optimizers(groups(parts, rule), &ranks);
                 for (int step = 0; step < 4; ++step) {
                     optimizers.set_rate(0.02 / (1 + step));
-                    for (std::size_t i = 0; i < parts.size(); ++i) set_gradient(parts[i], part(gradients[step], i), step, i);
+                    for (std::size_t i = 0; i < parts.size(); ++i)
+                        set_gradient(parts[i], part(gradients[step], i), step, i);
                     optimizers.step();
                 }
-                for (std::size_t i = 0; i < parts.size(); ++i) EXPECT_TRUE(tensors_near(parts[i].detach(), part(whole, i), 1e-12)) << i;
+                for (std::size_t i = 0; i < parts.size(); ++i)
+                    EXPECT_TRUE(tensors_near(parts[i].detach(), part(whole, i), 1e-12)) << i;
             });
         }
     }
@@ -166,7 +181,8 @@ TEST(Optimizers, GoOnFromTheirState)
             auto values = whole_values(1);
             std::vector<OptimizedGroup> groups(1);
             groups[0].options = {.rule = rule, .weight_decay = 0.1};
-            for (std::size_t i = 0; i < values.size(); ++i) groups[0].parameters.push_back({values[i].requires_grad_(), kShapes[i]});
+            for (std::size_t i = 0; i < values.size(); ++i)
+                groups[0].parameters.push_back({values[i].requires_grad_(), kShapes[i]});
             auto optimizers = std::make_unique<Optimizers>(groups);
             for (int step = 0; step < 5; ++step) {
                 if (step == stop) {

@@ -18,7 +18,12 @@ torch::nn::Sequential small_network(double start)
     torch::nn::Sequential net(torch::nn::Linear(3, 5), torch::nn::Tanh(), torch::nn::Linear(5, 2));
     const at::NoGradGuard no_grad;
     for (auto& parameter : net->parameters()) {
-        parameter.copy_(at::arange(parameter.numel(), parameter.options()).mul_(0.1).sub_(0.4).add_(start).sin_().view(parameter.sizes()));
+        parameter.copy_(at::arange(parameter.numel(), parameter.options())
+                            .mul_(0.1)
+                            .sub_(0.4)
+                            .add_(start)
+                            .sin_()
+                            .view(parameter.sizes()));
     }
     net->to(at::kDouble);
     return net;
@@ -89,14 +94,16 @@ TEST(Replicate, GivesTheSerialGradients)
     }
 }
 
-// Such a node belongs to the stream on which it was made: kept from one graph to the next, it would tie a step that a CUDA graph records to another stream.
+// Such a node belongs to the stream on which it was made: kept from one graph to the next, it would tie a step that a
+// CUDA graph records to another stream.
 TEST(Replicate, LeavesEachGraphANodeOfItsOwn)
 {
     run_ranks(2, [](const auto& mesh) {
         auto net = small_network(0);
         const auto replicated = replicate(*net, mesh);
         for (int step = 0; step < 2; ++step) {
-            for (const auto& parameter : net->parameters()) EXPECT_FALSE(torch::autograd::impl::try_get_grad_accumulator(parameter));
+            for (const auto& parameter : net->parameters())
+                EXPECT_FALSE(torch::autograd::impl::try_get_grad_accumulator(parameter));
             net->forward(from_local(cut(samples(8), *mesh, 0), mesh, {Shard(0)})).pow(2).mean().backward();
         }
     });
@@ -105,7 +112,8 @@ TEST(Replicate, LeavesEachGraphANodeOfItsOwn)
 TEST(Replicate, ShowsHooksTheGradientOfTheWhole)
 {
     const auto clamp_gradients = [](torch::nn::Sequential& net) {
-        for (auto& parameter : net->parameters()) parameter.register_hook([](const at::Tensor& gradient) { return gradient.clamp(-0.01, 0.01); });
+        for (auto& parameter : net->parameters())
+            parameter.register_hook([](const at::Tensor& gradient) { return gradient.clamp(-0.01, 0.01); });
     };
     auto serial = small_network(0);
     clamp_gradients(serial);
@@ -189,7 +197,8 @@ TEST(Replicate, SendsGradientsWhileBackwardStillRuns)
         auto net = small_network(0);
         const auto replicated = replicate(*net, mesh, {.bucket_bytes = 1});
         const auto x = from_local(cut(samples(8), *mesh, 0), mesh, {Shard(0)});
-        const auto hidden = net[1]->template as<torch::nn::Tanh>()->forward(net[0]->template as<torch::nn::Linear>()->forward(x));
+        const auto hidden =
+            net[1]->template as<torch::nn::Tanh>()->forward(net[0]->template as<torch::nn::Linear>()->forward(x));
         std::int64_t num_sent = -1;
         hidden.register_hook([&](const at::Tensor&) { num_sent = mesh->counter().num_calls(); });
         const auto loss = net[2]->template as<torch::nn::Linear>()->forward(hidden).pow(2).mean();
@@ -340,7 +349,8 @@ TEST(Replicate, GivesNarrowGradientsOfCutRows)
             const auto replicated = replicate(*net, mesh);
             net->forward(from_local(cut(rows, *mesh, 0), mesh, {Shard(0)})).pow(2).mean().backward();
             const auto found = gradients(net);
-            for (std::size_t k = 0; k < found.size(); ++k) EXPECT_TRUE(tensors_near(found[k].to(at::kDouble), expected[k], 2e-2)) << "parameter " << k;
+            for (std::size_t k = 0; k < found.size(); ++k)
+                EXPECT_TRUE(tensors_near(found[k].to(at::kDouble), expected[k], 2e-2)) << "parameter " << k;
         });
     }
 }
@@ -355,7 +365,9 @@ TEST(Replicate, RefusesPlainRowsWhoseGradientsWouldCountOnce)
             net->forward(to_local(x)).pow(2).sum().backward();  // every rank its own loss
             ADD_FAILURE() << "gradients of one rank's rows passed for those of all";
         } catch (const InvalidInput& error) {
-            EXPECT_NE(std::string(error.what()).find("'0.weight' is a plain tensor and not the same on ranks 0 and 1 of axis 'domain'"), std::string::npos)
+            EXPECT_NE(std::string(error.what())
+                          .find("'0.weight' is a plain tensor and not the same on ranks 0 and 1 of axis 'domain'"),
+                      std::string::npos)
                 << error.what();
         }
     });
@@ -367,7 +379,8 @@ TEST(Replicate, RefusesPlainRowsWhoseGradientsWouldCountOnce)
             (on_own_rows(net, x) * net->forward(x)).sum().backward();
             ADD_FAILURE() << "shares and whole gradients were added up";
         } catch (const InvalidInput& error) {
-            EXPECT_NE(std::string(error.what()).find("is used with rows of this rank alone"), std::string::npos) << error.what();
+            EXPECT_NE(std::string(error.what()).find("is used with rows of this rank alone"), std::string::npos)
+                << error.what();
         }
     });
 }

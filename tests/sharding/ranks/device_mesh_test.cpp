@@ -38,14 +38,19 @@ TEST(DeviceMesh, SaysHowManyRanksItsShapeNeeds)
         struct OneRank : GroupFactory {
             int rank() const override { return 0; }
             int size() const override { return 3; }
-            RankGroup make_group(const std::vector<int>&, const std::string&, const std::string&, std::shared_ptr<CommCounter>) override { return {}; }
+            RankGroup make_group(const std::vector<int>&, const std::string&, const std::string&,
+                                 std::shared_ptr<CommCounter>) override
+            {
+                return {};
+            }
         } factory;
         (void)mesh;
         try {
             DeviceMesh::create(factory, {2, 2}, {"data", "domain"});
             ADD_FAILURE() << "accepted 2 x 2 axes for 3 ranks";
         } catch (const InvalidInput& error) {
-            EXPECT_NE(std::string(error.what()).find("2 x 2 makes 4 ranks, but there are 3"), std::string::npos) << error.what();
+            EXPECT_NE(std::string(error.what()).find("2 x 2 makes 4 ranks, but there are 3"), std::string::npos)
+                << error.what();
         }
     });
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks reduce and bring to each other, of any type, on any transport: the threads' of the tests, and, where the program is started as ranks that are
-// processes, shared memory, Gloo or MPI.
+// What ranks reduce and bring to each other, of any type, on any transport: the threads' of the tests, and, where the
+// program is started as ranks that are processes, shared memory, Gloo or MPI.
 #include "partition/error.h"
 #include "sharding/ranks/rank_group.h"
 #include "tests/support/expect_error.h"
@@ -36,12 +36,15 @@ TEST(RankGroup, AddsAndComparesEveryTypeAlike)
     for (const int size : kGroupRankCounts) {
         run_ranks(size, [&](const auto& mesh) {
             const auto& group = mesh->group(0);
-            for (const auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort, at::kChar, at::kByte, at::kBool,
-                                    at::kUInt16, at::kUInt32}) {
-                const std::int64_t limit = type == at::kBool ? 2 : 125;  // that bfloat16 holds; sums of bytes wrap around
+            for (const auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort,
+                                    at::kChar, at::kByte, at::kBool, at::kUInt16, at::kUInt32}) {
+                const std::int64_t limit =
+                    type == at::kBool ? 2 : 125;  // that bfloat16 holds; sums of bytes wrap around
                 const auto all = of_all(size, n, limit);
                 for (const auto reduction : {Reduction::Sum, Reduction::Max, Reduction::Min}) {
-                    const auto whole = reduction == Reduction::Sum ? all.sum(0) : reduction == Reduction::Max ? all.amax(0) : all.amin(0);
+                    const auto whole = reduction == Reduction::Sum   ? all.sum(0)
+                                       : reduction == Reduction::Max ? all.amax(0)
+                                                                     : all.amin(0);
                     auto tensor = limited_numbers(n, group.rank(), limit).to(type);
                     auto apart = at::zeros({n, 2}, at::kLong).to(type);  // one column of it, not contiguous
                     auto column = apart.select(1, 1);
@@ -50,9 +53,11 @@ TEST(RankGroup, AddsAndComparesEveryTypeAlike)
                     group.all_reduce(tensor, reduction);
                     group.all_reduce(column, reduction);
 
-                    EXPECT_TRUE(at::equal(tensor.to(at::kLong), whole.to(type).to(at::kLong))) << at::toString(type) << " on " << size << " ranks";
+                    EXPECT_TRUE(at::equal(tensor.to(at::kLong), whole.to(type).to(at::kLong)))
+                        << at::toString(type) << " on " << size << " ranks";
                     EXPECT_TRUE(at::equal(column.to(at::kLong), tensor.to(at::kLong))) << at::toString(type);
-                    EXPECT_FALSE(apart.select(1, 0).to(at::kLong).any().template item<bool>()) << "wrote beside the column";
+                    EXPECT_FALSE(apart.select(1, 0).to(at::kLong).any().template item<bool>())
+                        << "wrote beside the column";
                 }
             }
         });
@@ -64,7 +69,8 @@ TEST(RankGroup, AddsComplexNumbers)
     for (const int size : kGroupRankCounts) {
         run_ranks(size, [&](const auto& mesh) {
             const auto value = [](int rank) {
-                return at::complex(limited_numbers(100, rank, 50).to(at::kDouble), limited_numbers(100, rank + 1, 50).to(at::kDouble));
+                return at::complex(limited_numbers(100, rank, 50).to(at::kDouble),
+                                   limited_numbers(100, rank + 1, 50).to(at::kDouble));
             };
             auto expected = value(0);
             for (int r = 1; r < size; ++r) expected = expected + value(r);
@@ -76,7 +82,8 @@ TEST(RankGroup, AddsComplexNumbers)
             EXPECT_TRUE(at::equal(tensor, expected));
             EXPECT_TRUE(at::equal(conjugate.resolve_conj(), expected.conj().resolve_conj()));
             if (size == 1) return;
-            EXPECT_TRUE(throws_with<InvalidInput>("have no maximum over ranks", [&] { mesh->all().all_reduce(tensor, Reduction::Max); }));
+            EXPECT_TRUE(throws_with<InvalidInput>("have no maximum over ranks",
+                                                  [&] { mesh->all().all_reduce(tensor, Reduction::Max); }));
         });
     }
 }
@@ -86,10 +93,12 @@ TEST(RankGroup, RoundsNarrowSumsOnce)
     for (const int size : {3, 4}) {
         run_ranks(size, [&](const auto& mesh) {
             for (const auto type : {at::kBFloat16, at::kHalf}) {
-                const double large = type == at::kHalf ? 2048 : 256;  // to which one is not added: the next number is two away
+                const double large =
+                    type == at::kHalf ? 2048 : 256;  // to which one is not added: the next number is two away
                 auto sum = at::full({17}, mesh->all().rank() == 0 ? large : 1.0, type);
                 mesh->all().all_reduce(sum);
-                EXPECT_TRUE(at::equal(sum, at::full({17}, large + size - 1, type))) << at::toString(type) << ": " << sum[0].template item<double>();
+                EXPECT_TRUE(at::equal(sum, at::full({17}, large + size - 1, type)))
+                    << at::toString(type) << ": " << sum[0].template item<double>();
             }
         });
     }
@@ -104,14 +113,23 @@ TEST(RankGroup, ExtremesKeepNaNAndInfinity)
                 for (int place = 0; place < size; ++place) {  // the rank with what is special
                     const bool here = mesh->all().rank() == place;
                     for (const double sign : {1.0, -1.0}) {
-                        const auto special = at::tensor({sign * std::nan(""), kInfinity, -kInfinity, 3.0, -3.0}, at::kDouble);
-                        auto largest = (here ? special : at::tensor({-7.0, -1.0, -1.0, -2.0, -2.0}, at::kDouble)).to(type), smallest = largest.clone();
+                        const auto special =
+                            at::tensor({sign * std::nan(""), kInfinity, -kInfinity, 3.0, -3.0}, at::kDouble);
+                        auto largest =
+                                 (here ? special : at::tensor({-7.0, -1.0, -1.0, -2.0, -2.0}, at::kDouble)).to(type),
+                             smallest = largest.clone();
                         mesh->all().all_reduce(largest, Reduction::Max);
                         mesh->all().all_reduce(smallest, Reduction::Min);
-                        EXPECT_TRUE(largest[0].isnan().template item<bool>()) << at::toString(type) << ", NaN on rank " << place;
-                        EXPECT_TRUE(smallest[0].isnan().template item<bool>()) << at::toString(type) << ", NaN on rank " << place;
-                        EXPECT_TRUE(at::equal(largest.slice(0, 1), at::tensor({kInfinity, -1.0, 3.0, -2.0}, at::kDouble).to(type))) << largest;
-                        EXPECT_TRUE(at::equal(smallest.slice(0, 1), at::tensor({-1.0, -kInfinity, -2.0, -3.0}, at::kDouble).to(type))) << smallest;
+                        EXPECT_TRUE(largest[0].isnan().template item<bool>())
+                            << at::toString(type) << ", NaN on rank " << place;
+                        EXPECT_TRUE(smallest[0].isnan().template item<bool>())
+                            << at::toString(type) << ", NaN on rank " << place;
+                        EXPECT_TRUE(at::equal(largest.slice(0, 1),
+                                              at::tensor({kInfinity, -1.0, 3.0, -2.0}, at::kDouble).to(type)))
+                            << largest;
+                        EXPECT_TRUE(at::equal(smallest.slice(0, 1),
+                                              at::tensor({-1.0, -kInfinity, -2.0, -3.0}, at::kDouble).to(type)))
+                            << smallest;
                     }
                 }
             }
@@ -125,9 +143,11 @@ TEST(RankGroup, BringsRowsOfEveryType)
         run_ranks(size, [&](const auto& mesh) {
             const auto& group = mesh->group(0);
             const auto rank = group.rank();
-            for (const auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort, at::kChar, at::kByte, at::kBool,
-                                    at::kUInt16, at::kComplexFloat}) {
-                const auto rows = [&](int from, std::int64_t n) { return limited_numbers(n * 3, from, 120).to(type).view({n, 3}); };
+            for (const auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort,
+                                    at::kChar, at::kByte, at::kBool, at::kUInt16, at::kComplexFloat}) {
+                const auto rows = [&](int from, std::int64_t n) {
+                    return limited_numbers(n * 3, from, 120).to(type).view({n, 3});
+                };
                 std::vector<std::int64_t> counts, sent(size, 2), received(size, 2);
                 std::vector<at::Tensor> expected, expected_second, passed;
                 for (int r = 0; r < size; ++r) {

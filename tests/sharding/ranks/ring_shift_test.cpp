@@ -58,9 +58,11 @@ TEST(RingShift, DoesSoOverGlooWithARankThatIsLate)
         ranks.emplace_back([&, rank] {
             const auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(60));
             options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-            const RankGroup group(c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, 4, options), "domain", std::make_shared<CommCounter>());
+            const RankGroup group(c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, 4, options), "domain",
+                                  std::make_shared<CommCounter>());
 
-            EXPECT_TRUE(at::equal(passed_round(group, kCounts, rank == 2 ? 30 : 0), at::arange(kCounts[rank], at::kDouble) + 1000 * rank));
+            EXPECT_TRUE(at::equal(passed_round(group, kCounts, rank == 2 ? 30 : 0),
+                                  at::arange(kCounts[rank], at::kDouble) + 1000 * rank));
             group.barrier();
         });
     }

@@ -21,7 +21,8 @@ TEST(RowStream, ReadsWhatIndexingPicksOut)
     const auto a = at::randn({20, 3}), b = at::randint(0, 9, {20, 2}, at::kLong);
     const auto index = at::tensor({3, 4, 5, 5, 19, 0}, at::kLong);
     const RowStream stream({a, b}, index);
-    const auto expected = at::cat({a.index_select(0, index).view(at::kByte), b.index_select(0, index).view(at::kByte)}, 1).view({-1});
+    const auto expected =
+        at::cat({a.index_select(0, index).view(at::kByte), b.index_select(0, index).view(at::kByte)}, 1).view({-1});
 
     EXPECT_TRUE(at::equal(stream.whole(), expected));
     EXPECT_TRUE(at::equal(read_all(stream, 17, 60), expected.narrow(0, 17, 60)));
@@ -32,7 +33,8 @@ TEST(RowStream, WritesThroughTheSameWhereverItBegins)
 {
     for (const std::int64_t width : {1, 3, 16, 64, 65}) {
         const auto table = at::randn({50, width});
-        const RowStream one({table}, at::randint(0, 50, {40}, at::kLong)), two({table, table.to(at::kDouble)}, at::randint(0, 50, {40}, at::kLong));
+        const RowStream one({table}, at::randint(0, 50, {40}, at::kLong)),
+            two({table, table.to(at::kDouble)}, at::randint(0, 50, {40}, at::kLong));
         for (const auto* stream : {&one, &two}) {
             for (const std::int64_t shift : {0, 4, 16}) {
                 for (const std::int64_t begin : {std::int64_t{0}, std::int64_t{7}, stream->row_bytes() * 3 + 1}) {
@@ -58,7 +60,8 @@ TEST(RowStream, GivesPlacesOfBytesThatLieInARow)
             const auto* place = stream.in_place(begin, count);
             ASSERT_EQ(place != nullptr, lies_in_a_row) << begin << ' ' << count;
             if (place) {
-                EXPECT_EQ(std::memcmp(place, read_all(stream, begin, count).data_ptr(), static_cast<std::size_t>(count)), 0);
+                EXPECT_EQ(
+                    std::memcmp(place, read_all(stream, begin, count).data_ptr(), static_cast<std::size_t>(count)), 0);
             }
         }
     }

@@ -21,7 +21,8 @@ at::Tensor counted_values(c10::IntArrayRef shape)
     return at::arange(c10::multiply_integers(shape), at::kDouble).mul(0.7).sin_().view(shape);
 }
 
-AxisLayout draw_shard(std::mt19937_64& random, std::int64_t dim, std::int64_t n, std::int64_t ranks, std::int64_t blocks = 1)
+AxisLayout draw_shard(std::mt19937_64& random, std::int64_t dim, std::int64_t n, std::int64_t ranks,
+                      std::int64_t blocks = 1)
 {
     auto extents = std::make_shared<Extents>(ranks, 0);
     for (std::int64_t i = 0; i < n / blocks; ++i) ++(*extents)[random() % ranks];
@@ -32,12 +33,14 @@ TEST(ScatterRows, GivesEveryRankItsPartFromAnySource)
 {
     std::mt19937_64 random(1);
     for (int trial = 0; trial < 200; ++trial) {
-        const std::int64_t ranks = std::vector<std::int64_t>{1, 2, 3, 4, 5, 7, 8}[trial % 7], blocks = 1 + random() % 2, n = blocks * (random() % 7);
+        const std::int64_t ranks = std::vector<std::int64_t>{1, 2, 3, 4, 5, 7, 8}[trial % 7], blocks = 1 + random() % 2,
+                           n = blocks * (random() % 7);
         const auto source = static_cast<int>(random() % ranks);
         const auto dim = static_cast<std::int64_t>(random() % 2);
         const auto layout = random() % 5 == 0 ? AxisLayout{} : draw_shard(random, dim, n, ranks, blocks);
         run_ranks(static_cast<int>(ranks), [&](const auto& mesh) {
-            const auto whole = counted_values(dim == 0 ? std::vector<std::int64_t>{n, 2} : std::vector<std::int64_t>{2, n});
+            const auto whole =
+                counted_values(dim == 0 ? std::vector<std::int64_t>{n, 2} : std::vector<std::int64_t>{2, n});
             auto mine = mesh->coordinate(0) == source ? whole.clone().requires_grad_() : at::Tensor();
 
             const auto x = distribute_rows(mine, source, make_spec(mesh, {layout}));
@@ -55,7 +58,8 @@ TEST(ScatterRows, CutsTwoDimensionsOnTwoAxes)
 {
     std::mt19937_64 random(2);
     for (int trial = 0; trial < 60; ++trial) {
-        const std::vector<std::int64_t> shape = std::vector<std::vector<std::int64_t>>{{2, 2}, {1, 3}, {3, 2}, {2, 1}}[trial % 4];
+        const std::vector<std::int64_t> shape =
+            std::vector<std::vector<std::int64_t>>{{2, 2}, {1, 3}, {3, 2}, {2, 1}}[trial % 4];
         const std::int64_t n = random() % 6, m = random() % 6;
         const auto source = static_cast<int>(random() % (shape[0] * shape[1]));
         std::vector<AxisLayout> axes{draw_shard(random, 1, m, shape[0]), draw_shard(random, 0, n, shape[1])};
@@ -151,15 +155,20 @@ TEST(ScatterRows, RefusesOnEveryRank)
 {
     run_ranks(3, [](const auto& mesh) {
         const auto spec = make_spec(mesh, {AxisLayout{Shard(0), std::make_shared<Extents>(Extents{1, 1, 2}), 1}});
-        const auto on_source = [&](const at::Tensor& tensor) { return mesh->coordinate(0) == 0 ? tensor : at::Tensor(); };
+        const auto on_source = [&](const at::Tensor& tensor) {
+            return mesh->coordinate(0) == 0 ? tensor : at::Tensor();
+        };
         EXPECT_THROW(distribute_rows(at::Tensor(), 0, spec), InvalidInput);
         EXPECT_THROW(distribute_rows(on_source(at::zeros({5})), 0, spec), InvalidInput);
         EXPECT_THROW(distribute_rows(on_source(at::zeros({})), 0, spec), InvalidInput);
         EXPECT_THROW(distribute_rows(on_source(at::zeros({4})), 3, spec), InvalidInput);
-        EXPECT_THROW(distribute_rows(on_source(at::zeros({4})), 0, make_spec(mesh, {AxisLayout{Partial(), nullptr, 1}})), InvalidInput);
+        EXPECT_THROW(
+            distribute_rows(on_source(at::zeros({4})), 0, make_spec(mesh, {AxisLayout{Partial(), nullptr, 1}})),
+            InvalidInput);
         EXPECT_THROW(distribute_rows(RowProvider(), 0, spec), InvalidInput);
         EXPECT_THROW(distribute_rows(RowProvider(), 0, replicated_spec(mesh)), InvalidInput);
-        EXPECT_TRUE(at::equal(full_tensor(distribute_rows(on_source(at::ones({4})), 0, spec)), at::ones({4})));  // all ranks are still in step
+        EXPECT_TRUE(at::equal(full_tensor(distribute_rows(on_source(at::ones({4})), 0, spec)),
+                              at::ones({4})));  // all ranks are still in step
     });
 }
 

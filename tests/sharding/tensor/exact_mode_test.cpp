@@ -46,7 +46,8 @@ Extents draw_extents(std::mt19937_64& random, std::int64_t n, std::int64_t ranks
     return extents;
 }
 
-at::Tensor cut(const at::Tensor& whole, const Extents& extents, std::int64_t dim, const std::shared_ptr<const DeviceMesh>& mesh)
+at::Tensor cut(const at::Tensor& whole, const Extents& extents, std::int64_t dim,
+               const std::shared_ptr<const DeviceMesh>& mesh)
 {
     const AxisLayout layout{Shard(dim), std::make_shared<const Extents>(extents), 1};
     const auto rank = mesh->coordinate(0);
@@ -55,8 +56,10 @@ at::Tensor cut(const at::Tensor& whole, const Extents& extents, std::int64_t dim
 
 using Results = std::vector<at::Tensor>;
 
-/// What `body` returns on every rank, the same there, on several numbers of ranks, must be the same bits everywhere. Returns it.
-Results same_on_any_ranks(std::int64_t rows, const std::function<Results(const std::shared_ptr<const DeviceMesh>&, const Extents&)>& body)
+/// What `body` returns on every rank, the same there, on several numbers of ranks, must be the same bits everywhere.
+/// Returns it.
+Results same_on_any_ranks(std::int64_t rows,
+                          const std::function<Results(const std::shared_ptr<const DeviceMesh>&, const Extents&)>& body)
 {
     std::mt19937_64 random(5);
     Results first;
@@ -71,7 +74,8 @@ Results same_on_any_ranks(std::int64_t rows, const std::function<Results(const s
             }
             ASSERT_EQ(found.size(), first.size());
             for (std::size_t i = 0; i < found.size(); ++i) {
-                EXPECT_TRUE(at::equal(found[i], first[i])) << "result " << i << " on " << ranks << " ranks: " << tensors_near(found[i], first[i], 0).message();
+                EXPECT_TRUE(at::equal(found[i], first[i]))
+                    << "result " << i << " on " << ranks << " ranks: " << tensors_near(found[i], first[i], 0).message();
             }
         });
     }
@@ -81,12 +85,16 @@ Results same_on_any_ranks(std::int64_t rows, const std::function<Results(const s
 TEST_F(ExactMode, SumsToTheSameBits)
 {
     for (const auto type : {at::kFloat, at::kDouble, at::kHalf}) {
-        const auto x = (type == at::kHalf ? wild({1000, 7}, at::kDouble).clamp(-50, 50) : wild({1000, 7}, at::kDouble)).to(type);
+        const auto x =
+            (type == at::kHalf ? wild({1000, 7}, at::kDouble).clamp(-50, 50) : wild({1000, 7}, at::kDouble)).to(type);
         const auto found = same_on_any_ranks(1000, [&](const auto& mesh, const auto& extents) -> Results {
             const auto s = cut(x, extents, 0, mesh);
-            return {
-                full_tensor(s.sum()), full_tensor(s.sum(0)), full_tensor(s.mean()), full_tensor(s.mean({0}, true)), full_tensor(s.sum(at::IntArrayRef({0, 1}))),
-                full_tensor(s.sum(1))};
+            return {full_tensor(s.sum()),
+                    full_tensor(s.sum(0)),
+                    full_tensor(s.mean()),
+                    full_tensor(s.mean({0}, true)),
+                    full_tensor(s.sum(at::IntArrayRef({0, 1}))),
+                    full_tensor(s.sum(1))};
         });
         const auto exact = x.to(at::kDouble);
         const auto tolerance = type == at::kHalf ? 1e-3 : type == at::kFloat ? 1e-6 : 1e-14;
@@ -119,7 +127,8 @@ TEST_F(ExactMode, OrdinarySumsDoDepend)
 
 TEST_F(ExactMode, MultipliesToTheSameBits)
 {
-    const auto a = wild({301, 6}, at::kFloat), b = wild({301, 5}, at::kFloat, 2), c = wild({6, 5}, at::kFloat, 3), bias = wild({5}, at::kFloat, 4);
+    const auto a = wild({301, 6}, at::kFloat), b = wild({301, 5}, at::kFloat, 2), c = wild({6, 5}, at::kFloat, 3),
+               bias = wild({5}, at::kFloat, 4);
     const auto found = same_on_any_ranks(301, [&](const auto& mesh, const auto& extents) -> Results {
         const auto x = cut(a, extents, 0, mesh), y = cut(b, extents, 0, mesh);
         const auto batched = [&](const at::Tensor& t) { return t.unsqueeze(0).expand({2, t.size(0), t.size(1)}); };
@@ -145,12 +154,13 @@ TEST_F(ExactMode, TrainsToTheSameBits)
     const auto x = wild({50, 16}, at::kFloat).clamp(-3, 3), target = wild({50, 4}, at::kFloat, 9).clamp(-3, 3);
     same_on_any_ranks(50, [&](const auto& mesh, const auto& extents) {
         set_gather_policy(GatherPolicy::Silent);
-        torch::nn::Sequential net(torch::nn::Linear(16, 33), torch::nn::GELU(), torch::nn::LayerNorm(torch::nn::LayerNormOptions({33})),
-                                  torch::nn::Linear(33, 4));
+        torch::nn::Sequential net(torch::nn::Linear(16, 33), torch::nn::GELU(),
+                                  torch::nn::LayerNorm(torch::nn::LayerNormOptions({33})), torch::nn::Linear(33, 4));
         {
             const at::NoGradGuard no_grad;
             int seed = 20;
-            for (auto& parameter : net->parameters()) parameter.copy_(wild(parameter.sizes(), at::kFloat, ++seed).clamp(-0.3, 0.3));
+            for (auto& parameter : net->parameters())
+                parameter.copy_(wild(parameter.sizes(), at::kFloat, ++seed).clamp(-0.3, 0.3));
         }
         const auto replicated = replicate(*net, mesh);
         torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(0.01));
@@ -171,17 +181,22 @@ TEST_F(ExactMode, TrainsToTheSameBits)
 
 TEST_F(ExactMode, MakesTheSameSliceTokens)
 {
-    const auto w = at::softmax(wild({2, 90, 2, 5}, at::kFloat), -1), f = wild({2, 90, 2, 4}, at::kFloat, 2).clamp(-9, 9);
+    const auto w = at::softmax(wild({2, 90, 2, 5}, at::kFloat), -1),
+               f = wild({2, 90, 2, 4}, at::kFloat, 2).clamp(-9, 9);
     const auto run = [&](const at::Tensor& weights, const at::Tensor& features) {
         auto a = weights.detach().clone().requires_grad_(), b = features.detach().clone().requires_grad_();
         const auto tokens = slice_tokens(a, b, 1e-5);
         const auto rows = deslice_tokens(a, tokens * 2);
         (rows * rows).sum().backward();
-        return Results{full_tensor(tokens).detach(), full_tensor(rows).detach(), full_tensor(a.grad()), full_tensor(b.grad())};
+        return Results{full_tensor(tokens).detach(), full_tensor(rows).detach(), full_tensor(a.grad()),
+                       full_tensor(b.grad())};
     };
-    const auto found = same_on_any_ranks(90, [&](const auto& mesh, const auto& extents) { return run(cut(w, extents, 1, mesh), cut(f, extents, 1, mesh)); });
+    const auto found = same_on_any_ranks(90, [&](const auto& mesh, const auto& extents) {
+        return run(cut(w, extents, 1, mesh), cut(f, extents, 1, mesh));
+    });
     const auto expected = run(w.to(at::kDouble), f.to(at::kDouble));
-    for (std::size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(tensors_near(found[i].to(at::kDouble), expected[i], 1e-5)) << "result " << i;
+    for (std::size_t i = 0; i < found.size(); ++i)
+        EXPECT_TRUE(tensors_near(found[i].to(at::kDouble), expected[i], 1e-5)) << "result " << i;
 }
 
 TEST_F(ExactMode, KeepsTwoAxesApart)

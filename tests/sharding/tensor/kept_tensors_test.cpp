@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks may keep different tensors alive: a log of gradients on rank 0, a view in a debugger. Nothing that leads to a message may depend on it.
+// Ranks may keep different tensors alive: a log of gradients on rank 0, a view in a debugger. Nothing that leads to a
+// message may depend on it.
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/rule_table.h"
 #include "tests/support/expect_tensors.h"
@@ -70,9 +71,13 @@ struct Leaves {
 Tensors run_program(const Leaves& leaves, std::uint64_t seed, Keeper& keeper)
 {
     std::mt19937_64 engine(seed);
-    const auto draw = [&](std::int64_t low, std::int64_t high) { return std::uniform_int_distribution<std::int64_t>(low, high)(engine); };
+    const auto draw = [&](std::int64_t low, std::int64_t high) {
+        return std::uniform_int_distribution<std::int64_t>(low, high)(engine);
+    };
     Tensors rows{leaves.x, leaves.y * 1, leaves.x * leaves.y}, squares{leaves.s, leaves.w, leaves.w * 1};
-    const auto any = [&](const Tensors& tensors) { return tensors[draw(0, static_cast<std::int64_t>(tensors.size()) - 1)]; };
+    const auto any = [&](const Tensors& tensors) {
+        return tensors[draw(0, static_cast<std::int64_t>(tensors.size()) - 1)];
+    };
     for (int step = 0; step < 14; ++step) {
         const auto a = any(rows), b = any(rows);
         const auto p = any(squares), q = any(squares);
@@ -160,7 +165,8 @@ Tensors run_program(const Leaves& leaves, std::uint64_t seed, Keeper& keeper)
         keeper.may_keep(pool.back());
     }
     Tensors roots;
-    for (const auto& tensor : {rows.back(), rows[rows.size() / 2], squares.back(), squares[squares.size() / 2]}) roots.push_back((tensor * tensor).mean());
+    for (const auto& tensor : {rows.back(), rows[rows.size() / 2], squares.back(), squares[squares.size() / 2]})
+        roots.push_back((tensor * tensor).mean());
     const auto loss = roots[0] + roots[1] + roots[2] + roots[3];
     keeper.may_watch(loss);
     Tensors inputs;
@@ -168,8 +174,11 @@ Tensors run_program(const Leaves& leaves, std::uint64_t seed, Keeper& keeper)
         keeper.may_watch(leaf);
         inputs.push_back(leaf);
     }
-    Tensors results = torch::autograd::grad({loss}, inputs, {}, /*retain_graph=*/true, /*create_graph=*/false, /*allow_unused=*/true);
-    torch::autograd::backward({loss}, {}, /*retain_graph=*/true);  // the other way in which gradients are gathered: kept by their leaves, twice
+    Tensors results =
+        torch::autograd::grad({loss}, inputs, {}, /*retain_graph=*/true, /*create_graph=*/false, /*allow_unused=*/true);
+    torch::autograd::backward(
+        {loss}, {},
+        /*retain_graph=*/true);  // the other way in which gradients are gathered: kept by their leaves, twice
     torch::autograd::backward({roots[0] + roots[2]}, {}, /*retain_graph=*/true);
     for (const auto& leaf : leaves.all()) results.push_back(leaf.grad());
     results.push_back(rows.back());
@@ -189,25 +198,32 @@ TEST(KeptTensors, ChangeNeitherGradientsNorMessages)
         const Tensors start{values({n, m}, 0), values({n, m}, 1), values({m, m}, 2), values({m, m}, 3), values({m}, 4)};
         const auto leaf = [](const at::Tensor& tensor) { return tensor.detach().clone().requires_grad_(); };
         Keeper none(0, 0);
-        const auto expected = run_program({leaf(start[0]), leaf(start[1]), leaf(start[2]), leaf(start[3]), leaf(start[4])}, seed, none);
+        const auto expected =
+            run_program({leaf(start[0]), leaf(start[1]), leaf(start[2]), leaf(start[3]), leaf(start[4])}, seed, none);
 
         run_ranks(2, [&](const auto& mesh) {
             set_gather_policy(GatherPolicy::Silent);
             const auto spec = make_spec(mesh, {AxisLayout{Shard(0), std::make_shared<Extents>(Extents{7, 3}), 1}});
-            const auto rows = [&](const at::Tensor& whole) { return from_local(own_part(whole, *spec).clone(), spec).requires_grad_(); };
-            const auto everywhere = [&](const at::Tensor& whole) { return from_local(whole.clone(), mesh, {Replicate()}).requires_grad_(); };
-            const Leaves leaves{rows(start[0]), seed % 2 ? rows(start[1]) : everywhere(start[1]), everywhere(start[2]), leaf(start[3]),
-                                seed % 3 ? leaf(start[4]) : everywhere(start[4])};
+            const auto rows = [&](const at::Tensor& whole) {
+                return from_local(own_part(whole, *spec).clone(), spec).requires_grad_();
+            };
+            const auto everywhere = [&](const at::Tensor& whole) {
+                return from_local(whole.clone(), mesh, {Replicate()}).requires_grad_();
+            };
+            const Leaves leaves{rows(start[0]), seed % 2 ? rows(start[1]) : everywhere(start[1]), everywhere(start[2]),
+                                leaf(start[3]), seed % 3 ? leaf(start[4]) : everywhere(start[4])};
             Keeper keeper(seed * 100 + static_cast<std::uint64_t>(mesh->coordinate(0)), 0.4);
             const auto before = mesh->counter().num_calls();
 
             const auto found = run_program(leaves, seed, keeper);
 
             const auto messages = mesh->counter().num_calls() - before;
-            for (const auto& other : mesh->all().all_gather_integers(std::vector<std::int64_t>{messages})) EXPECT_EQ(other[0], messages) << "seed " << seed;
+            for (const auto& other : mesh->all().all_gather_integers(std::vector<std::int64_t>{messages}))
+                EXPECT_EQ(other[0], messages) << "seed " << seed;
             for (std::size_t i = 0; i < expected.size(); ++i) {
                 const auto whole = found[i].defined() ? full_tensor(found[i]) : found[i];
-                EXPECT_TRUE(tensors_near(whole, expected[i], 1e-10)) << "seed " << seed << ", rank " << mesh->coordinate(0) << ", result " << i;
+                EXPECT_TRUE(tensors_near(whole, expected[i], 1e-10))
+                    << "seed " << seed << ", rank " << mesh->coordinate(0) << ", result " << i;
             }
             set_gather_policy(GatherPolicy::Warn);
         });
@@ -221,7 +237,8 @@ TEST(KeptTensors, ALogOfGradientsOnOneRankLeavesThemAsTheyAre)
         const auto whole = at::arange(40, at::kDouble).view({10, 4});
         const auto spec = make_spec(mesh, {AxisLayout{Shard(0), std::make_shared<Extents>(Extents{7, 3}), 1}});
         for (const bool plain : {false, true}) {
-            const auto p = (plain ? at::eye(4, at::kDouble) : from_local(at::eye(4, at::kDouble), mesh, {Replicate()})).requires_grad_();
+            const auto p = (plain ? at::eye(4, at::kDouble) : from_local(at::eye(4, at::kDouble), mesh, {Replicate()}))
+                               .requires_grad_();
             const auto w = p * 1;
             const auto y = at::matmul(from_local(own_part(whole, *spec).clone(), spec), w), v = w.sin();
             Tensors kept;
@@ -230,7 +247,8 @@ TEST(KeptTensors, ALogOfGradientsOnOneRankLeavesThemAsTheyAre)
             const auto gradient = torch::autograd::grad({y.sum(), v.sum()}, {p}, {})[0];
 
             const auto expected = at::eye(4, at::kDouble).cos() + whole.sum(0).unsqueeze(1).expand({4, 4});
-            EXPECT_TRUE(tensors_near(full_tensor(gradient), expected, 1e-14)) << "rank " << mesh->coordinate(0) << (plain ? ", plain" : "");
+            EXPECT_TRUE(tensors_near(full_tensor(gradient), expected, 1e-14))
+                << "rank " << mesh->coordinate(0) << (plain ? ", plain" : "");
         }
     });
 }

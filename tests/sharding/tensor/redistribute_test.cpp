@@ -51,7 +51,8 @@ TEST(Redistribute, ReachesAnyLayoutFromAnyOther)
 
                 EXPECT_EQ(y.sizes(), whole.sizes());
                 EXPECT_TRUE(at::equal(to_local(y), local_part(whole, to, rank)))
-                    << "seed " << seed << ": " << to_string(*spec_of(x)) << " to " << to_string(*spec_of(y)) << " of " << whole.sizes();
+                    << "seed " << seed << ": " << to_string(*spec_of(x)) << " to " << to_string(*spec_of(y)) << " of "
+                    << whole.sizes();
             }
         });
     }
@@ -69,7 +70,8 @@ TEST(Redistribute, MovesTwoAxesOfAGrid)
         EXPECT_EQ(to_local(grid).sizes(), (std::vector<std::int64_t>{2, 3}));
         EXPECT_TRUE(at::equal(full_tensor(grid), whole));
         EXPECT_TRUE(at::equal(full_tensor(swapped), whole));
-        EXPECT_TRUE(at::equal(to_local(swapped), whole.narrow(1, 3 * mesh->coordinate(0), 3).narrow(0, 2 * mesh->coordinate(1), 2)));
+        EXPECT_TRUE(at::equal(to_local(swapped),
+                              whole.narrow(1, 3 * mesh->coordinate(0), 3).narrow(0, 2 * mesh->coordinate(1), 2)));
     });
 }
 
@@ -78,13 +80,15 @@ TEST(Redistribute, SendsNoMoreThanWhatChangesRank)
     run_ranks(2, [](const auto& mesh) {
         const auto from = AxisLayout{Shard(0), std::make_shared<Extents>(Extents{6, 4}), 1};
         const auto to = AxisLayout{Shard(0), std::make_shared<Extents>(Extents{5, 5}), 1};
-        const auto x = from_local(at::ones({(*from.extents)[mesh->coordinate(0)], 3}, at::kFloat), make_spec(mesh, {from}));
+        const auto x =
+            from_local(at::ones({(*from.extents)[mesh->coordinate(0)], 3}, at::kFloat), make_spec(mesh, {from}));
         mesh->counter().reset();
 
         redistribute(x, make_spec(mesh, {to}));
 
         ASSERT_EQ(mesh->counter().num_calls(), 1);
-        EXPECT_EQ(mesh->counter().total_bytes(), mesh->coordinate(0) == 1 ? 1 * 3 * 4 : 0) << "one row moves from rank 0 to rank 1";
+        EXPECT_EQ(mesh->counter().total_bytes(), mesh->coordinate(0) == 1 ? 1 * 3 * 4 : 0)
+            << "one row moves from rank 0 to rank 1";
     });
 }
 

@@ -88,7 +88,8 @@ TEST(ShardTensor, KeepsTheInputsLayoutInItsGradient)
     });
 }
 
-/// Gradients that a functional call, a retaining tensor and the leaf see, with a hook that doubles one of them; and how often hooks ran.
+/// Gradients that a functional call, a retaining tensor and the leaf see, with a hook that doubles one of them; and how
+/// often hooks ran.
 struct HookedRun {
     at::Tensor functional, retained, leaf;
     std::vector<int> calls{0, 0};
@@ -135,14 +136,17 @@ TEST(ShardTensor, RefusesLocalRowsThatDoNotFit)
             ADD_FAILURE() << "accepted five rows";
         } catch (const InvalidInput& error) {
             const auto expected = std::to_string(3 + mesh->coordinate(0));
-            EXPECT_NE(std::string(error.what()).find("has 5 entries, the layout says " + expected), std::string::npos) << error.what();
+            EXPECT_NE(std::string(error.what()).find("has 5 entries, the layout says " + expected), std::string::npos)
+                << error.what();
         }
     });
 }
 
 TEST(ShardTensor, RefusesRanksThatDisagreeBesideTheCut)
 {
-    run_ranks(2, [](const auto& mesh) { EXPECT_THROW(from_local(at::ones({2, 3 + mesh->coordinate(0)}), mesh, {Shard(0)}), InvalidInput); });
+    run_ranks(2, [](const auto& mesh) {
+        EXPECT_THROW(from_local(at::ones({2, 3 + mesh->coordinate(0)}), mesh, {Shard(0)}), InvalidInput);
+    });
 }
 
 TEST(ShardTensor, PlainTensorsMeetItAsThePolicySays)
@@ -209,7 +213,8 @@ TEST(ShardTensor, FollowsAutocast)
     run_ranks(2, [](const auto& mesh) {
         const auto whole = at::arange(40).to(at::kFloat).view({10, 4});
         const auto layout = AxisLayout{Shard(0), std::make_shared<Extents>(Extents{7, 3}), 1};
-        const auto x = from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}));
+        const auto x =
+            from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}));
         at::autocast::set_autocast_enabled(at::kCPU, true);
         const auto dtype = at::autocast::get_autocast_dtype(at::kCPU);
         at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
@@ -229,7 +234,8 @@ TEST(ShardTensor, FollowsAutocast)
 
 TEST(ShardTensor, KeepsGradientsApartThatShareMemory)
 {
-    // The same gradient reaches both summands, one of them through a view; adding to it in place for one would spoil the other.
+    // The same gradient reaches both summands, one of them through a view; adding to it in place for one would spoil
+    // the other.
     run_ranks(2, [](const auto& mesh) {
         const auto whole = at::arange(12, at::kDouble).view({6, 2});
         const auto run = [](at::Tensor x) {
@@ -276,12 +282,17 @@ TEST(ShardSpec, RefusesExtentsThatAreNotOneARank)
             return AxisLayout{Shard(0), std::make_shared<Extents>(std::move(extents)), blocks};
         };
         const auto local = at::ones({5, 2});
-        EXPECT_TRUE(throws_with<InvalidInput>("Shard(0) on axis 'domain' has 1 extents, expected 2", [&] { make_spec(mesh, {layout({5})}); }));
-        EXPECT_TRUE(throws_with<InvalidInput>("has 3 extents, expected 2", [&] { make_spec(mesh, {layout({5, 5, 5})}); }));
-        EXPECT_TRUE(throws_with<InvalidInput>("has the extent -1 on rank 1", [&] { make_spec(mesh, {layout({5, -1})}); }));
-        EXPECT_TRUE(throws_with<InvalidInput>("has no extents", [&] { make_spec(mesh, {AxisLayout{Shard(0), nullptr, 1}}); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("Shard(0) on axis 'domain' has 1 extents, expected 2",
+                                              [&] { make_spec(mesh, {layout({5})}); }));
+        EXPECT_TRUE(
+            throws_with<InvalidInput>("has 3 extents, expected 2", [&] { make_spec(mesh, {layout({5, 5, 5})}); }));
+        EXPECT_TRUE(
+            throws_with<InvalidInput>("has the extent -1 on rank 1", [&] { make_spec(mesh, {layout({5, -1})}); }));
+        EXPECT_TRUE(
+            throws_with<InvalidInput>("has no extents", [&] { make_spec(mesh, {AxisLayout{Shard(0), nullptr, 1}}); }));
         EXPECT_TRUE(throws_with<InvalidInput>("has 0 blocks", [&] { make_spec(mesh, {layout({5, 5}, 0)}); }));
-        EXPECT_TRUE(throws_with<InvalidInput>("2 layouts for a device mesh of 1 axes", [&] { make_spec(mesh, {layout({5, 5}), {}}); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("2 layouts for a device mesh of 1 axes",
+                                              [&] { make_spec(mesh, {layout({5, 5}), {}}); }));
 
         // One that was put together by hand.
         const auto by_hand = std::make_shared<ShardSpec>(*make_spec(mesh, {layout({5, 5})}));
@@ -289,7 +300,8 @@ TEST(ShardSpec, RefusesExtentsThatAreNotOneARank)
         EXPECT_TRUE(throws_with<InvalidInput>("has 1 extents, expected 2", [&] { from_local(local, by_hand); }));
         const auto x = from_local(local, make_spec(mesh, {layout({5, 5})}));
         EXPECT_TRUE(throws_with<InvalidInput>("has 1 extents, expected 2", [&] { redistribute(x, by_hand); }));
-        EXPECT_TRUE(throws_with<InvalidInput>("must add up", [&] { redistribute(x, make_spec(mesh, {layout({4, 5})})); }));
+        EXPECT_TRUE(
+            throws_with<InvalidInput>("must add up", [&] { redistribute(x, make_spec(mesh, {layout({4, 5})})); }));
     });
 }
 

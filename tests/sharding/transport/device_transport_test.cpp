@@ -22,7 +22,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Carries tensors of the meta device, which stand for those of an accelerator: they have no values, so it only counts them.
+/// Carries tensors of the meta device, which stand for those of an accelerator: they have no values, so it only counts
+/// them.
 class CountingBackend : public c10d::Backend {
 public:
     CountingBackend(int rank, int size, std::atomic<int>& count) : Backend(rank, size), count_(count) {}
@@ -43,14 +44,17 @@ thread_local std::string identity_here, reason_here;
 
 void register_counting_transport()
 {
-    register_device_transport(c10::DeviceType::Meta, {"counting", [] { return reason_here; }, [](const at::Device&) { return identity_here; },
-                                                      [](const c10::intrusive_ptr<c10d::Store>&, int rank, int size, std::chrono::milliseconds) {
-                                                          return c10::make_intrusive<CountingBackend>(rank, size, num_carried);
-                                                      }});
+    register_device_transport(
+        c10::DeviceType::Meta,
+        {"counting", [] { return reason_here; }, [](const at::Device&) { return identity_here; },
+         [](const c10::intrusive_ptr<c10d::Store>&, int rank, int size, std::chrono::milliseconds) {
+             return c10::make_intrusive<CountingBackend>(rank, size, num_carried);
+         }});
 }
 
 /// Two ranks as threads, whose devices have these identities.
-void run_two(const std::array<std::string, 2>& identities, const std::string& required, const std::function<void(c10d::Backend& group)>& body)
+void run_two(const std::array<std::string, 2>& identities, const std::string& required,
+             const std::function<void(c10d::Backend& group)>& body)
 {
     register_counting_transport();
     const auto store = c10::make_intrusive<c10d::HashStore>();
@@ -99,7 +103,8 @@ TEST(DeviceTransport, LeavesSharedDevicesToTheHost)
 TEST(DeviceTransport, IsRefusedOnSharedDevicesWhereItIsRequired)
 {
     run_two({"same", "same"}, "counting", [](c10d::Backend& group) {
-        EXPECT_TRUE(throws_with<CommunicationError>("counting needs a device for each rank, but 2 ranks have 1", [&] { carrier_of(group, kAccelerator); }));
+        EXPECT_TRUE(throws_with<CommunicationError>("counting needs a device for each rank, but 2 ranks have 1",
+                                                    [&] { carrier_of(group, kAccelerator); }));
     });
 }
 
@@ -108,7 +113,8 @@ TEST(DeviceTransport, IsRefusedWhereItIsRequiredAndCannotBe)
     register_counting_transport();
     reason_here = "it has none";
     EXPECT_TRUE(throws_with<CommunicationError>("counting was asked for, but it has none", [] {
-        with_device_transports(c10::make_intrusive<CountingBackend>(0, 1, num_carried), c10::make_intrusive<c10d::HashStore>(), 1s, "counting");
+        with_device_transports(c10::make_intrusive<CountingBackend>(0, 1, num_carried),
+                               c10::make_intrusive<c10d::HashStore>(), 1s, "counting");
     }));
 }
 
@@ -128,7 +134,8 @@ TEST(DeviceTransport, KeepsTheExchangeOfRowsOfTheHost)
         EXPECT_EQ(received.view(at::kLong)[0].item<std::int64_t>(), other);
         EXPECT_TRUE(rows->empty_received({8}, at::TensorOptions(kAccelerator)).is_meta());
     });
-    EXPECT_FALSE(dynamic_cast<RowExchange*>(by_way_of_host(c10::make_intrusive<CountingBackend>(0, 1, num_carried)).get()));
+    EXPECT_FALSE(
+        dynamic_cast<RowExchange*>(by_way_of_host(c10::make_intrusive<CountingBackend>(0, 1, num_carried)).get()));
 }
 
 }  // namespace

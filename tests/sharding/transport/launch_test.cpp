@@ -62,7 +62,8 @@ TEST(Launch, IsOneRankWithoutALauncher)
 
 TEST(Launch, ReadsWhatTorchrunSets)
 {
-    const Environment environment({{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "node7"}, {"MASTER_PORT", "29501"}});
+    const Environment environment(
+        {{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "node7"}, {"MASTER_PORT", "29501"}});
     const auto info = detect_launch();
 
     EXPECT_EQ(info.rank, 3);
@@ -73,8 +74,8 @@ TEST(Launch, ReadsWhatTorchrunSets)
 
 TEST(Launch, FindsTheMasterInASlurmNodeList)
 {
-    for (const auto& [list, first] :
-         std::map<std::string, std::string>{{"node[03-05,9],gpu1", "node03"}, {"gpu1,gpu2", "gpu1"}, {"n[7,8]", "n7"}, {"solo", "solo"}}) {
+    for (const auto& [list, first] : std::map<std::string, std::string>{
+             {"node[03-05,9],gpu1", "node03"}, {"gpu1,gpu2", "gpu1"}, {"n[7,8]", "n7"}, {"solo", "solo"}}) {
         const Environment environment({{"SLURM_PROCID", "1"},
                                        {"SLURM_NTASKS", "4"},
                                        {"SLURM_LOCALID", "1"},
@@ -91,8 +92,11 @@ TEST(Launch, FindsTheMasterInASlurmNodeList)
 /// A batch job's script has most of what srun gives to the ranks that it starts.
 TEST(Launch, TakesTheScriptOfABatchJobForOneProcess)
 {
-    std::vector<std::pair<const char*, std::string>> variables{
-        {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "0"}, {"SLURM_JOB_NODELIST", "node[1-4]"}, {"SLURM_JOB_ID", "77"}};
+    std::vector<std::pair<const char*, std::string>> variables{{"SLURM_PROCID", "0"},
+                                                               {"SLURM_NTASKS", "4"},
+                                                               {"SLURM_LOCALID", "0"},
+                                                               {"SLURM_JOB_NODELIST", "node[1-4]"},
+                                                               {"SLURM_JOB_ID", "77"}};
     {
         const Environment environment({variables.begin(), variables.end()});
         EXPECT_EQ(detect_launch().size, 1);
@@ -104,8 +108,10 @@ TEST(Launch, TakesTheScriptOfABatchJobForOneProcess)
 
 TEST(Launch, ReadsWhatMpirunSets)
 {
-    const Environment environment(
-        {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+    const Environment environment({{"OMPI_COMM_WORLD_RANK", "1"},
+                                   {"OMPI_COMM_WORLD_SIZE", "2"},
+                                   {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                   {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
     const auto info = detect_launch();
 
     EXPECT_EQ(info.source, "openmpi");
@@ -120,7 +126,8 @@ TEST(Launch, NamesTheVariableThatIsNoNumber)
         detect_launch();
         ADD_FAILURE() << "read 'two' as a number";
     } catch (const InvalidInput& error) {
-        EXPECT_NE(std::string(error.what()).find("RANK is 'two', expected a number"), std::string::npos) << error.what();
+        EXPECT_NE(std::string(error.what()).find("RANK is 'two', expected a number"), std::string::npos)
+            << error.what();
     }
 }
 
@@ -156,7 +163,8 @@ TEST(World, ConnectsOverGloo)
                 if (send[rank] > 0) {
                     EXPECT_EQ(received[-1][0].item<std::int64_t>(), 2);
                 }
-                const auto rows = mesh->group(0).all_gather_rows(at::full({rank, 1}, rank, at::kDouble), std::vector<std::int64_t>{0, 1, 2});
+                const auto rows = mesh->group(0).all_gather_rows(at::full({rank, 1}, rank, at::kDouble),
+                                                                 std::vector<std::int64_t>{0, 1, 2});
                 EXPECT_EQ(rows.size(0), 3);
             }
             world->finish();
@@ -200,20 +208,24 @@ TEST(World, NamesWhatRanksDoNotHaveInCommon)
             return error.what();
         }
     };
-    const std::vector<Facts> facts{{{"a", "1"}, {"lr", "1e-3"}, {"b", "x"}}, {{"b", "y"}, {"lr", "1e-4"}, {"a", "1"}}, {{"a", "1"}, {"lr", "1e-3"}}};
+    const std::vector<Facts> facts{{{"a", "1"}, {"lr", "1e-3"}, {"b", "x"}},
+                                   {{"b", "y"}, {"lr", "1e-4"}, {"a", "1"}},
+                                   {{"a", "1"}, {"lr", "1e-3"}}};
     std::vector<std::string> texts(3);
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < 3; ++rank) ranks.emplace_back([&, rank] { texts[rank] = told(rank, facts[rank]); });
     for (auto& rank : ranks) rank.join();
 
-    for (const auto& text : texts) EXPECT_NE(text.find(": lr is '1e-3' on ranks 0, 2 and '1e-4' on rank 1. "), std::string::npos) << text;
+    for (const auto& text : texts)
+        EXPECT_NE(text.find(": lr is '1e-3' on ranks 0, 2 and '1e-4' on rank 1. "), std::string::npos) << text;
     std::filesystem::remove_all(pattern);
 }
 
 TEST(World, NamesAValueThatOnlySomeRanksHave)
 {
     const std::vector<std::string> packed{pack({{"a", "1"}}), "", pack({{"a", "1"}, {"b", ""}}), pack({{"a", "1"}})};
-    EXPECT_EQ(std::string(RanksDisagree(packed).what()).substr(0, 84), "the ranks were started differently: b is not set on ranks 0, 3 and '' on rank 2. Sta");
+    EXPECT_EQ(std::string(RanksDisagree(packed).what()).substr(0, 84),
+              "the ranks were started differently: b is not set on ranks 0, 3 and '' on rank 2. Sta");
     EXPECT_EQ(hash_of({{"a", "1"}, {"b", "2"}}), hash_of({{"b", "2"}, {"a", "1"}}));
     EXPECT_NE(hash_of({{"a", "1"}, {"b", "2"}}), hash_of({{"a", "2"}, {"b", "1"}}));
 }

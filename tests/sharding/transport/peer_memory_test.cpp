@@ -53,7 +53,8 @@ TEST(PeerMemory, GivesOutWhatWasGivenBackAndNothingTwice)
 {
     const auto memory = PeerMemory::create();
     ASSERT_TRUE(memory);
-    auto a = memory->empty({5000}, at::kByte), b = memory->empty({5000}, at::kByte), c = memory->empty({5000}, at::kByte);
+    auto a = memory->empty({5000}, at::kByte), b = memory->empty({5000}, at::kByte),
+         c = memory->empty({5000}, at::kByte);
     const auto offset_a = memory->offset_of(a), offset_b = memory->offset_of(b), offset_c = memory->offset_of(c);
     EXPECT_GE(offset_b - offset_a, 5000);
     EXPECT_GE(offset_c - offset_b, 5000);

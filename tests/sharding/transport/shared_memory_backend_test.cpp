@@ -21,7 +21,8 @@ using Body = std::function<void(c10d::Backend&, int)>;
 
 /// Ranks as threads, each with a backend of its own.
 void run_backends(
-    int size, const Body& body, std::chrono::milliseconds limit = std::chrono::seconds(60), std::function<bool(int)> has_ended = [](int) { return false; })
+    int size, const Body& body, std::chrono::milliseconds limit = std::chrono::seconds(60),
+    std::function<bool(int)> has_ended = [](int) { return false; })
 {
     const auto store = c10::make_intrusive<c10d::HashStore>();
     std::vector<std::thread> threads;
@@ -62,7 +63,8 @@ TEST(SharedMemoryBackend, ReducesAnySizeAndType)
 
                         backend.allreduce(tensors, options)->wait();
 
-                        EXPECT_TRUE(at::equal(tensors[0], expected)) << size << " ranks, " << n << " of " << at::toString(type);
+                        EXPECT_TRUE(at::equal(tensors[0], expected))
+                            << size << " ranks, " << n << " of " << at::toString(type);
                     }
                 }
             }
@@ -97,11 +99,16 @@ TEST(SharedMemoryBackend, PropagatesNaNFromAnyRank)
 TEST(SharedMemoryBackend, BringsRowsToAnyMemory)
 {
     constexpr std::int64_t kWidth = 16;
-    for (const std::int64_t many : {100, 6'000, 60'000}) {  // through the ring; straight to their place; past the caches
+    for (const std::int64_t many :
+         {100, 6'000, 60'000}) {  // through the ring; straight to their place; past the caches
         run_backends(3, [&](c10d::Backend& backend, int rank) {
             auto& exchange = dynamic_cast<RowExchange&>(backend);
-            const auto field = [](int r) { return at::arange(70'000 * kWidth, at::kInt).add(1'000'000 * r).view({-1, kWidth}); };
-            const auto rows = [&](int from, int to) { return at::arange(from == 1 && to == 2 ? 7 : many + to, at::kLong).add(from); };  // of one pair few
+            const auto field = [](int r) {
+                return at::arange(70'000 * kWidth, at::kInt).add(1'000'000 * r).view({-1, kWidth});
+            };
+            const auto rows = [&](int from, int to) {
+                return at::arange(from == 1 && to == 2 ? 7 : many + to, at::kLong).add(from);
+            };  // of one pair few
             std::vector<at::Tensor> index, expected;
             std::vector<std::int64_t> send, receive;
             for (int r = 0; r < 3; ++r) {
@@ -113,8 +120,12 @@ TEST(SharedMemoryBackend, BringsRowsToAnyMemory)
             const auto all = at::cat(expected);
             for (const bool asked : {true, false}) {
                 const auto received = asked ? exchange.empty_received(all.sizes(), all.options()) : at::empty_like(all);
-                exchange.exchange_rows(RowStream({field(rank)}, at::cat(index)), send, received.view({-1}).view(at::kByte), receive)->wait();
-                EXPECT_TRUE(at::equal(received, all)) << many << " rows, " << (asked ? "where others can write" : "elsewhere");
+                exchange
+                    .exchange_rows(RowStream({field(rank)}, at::cat(index)), send, received.view({-1}).view(at::kByte),
+                                   receive)
+                    ->wait();
+                EXPECT_TRUE(at::equal(received, all))
+                    << many << " rows, " << (asked ? "where others can write" : "elsewhere");
             }
         });
     }
@@ -122,8 +133,10 @@ TEST(SharedMemoryBackend, BringsRowsToAnyMemory)
 
 TEST(SharedMemoryBackend, RefusesRowsThatAreNotExpected)
 {
-    for (const auto& [sent, after] : {std::pair<std::int64_t, int>(10, 0), {100'000, 0}, {10, 200}}) {  // 10,000 are expected; the last come while nobody waits
-        std::atomic<int> refusals{0};                                                                   // by either, or both
+    for (const auto& [sent, after] : {std::pair<std::int64_t, int>(10, 0),
+                                      {100'000, 0},
+                                      {10, 200}}) {  // 10,000 are expected; the last come while nobody waits
+        std::atomic<int> refusals{0};                // by either, or both
         std::atomic<bool> receiver_knows{false};
         run_backends(
             2,
@@ -134,14 +147,16 @@ TEST(SharedMemoryBackend, RefusesRowsThatAreNotExpected)
                 const auto received = exchange.empty_received({receive[0]}, at::kByte);
                 try {
                     if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(after));
-                    const auto work =
-                        exchange.exchange_rows(RowStream({at::zeros({100'000, 16})}, at::arange(rank == 0 ? sent : 0, at::kLong)), send, received, receive);
+                    const auto work = exchange.exchange_rows(
+                        RowStream({at::zeros({100'000, 16})}, at::arange(rank == 0 ? sent : 0, at::kLong)), send,
+                        received, receive);
                     if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2 * after));
                     work->wait();
                 } catch (const std::exception& error) {
                     const std::string reason = error.what();
                     if (rank == 1) receiver_knows = true;
-                    if (reason.find("rank 0 sends " + std::to_string(sent * 64) + " bytes, expected 640000") != std::string::npos)
+                    if (reason.find("rank 0 sends " + std::to_string(sent * 64) + " bytes, expected 640000") !=
+                        std::string::npos)
                         ++refusals;
                     else
                         EXPECT_NE(reason.find("has left"), std::string::npos) << reason;
@@ -167,13 +182,16 @@ TEST(SharedMemoryBackend, ExchangesUnevenRowsLargerThanItsRings)
                 }
                 std::vector<at::Tensor> sent, expected;
                 std::vector<std::int64_t> receive;
-                const auto piece = [&](int from, int to) { return at::arange(rows[from][to] * 3, at::kInt).add(1000 * from + 10 * to).view({-1, 3}); };
+                const auto piece = [&](int from, int to) {
+                    return at::arange(rows[from][to] * 3, at::kInt).add(1000 * from + 10 * to).view({-1, 3});
+                };
                 for (int r = 0; r < size; ++r) {
                     sent.push_back(piece(rank, r));
                     expected.push_back(piece(r, rank));
                     receive.push_back(rows[r][rank]);
                 }
-                auto in = at::cat(sent), out = at::empty({std::accumulate(receive.begin(), receive.end(), std::int64_t{0}), 3}, at::kInt);
+                auto in = at::cat(sent),
+                     out = at::empty({std::accumulate(receive.begin(), receive.end(), std::int64_t{0}), 3}, at::kInt);
                 backend.alltoall_base(out, in, receive, rows[rank])->wait();
                 EXPECT_TRUE(at::equal(out, at::cat(expected)));
             }
@@ -185,7 +203,8 @@ TEST(SharedMemoryBackend, KeepsStartedCollectivesApartWhateverIsWaitedForFirst)
 {
     run_backends(3, [](c10d::Backend& backend, int rank) {
         for (int round = 0; round < 10; ++round) {
-            std::vector<at::Tensor> a{numbers(200'000, rank, at::kFloat)}, b{at::full({5}, rank, at::kLong)}, c{numbers(400'000, rank, at::kDouble)};
+            std::vector<at::Tensor> a{numbers(200'000, rank, at::kFloat)}, b{at::full({5}, rank, at::kLong)},
+                c{numbers(400'000, rank, at::kDouble)};
             c10d::BroadcastOptions from_two;
             from_two.rootRank = 2;
             const auto first = backend.allreduce(a, c10d::AllreduceOptions());
@@ -196,9 +215,11 @@ TEST(SharedMemoryBackend, KeepsStartedCollectivesApartWhateverIsWaitedForFirst)
             second->wait();
             first->wait();
 
-            EXPECT_TRUE(at::equal(a[0], numbers(200'000, 0, at::kFloat) + numbers(200'000, 1, at::kFloat) + numbers(200'000, 2, at::kFloat)));
+            EXPECT_TRUE(at::equal(a[0], numbers(200'000, 0, at::kFloat) + numbers(200'000, 1, at::kFloat) +
+                                            numbers(200'000, 2, at::kFloat)));
             EXPECT_TRUE(at::equal(b[0], at::full({5}, 2, at::kLong)));
-            EXPECT_TRUE(at::equal(c[0], numbers(400'000, 0, at::kDouble) + numbers(400'000, 1, at::kDouble) + numbers(400'000, 2, at::kDouble)));
+            EXPECT_TRUE(at::equal(c[0], numbers(400'000, 0, at::kDouble) + numbers(400'000, 1, at::kDouble) +
+                                            numbers(400'000, 2, at::kDouble)));
         }
         backend.barrier({})->wait();
     });
@@ -234,8 +255,9 @@ TEST(SharedMemoryBackend, TellsWhenRanksCallDifferentCollectives)
     run_backends(2, [](c10d::Backend& backend, int rank) {
         if (rank == 0) {
             std::vector<at::Tensor> tensors{at::ones({4})};
-            EXPECT_TRUE(throws_with<std::runtime_error>("all_reduce of 16 bytes, on rank 1 barrier",
-                                                        [&] { backend.allreduce(tensors, c10d::AllreduceOptions())->wait(); }));
+            EXPECT_TRUE(throws_with<std::runtime_error>("all_reduce of 16 bytes, on rank 1 barrier", [&] {
+                backend.allreduce(tensors, c10d::AllreduceOptions())->wait();
+            }));
             backend.abort();
         } else {
             EXPECT_ANY_THROW(backend.barrier({})->wait());
@@ -252,10 +274,12 @@ TEST(SharedMemoryBackend, FailsWhenARankIsLateGoneOrHasLeft)
         }
         EXPECT_TRUE(throws_with<std::runtime_error>(word, [&] { backend.barrier({})->wait(); }));
     };
-    run_backends(2, [&](c10d::Backend& backend, int rank) { wait_alone(backend, rank, "no answer within"); }, std::chrono::milliseconds(200));
     run_backends(
-        2, [&](c10d::Backend& backend, int rank) { wait_alone(backend, rank, "rank 1 has ended"); }, std::chrono::seconds(60),
-        [](int rank) { return rank == 1; });
+        2, [&](c10d::Backend& backend, int rank) { wait_alone(backend, rank, "no answer within"); },
+        std::chrono::milliseconds(200));
+    run_backends(
+        2, [&](c10d::Backend& backend, int rank) { wait_alone(backend, rank, "rank 1 has ended"); },
+        std::chrono::seconds(60), [](int rank) { return rank == 1; });
     run_backends(2, [&](c10d::Backend& backend, int rank) {
         if (rank == 1) backend.abort();
         wait_alone(backend, rank, "rank 1 has left");

@@ -99,13 +99,15 @@ Found cut(const std::filesystem::path& file, const Case& c, const WindowCutOptio
         const MappedMesh mesh(file);
         const auto a_dozen = num_rows / 12;  // more windows find no more
         CurveWindows windows(mesh, messages, std::max(c.cells_a_window, a_dozen), c.cache_bytes);
-        const auto all_ids = gather_everywhere(messages, std::vector<std::int32_t>(windows.ids().begin(), windows.ids().end()));
+        const auto all_ids =
+            gather_everywhere(messages, std::vector<std::int32_t>(windows.ids().begin(), windows.ids().end()));
         for (auto w = windows.first_window(); w < windows.end_window(); ++w) {
             const auto graph = windows.graph(w);
             const std::lock_guard lock(mutex);
             for (std::int32_t cell = 0; cell < graph.num_cells; ++cell)
                 for (const auto j : graph.graph.row(cell))
-                    rows[windows.ids(w)[cell]].push_back(j < graph.num_cells ? windows.ids(w)[j] : all_ids[graph.outside[j - graph.num_cells]]);
+                    rows[windows.ids(w)[cell]].push_back(
+                        j < graph.num_cells ? windows.ids(w)[j] : all_ids[graph.outside[j - graph.num_cells]]);
         }
         WindowCut cut(windows, messages, options);
         if (options.method != "hilbert" || options.contiguous) cut.refine();
@@ -148,7 +150,8 @@ protected:
     }
 
     // Ghosts, owners of points and quality as of the whole mesh with the same owners.
-    void expect_as_whole(const Mesh& mesh, const std::filesystem::path& file, const Case& c, const WindowCutOptions& options)
+    void expect_as_whole(const Mesh& mesh, const std::filesystem::path& file, const Case& c,
+                         const WindowCutOptions& options)
     {
         const auto graph = mesh_graph(mesh);
         const auto found = cut(file, c, options);
@@ -156,7 +159,8 @@ protected:
         const auto ghosts = ghost_layers(ghost_graph(mesh, c.rule), found.partition, c.num_layers);
         for (std::int32_t part = 0; part < c.num_parts; ++part) {
             std::map<std::int32_t, std::int32_t> expected, levels;
-            for (std::size_t i = 0; i < ghosts[part].rows.size(); ++i) expected[ghosts[part].rows[i]] = ghosts[part].levels[i];
+            for (std::size_t i = 0; i < ghosts[part].rows.size(); ++i)
+                expected[ghosts[part].rows[i]] = ghosts[part].levels[i];
             for (const auto& ghost : found.parts[part].ghosts) {
                 levels[ghost.id] = ghost.level;
                 EXPECT_EQ(ghost.owner, found.partition.owners[ghost.id]);
@@ -192,7 +196,8 @@ std::vector<NamedMesh> difficult_clouds()
         for (const int x : {i % 7, i / 7 % 7, i / 49}) lattice.push_back(x + 0.1);
     for (int i = 0; i < 60; ++i) one_place.insert(one_place.end(), {i % 3 == 0 ? 1.0 : 0.5, 0.25, 2});
     const auto random = random_cloud(500, 7).points.to_doubles();
-    for (std::size_t i = 0; i < random.size(); ++i) graded.push_back(random[i] * random[i] * random[i] * random[i] + 1e-9 * static_cast<double>(i % 5));
+    for (std::size_t i = 0; i < random.size(); ++i)
+        graded.push_back(random[i] * random[i] * random[i] * random[i] + 1e-9 * static_cast<double>(i % 5));
     return {{"lattice", cloud(lattice)},
             {"one_place", cloud(one_place)},
             {"graded", cloud(graded)},
@@ -204,7 +209,8 @@ TEST_F(WindowCutOfSamples, FindsTheGraphOfTheWholeMesh)
 {
     each_sample([&](const std::string&, const Mesh& mesh, const std::filesystem::path& file) {
         const auto expected = mesh_graph(mesh);
-        for (const Case c : {Case{1, 1, 0, 2, 1}, Case{1, 3, 0, 2, 1}, Case{2, 4, 1 << 20, 3, 1}, Case{3, 5, 0, 3, 1}, Case{1, 1 << 20, 0, 2, 1}}) {
+        for (const Case c : {Case{1, 1, 0, 2, 1}, Case{1, 3, 0, 2, 1}, Case{2, 4, 1 << 20, 3, 1}, Case{3, 5, 0, 3, 1},
+                             Case{1, 1 << 20, 0, 2, 1}}) {
             const auto found = cut(file, c, {.num_parts = c.num_parts});
             EXPECT_EQ(found.graph, expected) << c.num_ranks << " ranks, windows of " << c.cells_a_window;
         }
@@ -215,8 +221,9 @@ TEST_F(WindowCutOfSamples, FindsGhostsPointsAndQualityOfTheWholeMesh)
 {
     const GhostRule vertex{.neighbors = GhostNeighbors::Vertex}, edge{.neighbors = GhostNeighbors::Edge};
     each_sample([&](const std::string&, const Mesh& mesh, const std::filesystem::path& file) {
-        for (const Case c : {Case{1, 3, 0, 3, 1}, Case{2, 4, 0, 4, 2}, Case{3, 2, 1 << 20, 2, 3}, Case{2, 7, 0, 3, 0}, Case{1, 3, 0, 3, 2, vertex},
-                             Case{3, 2, 0, 4, 1, vertex}, Case{1, 4, 0, 3, 3, edge}, Case{2, 3, 0, 4, 1, edge}})
+        for (const Case c : {Case{1, 3, 0, 3, 1}, Case{2, 4, 0, 4, 2}, Case{3, 2, 1 << 20, 2, 3}, Case{2, 7, 0, 3, 0},
+                             Case{1, 3, 0, 3, 2, vertex}, Case{3, 2, 0, 4, 1, vertex}, Case{1, 4, 0, 3, 3, edge},
+                             Case{2, 3, 0, 4, 1, edge}})
             if (c.num_parts <= mesh.num_rows()) expect_as_whole(mesh, file, c, {.num_parts = c.num_parts});
     });
 }
@@ -231,14 +238,16 @@ TEST_F(WindowCutOfSamples, FindsTheWholeMeshWhereManyCellsMeet)
         write_mesh(file, mesh);
         FacetCrowds crowds;
         const auto expected = mesh_graph(mesh, 1, &crowds);
-        for (const Case c : {Case{1, 40, 0, 3, 1}, Case{3, 60, 1 << 20, 4, 2}, Case{2, 1 << 20, 0, 3, 1}, Case{2, 50, 0, 3, 1, vertex}}) {
+        for (const Case c : {Case{1, 40, 0, 3, 1}, Case{3, 60, 1 << 20, 4, 2}, Case{2, 1 << 20, 0, 3, 1},
+                             Case{2, 50, 0, 3, 1, vertex}}) {
             SCOPED_TRACE(std::to_string(c.num_ranks) + " ranks, windows of " + std::to_string(c.cells_a_window));
             EXPECT_EQ(cut(file, c, {.num_parts = c.num_parts}).graph, expected);
             expect_as_whole(mesh, file, c, {.num_parts = c.num_parts});
             on_ranks(c.num_ranks, [&](RankMessages& messages) {
                 const MappedMesh mapped(file);
                 const CurveWindows windows(mapped, messages, c.cells_a_window, 0);
-                for (auto window = windows.first_window(); window < windows.end_window(); ++window) windows.graph(window);
+                for (auto window = windows.first_window(); window < windows.end_window(); ++window)
+                    windows.graph(window);
                 EXPECT_EQ(windows.crowds(), crowds);
             });
         }
@@ -248,26 +257,31 @@ TEST_F(WindowCutOfSamples, FindsTheWholeMeshWhereManyCellsMeet)
 TEST_F(WindowCutOfSamples, FindsGhostsByDistanceOfTheWholeMesh)
 {
     const auto radius = [](double r) { return GhostRule{.neighbors = GhostNeighbors::Radius, .radius = r}; };
-    const auto nearest = [](std::int32_t k) { return GhostRule{.neighbors = GhostNeighbors::Nearest, .num_nearest = k}; };
+    const auto nearest = [](std::int32_t k) {
+        return GhostRule{.neighbors = GhostNeighbors::Nearest, .num_nearest = k};
+    };
     each_sample([&](const std::string&, const Mesh& mesh, const std::filesystem::path& file) {
-        for (const Case c : {Case{1, 3, 0, 3, 1, radius(0.4)}, Case{2, 4, 0, 3, 2, radius(0.34)}, Case{3, 2, 0, 2, 1, radius(100)},
-                             Case{2, 4, 0, 3, 1, radius(1e-6)}, Case{3, 3, 0, 3, 0, radius(1)}, Case{1, 3, 0, 3, 1, nearest(1)},
-                             Case{2, 4, 0, 3, 2, nearest(4)}, Case{3, 2, 0, 3, 3, nearest(6)}, Case{2, 3, 0, 2, 1, nearest(100)}})
+        for (const Case c :
+             {Case{1, 3, 0, 3, 1, radius(0.4)}, Case{2, 4, 0, 3, 2, radius(0.34)}, Case{3, 2, 0, 2, 1, radius(100)},
+              Case{2, 4, 0, 3, 1, radius(1e-6)}, Case{3, 3, 0, 3, 0, radius(1)}, Case{1, 3, 0, 3, 1, nearest(1)},
+              Case{2, 4, 0, 3, 2, nearest(4)}, Case{3, 2, 0, 3, 3, nearest(6)}, Case{2, 3, 0, 2, 1, nearest(100)}})
             if (c.num_parts <= mesh.num_rows()) expect_as_whole(mesh, file, c, {.num_parts = c.num_parts});
     });
 }
 
 TEST_F(WindowCutOfSamples, CutsDifficultCloudsAsAWhole)
 {
-    const GhostRule radius{.neighbors = GhostNeighbors::Radius, .radius = 0.5}, nearest{.neighbors = GhostNeighbors::Nearest, .num_nearest = 5};
+    const GhostRule radius{.neighbors = GhostNeighbors::Radius, .radius = 0.5},
+        nearest{.neighbors = GhostNeighbors::Nearest, .num_nearest = 5};
     for (const auto& [name, mesh] : difficult_clouds()) {
         SCOPED_TRACE(name);
         const auto file = folder_.path() / (name + ".vtu");
         write_mesh(file, mesh);
         const auto expected = mesh_graph(mesh);
-        for (const Case c :
-             {Case{1, 3, 0, 2, 1}, Case{2, 9, 0, 2, 2}, Case{3, 40, 1 << 20, 2, 1, radius}, Case{1, 40, 0, 2, 2, radius}, Case{2, 30, 0, 2, 2, nearest}}) {
-            EXPECT_EQ(cut(file, c, {.num_parts = c.num_parts}).graph, expected) << c.num_ranks << " ranks, windows of " << c.cells_a_window;
+        for (const Case c : {Case{1, 3, 0, 2, 1}, Case{2, 9, 0, 2, 2}, Case{3, 40, 1 << 20, 2, 1, radius},
+                             Case{1, 40, 0, 2, 2, radius}, Case{2, 30, 0, 2, 2, nearest}}) {
+            EXPECT_EQ(cut(file, c, {.num_parts = c.num_parts}).graph, expected)
+                << c.num_ranks << " ranks, windows of " << c.cells_a_window;
             expect_as_whole(mesh, file, c, {.num_parts = c.num_parts});
         }
     }
@@ -283,7 +297,8 @@ TEST_F(WindowCutOfSamples, WeighsCellsAsInTheWholeMesh)
         arrays.clear();
         std::vector<std::int64_t> labels(mesh.num_rows());
         std::vector<std::uint8_t> flags(mesh.num_rows());
-        for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<std::int64_t>(7 * i % 5), flags[i] = i % 3 == 0;
+        for (std::size_t i = 0; i < labels.size(); ++i)
+            labels[i] = static_cast<std::int64_t>(7 * i % 5), flags[i] = i % 3 == 0;
         arrays.push_back(DataArray::from("label", labels));
         arrays.push_back(DataArray::from("flag", flags));
         const auto file = folder_.path() / ("weights" + std::string(extension_of(mesh.kind)));
@@ -315,14 +330,19 @@ TEST(WindowCut, BalancesSeveralWeightsOverUnequalParts)
     write_mesh(file, mesh);
 
     for (const std::string method : {"metis", "recursive", "scotch", "rcb", "auto", "hilbert"})
-        for (const auto& weights : {std::vector<std::string>{"array:cost"}, std::vector<std::string>{"cells", "array:cost"}}) {
+        for (const auto& weights :
+             {std::vector<std::string>{"array:cost"}, std::vector<std::string>{"cells", "array:cost"}}) {
             if ((method == "hilbert" || method == "scotch") && weights.size() > 1) continue;  // which balance but one
-            const WindowCutOptions options{.num_parts = 4, .method = method, .thorough = true, .weights = weights, .capacities = {1, 1, 2, 1}};
+            const WindowCutOptions options{
+                .num_parts = 4, .method = method, .thorough = true, .weights = weights, .capacities = {1, 1, 2, 1}};
             const auto found = cut(file, {2, 3000, 0, 4, 1}, options);
             const auto integers = row_weights(mesh, cell_graph(mesh), weights);
-            const BalanceTarget target{
-                .imbalance = 1.03, .num_weights = static_cast<std::int32_t>(weights.size()), .row_weights = integers, .capacities = options.capacities};
-            for (const auto imbalance : imbalances(found.partition, target)) EXPECT_LE(imbalance, 1.03) << method << ' ' << weights.size();
+            const BalanceTarget target{.imbalance = 1.03,
+                                       .num_weights = static_cast<std::int32_t>(weights.size()),
+                                       .row_weights = integers,
+                                       .capacities = options.capacities};
+            for (const auto imbalance : imbalances(found.partition, target))
+                EXPECT_LE(imbalance, 1.03) << method << ' ' << weights.size();
             EXPECT_EQ(cut(file, {1, 3000, 0, 4, 1}, options).partition, found.partition);
         }
 }
@@ -337,7 +357,8 @@ TEST(WindowCut, IsTheSameOnAnyNumberOfRanks)
         const WindowCutOptions options{.num_parts = 7, .seed = 3, .method = method, .contiguous = method != "hilbert"};
         const auto alone = cut(file, {1, 300, 0, 7, 1}, options);
         for (const int num_ranks : {2, 5})
-            EXPECT_EQ(cut(file, {num_ranks, 300, 1 << 20, 7, 1}, options).partition, alone.partition) << method << ' ' << num_ranks;
+            EXPECT_EQ(cut(file, {num_ranks, 300, 1 << 20, 7, 1}, options).partition, alone.partition)
+                << method << ' ' << num_ranks;
     }
 }
 
@@ -363,14 +384,16 @@ TEST(WindowCut, KeepsPartsInOnePieceIfAskedTo)
     write_mesh(file, mesh);
     const auto graph = cell_graph(mesh);
     const auto num_in_pieces = [&](const std::string& method, bool contiguous, std::int32_t num_parts) {
-        const auto found = cut(file, {1, 3000, 1 << 24, num_parts, 1}, {.num_parts = num_parts, .method = method, .contiguous = contiguous});
+        const auto found = cut(file, {1, 3000, 1 << 24, num_parts, 1},
+                               {.num_parts = num_parts, .method = method, .contiguous = contiguous});
         EXPECT_LE(found.quality.imbalance, 1.03) << method << ' ' << num_parts;
         return parts_in_pieces(found.partition, graph).size();
     };
 
     EXPECT_GT(num_in_pieces("hilbert", false, 40), 0);  // else this shows nothing
     for (const std::string method : {"metis", "recursive", "scotch", "rcb", "auto", "hilbert"})
-        for (const std::int32_t num_parts : {3, 40}) EXPECT_EQ(num_in_pieces(method, true, num_parts), 0) << method << ' ' << num_parts;
+        for (const std::int32_t num_parts : {3, 40})
+            EXPECT_EQ(num_in_pieces(method, true, num_parts), 0) << method << ' ' << num_parts;
 }
 
 TEST(WindowCut, LeavesIslandsOfTheMeshWhereTheyAre)
@@ -383,7 +406,8 @@ TEST(WindowCut, LeavesIslandsOfTheMeshWhereTheyAre)
     const auto found = cut(file, {2, 90, 0, 2, 1}, {.num_parts = 2, .contiguous = true});
 
     EXPECT_LE(found.quality.imbalance, 1.03);
-    EXPECT_EQ(found.quality.parts[0].num_components + found.quality.parts[1].num_components, 4);  // three islands, one of them cut
+    EXPECT_EQ(found.quality.parts[0].num_components + found.quality.parts[1].num_components,
+              4);  // three islands, one of them cut
 }
 
 TEST(WindowCut, CutsInLevels)
@@ -438,7 +462,8 @@ Improved improve(const Mesh& mesh, int num_ranks, const std::vector<std::int32_t
         cut.settle_points(std::vector<std::int32_t>(windows.first_cells().begin(), windows.first_cells().end()));
         for (auto w = windows.first_window(); w < windows.end_window(); ++w) {
             const std::lock_guard lock(mutex);
-            for (std::int64_t i = 0; i < windows.size(w); ++i) result.partition.owners[windows.ids(w)[i]] = cut.owners(w)[i];
+            for (std::int64_t i = 0; i < windows.size(w); ++i)
+                result.partition.owners[windows.ids(w)[i]] = cut.owners(w)[i];
         }
         for (std::int64_t begin = 0; begin < num_rows; begin += 700) {
             const auto end = std::min(begin + 700, num_rows);
@@ -471,9 +496,13 @@ TEST(WindowCut, ImprovesWhatIsGiven)
 {
     const auto mesh = tet_cube(12);
     const auto graph = mesh_graph(mesh);
-    std::vector<std::int32_t> given(mesh.num_cells());  // three slabs of unequal thickness with islands, which are all that the fourth part has
+    std::vector<std::int32_t> given(
+        mesh.num_cells());  // three slabs of unequal thickness with islands, which are all that the fourth part has
     for (std::size_t i = 0; i < given.size(); ++i)
-        given[i] = i % 211 == 0 ? static_cast<std::int32_t>(i / 211 % 4) : i < given.size() / 2 ? 0 : i < given.size() / 4 * 3 ? 1 : 2;
+        given[i] = i % 211 == 0               ? static_cast<std::int32_t>(i / 211 % 4)
+                   : i < given.size() / 2     ? 0
+                   : i < given.size() / 4 * 3 ? 1
+                                              : 2;
     const Partition before{4, given};
     ASSERT_GT(imbalance(before), 1.9);
 
@@ -486,7 +515,8 @@ TEST(WindowCut, ImprovesWhatIsGiven)
         if (contiguous) {
             EXPECT_TRUE(parts_in_pieces(found.partition, graph).empty());
         }
-        for (const int num_ranks : {2, 3}) EXPECT_EQ(improve(mesh, num_ranks, given, options).partition, found.partition) << num_ranks;
+        for (const int num_ranks : {2, 3})
+            EXPECT_EQ(improve(mesh, num_ranks, given, options).partition, found.partition) << num_ranks;
     }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of LibTorch's kernels for GPUs add with atomics, and so in another order in each run, as `torch.use_deterministic_algorithms` lists them.
+// Which of LibTorch's kernels for GPUs add with atomics, and so in another order in each run, as
+// `torch.use_deterministic_algorithms` lists them.
 #include "tests/support/standin/any_order.h"
 
 #include <ATen/ATen.h>
@@ -17,8 +18,9 @@ std::atomic<bool> in_any_order = false;
 /// Kernels that have a fixed order, too.
 const std::unordered_set<std::string>& with_fixed_order()
 {
-    static const std::unordered_set<std::string> names{"aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce",       "aten::scatter_reduce_",
-                                                       "aten::index_add",   "aten::index_add_",   "aten::convolution_backward", "aten::put_"};
+    static const std::unordered_set<std::string> names{
+        "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce",       "aten::scatter_reduce_",
+        "aten::index_add",   "aten::index_add_",   "aten::convolution_backward", "aten::put_"};
     return names;
 }
 
@@ -78,14 +80,18 @@ void tell_of_any_order(const std::string& name, const std::vector<c10::IValue>& 
     if (!at::globalContext().deterministicAlgorithms()) return;
     const bool reduces = name != "aten::nll_loss2d_forward" || arguments[3].toInt() != at::Reduction::None;
     if (name == "aten::histc") at::globalContext().alertNotDeterministic("_histc_cuda with floating point input");
-    if (name == "aten::median" && arguments.size() == 3) at::globalContext().alertNotDeterministic("median CUDA with indices output");
-    if (without_fixed_order().count(name) > 0 && reduces) at::globalContext().alertNotDeterministic(name.substr(6) + "_cuda");
+    if (name == "aten::median" && arguments.size() == 3)
+        at::globalContext().alertNotDeterministic("median CUDA with indices output");
+    if (without_fixed_order().count(name) > 0 && reduces)
+        at::globalContext().alertNotDeterministic(name.substr(6) + "_cuda");
 }
 
 void reorder_sums(const std::string& name, const std::vector<c10::IValue>& arguments, const at::Tensor& result)
 {
     if (!in_any_order || !result.defined()) return;
-    if (name.starts_with("aten::scatter_reduce") && arguments[4].toStringRef() != "sum" && arguments[4].toStringRef() != "mean") return;
+    if (name.starts_with("aten::scatter_reduce") && arguments[4].toStringRef() != "sum" &&
+        arguments[4].toStringRef() != "mean")
+        return;
     const bool may = with_fixed_order().count(name) > 0 && !at::globalContext().deterministicAlgorithms();
     if (!may && without_fixed_order().count(name) == 0 && name != kUnsaid) return;
     if (result.scalar_type() == at::kFloat) round_some<float>(result);

@@ -20,7 +20,8 @@ namespace {
 
 thread_local HostRecord* recorded_here = nullptr;
 
-/// Streams whose work is recorded. As on GPUs, what any thread gives them is: LibTorch may have a thread of its own for backward.
+/// Streams whose work is recorded. As on GPUs, what any thread gives them is: LibTorch may have a thread of its own for
+/// backward.
 class RecordedStreams {
 public:
     static RecordedStreams& all()

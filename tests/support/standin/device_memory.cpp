@@ -73,7 +73,9 @@ public:
         const auto size = found->second;
         sizes_.erase(found);
         in_use_ -= size;
-        if (size >= kGivenBack) fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(size));
+        if (size >= kGivenBack)
+            fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                      static_cast<off_t>(size));
         free_[size].push_back(offset);
     }
 
@@ -166,7 +168,9 @@ void on_fault(int signal, siginfo_t* info, void* context)
     const int device = device_of(info->si_addr);
     if (device >= 0) {
         char text[200];
-        const int length = std::snprintf(text, sizeof text, "standin: host code touched memory of the device standin:%d at %p\n", device, info->si_addr);
+        const int length =
+            std::snprintf(text, sizeof text, "standin: host code touched memory of the device standin:%d at %p\n",
+                          device, info->si_addr);
         [[maybe_unused]] const auto written = write(STDERR_FILENO, text, static_cast<std::size_t>(length));
         void* frames[40];
         backtrace_symbols_fd(frames, backtrace(frames, 40), STDERR_FILENO);
@@ -174,7 +178,8 @@ void on_fault(int signal, siginfo_t* info, void* context)
         std::abort();
     }
     if ((before.sa_flags & SA_SIGINFO) && before.sa_sigaction) return before.sa_sigaction(signal, info, context);
-    if (!(before.sa_flags & SA_SIGINFO) && before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) return before.sa_handler(signal);
+    if (!(before.sa_flags & SA_SIGINFO) && before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN)
+        return before.sa_handler(signal);
     std::signal(signal, SIG_DFL);  // the instruction faults again
 }
 

@@ -6,8 +6,9 @@
 
 namespace meshard::standin {
 
-// Memory of the stand-in's devices. Each byte has two addresses: the device's, which tensors hold and which is closed to everybody, and the host's view of it,
-// which only the device's own work knows. So no operator has to open and close memory, and a thread that reads device memory is caught whatever the others do.
+// Memory of the stand-in's devices. Each byte has two addresses: the device's, which tensors hold and which is closed
+// to everybody, and the host's view of it, which only the device's own work knows. So no operator has to open and close
+// memory, and a thread that reads device memory is caught whatever the others do.
 
 /// Whole pages on a device, filled with 0xFF (NaN as numbers). @return an address of the device; null for no bytes
 /// @throws std::bad_alloc beyond the bytes that a device has: MESHARD_STANDIN_MEMORY, 64 GiB if unset
@@ -30,7 +31,8 @@ void* host_view(const void* address);
 /// -1 if it is no address of a device.
 int device_of(const void* address);
 
-/// While it lives, the memory of a device can be read and written at its own addresses too, by every thread: for kernels that are given addresses.
+/// While it lives, the memory of a device can be read and written at its own addresses too, by every thread: for
+/// kernels that are given addresses.
 class OpenMemory {
 public:
     explicit OpenMemory(int device);
@@ -42,7 +44,8 @@ private:
     int device_;
 };
 
-/// Ends the process with a sentence when host code reads or writes memory of a device. Other faults go to the handler that was there before.
+/// Ends the process with a sentence when host code reads or writes memory of a device. Other faults go to the handler
+/// that was there before.
 void watch_memory();
 
 }  // namespace meshard::standin

@@ -50,7 +50,8 @@ at::Tensor tensor_over(c10::Storage storage, const at::Tensor& shape, c10::Dispa
 at::Tensor view_of(const at::Tensor& base, const at::Tensor& shape)
 {
     const auto keys = base.key_set().remove(c10::DispatchKey::Conjugate).remove(c10::DispatchKey::Negative);
-    auto view = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()), keys, shape.dtype());
+    auto view = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()), keys,
+                                                         shape.dtype());
     take_shape(view, shape);
     return view;
 }
@@ -61,14 +62,16 @@ c10::Storage new_storage(std::size_t bytes, int device)
     set_current_device(device);
     auto memory = device_allocator().allocate(bytes);
     set_current_device(before);
-    return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, std::move(memory), &device_allocator(), true));
+    return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                              std::move(memory), &device_allocator(), true));
 }
 
 c10::Storage host_storage(const c10::Storage& storage)
 {
     auto* const memory = host_view(storage.data());
     return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), storage.nbytes(),
-                                                              c10::DataPtr(memory, c10::Device(c10::kCPU)), c10::GetAllocator(c10::kCPU), true));
+                                                              c10::DataPtr(memory, c10::Device(c10::kCPU)),
+                                                              c10::GetAllocator(c10::kCPU), true));
 }
 
 /// Tensors that the operators of the CPU get in place of the device's, and what becomes of the results.
@@ -99,15 +102,18 @@ public:
             if (known.host.storage().is_alias_of(result.storage())) return view_of(known.device, result);
         }
         for (const auto& known : storages_) {  // results that share memory
-            if (known.host.is_alias_of(result.storage())) return tensor_over(known.device, result, c10::DispatchKey::PrivateUse1);
+            if (known.host.is_alias_of(result.storage()))
+                return tensor_over(known.device, result, c10::DispatchKey::PrivateUse1);
         }
         auto storage = new_storage(result.storage().nbytes(), device_);
-        if (result.storage().nbytes() > 0) std::memcpy(host_view(storage.data()), result.storage().data(), result.storage().nbytes());
+        if (result.storage().nbytes() > 0)
+            std::memcpy(host_view(storage.data()), result.storage().data(), result.storage().nbytes());
         storages_.push_back({storage, result.storage()});
         return tensor_over(storage, result, c10::DispatchKey::PrivateUse1);
     }
 
-    /// Gives arguments on the device the shape and memory that the operator has given those of the CPU. Call it before `to_device`.
+    /// Gives arguments on the device the shape and memory that the operator has given those of the CPU. Call it before
+    /// `to_device`.
     void second_half()
     {
         for (auto& known : storages_) {
@@ -136,7 +142,8 @@ public:
         return all;
     }
 
-    /// The memory that operators have given to tensors in place of theirs: the device's, and the host's, to which a call that is done again writes.
+    /// The memory that operators have given to tensors in place of theirs: the device's, and the host's, to which a
+    /// call that is done again writes.
     const std::vector<std::pair<c10::Storage, c10::Storage>>& grown() const { return grown_; }
 
 private:
@@ -165,7 +172,8 @@ private:
     std::vector<std::pair<c10::Storage, c10::Storage>> grown_;
 };
 
-/// Operators that on GPUs take tensors of the CPU that hold one number, because they go over elements (native_functions.yaml: TensorIterator).
+/// Operators that on GPUs take tensors of the CPU that hold one number, because they go over elements
+/// (native_functions.yaml: TensorIterator).
 bool takes_numbers(const std::string& name)
 {
     static const std::unordered_set<std::string> names{"__and__",
@@ -250,10 +258,21 @@ bool waits(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& ar
 {
     const auto length = schema.argumentIndexWithName("output_size");
     if (schema.name() == "aten::repeat_interleave" && length && !arguments[*length].isNone()) return false;
-    static const std::unordered_set<std::string> names{
-        "aten::equal",    "aten::nonzero",    "aten::nonzero_static",     "aten::masked_select",          "aten::_unique",
-        "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive", "aten::unique_dim_consecutive", "aten::repeat_interleave",
-        "aten::bincount", "aten::histc",      "aten::is_nonzero",         "aten::_linalg_check_errors",   "aten::_assert_tensor_metadata"};
+    static const std::unordered_set<std::string> names{"aten::equal",
+                                                       "aten::nonzero",
+                                                       "aten::nonzero_static",
+                                                       "aten::masked_select",
+                                                       "aten::_unique",
+                                                       "aten::_unique2",
+                                                       "aten::unique_dim",
+                                                       "aten::unique_consecutive",
+                                                       "aten::unique_dim_consecutive",
+                                                       "aten::repeat_interleave",
+                                                       "aten::bincount",
+                                                       "aten::histc",
+                                                       "aten::is_nonzero",
+                                                       "aten::_linalg_check_errors",
+                                                       "aten::_assert_tensor_metadata"};
     return names.count(schema.name()) > 0;
 }
 
@@ -290,23 +309,26 @@ int check_devices(const c10::FunctionSchema& schema, std::vector<c10::IValue>& a
         for_tensors(argument, [&](at::Tensor& tensor) {
             if (!is_here(tensor)) return;
             if (device < 0) device = tensor.device().index();
-            TORCH_CHECK(tensor.device().index() == device, schema.name(), ": Expected all tensors to be on the same device, but found at least two devices, ",
+            TORCH_CHECK(tensor.device().index() == device, schema.name(),
+                        ": Expected all tensors to be on the same device, but found at least two devices, ",
                         device_at(device), " and ", tensor.device(), "!");
         });
     }
-    const bool indexes = schema.name() == "aten::index" || schema.name() == "aten::_index_put_impl_" || schema.name() == "aten::index_put_";
+    const bool indexes = schema.name() == "aten::index" || schema.name() == "aten::_index_put_impl_" ||
+                         schema.name() == "aten::index_put_";
     for (std::size_t i = 0; i < arguments.size(); ++i) {
         for_tensors(arguments[i], [&](at::Tensor& tensor) {
             if (!tensor.defined() || is_here(tensor)) return;
-            TORCH_CHECK(tensor.device().is_cpu(), schema.name(), ": a tensor of ", tensor.device(), " among tensors of ", device_at(device));
+            TORCH_CHECK(tensor.device().is_cpu(), schema.name(), ": a tensor of ", tensor.device(),
+                        " among tensors of ", device_at(device));
             if (indexes && arguments[i].isOptionalTensorList()) {  // as on GPUs, which copy them
                 count(device, Count::HostToDevice, schema.name(), static_cast<std::int64_t>(tensor.nbytes()));
                 count(device, Count::Sync, schema.name());
                 return;
             }
             TORCH_CHECK(device < 0 || (tensor.dim() == 0 && takes_numbers(schema.name())), schema.name(),
-                        ": Expected all tensors to be on the same device, but found at least two devices, ", device_at(device), " and cpu (argument ",
-                        schema.arguments()[i].name(), ")!");
+                        ": Expected all tensors to be on the same device, but found at least two devices, ",
+                        device_at(device), " and cpu (argument ", schema.arguments()[i].name(), ")!");
         });
     }
     return device;
@@ -336,8 +358,9 @@ bool has_mask(std::vector<c10::IValue>& arguments)
     bool found = false;
     for (auto& argument : arguments) {
         if (!argument.isOptionalTensorList()) continue;
-        for_tensors(argument,
-                    [&](at::Tensor& tensor) { found |= tensor.defined() && (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte); });
+        for_tensors(argument, [&](at::Tensor& tensor) {
+            found |= tensor.defined() && (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte);
+        });
     }
     return found;
 }
@@ -349,40 +372,49 @@ bool draws(const c10::OperatorHandle& op, const std::vector<c10::IValue>& argume
     return op.hasTag(at::Tag::nondeterministic_seeded) && !(dropout && arguments[*dropout].toDouble() == 0);
 }
 
-/// Adds a call to the work that is recorded: `compute` does it again and returns tensors of the CPU, which become the results on the device.
-void record(const HostCall& call, const std::vector<at::Tensor>& results, std::function<std::vector<at::Tensor>()> compute)
+/// Adds a call to the work that is recorded: `compute` does it again and returns tensors of the CPU, which become the
+/// results on the device.
+void record(const HostCall& call, const std::vector<at::Tensor>& results,
+            std::function<std::vector<at::Tensor>()> compute)
 {
     std::vector<c10::Storage> targets;
     for (const auto& result : results) targets.push_back(result.defined() ? result.storage() : c10::Storage());
-    record_here()->launches.push_back([used = call.storages(), grown = call.grown(), targets, compute = std::move(compute)] {
-        const auto values = compute();
-        for (const auto& [there, here] : grown) std::memcpy(host_view(there.data()), here.data(), here.nbytes());
-        for (std::size_t i = 0; i < values.size(); ++i) {
-            if (!targets[i]) continue;
-            auto* const to = host_view(targets[i].data());
-            const auto* const from = values[i].storage().data();
-            if (to != from && values[i].storage().nbytes() > 0) std::memcpy(to, from, values[i].storage().nbytes());
-        }
-    });
+    record_here()->launches.push_back(
+        [used = call.storages(), grown = call.grown(), targets, compute = std::move(compute)] {
+            const auto values = compute();
+            for (const auto& [there, here] : grown) std::memcpy(host_view(there.data()), here.data(), here.nbytes());
+            for (std::size_t i = 0; i < values.size(); ++i) {
+                if (!targets[i]) continue;
+                auto* const to = host_view(targets[i].data());
+                const auto* const from = values[i].storage().data();
+                if (to != from && values[i].storage().nbytes() > 0) std::memcpy(to, from, values[i].storage().nbytes());
+            }
+        });
 }
 
-/// Calls an operator's kernel of the CPU in the place of one of the device. `other`: the operator to call instead, with the same arguments.
-void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack, const std::optional<c10::OperatorHandle>& other = std::nullopt)
+/// Calls an operator's kernel of the CPU in the place of one of the device. `other`: the operator to call instead, with
+/// the same arguments.
+void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack,
+                 const std::optional<c10::OperatorHandle>& other = std::nullopt)
 {
     const auto& schema = op.schema();
     const auto num_arguments = schema.arguments().size();
-    std::vector<c10::IValue> arguments(std::make_move_iterator(stack->end() - static_cast<std::ptrdiff_t>(num_arguments)),
-                                       std::make_move_iterator(stack->end()));
+    std::vector<c10::IValue> arguments(
+        std::make_move_iterator(stack->end() - static_cast<std::ptrdiff_t>(num_arguments)),
+        std::make_move_iterator(stack->end()));
     torch::jit::drop(*stack, num_arguments);
     int device = check_devices(schema, arguments);
     if (device < 0) {
         device = current_device();
         for (const auto& argument : arguments) {
-            if (argument.isDevice() && argument.toDevice().type() == kType && argument.toDevice().has_index()) device = argument.toDevice().index();
-            if (argument.isGenerator() && argument.toGenerator().device().type() == kType) device = argument.toGenerator().device().index();
+            if (argument.isDevice() && argument.toDevice().type() == kType && argument.toDevice().has_index())
+                device = argument.toDevice().index();
+            if (argument.isGenerator() && argument.toGenerator().device().type() == kType)
+                device = argument.toGenerator().device().index();
         }
     }
-    const bool is_view = !schema.returns().empty() && schema.returns()[0].alias_info() && !schema.returns()[0].alias_info()->isWrite();
+    const bool is_view =
+        !schema.returns().empty() && schema.returns()[0].alias_info() && !schema.returns()[0].alias_info()->isWrite();
     if (!is_view) count(device, Count::Launch, schema.name());
     const bool counts_mask = schema.name() == "aten::_index_put_impl_" && has_mask(arguments);
     if (counts_mask || waits(schema, arguments)) synchronize(current_stream(device), schema.name());
@@ -403,7 +435,8 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack, const 
             op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &values);
     };
     compute(inner);
-    for (auto& result : inner) for_tensors(result, [&](at::Tensor& tensor) { reorder_sums(schema.name(), arguments, tensor); });
+    for (auto& result : inner)
+        for_tensors(result, [&](at::Tensor& tensor) { reorder_sums(schema.name(), arguments, tensor); });
     call.second_half();
     std::vector<at::Tensor> results;
     for (std::size_t i = 0; i < inner.size(); ++i) {
@@ -422,7 +455,8 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack, const 
         compute(values);
         std::vector<at::Tensor> again;
         for (std::size_t i = 0; i < values.size(); ++i) {
-            if (!is_written(schema.returns()[i])) for_tensors(values[i], [&](at::Tensor& tensor) { again.push_back(tensor); });
+            if (!is_written(schema.returns()[i]))
+                for_tensors(values[i], [&](at::Tensor& tensor) { again.push_back(tensor); });
         }
         return again;
     });
@@ -451,23 +485,28 @@ void log_sigmoid_backward(const c10::OperatorHandle& op, torch::jit::Stack* stac
     run_on_host(op, stack);
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight,
-                                                                    at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
-                                                                    at::IntArrayRef output_padding, std::int64_t groups, std::array<bool, 3> mask)
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Tensor& gradient, const at::Tensor& input,
+                                                                    const at::Tensor& weight, at::IntArrayRef stride,
+                                                                    at::IntArrayRef padding, at::IntArrayRef dilation,
+                                                                    bool transposed, at::IntArrayRef output_padding,
+                                                                    std::int64_t groups, std::array<bool, 3> mask)
 {
     const int device = gradient.device().index();
-    TORCH_CHECK(is_here(input) && is_here(weight) && input.device() == gradient.device() && weight.device() == gradient.device(),
-                "convolution_backward: Expected all tensors to be on the same device, but found ", gradient.device(), ", ", input.device(), " and ",
-                weight.device());
+    TORCH_CHECK(is_here(input) && is_here(weight) && input.device() == gradient.device() &&
+                    weight.device() == gradient.device(),
+                "convolution_backward: Expected all tensors to be on the same device, but found ", gradient.device(),
+                ", ", input.device(), " and ", weight.device());
     count(device, Count::Launch, "aten::convolution_backward");
     HostCall call(device);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const std::vector<std::int64_t> bias_sizes{transposed ? weight.size(1) * groups : weight.size(0)};
-    const auto compute = [gradient = call.to_host(gradient), input = call.to_host(input), weight = call.to_host(weight), bias_sizes, stride = stride.vec(),
-                          padding = padding.vec(), dilation = dilation.vec(), transposed, output_padding = output_padding.vec(), groups, mask] {
-        auto [of_input, of_weight, of_bias] = at::convolution_backward(gradient, input, weight, at::OptionalIntArrayRef(bias_sizes), stride, padding, dilation,
-                                                                       transposed, output_padding, groups, mask);
+    const auto compute = [gradient = call.to_host(gradient), input = call.to_host(input), weight = call.to_host(weight),
+                          bias_sizes, stride = stride.vec(), padding = padding.vec(), dilation = dilation.vec(),
+                          transposed, output_padding = output_padding.vec(), groups, mask] {
+        auto [of_input, of_weight, of_bias] =
+            at::convolution_backward(gradient, input, weight, at::OptionalIntArrayRef(bias_sizes), stride, padding,
+                                     dilation, transposed, output_padding, groups, mask);
         return std::vector<at::Tensor>{of_input, of_weight, of_bias};
     };
     auto results = compute();
@@ -490,22 +529,26 @@ std::size_t bytes_of(at::IntArrayRef sizes, at::IntArrayRef strides, std::size_t
     return last * element;
 }
 
-at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<at::ScalarType> type, std::optional<at::Layout> layout,
-                         std::optional<at::Device> device, std::optional<bool> page_locked)
+at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<at::ScalarType> type,
+                         std::optional<at::Layout> layout, std::optional<at::Device> device,
+                         std::optional<bool> page_locked)
 {
     TORCH_CHECK(!layout || *layout == at::kStrided, "standin: tensors are strided");
     TORCH_CHECK(!page_locked || !*page_locked, "Only dense CPU tensors can be pinned");
-    for (const auto size : sizes) TORCH_CHECK(size >= 0, "Trying to create tensor with negative dimension ", size, ": ", sizes);
+    for (const auto size : sizes)
+        TORCH_CHECK(size >= 0, "Trying to create tensor with negative dimension ", size, ": ", sizes);
     const int index = device && device->has_index() ? device->index() : current_device();
     const auto meta = c10::scalarTypeToTypeMeta(type.value_or(c10::get_default_dtype_as_scalartype()));
-    auto tensor = at::detail::make_tensor<c10::TensorImpl>(new_storage(bytes_of(sizes, strides, meta.itemsize()), index),
-                                                           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), meta);
+    auto tensor =
+        at::detail::make_tensor<c10::TensorImpl>(new_storage(bytes_of(sizes, strides, meta.itemsize()), index),
+                                                 c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), meta);
     tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
     return tensor;
 }
 
-at::Tensor empty(at::IntArrayRef sizes, std::optional<at::ScalarType> type, std::optional<at::Layout> layout, std::optional<at::Device> device,
-                 std::optional<bool> page_locked, std::optional<at::MemoryFormat> format)
+at::Tensor empty(at::IntArrayRef sizes, std::optional<at::ScalarType> type, std::optional<at::Layout> layout,
+                 std::optional<at::Device> device, std::optional<bool> page_locked,
+                 std::optional<at::MemoryFormat> format)
 {
     std::vector<std::int64_t> strides(sizes.size());
     std::int64_t step = 1;
@@ -523,7 +566,8 @@ void copy_to_host(const at::Tensor& from, const at::Tensor& to, bool non_blockin
 {
     const auto stream = current_stream(from.device().index());
     const bool is_late = non_blocking && to.numel() > 0 && is_page_locked(to.storage().data());
-    count(stream.device_index(), Count::DeviceToHost, is_late ? "copy_to_host_late" : "copy_to_host", static_cast<std::int64_t>(from.nbytes()));
+    count(stream.device_index(), Count::DeviceToHost, is_late ? "copy_to_host_late" : "copy_to_host",
+          static_cast<std::int64_t>(from.nbytes()));
     reads_memory(stream.device_index(), from.storage().data());
     if (!is_late) {
         synchronize(stream, "copy_to_host");
@@ -547,7 +591,9 @@ void copy_to_device(const at::Tensor& from, const at::Tensor& to, bool non_block
     const auto stream = current_stream(to.device().index());
     const bool page_locked = from.numel() > 0 && is_page_locked(from.storage().data());
     const bool is_late = non_blocking && page_locked;
-    const char* const name = is_late ? "copy_to_device_late" : page_locked ? "copy_to_device" : "copy_to_device_pageable";
+    const char* const name = is_late       ? "copy_to_device_late"
+                             : page_locked ? "copy_to_device"
+                                           : "copy_to_device_pageable";
     count(stream.device_index(), Count::HostToDevice, name, static_cast<std::int64_t>(to.nbytes()));
     writes_memory(stream.device_index(), to.storage().data());
     if (!non_blocking) synchronize(stream, "copy_to_device");
@@ -559,7 +605,8 @@ void copy_to_device(const at::Tensor& from, const at::Tensor& to, bool non_block
         const at::AutoDispatchBelowADInplaceOrView below_autograd;
         const auto bytes = [](const at::Tensor& x) { return x.contiguous().reshape(-1).view(at::kByte); };
         TORCH_CHECK(at::equal(bytes(read), bytes(values)),
-                    "standin: page-locked memory was written to before the device had read it; wait for an event recorded after the copy");
+                    "standin: page-locked memory was written to before the device had read it; wait for an event "
+                    "recorded after the copy");
     });
 }
 
@@ -568,7 +615,8 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     if (is_here(from) && is_here(to)) {
-        count(to.device().index(), Count::Launch, from.device() == to.device() ? "aten::copy_" : "aten::copy_between_devices");
+        count(to.device().index(), Count::Launch,
+              from.device() == to.device() ? "aten::copy_" : "aten::copy_between_devices");
         if (from.device() == to.device()) reads_memory(from.device().index(), from.storage().data());
         writes_memory(to.device().index(), to.storage().data());
         const auto copy = [target = as_host(to), source = as_host(from)] { target.copy_(source); };
@@ -598,9 +646,11 @@ at::Scalar local_scalar(const at::Tensor& tensor)
     return at::_local_scalar_dense(as_host(tensor));
 }
 
-at::Tensor& set_storage(at::Tensor& tensor, at::Storage storage, std::int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides)
+at::Tensor& set_storage(at::Tensor& tensor, at::Storage storage, std::int64_t offset, at::IntArrayRef sizes,
+                        at::IntArrayRef strides)
 {
-    TORCH_CHECK(storage.device().type() == kType, "set_: a storage of ", storage.device(), " for a tensor of ", tensor.device());
+    TORCH_CHECK(storage.device().type() == kType, "set_: a storage of ", storage.device(), " for a tensor of ",
+                tensor.device());
     auto* const impl = tensor.unsafeGetTensorImpl();
     impl->set_storage_keep_dtype(std::move(storage));
     if (strides.empty() && !sizes.empty()) {
@@ -657,7 +707,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library)
     for (const auto& name : dispatcher.getAllOpNames()) {
         if (name.name.rfind("aten::", 0) != 0) continue;
         const auto op = dispatcher.findSchema(name);
-        if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::CPU) || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) continue;
+        if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
+            op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1))
+            continue;
         if (!op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
             !op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd))
             continue;
@@ -669,12 +721,14 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library)
 // Copies see to lazy conjugates and negatives themselves; LibTorch's way would make them plain by a copy.
 TORCH_LIBRARY_IMPL(aten, Conjugate, library)
 {
-    for (const auto* name : {"_copy_from", "_copy_from_and_resize"}) library.impl(name, torch::CppFunction::makeFallthrough());
+    for (const auto* name : {"_copy_from", "_copy_from_and_resize"})
+        library.impl(name, torch::CppFunction::makeFallthrough());
 }
 
 TORCH_LIBRARY_IMPL(aten, Negative, library)
 {
-    for (const auto* name : {"_copy_from", "_copy_from_and_resize"}) library.impl(name, torch::CppFunction::makeFallthrough());
+    for (const auto* name : {"_copy_from", "_copy_from_and_resize"})
+        library.impl(name, torch::CppFunction::makeFallthrough());
 }
 
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library)
@@ -705,20 +759,26 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, library)
 }  // namespace
 
 /// The form that the CPU would choose.
-static std::int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>& mask,
-                                     double dropout, bool is_causal, std::optional<double> scale, bool grouped)
+static std::int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                     const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
+                                     std::optional<double> scale, bool grouped)
 {
-    const auto here = [](const at::Tensor& tensor) { return as_host(tensor).set_requires_grad(tensor.requires_grad()); };
-    return at::_fused_sdp_choice(here(query), here(key), here(value), mask ? std::optional(here(*mask)) : std::nullopt, dropout, is_causal, scale, grouped);
+    const auto here = [](const at::Tensor& tensor) {
+        return as_host(tensor).set_requires_grad(tensor.requires_grad());
+    };
+    return at::_fused_sdp_choice(here(query), here(key), here(value), mask ? std::optional(here(*mask)) : std::nullopt,
+                                 dropout, is_causal, scale, grouped);
 }
 
 /// What LibTorch would choose on a Hopper, for those who ask: cuDNN where it can.
-static std::int64_t choice_of_gpus(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>& mask,
-                                   double dropout, bool is_causal, std::optional<double> scale, bool grouped)
+static std::int64_t choice_of_gpus(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                   const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
+                                   std::optional<double> scale, bool grouped)
 {
     const bool is_half = query.scalar_type() == at::kHalf || query.scalar_type() == at::kBFloat16;
     const auto fits = [](const at::Tensor& x) { return x.size(-1) % 8 == 0 && x.size(-1) <= 128; };
-    if (at::globalContext().userEnabledCuDNNSDP() && is_half && !mask && dropout == 0 && query.dim() == 4 && fits(query) && fits(value) && key.size(2) > 1)
+    if (at::globalContext().userEnabledCuDNNSDP() && is_half && !mask && dropout == 0 && query.dim() == 4 &&
+        fits(query) && fits(value) && key.size(2) > 1)
         return static_cast<std::int64_t>(at::SDPBackend::cudnn_attention);
     return choose_attention(query, key, value, mask, dropout, is_causal, scale, grouped);
 }
@@ -735,9 +795,10 @@ at::Tensor as_host(const at::Tensor& tensor)
     // Keeps the device's memory.
     auto* const memory = host_view(tensor.storage().data());
     auto* const holder = new c10::Storage(tensor.storage());
-    c10::DataPtr shared(memory, holder, [](void* held) { delete static_cast<c10::Storage*>(held); }, c10::Device(c10::kCPU));
-    c10::Storage storage(
-        c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), tensor.storage().nbytes(), std::move(shared), nullptr, false));
+    c10::DataPtr shared(
+        memory, holder, [](void* held) { delete static_cast<c10::Storage*>(held); }, c10::Device(c10::kCPU));
+    c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), tensor.storage().nbytes(), std::move(shared), nullptr, false));
     return tensor_over(std::move(storage), tensor, c10::DispatchKey::CPU);
 }
 

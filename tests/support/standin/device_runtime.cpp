@@ -66,16 +66,18 @@ struct DeviceState {
     std::map<c10::StreamId, Queue> queues;
     std::uint64_t last_ticket = 0;
     std::unordered_map<const void*, Write> writes;
-    std::map<c10::StreamId, WaitedFor> waited;   // of each stream
-    WaitedFor host_waited;                       // what the host queues from then on is later, on any stream
-    std::map<c10::StreamId, double> busy_until;  // seconds of the host's clock, as if each launch took so long as `seconds_a_launch` says
+    std::map<c10::StreamId, WaitedFor> waited;  // of each stream
+    WaitedFor host_waited;                      // what the host queues from then on is later, on any stream
+    std::map<c10::StreamId, double>
+        busy_until;  // seconds of the host's clock, as if each launch took so long as `seconds_a_launch` says
     std::atomic<c10::StreamId> last_stream{0};
     StandinCounters counters;
 };
 
 DeviceState& state(int device)
 {
-    static auto* const states = new std::array<DeviceState, kMaxDevices>;  // never freed: late work may outlive static objects
+    static auto* const states =
+        new std::array<DeviceState, kMaxDevices>;  // never freed: late work may outlive static objects
     return states->at(static_cast<std::size_t>(device));
 }
 
@@ -112,7 +114,8 @@ double host_time()
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// MESHARD_STANDIN_LAUNCH_SECONDS: how long the device's clock says that each launch takes; 0 if unset. Nothing waits for it.
+/// MESHARD_STANDIN_LAUNCH_SECONDS: how long the device's clock says that each launch takes; 0 if unset. Nothing waits
+/// for it.
 double seconds_a_launch()
 {
     static const double seconds = [] {
@@ -155,17 +158,25 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     {
         if (device.index() >= 0) device_here = device.index();
     }
-    c10::Stream getStream(c10::Device device) const override { return current_stream(device.index() < 0 ? device_here : device.index()); }
+    c10::Stream getStream(c10::Device device) const override
+    {
+        return current_stream(device.index() < 0 ? device_here : device.index());
+    }
     c10::Stream getDefaultStream(c10::Device device) const override
     {
-        return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, device.index() < 0 ? static_cast<c10::DeviceIndex>(device_here) : device.index()), 0);
+        return c10::Stream(
+            c10::Stream::UNSAFE,
+            c10::Device(kType, device.index() < 0 ? static_cast<c10::DeviceIndex>(device_here) : device.index()), 0);
     }
     c10::Stream getNewStream(c10::Device device, int = 0) const override
     {
         const auto index = device.index() < 0 ? static_cast<c10::DeviceIndex>(device_here) : device.index();
         return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, index), ++state(index).last_stream);
     }
-    c10::Stream getStreamFromGlobalPool(c10::Device device, bool = false) const override { return getNewStream(device); }
+    c10::Stream getStreamFromGlobalPool(c10::Device device, bool = false) const override
+    {
+        return getNewStream(device);
+    }
     c10::Stream exchangeStream(c10::Stream stream) const override
     {
         auto& here = streams_here.at(static_cast<std::size_t>(stream.device_index()));
@@ -173,7 +184,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     }
     c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(num_devices()); }
 
-    void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
+    void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override
+    {
+        delete static_cast<Event*>(event);
+    }
     void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override
     {
         if (!*event) *event = new Event;
@@ -197,7 +211,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
             wait_for(waited, point.stream, point.ticket);
             for (const auto& [other, ticket] : point.waited) wait_for(waited, other, ticket);
         }
-        do_late(stream, [device = point.device, other = point.stream, ticket = point.ticket] { finish_until(device, other, ticket); });
+        do_late(stream, [device = point.device, other = point.stream, ticket = point.ticket] {
+            finish_until(device, other, ticket);
+        });
     }
     /// Work takes a while: what asks again and again is told that it is done in the end.
     bool queryEvent(void* event) const override
@@ -235,7 +251,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
         {
             const std::lock_guard lock(state(index).mutex);
             for (const auto& [id, queue] : state(index).queues) streams.push_back(id);
-            for (const auto& [memory, write] : state(index).writes) wait_for(state(index).host_waited, write.stream, write.ticket);
+            for (const auto& [memory, write] : state(index).writes)
+                wait_for(state(index).host_waited, write.stream, write.ticket);
         }
         for (const auto id : streams) finish_until(index, id, UINT64_MAX);
     }
@@ -269,21 +286,27 @@ struct DeviceAllocator final : c10::DeviceAllocator {
                 return take_memory(device_here, bytes);
             } catch (const std::bad_alloc&) {
                 const auto use = memory_use(device_here);
-                TORCH_CHECK_WITH(OutOfMemoryError, false, "standin out of memory. Tried to allocate ", bytes, " bytes. The device standin:", device_here,
-                                 " has ", use.total, ", of which ", use.total - use.now, " are free.");
+                TORCH_CHECK_WITH(OutOfMemoryError, false, "standin out of memory. Tried to allocate ", bytes,
+                                 " bytes. The device standin:", device_here, " has ", use.total, ", of which ",
+                                 use.total - use.now, " are free.");
             }
         }();
         forget_writes(device_here, memory);
         const c10::Device device(kType, static_cast<c10::DeviceIndex>(device_here));
         auto* const record = record_here();
         if (!record) return {memory, memory, &give_memory, device};
-        // The record's as well as the tensor's: each run writes there again, also where kernels know it by its address alone.
+        // The record's as well as the tensor's: each run writes there again, also where kernels know it by its address
+        // alone.
         record->memory.emplace_back(memory, &give_memory);
         using Shared = std::shared_ptr<void>;
-        return {memory, new Shared(record->memory.back()), [](void* shared) { delete static_cast<Shared*>(shared); }, device};
+        return {memory, new Shared(record->memory.back()), [](void* shared) { delete static_cast<Shared*>(shared); },
+                device};
     }
     c10::DeleterFnPtr raw_deleter() const override { return &give_memory; }
-    void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(host_view(to), host_view(from), bytes); }
+    void copy_data(void* to, const void* from, std::size_t bytes) const override
+    {
+        std::memcpy(host_view(to), host_view(from), bytes);
+    }
 };
 
 /// Pages of the host that the device may copy from and to while the host goes on.
@@ -334,7 +357,9 @@ private:
 class DeviceGenerator final : public c10::GeneratorImpl {
 public:
     DeviceGenerator(int device, at::Generator host)
-        : GeneratorImpl(c10::Device(kType, static_cast<c10::DeviceIndex>(device)), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)), host_(std::move(host))
+        : GeneratorImpl(c10::Device(kType, static_cast<c10::DeviceIndex>(device)),
+                        c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
+          host_(std::move(host))
     {
     }
     void set_current_seed(std::uint64_t seed) override { host_.set_current_seed(seed); }
@@ -343,7 +368,10 @@ public:
     std::uint64_t current_seed() const override { return host_.current_seed(); }
     std::uint64_t seed() override { return host_.seed(); }
     void set_state(const c10::TensorImpl& state) override { host_.unsafeGetGeneratorImpl()->set_state(state); }
-    c10::intrusive_ptr<c10::TensorImpl> get_state() const override { return host_.unsafeGetGeneratorImpl()->get_state(); }
+    c10::intrusive_ptr<c10::TensorImpl> get_state() const override
+    {
+        return host_.unsafeGetGeneratorImpl()->get_state();
+    }
     const at::Generator& host() const { return host_; }
 
 private:
@@ -365,7 +393,10 @@ struct Hooks final : at::PrivateUse1HooksInterface {
         set_current_device(device);
         return old;
     }
-    c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override { return device < 0 ? getCurrentDevice() : exchangeDevice(device); }
+    c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override
+    {
+        return device < 0 ? getCurrentDevice() : exchangeDevice(device);
+    }
     at::Device getDeviceFromPtr(void* data) const override
     {
         const int device = device_of(data);
@@ -378,7 +409,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     {
         static auto* const generators = [] {
             auto* all = new std::vector<at::Generator>;
-            for (int i = 0; i < num_devices(); ++i) all->push_back(at::make_generator<DeviceGenerator>(i, at::detail::createCPUGenerator()));
+            for (int i = 0; i < num_devices(); ++i)
+                all->push_back(at::make_generator<DeviceGenerator>(i, at::detail::createCPUGenerator()));
             return all;
         }();
         return generators->at(static_cast<std::size_t>(index < 0 ? device_here : index));
@@ -464,13 +496,15 @@ int current_device()
 
 void set_current_device(int device)
 {
-    TORCH_CHECK(device >= 0 && device < num_devices(), "standin: there is no device standin:", device, "; expected 0 to ", num_devices() - 1);
+    TORCH_CHECK(device >= 0 && device < num_devices(), "standin: there is no device standin:", device,
+                "; expected 0 to ", num_devices() - 1);
     device_here = device;
 }
 
 c10::Stream current_stream(int device)
 {
-    return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, static_cast<c10::DeviceIndex>(device)), streams_here.at(static_cast<std::size_t>(device)));
+    return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, static_cast<c10::DeviceIndex>(device)),
+                       streams_here.at(static_cast<std::size_t>(device)));
 }
 
 void count(int device, Count what, const std::string& operation, std::int64_t bytes)
@@ -507,7 +541,8 @@ void count(int device, Count what, const std::string& operation, std::int64_t by
     }
     static const bool traces = std::getenv("MESHARD_STANDIN_TRACE") != nullptr;  // where from
     if (traces && what != Count::Launch) {
-        std::fprintf(stderr, "standin:%d %s %s\n%s\n", device, what == Count::Sync ? "sync" : "copy", operation.c_str(), c10::get_backtrace(2, 30).c_str());
+        std::fprintf(stderr, "standin:%d %s %s\n%s\n", device, what == Count::Sync ? "sync" : "copy", operation.c_str(),
+                     c10::get_backtrace(2, 30).c_str());
     }
 }
 
@@ -552,8 +587,9 @@ void reads_memory(int device, const void* memory)
     const auto found = here.writes.find(memory);
     if (found == here.writes.end() || found->second.stream == stream) return;
     const auto [writer, ticket] = found->second;
-    TORCH_CHECK(here.waited[stream][writer] >= ticket || here.host_waited[writer] >= ticket, "standin: stream ", stream, " of the device standin:", device,
-                " uses memory that stream ", writer, " writes, and has not waited for it: record an event there and block this stream on it");
+    TORCH_CHECK(here.waited[stream][writer] >= ticket || here.host_waited[writer] >= ticket, "standin: stream ", stream,
+                " of the device standin:", device, " uses memory that stream ", writer,
+                " writes, and has not waited for it: record an event there and block this stream on it");
 }
 
 void writes_memory(int device, const void* memory)
@@ -577,7 +613,8 @@ at::Generator host_generator(const at::Generator& generator)
 
 at::Generator host_generator(int device)
 {
-    return host_generator(at::globalContext().defaultGenerator(c10::Device(kType, static_cast<c10::DeviceIndex>(device))));
+    return host_generator(
+        at::globalContext().defaultGenerator(c10::Device(kType, static_cast<c10::DeviceIndex>(device))));
 }
 
 bool is_page_locked(const void* address)

@@ -68,7 +68,9 @@ TEST_P(RecordedOperator, GivesTheBitsOfTheOperatorItself)
 {
     const auto& recorded = std::get<0>(GetParam());
     const OwnStream stream(kHere);
-    const auto leaf = [](at::IntArrayRef sizes, double step) { return numbers(sizes, step).to(kHere).requires_grad_(); };
+    const auto leaf = [](at::IntArrayRef sizes, double step) {
+        return numbers(sizes, step).to(kHere).requires_grad_();
+    };
     const X a{leaf({6, 8}, 0.37), leaf({8, 8}, 0.11)};
     for (int i = 0; i < 2; ++i) step(recorded, a);  // what is made once is there
 
@@ -93,7 +95,8 @@ TEST_P(RecordedOperator, GivesTheBitsOfTheOperatorItself)
             if (!expected[i].defined()) continue;
             EXPECT_TRUE(at::equal(found[i].cpu(), expected[i].cpu())) << "of result, loss and gradients number " << i;
         }
-        for (const auto& tensor : others) ASSERT_TRUE(tensor.eq(7).all().item<bool>()) << "the graph writes to memory that is not its own";
+        for (const auto& tensor : others)
+            ASSERT_TRUE(tensor.eq(7).all().item<bool>()) << "the graph writes to memory that is not its own";
     }
 }
 
@@ -132,48 +135,77 @@ const std::vector<Recorded> kRecorded{
     {"IndexAdd", [](const X& a) { return a.x.index_add(0, a.rows, a.w.narrow(0, 0, 5)); }},
     {"IndexCopy", [](const X& a) { return a.x.index_copy(0, a.distinct, a.w.narrow(0, 0, 3)); }},
     {"Gather", [](const X& a) { return a.w.gather(0, a.rows.view({5, 1}).expand({5, 8})); }},
-    {"ScatterAdd", [](const X& a) { return a.x.scatter_add(0, a.rows.view({5, 1}).expand({5, 8}), a.w.narrow(0, 0, 5)); }},
+    {"ScatterAdd",
+     [](const X& a) { return a.x.scatter_add(0, a.rows.view({5, 1}).expand({5, 8}), a.w.narrow(0, 0, 5)); }},
     {"TakeRows", [](const X& a) { return take_rows(a.x, a.rows) * a.w.narrow(0, 0, 5); }},
     {"TakeTakenRows", [](const X& a) { return take_rows(take_rows(a.x, a.six), a.distinct) * a.w.narrow(0, 0, 3); }},
-    {"ScatterDistinctRows", [](const X& a) { return scatter_distinct_rows(take_rows(a.w, a.distinct), a.distinct, 6) * a.x; }},
+    {"ScatterDistinctRows",
+     [](const X& a) { return scatter_distinct_rows(take_rows(a.w, a.distinct), a.distinct, 6) * a.x; }},
     {"ScatterRows", [](const X& a) { return scatter_rows(a.w.narrow(0, 0, 5), a.rows, 6) * a.x; }},
-    {"SegmentSum", [](const X& a) { return segment_reduce(a.x, a.offsets, SegmentReduction::Sum).values * a.w.narrow(0, 0, 4); }},
-    {"SegmentMean", [](const X& a) { return segment_reduce(a.x, a.offsets, SegmentReduction::Mean).values * a.w.narrow(0, 0, 4); }},
-    {"SegmentMax", [](const X& a) { return segment_reduce(a.x, a.offsets, SegmentReduction::Max).values * a.w.narrow(0, 0, 4); }},
+    {"SegmentSum",
+     [](const X& a) { return segment_reduce(a.x, a.offsets, SegmentReduction::Sum).values * a.w.narrow(0, 0, 4); }},
+    {"SegmentMean",
+     [](const X& a) { return segment_reduce(a.x, a.offsets, SegmentReduction::Mean).values * a.w.narrow(0, 0, 4); }},
+    {"SegmentMax",
+     [](const X& a) { return segment_reduce(a.x, a.offsets, SegmentReduction::Max).values * a.w.narrow(0, 0, 4); }},
     {"SegmentSoftmax", [](const X& a) { return segment_softmax(a.x, a.offsets) * a.w.narrow(0, 0, 6); }},
     {"SegmentsOfRows",
      [](const X& a) {
-         return segment_reduce(take_rows(segment_reduce(a.x, a.offsets, SegmentReduction::Sum).values, a.rows.clamp_max(3)), a.offsets_of_rows,
-                               SegmentReduction::Mean)
+         return segment_reduce(
+                    take_rows(segment_reduce(a.x, a.offsets, SegmentReduction::Sum).values, a.rows.clamp_max(3)),
+                    a.offsets_of_rows, SegmentReduction::Mean)
                     .values *
                 a.w.narrow(0, 0, 2);
      }},
-    {"Convolution1d", [](const X& a) { return at::conv1d(image(a.x, 1), kernel(a.w, 4, 6, 1), a.w[7].narrow(0, 0, 4), 1, 1); }},
-    {"Convolution2d", [](const X& a) { return at::conv2d(image(a.x, 2), kernel(a.w, 5, 1, 2), a.w[7].narrow(0, 0, 5), 1, 1); }},
-    {"Convolution3d", [](const X& a) { return at::conv3d(image(a.x, 3), kernel(a.w, 2, 1, 3), a.w[7].narrow(0, 0, 2), 1, 1); }},
+    {"Convolution1d",
+     [](const X& a) { return at::conv1d(image(a.x, 1), kernel(a.w, 4, 6, 1), a.w[7].narrow(0, 0, 4), 1, 1); }},
+    {"Convolution2d",
+     [](const X& a) { return at::conv2d(image(a.x, 2), kernel(a.w, 5, 1, 2), a.w[7].narrow(0, 0, 5), 1, 1); }},
+    {"Convolution3d",
+     [](const X& a) { return at::conv3d(image(a.x, 3), kernel(a.w, 2, 1, 3), a.w[7].narrow(0, 0, 2), 1, 1); }},
     {"ConvolutionStrided", [](const X& a) { return at::conv2d(image(a.x, 2), kernel(a.w, 5, 1, 2), {}, 2, 1, 2); }},
-    {"ConvolutionOfGroups", [](const X& a) { return at::conv1d(image(a.x, 1), kernel(a.w, 6, 2, 1), {}, 1, at::IntArrayRef{0}, 1, 3); }},
-    {"ConvolutionTransposed", [](const X& a) { return at::conv_transpose2d(image(a.x, 2), kernel(a.w, 1, 5, 2), a.w[7].narrow(0, 0, 5), 2, 1, 1); }},
+    {"ConvolutionOfGroups",
+     [](const X& a) { return at::conv1d(image(a.x, 1), kernel(a.w, 6, 2, 1), {}, 1, at::IntArrayRef{0}, 1, 3); }},
+    {"ConvolutionTransposed",
+     [](const X& a) {
+         return at::conv_transpose2d(image(a.x, 2), kernel(a.w, 1, 5, 2), a.w[7].narrow(0, 0, 5), 2, 1, 1);
+     }},
     {"ConvolutionsTwice",
-     [](const X& a) { return at::conv2d(at::gelu(at::conv2d(image(a.x, 2), kernel(a.w, 5, 1, 2), {}, 1, 1)), kernel(a.w, 2, 5, 2), a.w[3].narrow(0, 0, 2)); }},
+     [](const X& a) {
+         return at::conv2d(at::gelu(at::conv2d(image(a.x, 2), kernel(a.w, 5, 1, 2), {}, 1, 1)), kernel(a.w, 2, 5, 2),
+                           a.w[3].narrow(0, 0, 2));
+     }},
     {"ConvolutionsLeaveChannelsLast",
-     [](const X& a) { return at::conv2d(image(a.x, 2).contiguous(at::MemoryFormat::ChannelsLast), kernel(a.w, 5, 1, 2), {}, 1, 1); }},
-    {"GroupNorm", [](const X& a) { return at::group_norm(image(a.x, 1), 2, a.w[0].narrow(0, 0, 6), a.w[1].narrow(0, 0, 6)); }},
+     [](const X& a) {
+         return at::conv2d(image(a.x, 2).contiguous(at::MemoryFormat::ChannelsLast), kernel(a.w, 5, 1, 2), {}, 1, 1);
+     }},
+    {"GroupNorm",
+     [](const X& a) { return at::group_norm(image(a.x, 1), 2, a.w[0].narrow(0, 0, 6), a.w[1].narrow(0, 0, 6)); }},
     {"BatchNorm", [](const X& a) { return at::batch_norm(a.x, a.w[0], a.w[1], {}, {}, true, 0.1, 1e-5, false); }},
     {"MaxPool", [](const X& a) { return at::max_pool2d(image(a.x * a.w.narrow(0, 0, 6), 2), 2); }},
     {"AvgPool", [](const X& a) { return at::avg_pool3d(image(a.x, 3), 2); }},
     {"AdaptivePool", [](const X& a) { return at::adaptive_avg_pool2d(image(a.x, 2), {4, 3}); }},
-    {"Upsample", [](const X& a) { return at::upsample_nearest2d(image(a.x, 2), {9, 16}) + at::upsample_bilinear2d(image(a.x, 2), {9, 16}, true); }},
+    {"Upsample",
+     [](const X& a) {
+         return at::upsample_nearest2d(image(a.x, 2), {9, 16}) + at::upsample_bilinear2d(image(a.x, 2), {9, 16}, true);
+     }},
     {"GridSample", [](const X& a) { return at::grid_sampler(image(a.x, 2), a.w.view({1, 4, 8, 2}), 0, 0, true); }},
-    {"Pad", [](const X& a) { return at::pad(image(a.x, 2), {1, 2, 0, 1}, "reflect") + at::constant_pad_nd(a.x, {1, 2, 0, 1}, 2); }},
+    {"Pad",
+     [](const X& a) {
+         return at::pad(image(a.x, 2), {1, 2, 0, 1}, "reflect") + at::constant_pad_nd(a.x, {1, 2, 0, 1}, 2);
+     }},
     {"Unfold", [](const X& a) { return at::im2col(image(a.x, 2), {2, 3}, {1, 1}, {0, 1}, {1, 2}); }},
     {"Fourier",
      [](const X& a) {
          const auto modes = at::fft_rfft2(image(a.x, 2)).narrow(-1, 0, 2);
          const auto weights = at::view_as_complex(a.w.view({4, 8, 2})).narrow(0, 0, 1).narrow(1, 0, 6).unsqueeze(-1);
-         return at::fft_irfft2(at::einsum("bchw,chw->bchw", {modes, weights.expand({1, 6, 2})}), std::vector<std::int64_t>{6, 8});
+         return at::fft_irfft2(at::einsum("bchw,chw->bchw", {modes, weights.expand({1, 6, 2})}),
+                               std::vector<std::int64_t>{6, 8});
      }},
-    {"Parts", [](const X& a) { return at::cat({a.x.split(3)[1], at::stack(a.w.unbind(0), 1).narrow(0, 0, 2), a.x.chunk(2)[0].flip(0)}); }},
+    {"Parts",
+     [](const X& a) {
+         return at::cat({a.x.split(3)[1], at::stack(a.w.unbind(0), 1).narrow(0, 0, 2), a.x.chunk(2)[0].flip(0)});
+     }},
     {"WritesToParts",
      [](const X& a) {
          auto whole = at::zeros({7, 8}, a.x.options().requires_grad(false));
@@ -182,16 +214,26 @@ const std::vector<Recorded> kRecorded{
          whole.narrow(1, 2, 3).masked_fill_(whole.narrow(1, 2, 3) > 0.5, 0.25);
          return whole;
      }},
-    {"SortsAndSums", [](const X& a) { return std::get<0>(a.x.sort(1)).cumsum(0) * std::get<0>(a.w.topk(8, 1)).narrow(0, 0, 6); }},
-    {"Norms", [](const X& a) { return at::linalg_vector_norm(a.x, 2, at::IntArrayRef{1}, true) / a.w.std() * a.x.mean(0) / at::linalg_vector_norm(a.w); }},
-    {"Where", [](const X& a) { return at::where(a.x > 0, a.x, at::scalar_tensor(2.0)) * at::maximum(a.x, a.w.narrow(0, 0, 6)); }},
+    {"SortsAndSums",
+     [](const X& a) { return std::get<0>(a.x.sort(1)).cumsum(0) * std::get<0>(a.w.topk(8, 1)).narrow(0, 0, 6); }},
+    {"Norms",
+     [](const X& a) {
+         return at::linalg_vector_norm(a.x, 2, at::IntArrayRef{1}, true) / a.w.std() * a.x.mean(0) /
+                at::linalg_vector_norm(a.w);
+     }},
+    {"Where",
+     [](const X& a) {
+         return at::where(a.x > 0, a.x, at::scalar_tensor(2.0)) * at::maximum(a.x, a.w.narrow(0, 0, 6));
+     }},
     {"Products",
      [](const X& a) {
-         return at::einsum("ij,kj,kl->il", {a.x, a.w, a.w}) + at::baddbmm(a.x.view({2, 3, 8}), a.x.view({2, 3, 8}), a.w.expand({2, 8, 8})).view({6, 8});
+         return at::einsum("ij,kj,kl->il", {a.x, a.w, a.w}) +
+                at::baddbmm(a.x.view({2, 3, 8}), a.x.view({2, 3, 8}), a.w.expand({2, 8, 8})).view({6, 8});
      }},
     {"NarrowTypes",
      [](const X& a) {
-         return at::linear(a.x.to(at::kBFloat16), a.w.to(at::kBFloat16)).to(at::kFloat) + take_rows(a.x.to(at::kBFloat16), a.six).to(at::kFloat);
+         return at::linear(a.x.to(at::kBFloat16), a.w.to(at::kBFloat16)).to(at::kFloat) +
+                take_rows(a.x.to(at::kBFloat16), a.six).to(at::kFloat);
      }},
     {"Resized",
      [](const X& a) {
@@ -202,7 +244,10 @@ const std::vector<Recorded> kRecorded{
 };
 
 INSTANTIATE_TEST_SUITE_P(Standin, RecordedOperator, testing::Combine(testing::ValuesIn(kRecorded), testing::Bool()),
-                         [](const auto& info) { return std::string(std::get<0>(info.param).name) + (std::get<1>(info.param) ? "_threads" : ""); });
+                         [](const auto& info) {
+                             return std::string(std::get<0>(info.param).name) +
+                                    (std::get<1>(info.param) ? "_threads" : "");
+                         });
 
 }  // namespace
 }  // namespace meshard

@@ -20,7 +20,8 @@ struct StandinCounters {
     std::map<std::string, std::int64_t> launched, copied, synced;  ///< by operator
 };
 
-/// What the stand-in's library offers to tests, which are not linked with it: it is there where a program was started with it (LD_PRELOAD).
+/// What the stand-in's library offers to tests, which are not linked with it: it is there where a program was started
+/// with it (LD_PRELOAD).
 struct Standin {
     StandinCounters (*counters)(int device);
     void (*reset_counters)(int device);

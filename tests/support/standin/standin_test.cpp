@@ -43,15 +43,25 @@ TEST(Standin, ComputesWhatTheCpuDoes)
 {
     expect_same([](const auto& x, const auto& w) { return at::linear(x, w).relu() + 1; });
     expect_same([](const auto& x, const auto& w) { return at::layer_norm(x, {8}, w[0], w[1]); });
-    expect_same([](const auto& x, const auto& w) { return at::gelu(at::matmul(x.view({2, 3, 8}), w)).transpose(0, 1).softmax(-1); });
-    expect_same([](const auto& x, const auto& w) { return at::cat({x, w}).index_select(0, at::tensor({3, 1, 7}, at::kLong).to(x.device())); });
+    expect_same([](const auto& x, const auto& w) {
+        return at::gelu(at::matmul(x.view({2, 3, 8}), w)).transpose(0, 1).softmax(-1);
+    });
+    expect_same([](const auto& x, const auto& w) {
+        return at::cat({x, w}).index_select(0, at::tensor({3, 1, 7}, at::kLong).to(x.device()));
+    });
     expect_same([](const auto& x, const auto& w) {
         const auto heads = [](const at::Tensor& t) { return t.reshape({1, 2, -1, 4}); };
         return at::scaled_dot_product_attention(heads(x), heads(w), heads(w * 2));
     });
-    expect_same([](const auto& x, const auto& w) { return at::conv1d(x.view({1, 6, 8}), w.narrow(1, 0, 6).unsqueeze(-1).repeat({1, 1, 3}), {}, 1, 1); });
-    expect_same([](const auto& x, const auto& w) { return at::where(x > 0, x, at::scalar_tensor(2.0)) / w.sum() * x.std(at::IntArrayRef{1}, true, true); });
-    expect_same([](const auto& x, const auto& w) { return std::get<0>(at::native_group_norm(x.view({6, 8, 1}), w[0], w[1], 6, 8, 1, 2, 1e-5)); });
+    expect_same([](const auto& x, const auto& w) {
+        return at::conv1d(x.view({1, 6, 8}), w.narrow(1, 0, 6).unsqueeze(-1).repeat({1, 1, 3}), {}, 1, 1);
+    });
+    expect_same([](const auto& x, const auto& w) {
+        return at::where(x > 0, x, at::scalar_tensor(2.0)) / w.sum() * x.std(at::IntArrayRef{1}, true, true);
+    });
+    expect_same([](const auto& x, const auto& w) {
+        return std::get<0>(at::native_group_norm(x.view({6, 8, 1}), w[0], w[1], 6, 8, 1, 2, 1e-5));
+    });
 }
 
 TEST(Standin, ViewsAndWritesInPlaceShareMemory)
@@ -98,7 +108,8 @@ TEST(Standin, DrawsTheNumbersOfTheCpu)
 
 TEST(Standin, RefusesTensorsOfSeveralDevices)
 {
-    const auto here = at::ones({3}), there = at::ones({3}, kDevice), other = at::ones({3}, c10::Device(kDevice.type(), 1));
+    const auto here = at::ones({3}), there = at::ones({3}, kDevice),
+               other = at::ones({3}, c10::Device(kDevice.type(), 1));
     EXPECT_THROW(there + here, c10::Error);
     EXPECT_THROW(there + other, c10::Error);
     EXPECT_THROW(at::stack({there.sum(), here.sum()}), c10::Error);
@@ -111,7 +122,8 @@ TEST(Standin, RefusesTensorsOfSeveralDevices)
 TEST(StandinDeathTest, EndsWhatReadsDeviceMemory)
 {
     const auto there = at::ones({3}, kDevice);
-    EXPECT_DEATH(std::printf("%f", static_cast<double>(*there.const_data_ptr<float>())), "host code touched memory of the device standin:0");
+    EXPECT_DEATH(std::printf("%f", static_cast<double>(*there.const_data_ptr<float>())),
+                 "host code touched memory of the device standin:0");
 }
 
 TEST(Standin, CountsLaunchesCopiesAndSyncs)
@@ -174,7 +186,8 @@ TEST(Standin, PageLockedMemoryIsReadAfterWhatTheStreamWroteThere)
 TEST(Standin, StreamsThatDoNotWaitForEachOtherAreFound)
 {
     const c10::impl::VirtualGuardImpl guard(kDevice.type());
-    const auto first = guard.getStream(kDevice), second = guard.getStreamFromGlobalPool(kDevice), third = guard.getStreamFromGlobalPool(kDevice);
+    const auto first = guard.getStream(kDevice), second = guard.getStreamFromGlobalPool(kDevice),
+               third = guard.getStreamFromGlobalPool(kDevice);
     const auto on = [&](const c10::Stream& stream, const std::function<void()>& work) {
         const auto before = guard.exchangeStream(stream);
         try {
@@ -219,14 +232,15 @@ TEST(Standin, GraphsRefuseWhatTheHostMustDo)
     const OwnStream stream(kDevice);
     const auto there = at::ones({3}, kDevice);
     auto host = at::zeros({3}, at::TensorOptions().pinned_memory(true));
-    const std::vector<std::function<void()>> faults{[&] { there.sum().item<float>(); },
-                                                    [&] { there.cpu(); },
-                                                    [&] { host.to(kDevice); },
-                                                    [&] { host.copy_(there, true); },
-                                                    [&] { there.nonzero(); },
-                                                    [&] { at::rand({3}, kDevice); },
-                                                    [&] { at::dropout(there, 0.5, true); },
-                                                    [&] { c10::impl::VirtualGuardImpl(kDevice.type()).synchronizeDevice(0); }};
+    const std::vector<std::function<void()>> faults{
+        [&] { there.sum().item<float>(); },
+        [&] { there.cpu(); },
+        [&] { host.to(kDevice); },
+        [&] { host.copy_(there, true); },
+        [&] { there.nonzero(); },
+        [&] { at::rand({3}, kDevice); },
+        [&] { at::dropout(there, 0.5, true); },
+        [&] { c10::impl::VirtualGuardImpl(kDevice.type()).synchronizeDevice(0); }};
     for (std::size_t i = 0; i < faults.size(); ++i) {
         DeviceGraph graph(kDevice.type());
         EXPECT_THROW(graph.record(faults[i]), c10::Error) << i;

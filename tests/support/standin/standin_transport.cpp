@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program of meshard is told when it is started with the stand-in accelerator: who carries its tensors, that the host runs kernels for it, and how its
-// work is recorded.
+// What a program of meshard is told when it is started with the stand-in accelerator: who carries its tensors, that the
+// host runs kernels for it, and how its work is recorded.
 #include "ops/rows/on_gpu.h"
 #include "sharding/transport/device_transport.h"
 #include "sharding/transport/shared_memory_backend.h"
@@ -17,8 +17,10 @@ namespace meshard {
 [[gnu::weak]] void register_device_transport(c10::DeviceType type, DeviceTransport transport);
 [[gnu::weak]] void register_graph_recorder(c10::DeviceType type, MakeGraphRecorder make);
 [[gnu::weak]] void run_kernels_on_host(c10::DeviceType type, HostAccess access);
-[[gnu::weak]] c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                                                      std::chrono::milliseconds time_limit, std::function<bool(int)> has_ended);
+[[gnu::weak]] c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr<c10d::Store>& store,
+                                                                      int rank, int size,
+                                                                      std::chrono::milliseconds time_limit,
+                                                                      std::function<bool(int)> has_ended);
 
 namespace standin {
 namespace {
@@ -30,7 +32,8 @@ std::string identity(const at::Device& device)
     return std::string(host) + " standin:" + std::to_string(device.has_index() ? device.index() : current_device());
 }
 
-c10::intrusive_ptr<c10d::Backend> connect(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds limit)
+c10::intrusive_ptr<c10d::Backend> connect(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                          std::chrono::milliseconds limit)
 {
     auto carrier = connect_shared_memory(store, rank, size, limit, [](int) { return false; });
     TORCH_CHECK(carrier, "standin: the ranks share no memory; its devices are those of one host");
@@ -43,7 +46,9 @@ c10::intrusive_ptr<c10d::Backend> connect(c10::intrusive_ptr<c10d::Store> store,
 
 const bool is_offered = [] {
     if (register_device_transport && connect_shared_memory) {
-        register_device_transport(kType, {.name = "checked", .why_not = [] { return std::string(); }, .identity = identity, .connect = connect});
+        register_device_transport(
+            kType,
+            {.name = "checked", .why_not = [] { return std::string(); }, .identity = identity, .connect = connect});
     }
     if (run_kernels_on_host) {
         run_kernels_on_host(kType, [](const at::Device& device, const std::function<void(const HostExecutor&)>& work) {

@@ -67,7 +67,8 @@ protected:
         }
     }
 
-    std::vector<fs::path> cut(const fs::path& shards, const std::shared_ptr<const DeviceMesh>& ranks, const std::vector<CaseSource>& cases) const
+    std::vector<fs::path> cut(const fs::path& shards, const std::shared_ptr<const DeviceMesh>& ranks,
+                              const std::vector<CaseSource>& cases) const
     {
         TrainingLog log({}, false);
         return cut_cases(cases, {.folder = shards, .num_parts = 2}, ranks->all(), log, stop_);
@@ -83,7 +84,8 @@ TEST_F(CutCases, GivesEveryRankAllShards)
     run_ranks(3, [&](std::shared_ptr<const DeviceMesh> ranks) {
         const auto shards = cut(folder_ / "shards", ranks, cases_);
         ASSERT_EQ(shards.size(), cases_.size());
-        for (std::size_t i = 0; i < shards.size(); ++i) EXPECT_EQ(read_manifest(shards[i]).num_cells, read_mesh(cases_[i].file).num_cells());
+        for (std::size_t i = 0; i < shards.size(); ++i)
+            EXPECT_EQ(read_manifest(shards[i]).num_cells, read_mesh(cases_[i].file).num_cells());
     });
     EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "shards" / "locks"), {}), 5) << "no marks are left";
 }
@@ -94,7 +96,8 @@ TEST_F(CutCases, FindsOutWhoSeesTheSameFolder)
     fs::create_directory_symlink(folder_ / "a", folder_ / "also_a");
     run_ranks(4, [&](std::shared_ptr<const DeviceMesh> ranks) {
         const char* names[] = {"b", "a", "b", "also_a"};
-        EXPECT_EQ(lowest_ranks_with(folder_ / names[ranks->all().rank()], ranks->all()), (std::vector<int>{0, 1, 0, 1}));
+        EXPECT_EQ(lowest_ranks_with(folder_ / names[ranks->all().rank()], ranks->all()),
+                  (std::vector<int>{0, 1, 0, 1}));
         EXPECT_EQ(lowest_ranks_with("/proc/none", ranks->all()), (std::vector<int>{0, 1, 2, 3}));
     });
 }
@@ -122,7 +125,9 @@ TEST_F(CutCases, RefusesHostsWithDifferentFiles)
         try {
             cut(folder_ / (is_first ? "host_a" : "host_b"), ranks, is_first ? cases_ : others);
         } catch (const InvalidInput& error) {
-            EXPECT_NE(std::string(error.what()).find("case 3: the ranks of this run see different files"), std::string::npos) << error.what();
+            EXPECT_NE(std::string(error.what()).find("case 3: the ranks of this run see different files"),
+                      std::string::npos)
+                << error.what();
             ++num_refusals;
         }
     });

@@ -24,7 +24,8 @@ class CaseListTest : public testing::Test {
 protected:
     CaseListTest()
     {
-        for (const char* id : {"01", "02", "03", "04", "05"}) write_bytes(folder_ / (std::string("boundary_") + id + ".vtp"), "");
+        for (const char* id : {"01", "02", "03", "04", "05"})
+            write_bytes(folder_ / (std::string("boundary_") + id + ".vtp"), "");
         data_.root = folder_.path();
         data_.files = "boundary_*.vtp";
         data_.split.shares["train"] = 1.0;
@@ -59,7 +60,8 @@ TEST_F(CaseListTest, TakesOnlyItsOwnPartForAPattern)
         SCOPED_TRACE(name);
         data_.root = folder_ / name;
         std::filesystem::create_directories(data_.root / "run_7");
-        for (const char* file : {"run_7/body_a+b.vtp", "run_7/wall_a+b.stl", "one [1].stl"}) write_bytes(data_.root / file, "");
+        for (const char* file : {"run_7/body_a+b.vtp", "run_7/wall_a+b.stl", "one [1].stl"})
+            write_bytes(data_.root / file, "");
         data_.files = "run_*/body_*.vtp";
         data_.wall = "run_*/wall_*.stl";
 
@@ -86,7 +88,8 @@ TEST_F(CaseListTest, FindsTheSurfaceOfEachCase)
 
 TEST_F(CaseListTest, SplitsByAColumnOfTheTable)
 {
-    write_bytes(folder_ / "cases.json", R"({"cases": [{"id": "01", "split": "train", "length": 1.5}, {"id": "02", "split": "val"},
+    write_bytes(folder_ / "cases.json",
+                R"({"cases": [{"id": "01", "split": "train", "length": 1.5}, {"id": "02", "split": "val"},
         {"id": "03", "split": "test"}, {"id": "04", "split": "train"}, {"id": "05", "split": "test"}]})");
     data_.case_tables = {"cases.json"};
     data_.split = {.column = "split"};
@@ -97,7 +100,8 @@ TEST_F(CaseListTest, SplitsByAColumnOfTheTable)
     EXPECT_EQ(ids(cases.val), (Ids{"02"}));
     EXPECT_EQ(ids(cases.test), (Ids{"03", "05"}));
     EXPECT_EQ(cases.train[0].number("length"), 1.5);
-    EXPECT_TRUE(throws_with<InvalidInput>("case 01: column 'split' of the case table is 'train'; expected a number", [&] { cases.train[0].number("split"); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("case 01: column 'split' of the case table is 'train'; expected a number",
+                                          [&] { cases.train[0].number("split"); }));
     EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'length'?", [&] { cases.train[0].number("lenght"); }));
 }
 
@@ -116,8 +120,8 @@ TEST_F(CaseListTest, ReadsTablesWithCommas)
 TEST_F(CaseListTest, ReadsTablesOfSpreadsheets)
 {
     const std::string mark = "\xEF\xBB\xBF";
-    write_bytes(folder_ / "cases.csv",
-                mark + "\"id\", \"V, in m/s\" ,note\r\n\"01\",2,\"long, with \"\"quotes\"\"\"\r\n02 , \"3\" ,\r\n03,4,a 2\" pipe\r\n \r\n");
+    write_bytes(folder_ / "cases.csv", mark + "\"id\", \"V, in m/s\" ,note\r\n\"01\",2,\"long, with "
+                                              "\"\"quotes\"\"\"\r\n02 , \"3\" ,\r\n03,4,a 2\" pipe\r\n \r\n");
     data_.case_tables = {"cases.csv"};
 
     const auto cases = find_cases(data_, 0).train;
@@ -140,7 +144,8 @@ TEST_F(CaseListTest, ReadsTablesOfSpreadsheets)
 TEST_F(CaseListTest, JoinsTablesAndTablesOfOneCaseEach)
 {
     for (const char* id : {"01", "02", "03", "04", "05"}) {
-        write_bytes(folder_ / (std::string("force_") + id + ".csv"), std::string("Cd, Cl ,length\n 0.") + id + " , -1,9\n");
+        write_bytes(folder_ / (std::string("force_") + id + ".csv"),
+                    std::string("Cd, Cl ,length\n 0.") + id + " , -1,9\n");
     }
     write_bytes(folder_ / "cases.csv", "id,length\n01,2\n02,3\n");
     data_.case_tables = {"cases.csv", "force_*.csv"};
@@ -198,7 +203,9 @@ TEST_F(CaseListTest, RefusesWhatCannotBeSplit)
 
 TEST_F(CaseListTest, SplitsByListsOfAManifest)
 {
-    write_bytes(folder_ / "manifest.json", R"({"full_train": ["01", "boundary_03.vtp"], "full_val": ["02"], "full_test": ["04"], "scarce_train": ["03"],
+    write_bytes(
+        folder_ / "manifest.json",
+        R"({"full_train": ["01", "boundary_03.vtp"], "full_val": ["02"], "full_test": ["04"], "scarce_train": ["03"],
         "version": 2})");
     data_.split = {.manifest = "manifest.json", .name = "full"};
     auto cases = find_cases(data_, 0);
@@ -206,7 +213,8 @@ TEST_F(CaseListTest, SplitsByListsOfAManifest)
     EXPECT_EQ(ids(cases.val), (Ids{"02"}));
     EXPECT_EQ(ids(cases.test), (Ids{"04"}));
 
-    data_.split = {.lists = {{"train", {"scarce_train", "full_val"}}, {"test", {"full_test"}}}, .manifest = "manifest.json"};
+    data_.split = {.lists = {{"train", {"scarce_train", "full_val"}}, {"test", {"full_test"}}},
+                   .manifest = "manifest.json"};
     cases = find_cases(data_, 0);
     EXPECT_EQ(ids(cases.train), (Ids{"03", "02"}));
     EXPECT_EQ(ids(cases.test), (Ids{"04"}));
@@ -219,7 +227,8 @@ TEST_F(CaseListTest, SplitsByAFamilyOfAManifestAndByFolders)
         write_bytes(folder_ / ("run_" + std::string(id) + "/surface_" + id + ".vtp"), "");
     }
     data_.files = "run_*/surface_*.vtp";
-    write_bytes(folder_ / "splits.json", R"({"wake": {"train": ["run_1/"], "validation": [10]}, "drag": {"train": [10], "test": ["run_1"]}})");
+    write_bytes(folder_ / "splits.json",
+                R"({"wake": {"train": ["run_1/"], "validation": [10]}, "drag": {"train": [10], "test": ["run_1"]}})");
     data_.split = {.manifest = "splits.json", .name = "wake"};
     EXPECT_EQ(ids(find_cases(data_, 0).train), (Ids{"1"}));
     EXPECT_EQ(ids(find_cases(data_, 0).val), (Ids{"10"}));
@@ -252,20 +261,25 @@ TEST_F(CaseListTest, RefusesWrongManifests)
         return throws_with<Error>(text, [&] { find_cases(data_, 0); });
     };
     const SplitConfig full{.manifest = "manifest.json", .name = "full"}, any{.manifest = "manifest.json"};
-    EXPECT_TRUE(
-        refuses_manifest(R"({"full_train": ["01", "06", "07", "8"]})", full, "names 4 cases, and of 3 there is no file: '06', '07', .... Did you mean"));
-    EXPECT_TRUE(refuses_manifest(R"({"full_train": ["01"], "full_test": ["boundary_01.vtp"]})", full, "has case '01' in test and in train"));
+    EXPECT_TRUE(refuses_manifest(R"({"full_train": ["01", "06", "07", "8"]})", full,
+                                 "names 4 cases, and of 3 there is no file: '06', '07', .... Did you mean"));
+    EXPECT_TRUE(refuses_manifest(R"({"full_train": ["01"], "full_test": ["boundary_01.vtp"]})", full,
+                                 "has case '01' in test and in train"));
     EXPECT_TRUE(refuses_manifest(R"({"full_train": ["01", "01"]})", full, "has case '01' twice in train"));
     EXPECT_TRUE(refuses_manifest(R"({"fill_train": ["01"]})", full, "data.split.name is 'full', which"));
-    EXPECT_TRUE(refuses_manifest(R"({"full_train": ["01"]})", {.lists = {{"train", {"full_trian"}}}, .manifest = "manifest.json"},
+    EXPECT_TRUE(refuses_manifest(R"({"full_train": ["01"]})",
+                                 {.lists = {{"train", {"full_trian"}}}, .manifest = "manifest.json"},
                                  "data.split.train is 'full_trian', which"));
+    EXPECT_TRUE(refuses_manifest(R"({"full_train": ["01"]})",
+                                 {.lists = {{"train", {"full_trian"}}}, .manifest = "manifest.json"},
+                                 "Did you mean 'full_train'?"));
     EXPECT_TRUE(
-        refuses_manifest(R"({"full_train": ["01"]})", {.lists = {{"train", {"full_trian"}}}, .manifest = "manifest.json"}, "Did you mean 'full_train'?"));
-    EXPECT_TRUE(refuses_manifest(R"({"full_train": ["01"]})", any, "has no lists train, val and test. It has full_train."));
+        refuses_manifest(R"({"full_train": ["01"]})", any, "has no lists train, val and test. It has full_train."));
     EXPECT_TRUE(refuses_manifest(R"({"train": [1.5]})", any, "holds 1.5; expected a list"));
     EXPECT_TRUE(refuses_manifest(R"({"train": "01"})", any, "is no list"));
     EXPECT_TRUE(refuses_manifest("01\n", any, "is no JSON object of lists"));
-    EXPECT_TRUE(refuses_manifest("", {.manifest = "absent.json"}, "absent.json cannot be read. data.split.manifest is relative to data.root"));
+    EXPECT_TRUE(refuses_manifest("", {.manifest = "absent.json"},
+                                 "absent.json cannot be read. data.split.manifest is relative to data.root"));
     EXPECT_TRUE(refuses_manifest("", {.manifest = "absent_*.txt"}, "there is no file"));
     EXPECT_TRUE(refuses_manifest(R"({"test": ["01"]})", any, "none of the 5 cases is left to train on"));
 }

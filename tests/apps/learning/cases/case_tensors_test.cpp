@@ -50,8 +50,10 @@ TEST(CaseFrame, IsTheBoundingBoxOrWhatIsSaid)
     EXPECT_EQ(case_frame({"bounds", "length"}, bounds, source).lengths[2], 2.5);
     EXPECT_EQ(case_frame({"1,2,3", "4,5,6"}, bounds, source).center, (std::array<double, 3>{1, 2, 3}));
     EXPECT_EQ(case_frame({"1,2,3", "4,5,6"}, bounds, source).lengths, (std::array<double, 3>{4, 5, 6}));
-    EXPECT_TRUE(throws_with<InvalidInput>("no column 'lengths'", [&] { case_frame({"bounds", "lengths"}, bounds, source); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("case 7: data.length is 0", [&] { case_frame({"bounds", "bounds"}, {}, source); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("no column 'lengths'", [&] { case_frame({"bounds", "lengths"}, bounds, source); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("case 7: data.length is 0", [&] { case_frame({"bounds", "bounds"}, {}, source); }));
 }
 
 TEST(PointInputs, AreCornerMeansAndComputedNormals)
@@ -84,18 +86,22 @@ TEST(PointInputs, RefuseNormalsThatCannotBe)
 {
     const auto solid = cube(2);
 
-    EXPECT_TRUE(throws_with<InvalidInput>("cube has no cell array 'Normals'", [&] { point_inputs(solid, all_rows(8), data_config(), {}, "cube"); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("set data.inputs=[points]", [&] { point_inputs(solid, all_rows(8), data_config(), {}, "cube"); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("cube has no cell array 'Normals'",
+                                          [&] { point_inputs(solid, all_rows(8), data_config(), {}, "cube"); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("set data.inputs=[points]",
+                                          [&] { point_inputs(solid, all_rows(8), data_config(), {}, "cube"); }));
 }
 
 TEST(FieldValues, StandSideBySideInTheOrderOfTheConfiguration)
 {
     auto mesh = strip(2);
-    mesh.cell_data = {DataArray::from<double>("pressure", {1, 2}), DataArray::from<float>("tau", {3, 4, 5, 6, 7, 8}, 3)};
+    mesh.cell_data = {DataArray::from<double>("pressure", {1, 2}),
+                      DataArray::from<float>("tau", {3, 4, 5, 6, 7, 8}, 3)};
     auto data = data_config();
     data.fields = {{"wss", "tau", ""}, {"p", "pressure", ""}};
 
-    EXPECT_TRUE(torch::equal(field_values(mesh, all_rows(2), data, "strip"), torch::tensor({{3.0F, 4.0F, 5.0F, 1.0F}, {6.0F, 7.0F, 8.0F, 2.0F}})));
+    EXPECT_TRUE(torch::equal(field_values(mesh, all_rows(2), data, "strip"),
+                             torch::tensor({{3.0F, 4.0F, 5.0F, 1.0F}, {6.0F, 7.0F, 8.0F, 2.0F}})));
 }
 
 TEST(FieldValues, RefuseMissingArraysAndNaN)
@@ -104,7 +110,8 @@ TEST(FieldValues, RefuseMissingArraysAndNaN)
     mesh.cell_data = {DataArray::from<float>("pressure", {1, std::numeric_limits<float>::quiet_NaN(), 2})};
     auto data = data_config();
 
-    EXPECT_TRUE(throws_with<InvalidInput>("case 3: the array 'pressure' is NaN in row 1", [&] { field_values(mesh, all_rows(3), data, "case 3"); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("case 3: the array 'pressure' is NaN in row 1",
+                                          [&] { field_values(mesh, all_rows(3), data, "case 3"); }));
     data.fields = {{"p", "presure", ""}};
     EXPECT_TRUE(throws_with<InvalidInput>("pressure", [&] { field_values(mesh, all_rows(3), data, "case 3"); }));
 }

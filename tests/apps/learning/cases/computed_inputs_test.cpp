@@ -27,7 +27,7 @@
 namespace meshard {
 namespace {
 
-#define NEEDS_EMBREE()                                                                                                                                         \
+#define NEEDS_EMBREE()                                                                                                 \
     if (!has_surface_search()) GTEST_SKIP() << "built without Embree"
 
 std::vector<std::int64_t> first_rows(std::int64_t n)
@@ -86,7 +86,8 @@ void write_skin(const std::filesystem::path& path, const Wall& wall)
     mesh.kind = MeshKind::Surface;
     mesh.points = DataArray::from("Points", wall.vertices, 3);
     for (std::size_t i = 0; i < wall.triangles.size(); i += 3) {
-        const std::array<std::int32_t, 3> corners{static_cast<std::int32_t>(wall.triangles[i]), static_cast<std::int32_t>(wall.triangles[i + 1]),
+        const std::array<std::int32_t, 3> corners{static_cast<std::int32_t>(wall.triangles[i]),
+                                                  static_cast<std::int32_t>(wall.triangles[i + 1]),
                                                   static_cast<std::int32_t>(wall.triangles[i + 2])};
         mesh.cells.push_row(corners);
         mesh.cell_types.push_back(5);
@@ -128,13 +129,15 @@ TEST(Distances, AreThoseOfLookingAtEveryTriangleOfASphere)
     for (std::int64_t i = 0; i < cloud.num_points(); ++i) {
         const Vector3 place{places[3 * i], places[3 * i + 1], places[3 * i + 2]};
         double least = 1e9;
-        for (std::int64_t face = 0; face < surface.num_faces(); ++face) least = std::min(least, surface.nearest(face, place).distance_squared);
+        for (std::int64_t face = 0; face < surface.num_faces(); ++face)
+            least = std::min(least, surface.nearest(face, place).distance_squared);
         EXPECT_NEAR(std::abs(found[i]), std::sqrt(least), 1e-12);
         EXPECT_NEAR(found[i], std::hypot(place[0], place[1], place[2]) - 1, 0.02);
     }
 }
 
-/// A prism of height 1 over the letter L, the square from 0 to 2 without the one from 1 to 2, whose caps are polygons of six corners that begin at `first`.
+/// A prism of height 1 over the letter L, the square from 0 to 2 without the one from 1 to 2, whose caps are polygons
+/// of six corners that begin at `first`.
 Mesh prism_of_l(int first, bool is_inward)
 {
     constexpr std::array<std::array<double, 2>, 6> kCorners{{{0, 0}, {2, 0}, {2, 1}, {1, 1}, {1, 2}, {0, 2}}};
@@ -165,7 +168,8 @@ TEST(Distances, ToConcavePolygonsDoNotFollowTheirFirstCorner)
     NEEDS_EMBREE();
     const TemporaryFolder folder;
     Mesh cloud;
-    cloud.points = DataArray::from("Points", std::vector<double>{1.75, 1.5, 1, 1.25, 1.75, 0.5, 1.5, 0.5, 0.75, 0.5, 1.25, 1.5}, 3);
+    cloud.points = DataArray::from(
+        "Points", std::vector<double>{1.75, 1.5, 1, 1.25, 1.75, 0.5, 1.5, 0.5, 0.75, 0.5, 1.25, 1.5}, 3);
     const std::vector<double> expected{0.5, 0.25, -0.25, 0.5};
     for (int first = 0; first < 6; ++first) {
         for (const bool is_inward : {false, true}) {
@@ -224,17 +228,21 @@ TEST(Heights, AreOverTheGroundAlongUp)
     const auto rows = first_rows(mesh.num_points());
     const auto places = row_places(mesh, rows, false, "cube");
     const auto heights = [&](const FrameConfig& config) {
-        return point_inputs(mesh, rows, data, case_frame(config, point_bounds(mesh), {"1", {}, {}}), "cube").select(1, 3);
+        return point_inputs(mesh, rows, data, case_frame(config, point_bounds(mesh), {"1", {}, {}}), "cube")
+            .select(1, 3);
     };
-    const auto of_z = heights({"bounds", "2", {0, 0, 5}, "bounds"}), below = heights({"bounds", "2", {0, 0, 1}, "-0.5"});
+    const auto of_z = heights({"bounds", "2", {0, 0, 5}, "bounds"}),
+               below = heights({"bounds", "2", {0, 0, 1}, "-0.5"});
     const auto askew = heights({"none", "none", {0, -3, 4}, "bounds"});
     for (std::size_t i = 0; i < rows.size(); ++i) {
         const double* x = &places[3 * i];
         EXPECT_NEAR(of_z[i].item<double>(), x[2] / 2, 1e-7);  // the cube's lowest z is 0
         EXPECT_NEAR(below[i].item<double>(), (x[2] + 0.5) / 2, 1e-7);
-        EXPECT_NEAR(askew[i].item<double>(), -0.6 * x[1] + 0.8 * x[2] + 0.6, 1e-7);  // the lowest corner is at y = 1, z = 0
+        EXPECT_NEAR(askew[i].item<double>(), -0.6 * x[1] + 0.8 * x[2] + 0.6,
+                    1e-7);  // the lowest corner is at y = 1, z = 0
     }
-    EXPECT_TRUE(throws_with<InvalidInput>("three different lengths", [&] { heights({"none", "1,2,3", {0, 0, 1}, "bounds"}); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("three different lengths", [&] { heights({"none", "1,2,3", {0, 0, 1}, "bounds"}); }));
 }
 
 TEST(PlacesInTheBox, GoFromSideToSide)
@@ -246,7 +254,8 @@ TEST(PlacesInTheBox, GoFromSideToSide)
     const auto rows = first_rows(mesh.num_points());
     const auto places = row_places(mesh, rows, false, "cube");
     const std::array<double, 6> bounds{-1, 3, 0, 1, 2, 2};  // of a case of which the cube is a part, and flat along z
-    for (const FrameConfig& config : {FrameConfig{"bounds", "bounds"}, FrameConfig{"none", "1,2,3"}}) {  // the frame of the points changes nothing
+    for (const FrameConfig& config :
+         {FrameConfig{"bounds", "bounds"}, FrameConfig{"none", "1,2,3"}}) {  // the frame of the points changes nothing
         const auto found = point_inputs(mesh, rows, data, case_frame(config, bounds, {"1", {}, {}}), "cube");
         ASSERT_EQ(found.size(1), num_point_channels(data));
         for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -285,8 +294,10 @@ TEST(Distances, RefuseWhatIsNoSurface)
     const TemporaryFolder folder;
     write_mesh(folder / "solid.vtu", cube(2));
 
-    EXPECT_TRUE(throws_with<InvalidInput>("solid.vtu: there are no polygons", [&] { read_wall(folder / "solid.vtu", "case.vtu", {}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("case.vtu: the model is told distances to a surface, and there is none", [&] { read_wall({}, "case.vtu", {}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("solid.vtu: there are no polygons",
+                                          [&] { read_wall(folder / "solid.vtu", "case.vtu", {}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("case.vtu: the model is told distances to a surface, and there is none",
+                                          [&] { read_wall({}, "case.vtu", {}); }));
     EXPECT_THROW(read_wall({}, folder / "solid.vtu", {"boundary/car"}), InvalidInput);
 }
 
@@ -298,7 +309,8 @@ TEST(Areas, AreOverTheirMean)
 
     add_areas(squares, false, "strip");  // three squares among eight points: 3/8 on average, 1/4 at the ends
     const auto shares = numbers(squares.point_data, kAreas), places = squares.points.to_doubles();
-    for (int i = 0; i < 8; ++i) EXPECT_NEAR(shares[i], places[3 * i] == 0 || places[3 * i] == 3 ? 2.0 / 3 : 4.0 / 3, 1e-15);
+    for (int i = 0; i < 8; ++i)
+        EXPECT_NEAR(shares[i], places[3 * i] == 0 || places[3 * i] == 3 ? 2.0 / 3 : 4.0 / 3, 1e-15);
 
     remove_computed_inputs(squares);
     EXPECT_EQ(find_array(squares.cell_data, kAreas), nullptr);
@@ -325,8 +337,10 @@ TEST(Areas, RefuseSolidsAndClouds)
 {
     auto solid = cube(2), cloud = random_cloud(5, 1);
 
-    EXPECT_TRUE(throws_with<InvalidInput>("case 1 has solid cells, and data.inputs has areas", [&] { add_areas(solid, true, "case 1"); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("case 1 has no cells, and data.inputs has areas", [&] { add_areas(cloud, false, "case 1"); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("case 1 has solid cells, and data.inputs has areas",
+                                          [&] { add_areas(solid, true, "case 1"); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("case 1 has no cells, and data.inputs has areas",
+                                          [&] { add_areas(cloud, false, "case 1"); }));
 }
 
 TEST(PointNormals, OfASphereLeadAwayFromItsCentre)
@@ -349,7 +363,8 @@ TEST(PointNormals, CountLargePolygonsMore)
     // A square of side 2 in the plane z = 0 and one of 2 x 1 that stands on its edge y = 0: area vectors 4 z and 2 y.
     Mesh mesh;
     mesh.kind = MeshKind::Surface;
-    mesh.points = DataArray::from("Points", std::vector<double>{0, 0, 0, 2, 0, 0, 2, 2, 0, 0, 2, 0, 0, 0, 1, 2, 0, 1, 9, 9, 9}, 3);
+    mesh.points = DataArray::from(
+        "Points", std::vector<double>{0, 0, 0, 2, 0, 0, 2, 2, 0, 0, 2, 0, 0, 0, 1, 2, 0, 1, 9, 9, 9}, 3);
     for (const auto& corners : {std::array<std::int32_t, 4>{0, 1, 2, 3}, std::array<std::int32_t, 4>{0, 4, 5, 1}}) {
         mesh.cells.push_row(corners);
         mesh.cell_types.push_back(9);
@@ -377,9 +392,11 @@ TEST(PointNormals, RefuseSolidsAndClouds)
 {
     auto solid = cube(2), cloud = random_cloud(5, 1);
 
-    EXPECT_TRUE(throws_with<InvalidInput>("case 1 has no point array 'Normals', and normals can only be computed of polygons",
-                                          [&] { add_point_normals(solid, "Normals", "case 1"); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("data.inputs=[points]", [&] { add_point_normals(cloud, "Normals", "case 1"); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("case 1 has no point array 'Normals', and normals can only be computed of polygons",
+                                  [&] { add_point_normals(solid, "Normals", "case 1"); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("data.inputs=[points]", [&] { add_point_normals(cloud, "Normals", "case 1"); }));
 }
 
 /// Cut for any number of ranks a model is told the numbers of the whole.
@@ -388,15 +405,18 @@ void expect_told_as_whole(const CaseSource& source, const DataConfig& data, cons
     auto whole = read_mesh(source.file);
     add_computed_inputs(whole, computed_inputs(data), source.wall, source.file, "whole");
     const auto num_rows = data.on_cells ? whole.num_cells() : whole.num_points();
-    const auto expected = point_inputs(whole, first_rows(num_rows), data, case_frame(data.frame, point_bounds(whole), source), "whole");
+    const auto expected =
+        point_inputs(whole, first_rows(num_rows), data, case_frame(data.frame, point_bounds(whole), source), "whole");
     ASSERT_EQ(expected.size(1), num_point_channels(data));
     for (const int num_ranks : {1, 2, 3}) {
-        const auto shards = prepare_shards(source, {.folder = cache, .num_parts = 5, .computed = computed_inputs(data)});
+        const auto shards =
+            prepare_shards(source, {.folder = cache, .num_parts = 5, .computed = computed_inputs(data)});
         run_ranks(num_ranks, [&](const auto& domain) {
             const at::NoGradGuard no_grad;
             for (const auto order : {RowOrder::Parts, RowOrder::Ids}) {
                 const auto tensors = stored_tensors(source, shards, data, domain, order);
-                EXPECT_TRUE(torch::equal(full_tensor_in_global_order(tensors.inputs.embedding).squeeze(0), expected)) << num_ranks << " ranks";
+                EXPECT_TRUE(torch::equal(full_tensor_in_global_order(tensors.inputs.embedding).squeeze(0), expected))
+                    << num_ranks << " ranks";
                 if (order == RowOrder::Ids) {
                     EXPECT_TRUE(torch::equal(full_tensor(tensors.inputs.embedding).squeeze(0), expected));
                 }
@@ -438,8 +458,10 @@ TEST(ComputedInputs, HaveShardsOfTheirOwn)
     const TemporaryFolder folder;
     write_mesh(folder / "volume.vtu", cube(3));
     write_skin(folder / "body.vtp", box(kLow, kHigh));
-    const CaseSource source{"1", folder / "volume.vtu", {}, folder / "body.vtp"}, without{"1", folder / "volume.vtu", {}};
-    const ShardCache plain{.folder = folder / "shards", .num_parts = 2}, with{.folder = folder / "shards", .num_parts = 2, .computed = {.distances = true}};
+    const CaseSource source{"1", folder / "volume.vtu", {}, folder / "body.vtp"},
+        without{"1", folder / "volume.vtu", {}};
+    const ShardCache plain{.folder = folder / "shards", .num_parts = 2},
+        with{.folder = folder / "shards", .num_parts = 2, .computed = {.distances = true}};
     const auto has_distances = [](const std::filesystem::path& shards) {
         const auto arrays = read_manifest(shards).arrays;
         return std::any_of(arrays.begin(), arrays.end(), [](const auto& array) { return array.name == kDistances; });

@@ -42,7 +42,9 @@ void flip_byte(const fs::path& path, std::streamoff position)
 
 class SourceHash : public testing::Test {
 protected:
-    static constexpr std::size_t kSize = 5'000'000, kUnsampled = 100'000;  // the first samples are of bytes 0 to 65,536 and from 328,000 on
+    static constexpr std::size_t kSize = 5'000'000,
+                                 kUnsampled =
+                                     100'000;  // the first samples are of bytes 0 to 65,536 and from 328,000 on
     SourceHash() { write_old(source_, std::string(kSize, 'x')); }
     std::uint64_t hash(bool verify = false) const { return source_hash(source_, note_, verify); }
 
@@ -184,7 +186,8 @@ TEST_F(Shards, OfOtherSettingsLieBesideEachOther)
     auto more = cache_;
     more.num_parts = 4;
 
-    const auto a = prepare_shards(source_, cache_), b = prepare_shards(source_, other), c = prepare_shards(source_, more);
+    const auto a = prepare_shards(source_, cache_), b = prepare_shards(source_, other),
+               c = prepare_shards(source_, more);
 
     EXPECT_EQ(num_entries(), 3);
     EXPECT_EQ(prepare_shards(source_, cache_), a);

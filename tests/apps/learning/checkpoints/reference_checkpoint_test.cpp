@@ -38,9 +38,12 @@ at::Tensor named(const NamedTensors& tensors, const std::string& name)
 at::Tensor forward(torch::nn::Module& module, const NamedTensors& values)
 {
     const auto input = [&](const std::string& name) { return named(values, "input." + name); };
-    if (auto* model = dynamic_cast<TransolverImpl*>(&module)) return model->forward(input("fx"), input("embedding"), input("time"));
-    if (auto* model = dynamic_cast<FlareImpl*>(&module)) return model->forward(input("fx"), input("embedding"), input("time"));
-    if (auto* model = dynamic_cast<FigConvUNetImpl*>(&module)) return model->forward(input("vertices"), input("features")).points;
+    if (auto* model = dynamic_cast<TransolverImpl*>(&module))
+        return model->forward(input("fx"), input("embedding"), input("time"));
+    if (auto* model = dynamic_cast<FlareImpl*>(&module))
+        return model->forward(input("fx"), input("embedding"), input("time"));
+    if (auto* model = dynamic_cast<FigConvUNetImpl*>(&module))
+        return model->forward(input("vertices"), input("features")).points;
     if (auto* model = dynamic_cast<FnoImpl*>(&module)) return model->forward(input("x"));
     if (auto* model = dynamic_cast<UNet3dImpl*>(&module)) return model->forward(input("x"));
     if (auto* model = dynamic_cast<DominoImpl*>(&module)) {
@@ -56,7 +59,8 @@ at::Tensor forward(torch::nn::Module& module, const NamedTensors& values)
                             .global_reference = input("global_params_reference"),
                             .volume = {},
                             .surface = {}};
-        inputs.volume = {input("volume_mesh_centers"), input("sdf_nodes"), input("pos_volume_closest"), input("pos_volume_center_of_mass")};
+        inputs.volume = {input("volume_mesh_centers"), input("sdf_nodes"), input("pos_volume_closest"),
+                         input("pos_volume_center_of_mass")};
         return model->forward(inputs).volume;
     }
     if (auto* model = dynamic_cast<EdmPreconditionerImpl*>(&module))
@@ -82,13 +86,16 @@ protected:
             GTEST_SKIP() << "meshard has no model " << kind;
     }
 
-    /// As the file says its arguments, else as the fixture does; those that meshard does not know say how the reference computes, not what.
+    /// As the file says its arguments, else as the fixture does; those that meshard does not know say how the reference
+    /// computes, not what.
     Model make(const ModelCheckpoint& checkpoint) const
     {
         const auto& entry = find_model(test::kind_of(info_));
-        auto arguments = checkpoint.arguments.empty() ? info_["constructor"] : nlohmann::json::parse(checkpoint.arguments);
+        auto arguments =
+            checkpoint.arguments.empty() ? info_["constructor"] : nlohmann::json::parse(checkpoint.arguments);
         if (arguments.contains("dit")) {  // of a denoiser, whose files have the DiT below a wrapper
-            arguments["model"] = {{"__name__", "ConcatConditionWrapper"}, {"__args__", {{"model", {{"__name__", "DiT"}, {"__args__", arguments["dit"]}}}}}};
+            arguments["model"] = {{"__name__", "ConcatConditionWrapper"},
+                                  {"__args__", {{"model", {{"__name__", "DiT"}, {"__args__", arguments["dit"]}}}}}};
             arguments.erase("dit");
         }
         for (const char* unknown : {"use_te"}) {
@@ -128,7 +135,8 @@ TEST_P(ReferenceCheckpointModels, GiveTheReferencesOutputs)
 }
 
 /// What the reference's optimizer kept, as a checkpoint of meshard.
-void write_own_checkpoint(const fs::path& path, const ModelCheckpoint& weights, const ModelCheckpoint& optimizer, const nlohmann::json& parameter_order)
+void write_own_checkpoint(const fs::path& path, const ModelCheckpoint& weights, const ModelCheckpoint& optimizer,
+                          const nlohmann::json& parameter_order)
 {
     NamedArrays content = weights.weights;
     std::int64_t step = 0;
@@ -155,7 +163,8 @@ double largest_of(const NamedTensors& tensors, const std::string& prefix)
     return largest;
 }
 
-/// |found - expected| within 1e-5 of the largest of the tensor, and 1e-6 of the largest of all: gradients that cancel are rounding.
+/// |found - expected| within 1e-5 of the largest of the tensor, and 1e-6 of the largest of all: gradients that cancel
+/// are rounding.
 void expect_moments(const NamedTensors& found, const NamedTensors& expected, const std::string& prefix)
 {
     const auto largest = largest_of(expected, prefix);
@@ -164,7 +173,9 @@ void expect_moments(const NamedTensors& found, const NamedTensors& expected, con
         if (!name.starts_with(prefix)) continue;
         ASSERT_TRUE(found.contains(name)) << name;
         ASSERT_EQ(found.at(name).sizes(), tensor.sizes()) << name;
-        EXPECT_LE((found.at(name) - tensor).abs().max().item<double>(), 1e-5 * tensor.abs().max().item<double>() + 1e-6 * largest) << name;
+        EXPECT_LE((found.at(name) - tensor).abs().max().item<double>(),
+                  1e-5 * tensor.abs().max().item<double>() + 1e-6 * largest)
+            << name;
     }
 }
 
@@ -204,7 +215,8 @@ TEST_P(ReferenceCheckpointModels, TrainOnAsTheReferenceDid)
         checkpoint.load_weights(*model.module);
         checkpoint.load_optimizer(*model.module, optimizer);
         // What is saved again is what was read, value by value.
-        save_checkpoint(folder_ / "again.safetensors", trained_values(*model.module, optimizer), {torch::zeros({1}), torch::ones({1})}, {});
+        save_checkpoint(folder_ / "again.safetensors", trained_values(*model.module, optimizer),
+                        {torch::zeros({1}), torch::ones({1})}, {});
         const auto before = test::read_tensors(path), again = test::read_tensors(folder_ / "again.safetensors");
         for (const auto& [name, tensor] : before) {
             ASSERT_TRUE(again.contains(name)) << name;
@@ -214,8 +226,10 @@ TEST_P(ReferenceCheckpointModels, TrainOnAsTheReferenceDid)
         torch::mse_loss(forward(*model.module, values_), values_.at("target")).backward();
         optimizer.step();
 
-        save_checkpoint(folder_ / "next.safetensors", trained_values(*model.module, optimizer), {torch::zeros({1}), torch::ones({1})}, {});
-        EXPECT_EQ(Checkpoint(folder_ / "next.safetensors").description()["optimizer_step"], settings["steps_taken"].get<std::int64_t>() + 1);
+        save_checkpoint(folder_ / "next.safetensors", trained_values(*model.module, optimizer),
+                        {torch::zeros({1}), torch::ones({1})}, {});
+        EXPECT_EQ(Checkpoint(folder_ / "next.safetensors").description()["optimizer_step"],
+                  settings["steps_taken"].get<std::int64_t>() + 1);
         const auto next = with_roots(test::read_tensors(folder_ / "next.safetensors")), expected = with_roots(values_);
         expect_moments(next, expected, "optimizer.exp_avg.");
         expect_moments(next, expected, "optimizer.exp_avg_sq.");
@@ -223,18 +237,22 @@ TEST_P(ReferenceCheckpointModels, TrainOnAsTheReferenceDid)
         std::size_t num_rounding = 0;
         for (const auto& item : info_["parameter_order"]) {
             const auto name = item.get<std::string>();
-            // Of a parameter that nothing depends on (the keys' bias: softmax ignores it) the gradient is rounding, and AdamW's step, which has no size of
-            // its own, is too: no longer than the learning rate.
-            const bool is_rounding = expected.at("optimizer.exp_avg_sq." + name).abs().max().item<double>() < 1e-6 * largest;
+            // Of a parameter that nothing depends on (the keys' bias: softmax ignores it) the gradient is rounding, and
+            // AdamW's step, which has no size of its own, is too: no longer than the learning rate.
+            const bool is_rounding =
+                expected.at("optimizer.exp_avg_sq." + name).abs().max().item<double>() < 1e-6 * largest;
             num_rounding += is_rounding;
             ASSERT_TRUE(next.contains(name)) << name;
-            EXPECT_LE((next.at(name) - expected.at("after_next_step." + name)).abs().max().item<double>(), is_rounding ? 1e-3 : 2e-6) << name;
+            EXPECT_LE((next.at(name) - expected.at("after_next_step." + name)).abs().max().item<double>(),
+                      is_rounding ? 1e-3 : 2e-6)
+                << name;
         }
         EXPECT_LE(num_rounding, info_["parameter_order"].size() / 10);
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ReferenceCheckpointModels, testing::ValuesIn(test::checkpoint_fixtures()), test::NameOfFixture());
+INSTANTIATE_TEST_SUITE_P(All, ReferenceCheckpointModels, testing::ValuesIn(test::checkpoint_fixtures()),
+                         test::NameOfFixture());
 
 }  // namespace
 }  // namespace meshard

@@ -74,13 +74,15 @@ TEST(CaseFigures, AreSumsOverTheWholeMeshOnAnyNumberOfRanks)
                     EXPECT_EQ(one.num_rows, arrays[0].num_rows());
                     EXPECT_EQ(one.num_cells_without_area, 0);
                     for (int c = 0; c < 3; ++c) {
-                        EXPECT_NEAR(one.forces.true_pressure[c], expected.true_pressure[c], 1e-10) << on_cells << num_ranks;
+                        EXPECT_NEAR(one.forces.true_pressure[c], expected.true_pressure[c], 1e-10)
+                            << on_cells << num_ranks;
                         EXPECT_NEAR(one.forces.true_shear[c], expected.true_shear[c], 1e-10);
                         EXPECT_NEAR(one.forces.area_vector[c], 0, 1e-12);
                     }
                     EXPECT_NEAR(one.forces.area, expected.area, 1e-10);
                     if (on_cells) {  // a point's area vector is of several cells
-                        for (int k = 0; k < ShapeSums::kNumbers; ++k) EXPECT_NEAR(one.shape.numbers[k], shape.numbers[k], 1e-11);
+                        for (int k = 0; k < ShapeSums::kNumbers; ++k)
+                            EXPECT_NEAR(one.shape.numbers[k], shape.numbers[k], 1e-11);
                     }
                     EXPECT_NEAR(one.bounds[1], 1, 1e-6);
                     EXPECT_NEAR(one.channels[0].squares, squares, 1e-9);
@@ -99,7 +101,8 @@ TEST(CaseFigures, AreReadWhereTheyAreKept)
     std::vector<std::filesystem::path> shards, stored;
     for (const char* name : {"a", "b", "c"}) {
         shards.push_back(folder.path() / name);
-        save_subdomains(shards.back(), extract_subdomains(whole, graph, partition_with_metis(graph, {.num_parts = 3}), 1), {});
+        save_subdomains(shards.back(),
+                        extract_subdomains(whole, graph, partition_with_metis(graph, {.num_parts = 3}), 1), {});
         stored.push_back(folder.path() / (std::string("stored_") + name));
         std::filesystem::create_directory(stored.back());
     }
@@ -148,7 +151,8 @@ TEST(CaseFigures, AreReadWhereTheyAreKept)
     }
 }
 
-/// Four cases of a body of area 4, in a flow of speed 10: two train, one is for validation, one for the test. Cd 0.3, Cl 0.1 with a reference area of 2.
+/// Four cases of a body of area 4, in a flow of speed 10: two train, one is for validation, one for the test. Cd 0.3,
+/// Cl 0.1 with a reference area of 2.
 struct DataCheck : testing::Test {
     DataCheck()
     {
@@ -172,7 +176,10 @@ struct DataCheck : testing::Test {
         data.fields = {{"p", "p", "kinematic"}, {"tau", "tau", "stress"}};
     }
 
-    DataFindings findings() const { return judge_data(cases, figures, data, settings, JudgedFields(data.fields, {1, 3})); }
+    DataFindings findings() const
+    {
+        return judge_data(cases, figures, data, settings, JudgedFields(data.fields, {1, 3}));
+    }
 
     /// The only contradiction.
     std::string contradiction() const
@@ -207,9 +214,11 @@ TEST_F(DataCheck, TakesFreeStreamAndDensityFromTheTable)
     settings.area = "A";
     data.fields[0].kind = "static";
     for (auto* sources : {&cases.train, &cases.val, &cases.test}) {
-        for (auto& source : *sources) source.columns.insert({{"Ux", "8"}, {"Uz", "6"}, {"density", "1.25"}, {"A", "2"}});
+        for (auto& source : *sources)
+            source.columns.insert({{"Ux", "8"}, {"Uz", "6"}, {"density", "1.25"}, {"A", "2"}});
     }
-    // q = 1.25 * 100 / 2 on an area of 2; the force (25 + 5, 0, 10) along (0.8, 0, 0.6), and along (-0.6, 0, 0.8), the rest of z.
+    // q = 1.25 * 100 / 2 on an area of 2; the force (25 + 5, 0, 10) along (0.8, 0, 0.6), and along (-0.6, 0, 0.8), the
+    // rest of z.
     for (auto* sources : {&cases.train, &cases.val, &cases.test}) {
         for (auto& source : *sources) {
             source.columns["Cd"] = "0.24";
@@ -256,7 +265,8 @@ TEST_F(DataCheck, NamesTheKindThatCloses)
     const auto found = findings().contradictions;
 
     ASSERT_EQ(found.size(), 2);  // Cd and Cl
-    for (const auto& text : found) EXPECT_NE(text.find("With data.fields.p.kind=static they close"), std::string::npos) << text;
+    for (const auto& text : found)
+        EXPECT_NE(text.find("With data.fields.p.kind=static they close"), std::string::npos) << text;
 }
 
 TEST_F(DataCheck, NamesTheAreaOfHalfBodies)
@@ -291,7 +301,8 @@ TEST_F(DataCheck, RefusesSignsThatDiffer)
     figures[1] = figures[0];
     figures[1].num_rows = 101;
     figures[3].forces.true_shear[0] = 5;
-    EXPECT_NE(contradiction().find("the shear stress is that on the body in 1 case (3)"), std::string::npos) << contradiction();
+    EXPECT_NE(contradiction().find("the shear stress is that on the body in 1 case (3)"), std::string::npos)
+        << contradiction();
 
     figures[3].forces.true_shear[0] = 0.01;  // no mean shear that would say a sign
     figures[3].forces.true_pressure[0] = -30;

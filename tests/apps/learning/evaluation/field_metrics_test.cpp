@@ -26,7 +26,8 @@ double value_of(const Metrics& metrics, const std::string& name)
 TEST(FieldMetrics, AreThoseOfAHandMadeVectorField)
 {
     const JudgedFields layout({{"p", "p", "kinematic"}, {"u", "u", "vector"}}, {1, 2});
-    const auto truth = torch::tensor({{1.0, 3.0, 4.0}, {-2.0, 0.0, 1.0}}), prediction = torch::tensor({{2.0, 3.0, 2.0}, {-2.0, 1.0, 1.0}});
+    const auto truth = torch::tensor({{1.0, 3.0, 4.0}, {-2.0, 0.0, 1.0}}),
+               prediction = torch::tensor({{2.0, 3.0, 2.0}, {-2.0, 1.0, 1.0}});
     const auto guess = torch::tensor({0.0, 1.0, 1.0});
     auto geometry = torch::zeros({2, kGeometryColumns}, torch::kDouble);
     geometry[0][6] = 2.0;
@@ -71,21 +72,25 @@ TEST(FieldMetrics, HaveNoR2OfAConstantTruth)
 {
     const JudgedFields layout({{"p", "p", "kinematic"}}, {1});
     const auto r2_of = [&](const at::Tensor& truth) {
-        return value_of(case_sums(truth + 1, truth, {}, layout, torch::zeros({1}), RankGroup()).metrics(layout), "p.r2");
+        return value_of(case_sums(truth + 1, truth, {}, layout, torch::zeros({1}), RankGroup()).metrics(layout),
+                        "p.r2");
     };
     EXPECT_TRUE(std::isnan(r2_of(torch::full({1000, 1}, 101325.3))));
     EXPECT_TRUE(std::isnan(r2_of(torch::full({1000, 1}, 1e-7))));
     EXPECT_TRUE(std::isnan(r2_of(torch::zeros({1000, 1}))));
     const auto varied = torch::arange(1000, torch::kDouble).unsqueeze(1) * 1e-3 + 101325;  // by one part in 350,000
     EXPECT_NEAR(r2_of(varied), 1 - 1 / ((1e6 - 1) / 12 * 1e-6), 1e-3);
-    EXPECT_TRUE(std::isnan(value_of(coefficient_metrics(std::vector{0.3, 0.31, 0.4}, std::vector{0.1, 0.1, 0.1}, {}), "r2")));
+    EXPECT_TRUE(
+        std::isnan(value_of(coefficient_metrics(std::vector{0.3, 0.31, 0.4}, std::vector{0.1, 0.1, 0.1}, {}), "r2")));
 }
 
 TEST(ErrorRegions, AreTheBoxesWithMostOfEachFieldsError)
 {
     const JudgedFields layout({{"p", "p", "kinematic"}, {"u", "u", "vector"}}, {1, 2});
     constexpr std::int64_t n = 1000;
-    const auto places = torch::stack({torch::arange(n, torch::kDouble) / (n - 1) * 8, torch::zeros({n}, torch::kDouble), torch::ones({n}, torch::kDouble)}, 1);
+    const auto places = torch::stack({torch::arange(n, torch::kDouble) / (n - 1) * 8, torch::zeros({n}, torch::kDouble),
+                                      torch::ones({n}, torch::kDouble)},
+                                     1);
     const auto truth = torch::zeros({n, 3});
     auto prediction = torch::full({n, 3}, 0.1);
     prediction.select(1, 0).slice(0, 900) += 0.9;   // the pressure at x of 7.2 and more
@@ -93,18 +98,24 @@ TEST(ErrorRegions, AreTheBoxesWithMostOfEachFieldsError)
     for (const int num_ranks : {1, 2, 3}) {
         run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
             const auto& ranks = device_mesh->all();
-            const std::array<std::int64_t, 4> ends{0, num_ranks == 1 ? n : 950, num_ranks == 2 ? n : 950, n};  // uneven, one rank without rows
-            const auto own = [&](const at::Tensor& all) { return all.slice(0, ends[ranks.rank()], ends[ranks.rank() + 1]); };
-            const auto geometry = torch::cat({torch::zeros({n, 3}, torch::kDouble), places, torch::ones({n, 1}, torch::kDouble)}, 1);
+            const std::array<std::int64_t, 4> ends{0, num_ranks == 1 ? n : 950, num_ranks == 2 ? n : 950,
+                                                   n};  // uneven, one rank without rows
+            const auto own = [&](const at::Tensor& all) {
+                return all.slice(0, ends[ranks.rank()], ends[ranks.rank() + 1]);
+            };
+            const auto geometry =
+                torch::cat({torch::zeros({n, 3}, torch::kDouble), places, torch::ones({n, 1}, torch::kDouble)}, 1);
 
-            const auto regions = error_regions(own(prediction), own(truth), own(geometry), layout, {0, 8, 0, 0, 0, 2}, ranks);
+            const auto regions =
+                error_regions(own(prediction), own(truth), own(geometry), layout, {0, 8, 0, 0, 0, 2}, ranks);
 
             ASSERT_EQ(regions.size(), 2U);
             EXPECT_EQ(regions[0].bounds, (std::array<double, 6>{6, 8, 0, 0, 1, 1.5}));
             EXPECT_NEAR(regions[0].row_share, 0.25, 1e-12);
             EXPECT_NEAR(regions[0].error_share, (100 * 1.0 + 150 * 0.01) / (100 * 1.0 + 900 * 0.01), 1e-6);
             EXPECT_EQ(regions[1].bounds, (std::array<double, 6>{0, 2, 0, 0, 1, 1.5}));
-            EXPECT_NEAR(regions[1].error_share, (250 * 0.01 + 125 * 0.81 + 125 * 0.01) / (1000 * 0.01 + 125 * 0.81 + 875 * 0.01), 1e-6);
+            EXPECT_NEAR(regions[1].error_share,
+                        (250 * 0.01 + 125 * 0.81 + 125 * 0.01) / (1000 * 0.01 + 125 * 0.81 + 875 * 0.01), 1e-6);
         });
     }
     EXPECT_EQ((ErrorRegion{{6, 8, 0, 0, 1, 1.5}, 0.931, 0.25}.text(false)),
@@ -137,8 +148,8 @@ TEST(ForceMetrics, FindSignsThemselves)
 
 TEST(Threshold, RefusesWhatIsNoBoundAndNumbersThatAreNotThere)
 {
-    const auto numbers =
-        nlohmann::ordered_json::parse(R"({"splits": {"test": {"fields": {"p": {"rel_l2": {"mean": 0.5, "max": 0.7}}}, "cd": {"mae": 0.02}}}})");
+    const auto numbers = nlohmann::ordered_json::parse(
+        R"({"splits": {"test": {"fields": {"p": {"rel_l2": {"mean": 0.5, "max": 0.7}}}, "cd": {"mae": 0.02}}}})");
 
     EXPECT_DOUBLE_EQ(Threshold("test.p.rel_l2>0.4").value_in(numbers), 0.5);
     EXPECT_DOUBLE_EQ(Threshold("test.p.rel_l2.max>0.4").value_in(numbers), 0.7);

@@ -11,7 +11,8 @@
 namespace meshard {
 namespace {
 
-/// A box of length 4, width 3 and height 2 on legs of 0.5, whose upper rear edge is cut off by a plane at 30 degrees that begins 1 below the top.
+/// A box of length 4, width 3 and height 2 on legs of 0.5, whose upper rear edge is cut off by a plane at 30 degrees
+/// that begins 1 below the top.
 struct CutBox {
     ShapeSums shape;
     ForceSums forces;
@@ -81,17 +82,20 @@ TEST(ShapeNumbers, AreThoseOfABoxWithASlant)
 {
     const CutBox box;
     expect_numbers_of_cut_box(shape_numbers(box.shape, box.forces, box.bounds, {{1, 0, 0}, {0, 0, 1}, 1}));
-    expect_numbers_of_cut_box(shape_numbers(box.shape, box.forces, box.bounds, {{std::cos(0.2), std::sin(0.2), 0}, {0, 0, 1}, 1}));
+    expect_numbers_of_cut_box(
+        shape_numbers(box.shape, box.forces, box.bounds, {{std::cos(0.2), std::sin(0.2), 0}, {0, 0, 1}, 1}));
 }
 
 TEST(ShapeNumbers, GoWithTheFlowAndNotWithTheAxesOrTheOrderOfPoints)
 {
     const CutBox inward({0, 1, 2}, {1, 1, 1}, -1), backwards({0, 1, 2}, {-1, 1, 1}), aside({1, 2, 0}, {1, 1, 1});
     expect_numbers_of_cut_box(shape_numbers(inward.shape, inward.forces, inward.bounds, {{1, 0, 0}, {0, 0, 1}, 1}));
-    expect_numbers_of_cut_box(shape_numbers(backwards.shape, backwards.forces, backwards.bounds, {{-1, 0, 0}, {0, 0, 1}, 1}));
+    expect_numbers_of_cut_box(
+        shape_numbers(backwards.shape, backwards.forces, backwards.bounds, {{-1, 0, 0}, {0, 0, 1}, 1}));
     expect_numbers_of_cut_box(shape_numbers(aside.shape, aside.forces, aside.bounds, {{0, 1, 0}, {1, 0, 0}, 1}));
     const CutBox on_its_head({0, 1, 2}, {1, 1, -1});
-    expect_numbers_of_cut_box(shape_numbers(on_its_head.shape, on_its_head.forces, on_its_head.bounds, {{1, 0, 0}, {0, 0, -1}, 1}));
+    expect_numbers_of_cut_box(
+        shape_numbers(on_its_head.shape, on_its_head.forces, on_its_head.bounds, {{1, 0, 0}, {0, 0, -1}, 1}));
 }
 
 TEST(ShapeNumbers, AreNoneWithoutARear)
@@ -108,7 +112,8 @@ TEST(ShapeSums, AreThoseOfTheMeshesOfAllRanks)
         run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
             const auto& ranks = device_mesh->all();
             const auto found = shape_sums(ranks.rank() == 0 ? mesh : Mesh(), ranks).numbers;
-            // Of a unit sphere, seen along an axis: sum w = pi, sum w |n| along it = 2 pi / 3 = sum w x, sum w |n| across it 4 / 3.
+            // Of a unit sphere, seen along an axis: sum w = pi, sum w |n| along it = 2 pi / 3 = sum w x, sum w |n|
+            // across it 4 / 3.
             for (int facing = 0; facing < 6; ++facing) {
                 const auto* sums = found.data() + facing * ShapeSums::kOfFacing;
                 const int axis = facing / 2;
@@ -141,7 +146,8 @@ struct FewCases {
 
 TEST(ShapeRegression, IsTheStackThatNumpyFinds)
 {
-    // By a program of its own: inverses in place of eigenvectors, weights by projected gradients in place of Frank's and Wolfe's steps.
+    // By a program of its own: inverses in place of eigenvectors, weights by projected gradients in place of Frank's
+    // and Wolfe's steps.
     const FewCases cases;
     const ShapeRegression regression(cases.numbers, cases.values);
     EXPECT_NEAR(regression(std::array{0.2, -0.4, 0.55, 7.0}), 0.29992919, 1e-7);
@@ -153,7 +159,8 @@ TEST(ShapeRegression, KnowsAMeanWhereNothingTellsCasesApart)
     const FewCases cases;
     const std::vector<std::vector<double>> alike(cases.values.size(), std::vector<double>{1, 2});
     EXPECT_NEAR(ShapeRegression(alike, cases.values)(std::array{1.0, 2.0}), 0.31128271, 1e-7);
-    EXPECT_NEAR(ShapeRegression(cases.numbers, std::vector<double>(cases.values.size(), 0.25))(cases.numbers[3]), 0.25, 1e-12);
+    EXPECT_NEAR(ShapeRegression(cases.numbers, std::vector<double>(cases.values.size(), 0.25))(cases.numbers[3]), 0.25,
+                1e-12);
 }
 
 TEST(ShapeRegression, TakesSomeOfManyCases)
@@ -191,20 +198,25 @@ struct BoxesInAFlow : testing::Test {
             one.forces = box.forces;
             one.bounds = box.bounds;
             figures.push_back(one);
-            cases.push_back({std::to_string(i), {}, {{"Cd", std::to_string(0.25 + 0.02 * i)}, {"Cl", "0.1"}, {"yaw", std::to_string(i % 3)}}});
+            cases.push_back({std::to_string(i),
+                             {},
+                             {{"Cd", std::to_string(0.25 + 0.02 * i)}, {"Cl", "0.1"}, {"yaw", std::to_string(i % 3)}}});
         }
     }
 
     std::optional<ShapeCoefficients> found(std::size_t count = 12) const
     {
-        return ShapeCoefficients::of_cases(std::span(cases).first(count), std::span(figures).first(count), data, settings, layout);
+        return ShapeCoefficients::of_cases(std::span(cases).first(count), std::span(figures).first(count), data,
+                                           settings, layout);
     }
 
     double drag_of(const ShapeCoefficients& shapes, int i) const
     {
         std::string why;
         const auto flow = flow_reference(settings, cases[i], "kinematic", why);
-        return shapes.of(figures[i].shape, figures[i].forces, figures[i].bounds, *flow, constants_of_case(data, cases[i]))->drag;
+        return shapes
+            .of(figures[i].shape, figures[i].forces, figures[i].bounds, *flow, constants_of_case(data, cases[i]))
+            ->drag;
     }
 };
 
@@ -242,7 +254,10 @@ TEST_F(BoxesInAFlow, SayHowFarAShapeLiesFromThoseOfTraining)
         auto bounds = figures.back().bounds;
         bounds[1] += longer;
         std::string why;
-        return shapes->of(figures.back().shape, figures.back().forces, bounds, *flow_reference(settings, cases.back(), "kinematic", why), {})->isolation;
+        return shapes
+            ->of(figures.back().shape, figures.back().forces, bounds,
+                 *flow_reference(settings, cases.back(), "kinematic", why), {})
+            ->isolation;
     };
     // The boxes differ in their length alone, by 0.2 each, so that their numbers lie evenly on a line.
     EXPECT_NEAR(isolation_of(0), 0, 1e-9);

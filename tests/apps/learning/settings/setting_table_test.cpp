@@ -52,7 +52,8 @@ struct Config {
         keys.add("up", up, {}, "up");
         keys.add("betas", betas, {.words = {"auto"}}, "betas");
         keys.add("weights.*", weights, {}, "weights");
-        keys.add_choice("shape", shape, {{"round", Shape::Round}, {"flat", Shape::Flat}, {"plane", Shape::Flat}}, "shape");
+        keys.add_choice("shape", shape, {{"round", Shape::Round}, {"flat", Shape::Flat}, {"plane", Shape::Flat}},
+                        "shape");
         keys.add_each("parts", parts);
         return keys;
     }
@@ -81,9 +82,10 @@ TEST_F(SettingTableTest, TakesTypesAndDefaultsFromVariables)
 {
     Config config;
     const auto keys = config.keys();
-    const std::map<std::string, std::string> defaults{{"label", ""},     {"folder", "runs"}, {"steps", "10"},   {"ranks", "auto"},       {"rate", "1e-4"},
-                                                      {"share", "0.25"}, {"fast", "true"},   {"losses", "mse"}, {"scales", "[0.25, 1]"}, {"up", "[0, 0, 1]"},
-                                                      {"betas", "auto"}, {"weights.*", ""},  {"shape", "flat"}, {"parts.*", ""},         {"parts.*.rate", ""}};
+    const std::map<std::string, std::string> defaults{
+        {"label", ""},     {"folder", "runs"}, {"steps", "10"},   {"ranks", "auto"},       {"rate", "1e-4"},
+        {"share", "0.25"}, {"fast", "true"},   {"losses", "mse"}, {"scales", "[0.25, 1]"}, {"up", "[0, 0, 1]"},
+        {"betas", "auto"}, {"weights.*", ""},  {"shape", "flat"}, {"parts.*", ""},         {"parts.*.rate", ""}};
     EXPECT_EQ(keys.rules().size(), defaults.size());
     for (const auto& [path, fallback] : defaults) EXPECT_EQ(rule(keys, path).fallback, fallback) << path;
     EXPECT_EQ(value_text(rule(keys, "steps")), "a whole number from 1");
@@ -96,9 +98,9 @@ TEST_F(SettingTableTest, TakesTypesAndDefaultsFromVariables)
 
 TEST_F(SettingTableTest, SetsVariables)
 {
-    const auto config =
-        read("{label: 'a b', folder: x/y, steps: 3, ranks: 2, rate: 0.5, fast: false, losses: [a, b], scales: 2, up: [1, 2, 3], betas: [0.5, 0.75], "
-             "weights: {p: 1, q: [2, 3]}, shape: round, parts: {z: [m, n], a: {rate: 0.5}}}");
+    const auto config = read("{label: 'a b', folder: x/y, steps: 3, ranks: 2, rate: 0.5, fast: false, losses: [a, b], "
+                             "scales: 2, up: [1, 2, 3], betas: [0.5, 0.75], "
+                             "weights: {p: 1, q: [2, 3]}, shape: round, parts: {z: [m, n], a: {rate: 0.5}}}");
     EXPECT_EQ(config.label, "a b");
     EXPECT_EQ(config.folder, "x/y");
     EXPECT_EQ(config.steps, 3);

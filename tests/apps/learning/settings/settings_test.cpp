@@ -18,7 +18,11 @@ const SettingRule kRules[] = {
     {.path = "train.rate", .type = SettingType::Number, .fallback = "1e-3", .bounds = {0}},
     {.path = "train.radius", .type = SettingType::Number, .bounds = {.least = 0, .above = true}},
     {.path = "train.loss", .fallback = "mse", .bounds = {.words = {"mse", "l1"}}, .not_yet = {"huber"}},
-    {.path = "train.betas", .type = SettingType::NumberList, .fallback = "[0.9, 0.999]", .bounds = {.words = {"auto"}}, .length = 2},
+    {.path = "train.betas",
+     .type = SettingType::NumberList,
+     .fallback = "[0.9, 0.999]",
+     .bounds = {.words = {"auto"}},
+     .length = 2},
     {.path = "train.fast", .type = SettingType::Boolean, .fallback = "false"},
     {.path = "ranks", .type = SettingType::Integer, .fallback = "auto", .bounds = {.least = 1, .words = {"auto"}}},
     {.path = "fields.*"},
@@ -36,7 +40,8 @@ protected:
         return Settings::read(folder_ / "car.yaml", overrides, kRules);
     }
 
-    testing::AssertionResult refuses(const std::string& yaml, std::string_view text, const std::vector<std::string>& overrides = {}) const
+    testing::AssertionResult refuses(const std::string& yaml, std::string_view text,
+                                     const std::vector<std::string>& overrides = {}) const
     {
         return throws_with<UsageError>(text, [&] { read(yaml, overrides); });
     }
@@ -61,8 +66,10 @@ TEST_F(SettingsTest, TakeTheFileThenTheCommandLineThenDefaults)
 
 TEST_F(SettingsTest, NameTheNearestKeyAndThePlaceOfAnUnknownOne)
 {
-    EXPECT_TRUE(refuses("root: a\ntrain:\n  step: 3\n", "car.yaml:3:3: there is no key 'train.step'. Did you mean 'train.steps'?"));
-    EXPECT_TRUE(refuses("root: a\n", "command line: there is no key 'train.stepz'. Did you mean 'train.steps'?", {"train.stepz=3"}));
+    EXPECT_TRUE(refuses("root: a\ntrain:\n  step: 3\n",
+                        "car.yaml:3:3: there is no key 'train.step'. Did you mean 'train.steps'?"));
+    EXPECT_TRUE(refuses("root: a\n", "command line: there is no key 'train.stepz'. Did you mean 'train.steps'?",
+                        {"train.stepz=3"}));
     EXPECT_TRUE(refuses("root: a\nsteps: 3\n", "Did you mean 'train.steps'?"));
     EXPECT_TRUE(refuses("root: a\nfields: {p: {form: x}}\n", "Did you mean 'fields.p.from'?"));
     EXPECT_TRUE(refuses("root: a\nzzzzzz: 1\n", "Known: name, root, train"));
@@ -101,7 +108,8 @@ TEST_F(SettingsTest, RefuseBrokenFilesAndWords)
     EXPECT_TRUE(refuses("root: [a\n", "this is no YAML"));
     EXPECT_TRUE(refuses("- a\n- b\n", "the file is no group of keys"));
     EXPECT_TRUE(refuses("root: a\n", "'fast' is no setting; write key=value", {"fast"}));
-    EXPECT_TRUE(throws_with<IoError>("absent.yaml cannot be read", [&] { Settings::read(folder_.path() / "absent.yaml", {}, kRules); }));
+    EXPECT_TRUE(throws_with<IoError>("absent.yaml cannot be read",
+                                     [&] { Settings::read(folder_.path() / "absent.yaml", {}, kRules); }));
 }
 
 TEST_F(SettingsTest, FollowReferences)
@@ -142,12 +150,14 @@ TEST_F(SettingsTest, TakeTextsOfTheCommandLineAsTheyStand)
         EXPECT_EQ(read("root: a\n", {"name=" + text}).text("name"), text);
     }
     EXPECT_EQ(read("root: a\n", {"name='car'"}).text("name"), "car");
-    EXPECT_THROW(read("root: a\nname: b\n", {"name="}), UsageError);  // what is meant is left open: an empty text, or none
+    EXPECT_THROW(read("root: a\nname: b\n", {"name="}),
+                 UsageError);  // what is meant is left open: an empty text, or none
 }
 
 TEST_F(SettingsTest, AreCheckedWithoutWhatTheCommandLineRemoves)
 {
-    const auto settings = read("root: a\nnobody: {knows: [these, {keys: 1}]}\nname: {is: no group}\n", {"~nobody", "~name", "name=b"});
+    const auto settings =
+        read("root: a\nnobody: {knows: [these, {keys: 1}]}\nname: {is: no group}\n", {"~nobody", "~name", "name=b"});
 
     EXPECT_EQ(settings.text("name"), "b");
 }

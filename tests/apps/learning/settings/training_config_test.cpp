@@ -57,10 +57,12 @@ TEST_F(TrainingConfigTest, ChangesToAnotherModel)
     const auto sample = source_path("apps/sample/ahmed.yaml");
 
     for (const std::string name : {"meshgraphnet", "flare", "geotransolver"}) {
-        const std::vector<std::string> words{"~model", "model.name=" + name, "data.sampling_resolution=0"};  // graphs take whole cases
+        const std::vector<std::string> words{"~model", "model.name=" + name,
+                                             "data.sampling_resolution=0"};  // graphs take whole cases
         EXPECT_EQ(training_config(read_training_settings(sample, words)).model.name, name);
     }
-    const std::vector<std::string> words{"model.name=meshgraphnet", "model.hidden_dim_processor=24", "data.sampling_resolution=0"};
+    const std::vector<std::string> words{"model.name=meshgraphnet", "model.hidden_dim_processor=24",
+                                         "data.sampling_resolution=0"};
     std::vector<std::string> dropped;
     const auto settings = read_training_settings(sample, words, &dropped);
     const auto config = training_config(settings);
@@ -68,11 +70,13 @@ TEST_F(TrainingConfigTest, ChangesToAnotherModel)
     EXPECT_FALSE(config.model.arguments.contains("slice_num"));
     EXPECT_TRUE(std::find(dropped.begin(), dropped.end(), "model.slice_num") != dropped.end());
     dropped.clear();
-    EXPECT_EQ(training_config(read_training_settings(sample, std::vector<std::string>{"model.name=flare", "model.n_hidden=24"}, &dropped))
+    EXPECT_EQ(training_config(read_training_settings(
+                                  sample, std::vector<std::string>{"model.name=flare", "model.n_hidden=24"}, &dropped))
                   .model.arguments.at("n_hidden"),
               24);
-    EXPECT_TRUE(throws_with<UsageError>("model.slice_num",
-                                        [&] { read_training_settings(sample, std::vector<std::string>{"model.name=meshgraphnet", "model.slice_num=8"}); }));
+    EXPECT_TRUE(throws_with<UsageError>("model.slice_num", [&] {
+        read_training_settings(sample, std::vector<std::string>{"model.name=meshgraphnet", "model.slice_num=8"});
+    }));
 }
 
 TEST_F(TrainingConfigTest, ReadsTheSampleConfiguration)
@@ -87,7 +91,8 @@ TEST_F(TrainingConfigTest, ReadsTheSampleConfiguration)
 
 TEST_F(TrainingConfigTest, TakesEveryModelWithItsOwnKeysAndDefaults)
 {
-    const auto geotransolver = read({"model.name=geotransolver", "model.include_local_features=true", "model.radii=[0.1]", "model.neighbors_in_radius=[7]"});
+    const auto geotransolver = read({"model.name=geotransolver", "model.include_local_features=true",
+                                     "model.radii=[0.1]", "model.neighbors_in_radius=[7]"});
     const auto arguments = model_arguments(geotransolver.model, geotransolver.data, 4);
     EXPECT_EQ(arguments.at("functional_dim"), 6);
     EXPECT_EQ(arguments.at("out_dim"), 4);
@@ -104,14 +109,17 @@ TEST_F(TrainingConfigTest, TakesEveryModelWithItsOwnKeysAndDefaults)
     const auto box = model_arguments(grids.model, grids.data, 4);
     EXPECT_EQ(box.at("aabb_min"), nlohmann::json::array({-0.5, -0.5, -0.5}));
     EXPECT_EQ(box.at("aabb_max"), nlohmann::json::array({0.5, 0.5, 0.5}));
-    EXPECT_TRUE(throws_with<UsageError>("model.aabb_min and model.aabb_max", [&] { read({"model.name=figconvunet", "data.length=2.5"}); }));
-    const auto given = read({"model.name=figconvunet", "data.length=2.5", "model.aabb_min=[0, 0, 0]", "model.aabb_max=[2, 1, 1]"});
+    EXPECT_TRUE(throws_with<UsageError>("model.aabb_min and model.aabb_max",
+                                        [&] { read({"model.name=figconvunet", "data.length=2.5"}); }));
+    const auto given =
+        read({"model.name=figconvunet", "data.length=2.5", "model.aabb_min=[0, 0, 0]", "model.aabb_max=[2, 1, 1]"});
     EXPECT_EQ(model_arguments(given.model, given.data, 4).at("aabb_max"), nlohmann::json::array({2, 1, 1}));
-    EXPECT_TRUE(throws_with<InvalidInput>(
-        "model.out_dim is 3, but data.inputs has 6 channels, data.constants 0, data.time is not given, and the fields have 4 channels", [&] {
-            const auto stated = read({"model.out_dim=3"});
-            model_arguments(stated.model, stated.data, 4);
-        }));
+    EXPECT_TRUE(throws_with<InvalidInput>("model.out_dim is 3, but data.inputs has 6 channels, data.constants 0, "
+                                          "data.time is not given, and the fields have 4 channels",
+                                          [&] {
+                                              const auto stated = read({"model.out_dim=3"});
+                                              model_arguments(stated.model, stated.data, 4);
+                                          }));
 }
 
 TEST_F(TrainingConfigTest, LetsTheTimeFollowFromTheData)
@@ -135,8 +143,11 @@ TEST_F(TrainingConfigTest, KnowsWhatThePointsAreTold)
     const auto kept = data_config(to_json(data));
     EXPECT_EQ(kept.inputs, data.inputs);
     const auto patches = read({"data.inputs=[points, sdf]", "data.wall_patches=[boundary/car, boundary/wheels]"}).data;
-    EXPECT_EQ(data_config(to_json(patches)).wall_patches, (std::vector<std::string>{"boundary/car", "boundary/wheels"}));
-    EXPECT_TRUE(throws_with<UsageError>("exclude each other", [&] { read({"data.inputs=[points, sdf]", "data.wall=a.stl", "data.wall_patches=[b]"}); }));
+    EXPECT_EQ(data_config(to_json(patches)).wall_patches,
+              (std::vector<std::string>{"boundary/car", "boundary/wheels"}));
+    EXPECT_TRUE(throws_with<UsageError>("exclude each other", [&] {
+        read({"data.inputs=[points, sdf]", "data.wall=a.stl", "data.wall_patches=[b]"});
+    }));
 }
 
 TEST_F(TrainingConfigTest, RefusesWhatExactModeDoesNotServe)
@@ -148,16 +159,19 @@ TEST_F(TrainingConfigTest, RefusesWhatExactModeDoesNotServe)
 
     EXPECT_TRUE(read({"training.exact=true"}).training.exact);
     EXPECT_FALSE(read().training.exact);
-    EXPECT_TRUE(refuses_exactly({"training.memory=streamed"}, "training.memory is streamed, which training.exact does not go with"));
+    EXPECT_TRUE(refuses_exactly({"training.memory=streamed"},
+                                "training.memory is streamed, which training.exact does not go with"));
     EXPECT_TRUE(refuses_exactly({"training.precision=bfloat16"}, "training.precision is bfloat16"));
     EXPECT_TRUE(refuses_exactly({"parallel.data=3"}, "parallel.data is 3"));
     EXPECT_TRUE(refuses_exactly({"model.name=meshgraphnet"}, "model.name is meshgraphnet"));
-    EXPECT_TRUE(refuses_exactly({"model.name=geotransolver", "model.include_local_features=true"}, "model.include_local_features is true"));
+    EXPECT_TRUE(refuses_exactly({"model.name=geotransolver", "model.include_local_features=true"},
+                                "model.include_local_features is true"));
 }
 
 TEST_F(TrainingConfigTest, RefusesByNameWhatIsNotImplemented)
 {
-    EXPECT_TRUE(refuses("training.precision=float64", "float64 is not implemented. Available: float32, tf32, bfloat16, bf16"));
+    EXPECT_TRUE(
+        refuses("training.precision=float64", "float64 is not implemented. Available: float32, tf32, bfloat16, bf16"));
     EXPECT_TRUE(refuses("training.optimizer.name=soap", "soap is not implemented. Available: adamw, lion, muon"));
     EXPECT_TRUE(refuses("model.name=geotransolvr", "did you mean 'geotransolver'?"));
     EXPECT_TRUE(refuses("parallel.backend=ucc", "parallel.backend is 'ucc'"));
@@ -167,16 +181,20 @@ TEST_F(TrainingConfigTest, RefusesByNameWhatIsNotImplemented)
     EXPECT_EQ(read().data.num_sampled, 0);
     EXPECT_EQ(read({"data.sampling_resolution=1000"}).data.num_sampled, 1000);
     EXPECT_TRUE(refuses("data.sampling_resolution=-1", "data.sampling_resolution"));
-    EXPECT_TRUE(throws_with<UsageError>("MeshGraphNet's messages go along edges", [&] { read({"data.sampling_resolution=1000", "model.name=meshgraphnet"}); }));
+    EXPECT_TRUE(throws_with<UsageError>("MeshGraphNet's messages go along edges",
+                                        [&] { read({"data.sampling_resolution=1000", "model.name=meshgraphnet"}); }));
     EXPECT_TRUE(read({"data.sampling=areas"}).data.sampling == SamplingKind::Areas);
-    EXPECT_TRUE(refuses("data.inputs=[points, sdf_normals]", "sdf_normals is not implemented. Available: points, normals, sdf, wall_direction, areas, height"));
+    EXPECT_TRUE(
+        refuses("data.inputs=[points, sdf_normals]",
+                "sdf_normals is not implemented. Available: points, normals, sdf, wall_direction, areas, height"));
 }
 
 TEST_F(TrainingConfigTest, KeepsInCheckpointsWhatPredictionsNeed)
 {
-    const std::vector<std::string> words{"data.targets=nondimensional", "data.vector_deviation=shared", "data.reference={U_inf: [3, 0, 4], rho: 1.2}",
-                                         "data.forces.up=[0, 1, 0]",    "data.inputs=[points, height]", "data.ground=-0.3",
-                                         "data.encoding=fourier",       "data.encoding_frequencies=5",  "data.encoding_scales=[1, 2]"};
+    const std::vector<std::string> words{
+        "data.targets=nondimensional", "data.vector_deviation=shared", "data.reference={U_inf: [3, 0, 4], rho: 1.2}",
+        "data.forces.up=[0, 1, 0]",    "data.inputs=[points, height]", "data.ground=-0.3",
+        "data.encoding=fourier",       "data.encoding_frequencies=5",  "data.encoding_scales=[1, 2]"};
     const auto config = read(words);
     const auto kept = data_config(nlohmann::json::parse(to_json(config.data).dump()));
     for (const auto* data : {&config.data, &kept}) {
@@ -191,8 +209,9 @@ TEST_F(TrainingConfigTest, KeepsInCheckpointsWhatPredictionsNeed)
         EXPECT_EQ(model_arguments(config.model, *data, 4).at("embedding_dim"), 24);
     }
     // What does not matter may change between a run and its resumption.
-    EXPECT_EQ(to_json(read().data),
-              to_json(read({"data.reference={U_inf: 7}", "data.forces.up=[1, 0, 0]", "data.encoding_frequencies=9", "data.ground=2"}).data));
+    EXPECT_EQ(to_json(read().data), to_json(read({"data.reference={U_inf: 7}", "data.forces.up=[1, 0, 0]",
+                                                  "data.encoding_frequencies=9", "data.ground=2"})
+                                                .data));
     EXPECT_NE(to_json(read(words).data), to_json(read().data));
     EXPECT_EQ(to_json(data_config(to_json(read().data))), to_json(read().data));
 }
@@ -200,22 +219,24 @@ TEST_F(TrainingConfigTest, KeepsInCheckpointsWhatPredictionsNeed)
 TEST_F(TrainingConfigTest, ReadsAugmentation)
 {
     EXPECT_FALSE(read().training.augmentation.is_any());
-    const auto varied = read({"training.augment.mirror=y", "training.augment.translation=[1, 0, 2]", "training.augment.rotation=90", "data.cases=cases.csv",
-                              "data.constants=[a, b, c, yaw]", "training.augment.free_stream=[a, b, c]", "training.augment.sided_constants=[yaw]"})
+    const auto varied = read({"training.augment.mirror=y", "training.augment.translation=[1, 0, 2]",
+                              "training.augment.rotation=90", "data.cases=cases.csv", "data.constants=[a, b, c, yaw]",
+                              "training.augment.free_stream=[a, b, c]", "training.augment.sided_constants=[yaw]"})
                             .training.augmentation;
     EXPECT_EQ(varied.mirror_axis, 1);
     EXPECT_NEAR(varied.rotation, M_PI / 2, 1e-12);
     EXPECT_EQ(varied.translation, (std::array<double, 3>{1, 0, 2}));
     EXPECT_TRUE(refuses("training.augment.rotation=5", "training.augment.rotation turns the free stream"));
     EXPECT_TRUE(refuses("training.augment.mirror=x", "training.augment.mirror turns the free stream"));
-    EXPECT_TRUE(throws_with<UsageError>("turns the free stream", [&] { read({"training.augment.mirror=y", "data.reference.U_inf=[3, 4, 0]"}); }));
+    EXPECT_TRUE(throws_with<UsageError>(
+        "turns the free stream", [&] { read({"training.augment.mirror=y", "data.reference.U_inf=[3, 4, 0]"}); }));
     EXPECT_TRUE(throws_with<UsageError>("needs one data.length", [&] {
-        read({"training.augment.rotation=5", "data.cases=cases.csv", "data.constants=[a, b, c]", "training.augment.free_stream=[a, b, c]",
-              "data.length='1,2,3'"});
+        read({"training.augment.rotation=5", "data.cases=cases.csv", "data.constants=[a, b, c]",
+              "training.augment.free_stream=[a, b, c]", "data.length='1,2,3'"});
     }));
     EXPECT_TRUE(throws_with<UsageError>("boxes do not turn along", [&] {
-        read({"training.augment.rotation=5", "data.cases=cases.csv", "data.constants=[a, b, c]", "training.augment.free_stream=[a, b, c]",
-              "data.inputs=[points, box]"});
+        read({"training.augment.rotation=5", "data.cases=cases.csv", "data.constants=[a, b, c]",
+              "training.augment.free_stream=[a, b, c]", "data.inputs=[points, box]"});
     }));
     EXPECT_TRUE(refuses("training.augment.sided_constants=[yaw]", "names 'yaw', which is none of data.constants"));
 }
@@ -227,7 +248,8 @@ TEST_F(TrainingConfigTest, ReadsLosses)
     EXPECT_EQ(plain.loss.terms[0].kind, LossKind::MeanSquare);
     EXPECT_TRUE(plain.field_weights.empty());
 
-    const auto mixed = read({"training.loss=[mse, relative_l2]", "training.loss_weights=[1, 0.05]", "training.field_weights={pressure: 3, wss: [1, 2, 3]}",
+    const auto mixed = read({"training.loss=[mse, relative_l2]", "training.loss_weights=[1, 0.05]",
+                             "training.field_weights={pressure: 3, wss: [1, 2, 3]}",
                              "data.inputs=[points, normals, areas]", "training.point_weights=areas"});
     ASSERT_EQ(mixed.training.loss.terms.size(), 2U);
     EXPECT_EQ(mixed.training.loss.terms[1].kind, LossKind::RelativeL2);
@@ -245,8 +267,9 @@ TEST_F(TrainingConfigTest, ReadsGroupsOfParameters)
     EXPECT_FALSE(read().training.betas.has_value());
     EXPECT_EQ(read({"training.optimizer.betas=[0.8, 0.9]"}).training.betas, (std::array{0.8, 0.9}));
 
-    const auto groups =
-        read({"training.optimizer.groups={head: {match: ['*.mlp2.*', b], lr: 0, name: lion}, rest: {match: x, weight_decay: 0.5}}"}).training.parameter_groups;
+    const auto groups = read({"training.optimizer.groups={head: {match: ['*.mlp2.*', b], lr: 0, name: lion}, rest: "
+                              "{match: x, weight_decay: 0.5}}"})
+                            .training.parameter_groups;
     ASSERT_EQ(groups.size(), 2U);
     EXPECT_EQ(groups[0].match, (std::vector<std::string>{"*.mlp2.*", "b"}));
     EXPECT_EQ(groups[0].learning_rate, 0.0);
@@ -269,8 +292,10 @@ TEST_F(TrainingConfigTest, RefusesWhatDoesNotFitTogether)
     EXPECT_TRUE(refuses("data.split.column=split", "needs data.cases"));
     EXPECT_TRUE(refuses("data.split={train: 0.8, val: 0.3}", "add up to 1.1"));
     EXPECT_TRUE(refuses("data.split={manifest: m.json, train: 0.8}", "must name lists of data.split.manifest"));
-    EXPECT_TRUE(refuses("data.split={manifest: m.json, name: full, train: [full_train]}", "data.split.name exclude each other"));
-    EXPECT_TRUE(refuses("data.split={manifest: '*_ids.txt', train: [full_train]}", "is a file a part: leave one of them out"));
+    EXPECT_TRUE(refuses("data.split={manifest: m.json, name: full, train: [full_train]}",
+                        "data.split.name exclude each other"));
+    EXPECT_TRUE(
+        refuses("data.split={manifest: '*_ids.txt', train: [full_train]}", "is a file a part: leave one of them out"));
     EXPECT_TRUE(refuses("data.split={manifest: '*_ids.txt', name: full}", "is a file a part: leave one of them out"));
     EXPECT_TRUE(refuses("data.split={name: full}", "give data.split.manifest"));
     EXPECT_TRUE(refuses("data.split={manifest: m.json, column: split}", "exclude each other"));
@@ -279,13 +304,17 @@ TEST_F(TrainingConfigTest, RefusesWhatDoesNotFitTogether)
     EXPECT_TRUE(refuses("run_id=..", "a folder of the run's own"));
     EXPECT_TRUE(refuses("run_id=.", "a folder of the run's own"));
     EXPECT_TRUE(refuses("run_id=", "'run_id=' has no value"));
-    EXPECT_TRUE(refuses("training.optimizer.betas=[0.9]", "training.optimizer.betas is [0.9]; expected 2 numbers from 0 to 0.999999999, or auto"));
-    EXPECT_TRUE(refuses("training.optimizer.groups.head.lr=1e-3", "training.optimizer.groups.head.match must say which parameters"));
+    EXPECT_TRUE(refuses("training.optimizer.betas=[0.9]",
+                        "training.optimizer.betas is [0.9]; expected 2 numbers from 0 to 0.999999999, or auto"));
+    EXPECT_TRUE(refuses("training.optimizer.groups.head.lr=1e-3",
+                        "training.optimizer.groups.head.match must say which parameters"));
     EXPECT_TRUE(refuses("training.optimizer.groups={head: {match: a, lrr: 1}}", "lrr"));
-    EXPECT_TRUE(throws_with<UsageError>("needs a training.optimizer.lr above 0",
-                                        [&] { read({"training.optimizer.groups={head: {match: a, lr: 1}}", "training.optimizer.lr=0"}); }));
-    EXPECT_TRUE(throws_with<UsageError>("one_cycle has a warm-up of its own",
-                                        [&] { read({"training.scheduler.name=one_cycle", "training.scheduler.warmup_steps=3"}); }));
+    EXPECT_TRUE(throws_with<UsageError>("needs a training.optimizer.lr above 0", [&] {
+        read({"training.optimizer.groups={head: {match: a, lr: 1}}", "training.optimizer.lr=0"});
+    }));
+    EXPECT_TRUE(throws_with<UsageError>("one_cycle has a warm-up of its own", [&] {
+        read({"training.scheduler.name=one_cycle", "training.scheduler.warmup_steps=3"});
+    }));
     EXPECT_TRUE(refuses("training.ema=1", "training.ema is '1'"));
     EXPECT_TRUE(refuses("training.scheduler.gamma=1.5", "training.scheduler.gamma is '1.5'"));
     EXPECT_TRUE(refuses("training.early_stop.patience=-1", "training.early_stop.patience is '-1'"));
@@ -293,7 +322,8 @@ TEST_F(TrainingConfigTest, RefusesWhatDoesNotFitTogether)
     EXPECT_TRUE(refuses("training.keep_last=1.5", "training.keep_last is '1.5'"));
     EXPECT_TRUE(refuses("training.loss=[]", "expected one for each of training.loss"));
     EXPECT_TRUE(refuses("training.loss=[mse, hubr]", "did you mean 'huber'?"));
-    EXPECT_TRUE(refuses("training.loss_weights=[1, 2]", "has 2 numbers; expected one for each of training.loss, of which there are 1"));
+    EXPECT_TRUE(refuses("training.loss_weights=[1, 2]",
+                        "has 2 numbers; expected one for each of training.loss, of which there are 1"));
     EXPECT_TRUE(refuses("training.loss_weights=[0]", "are all 0"));
     EXPECT_TRUE(refuses("training.loss_weights=[-1]", "training.loss_weights"));
     EXPECT_TRUE(refuses("training.field_weights.cp=2", "a field that data.fields has not; it has pressure, wss"));
@@ -309,8 +339,10 @@ TEST_F(TrainingConfigTest, SpreadsRanksOverDataAndDomain)
     EXPECT_EQ(mesh_shape(read({"parallel.domain=1"}), 4), (Shape{4, 1}));
     EXPECT_EQ(mesh_shape(read({"parallel.data=2"}), 6), (Shape{2, 3}));
     EXPECT_EQ(mesh_shape(read({"parallel.data=2", "parallel.domain=3"}), 6), (Shape{2, 3}));
-    EXPECT_TRUE(throws_with<UsageError>("make 6 ranks, and there are 4", [&] { mesh_shape(read({"parallel.data=2", "parallel.domain=3"}), 4); }));
-    EXPECT_TRUE(throws_with<UsageError>("make 3 ranks, and there are 4", [&] { mesh_shape(read({"parallel.domain=3"}), 4); }));
+    EXPECT_TRUE(throws_with<UsageError>("make 6 ranks, and there are 4",
+                                        [&] { mesh_shape(read({"parallel.data=2", "parallel.domain=3"}), 4); }));
+    EXPECT_TRUE(
+        throws_with<UsageError>("make 3 ranks, and there are 4", [&] { mesh_shape(read({"parallel.domain=3"}), 4); }));
 }
 
 }  // namespace

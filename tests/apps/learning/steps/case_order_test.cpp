@@ -71,8 +71,8 @@ TEST(CaseOrder, TakesTheSharesOfDataSets)
 TEST(CaseOrder, FollowsAFile)
 {
     const TemporaryFolder folder;
-    write_bytes(folder / "order.jsonl",
-                "{\"comment\": 1}\n{\"epoch\": 1, \"order\": [\"c\", \"a\", \"b\"]}\n{\"epoch\": 2, \"order\": [\"a\", \"b\", \"c\"]}\n");
+    write_bytes(folder / "order.jsonl", "{\"comment\": 1}\n{\"epoch\": 1, \"order\": [\"c\", \"a\", "
+                                        "\"b\"]}\n{\"epoch\": 2, \"order\": [\"a\", \"b\", \"c\"]}\n");
     TrainingConfig config;
     config.order_file = folder / "order.jsonl";
 
@@ -94,7 +94,8 @@ TEST(CaseOrder, RefusesAFileThatDoesNotFit)
     };
 
     EXPECT_TRUE(refuses("{\"epoch\": 1, \"order\": [\"a\", \"b\"]}\n", "orders 2 cases, and 3 train"));
-    EXPECT_TRUE(refuses("{\"epoch\": 1, \"order\": [\"a\", \"b\", \"b\"]}\n", "case \"b\" is no training case, or stands there twice"));
+    EXPECT_TRUE(refuses("{\"epoch\": 1, \"order\": [\"a\", \"b\", \"b\"]}\n",
+                        "case \"b\" is no training case, or stands there twice"));
     EXPECT_TRUE(refuses("{\"epoch\": 2, \"order\": [\"a\", \"b\", \"c\"]}\n", "epoch 2 is out of turn"));
     EXPECT_TRUE(refuses("nonsense\n", "line 1 is no JSON"));
     config.order_file = folder / "absent";

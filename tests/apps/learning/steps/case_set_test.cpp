@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cases that stay in memory or are read in their turn: the same ones; damaged files stop an epoch before its first case.
+// Cases that stay in memory or are read in their turn: the same ones; damaged files stop an epoch before its first
+// case.
 #include "apps/learning/cases/shard_cache.h"
 #include "apps/learning/steps/case_set.h"
 #include "io/mesh_io.h"
@@ -30,16 +31,22 @@ protected:
             mesh.cell_data = {DataArray::from("p", std::vector<float>(mesh.num_cells(), static_cast<float>(i)))};
             sources_.push_back({std::to_string(i), folder_ / ("body_" + std::to_string(i) + ".vtp"), {}});
             write_mesh(sources_.back().file, mesh);
-            stored_.push_back(store_case({folder_ / "store", {}, data_}, sources_.back(), prepare_shards(sources_.back(), {.folder = folder_ / "shards"})));
+            stored_.push_back(store_case({folder_ / "store", {}, data_}, sources_.back(),
+                                         prepare_shards(sources_.back(), {.folder = folder_ / "shards"})));
         }
     }
 
-    CaseSet set() const { return {sources_, stored_, {data_, 3, RowOrder::Parts, DeviceMesh::single(), at::kCPU}, nullptr}; }
+    CaseSet set() const
+    {
+        return {sources_, stored_, {data_, 3, RowOrder::Parts, DeviceMesh::single(), at::kCPU}, nullptr};
+    }
 
     /// These turns one after the other.
     static std::function<std::optional<CaseTurn>()> in_turn(std::vector<CaseTurn> turns)
     {
-        return [turns, i = std::size_t{0}]() mutable { return i < turns.size() ? std::optional(turns[i++]) : std::nullopt; };
+        return [turns, i = std::size_t{0}]() mutable {
+            return i < turns.size() ? std::optional(turns[i++]) : std::nullopt;
+        };
     }
 
     const TemporaryFolder folder_;
@@ -98,7 +105,8 @@ TEST_F(CaseSets, NameADamagedFileBeforeTheFirstCaseOfItsEpoch)
 TEST_F(CaseSets, RefuseFieldsOfOtherSizes)
 {
     stored_[2].channels = {3};
-    EXPECT_TRUE(throws_with<InvalidInput>("case 2: a field has another number of components than in case 0", [&] { set(); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("case 2: a field has another number of components than in case 0", [&] { set(); }));
 }
 
 }  // namespace

@@ -76,7 +76,8 @@ WholeCase whole_case(std::int64_t num_points)
     return {embedding, at::arange(num_points * 2, at::kFloat).view({1, num_points, 2})};
 }
 
-CaseTensors cut_case(const WholeCase& whole, const std::vector<int>& owners, const std::shared_ptr<const DeviceMesh>& mesh)
+CaseTensors cut_case(const WholeCase& whole, const std::vector<int>& owners,
+                     const std::shared_ptr<const DeviceMesh>& mesh)
 {
     const auto map = owned(owners, static_cast<int>(mesh->coordinate(0)));
     const auto spec = shard_spec(map, mesh, 1);
@@ -85,7 +86,8 @@ CaseTensors cut_case(const WholeCase& whole, const std::vector<int>& owners, con
     CaseTensors result;
     result.id = "car";
     result.num_points = whole.target.size(1);
-    result.inputs = {from_local(embedding, spec), from_local(embedding.narrow(-1, 0, 3).contiguous(), spec), at::ones({1, 2}), {}};
+    result.inputs = {
+        from_local(embedding, spec), from_local(embedding.narrow(-1, 0, 3).contiguous(), spec), at::ones({1, 2}), {}};
     result.target = from_local(whole.target.index_select(1, rows), spec);
     return result;
 }
@@ -112,7 +114,8 @@ TEST(SampledCase, HasTheSameRowsOnAnyNumberOfRanks)
     const auto rows = at::tensor(drawn_points(200, 31, 5, "car", 4), at::kLong);
     for (const int ranks : {1, 2, 3, 5}) {
         std::vector<int> owners(200);
-        for (int i = 0; i < 200; ++i) owners[i] = ranks < 3 ? i % ranks : i * i % 7 % (ranks - 1);  // the last of several has none
+        for (int i = 0; i < 200; ++i)
+            owners[i] = ranks < 3 ? i % ranks : i * i % 7 % (ranks - 1);  // the last of several has none
         Gathered embedding({1, 31, 7}), positions({1, 31, 3}), target({1, 31, 2});
         run_ranks(ranks, [&](std::shared_ptr<const DeviceMesh> mesh) {
             const auto sampled = sampled_case(cut_case(whole, owners, mesh), drawn_points(200, 31, 5, "car", 4));
@@ -131,11 +134,15 @@ TEST(SampledCase, HasTheSameRowsOnAnyNumberOfRanks)
 
 class TrainingOnSomePoints : public SmallTraining {
 protected:
-    std::vector<double> all_losses(const std::string& output_dir) const { return losses(output_dir, {"train_step", "val"}); }
+    std::vector<double> all_losses(const std::string& output_dir) const
+    {
+        return losses(output_dir, {"train_step", "val"});
+    }
 
     ProgramResult train(const std::string& output_dir, std::vector<std::string> more) const
     {
-        std::vector<std::string> words{"train", path("car.yaml"), "output_dir=" + path(output_dir), "data.shards=" + path("shards"), "logging.every_n_steps=1"};
+        std::vector<std::string> words{"train", path("car.yaml"), "output_dir=" + path(output_dir),
+                                       "data.shards=" + path("shards"), "logging.every_n_steps=1"};
         words.insert(words.end(), more.begin(), more.end());
         return meshard(words);
     }
@@ -153,7 +160,8 @@ TEST_F(TrainingOnSomePoints, HasTheSameLossesOnAnyNumberOfRanks)
         ASSERT_EQ(train("on_" + ranks, words).exit_code, 0);
         const auto found = all_losses("on_" + ranks);
         ASSERT_EQ(found.size(), expected.size());
-        for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-4 * expected[i]) << ranks << " ranks, loss " << i;
+        for (std::size_t i = 0; i < found.size(); ++i)
+            EXPECT_NEAR(found[i], expected[i], 1e-4 * expected[i]) << ranks << " ranks, loss " << i;
     }
     ASSERT_EQ(train("all", {"data.parts=6"}).exit_code, 0);
     EXPECT_GT(std::abs(all_losses("all")[0] - expected[0]), 1e-3 * expected[0]);  // some points are not all
@@ -162,16 +170,19 @@ TEST_F(TrainingOnSomePoints, HasTheSameLossesOnAnyNumberOfRanks)
 TEST_F(TrainingOnSomePoints, GoesOnToTheSameBits)
 {
     ASSERT_EQ(train("whole", {"data.sampling_resolution=50"}).exit_code, 0);
-    ASSERT_EQ(train("cut", {"data.sampling_resolution=50", "training.max_steps=5"}).exit_code, 0);  // within the third epoch
+    ASSERT_EQ(train("cut", {"data.sampling_resolution=50", "training.max_steps=5"}).exit_code,
+              0);  // within the third epoch
     ASSERT_EQ(meshard({"train", "--resume", path("cut/car"), "training.max_steps=0"}).exit_code, 0);
     const auto whole = all_losses("whole");
     const auto resumed = all_losses("cut");
     EXPECT_EQ(whole.back(), resumed.back());
     EXPECT_EQ(whole[whole.size() - 2], resumed[resumed.size() - 2]);
 
-    const auto other = meshard({"train", "--resume", path("cut/car"), "data.sampling_resolution=40", "training.num_epochs=6"});
+    const auto other =
+        meshard({"train", "--resume", path("cut/car"), "data.sampling_resolution=40", "training.num_epochs=6"});
     EXPECT_NE(other.exit_code, 0);
-    EXPECT_NE(other.err.find("data.sampling_resolution was 50 when the run began, and is 40 now"), std::string::npos) << other.err;
+    EXPECT_NE(other.err.find("data.sampling_resolution was 50 when the run began, and is 40 now"), std::string::npos)
+        << other.err;
 }
 
 }  // namespace

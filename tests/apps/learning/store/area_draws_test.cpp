@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows drawn by their areas: as many as asked for, each with a chance in proportion to its area, from stretches of what is stored.
+// Rows drawn by their areas: as many as asked for, each with a chance in proportion to its area, from stretches of what
+// is stored.
 #include "apps/learning/store/area_draws.h"
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
@@ -16,9 +17,11 @@ namespace {
 
 /// Areas by id, and what a draw needs of them.
 struct MeasuredCase {
-    MeasuredCase(std::vector<float> areas, const std::string& name) : by_id(std::move(areas)), id(name), order(std::ssize(by_id), name)
+    MeasuredCase(std::vector<float> areas, const std::string& name)
+        : by_id(std::move(areas)), id(name), order(std::ssize(by_id), name)
     {
-        for (std::int64_t place = 0; place < std::ssize(by_id); ++place) by_place.push_back(by_id[static_cast<std::size_t>(order.id_at(place))]);
+        for (std::int64_t place = 0; place < std::ssize(by_id); ++place)
+            by_place.push_back(by_id[static_cast<std::size_t>(order.id_at(place))]);
         blocks = block_measures(order, by_place);
     }
 
@@ -37,11 +40,13 @@ std::vector<float> wavy_areas(std::int64_t num_rows, double largest)
 {
     std::vector<float> areas;
     for (std::int64_t i = 0; i < num_rows; ++i)
-        areas.push_back(static_cast<float>(i % 7 == 3 ? 0 : 0.2 + (largest - 0.2) * std::pow(std::sin(0.37 * static_cast<double>(i)), 2)));
+        areas.push_back(static_cast<float>(
+            i % 7 == 3 ? 0 : 0.2 + (largest - 0.2) * std::pow(std::sin(0.37 * static_cast<double>(i)), 2)));
     return areas;
 }
 
-/// Chances of rows by the definition, found in another way than by the draw: the largest share that some rows must have is cut to 1 until no share is above.
+/// Chances of rows by the definition, found in another way than by the draw: the largest share that some rows must have
+/// is cut to 1 until no share is above.
 std::vector<double> chances_of(const std::vector<float>& areas, std::int64_t count)
 {
     std::vector<double> chances(areas.size(), -1);
@@ -66,7 +71,8 @@ std::vector<double> chances_of(const std::vector<float>& areas, std::int64_t cou
 TEST(DrawnByMeasure, TakesEachRowInProportionToItsArea)
 {
     constexpr int kDraws = 30000;
-    std::vector<std::vector<float>> all{wavy_areas(200, 3), wavy_areas(90, 1), {1, 0, 3, 6}, {1, 1, 1, 1, 1}, {5, 1, 1, 0, 1, 30, 1, 1}};
+    std::vector<std::vector<float>> all{
+        wavy_areas(200, 3), wavy_areas(90, 1), {1, 0, 3, 6}, {1, 1, 1, 1, 1}, {5, 1, 1, 0, 1, 30, 1, 1}};
     const std::vector<std::int64_t> counts{10, 40, 1, 3, 4};
     for (std::size_t which = 0; which < all.size(); ++which) {
         const MeasuredCase example(all[which], "wing");
@@ -85,17 +91,21 @@ TEST(DrawnByMeasure, TakesEachRowInProportionToItsArea)
             EXPECT_NEAR(times[i], mean, 5 * std::sqrt(variance)) << which << ", row " << i;
             chi_square += (times[i] - mean) * (times[i] - mean) / variance;
         }
-        EXPECT_LT(chi_square, static_cast<double>(times.size()) + 5 * std::sqrt(2.0 * static_cast<double>(times.size()))) << which;
+        EXPECT_LT(chi_square,
+                  static_cast<double>(times.size()) + 5 * std::sqrt(2.0 * static_cast<double>(times.size())))
+            << which;
     }
 }
 
 TEST(DrawnByMeasure, GivesAsManyRowsAsAskedForOfSeveralBlocks)
 {
     auto areas = wavy_areas(200'000, 2);
-    for (std::size_t i = 70'000; i < areas.size(); ++i) areas[i] *= 40;  // most of the area is in the last two of three blocks
+    for (std::size_t i = 70'000; i < areas.size(); ++i)
+        areas[i] *= 40;  // most of the area is in the last two of three blocks
     const MeasuredCase example(areas, "wing");
     ASSERT_EQ(example.order.num_blocks(), 3);
-    const double sum = std::accumulate(areas.begin(), areas.end(), 0.0), of_first = std::accumulate(areas.begin(), areas.begin() + 66'666, 0.0);
+    const double sum = std::accumulate(areas.begin(), areas.end(), 0.0),
+                 of_first = std::accumulate(areas.begin(), areas.begin() + 66'666, 0.0);
     std::set<std::vector<std::int64_t>> different;
     for (const std::int64_t count : {1, 2, 5000, 90'000, 150'000}) {
         for (const std::int64_t epoch : {1, 2, 3}) {
@@ -107,7 +117,8 @@ TEST(DrawnByMeasure, GivesAsManyRowsAsAskedForOfSeveralBlocks)
             std::set<std::int64_t> in_ranges;
             for (const auto& range : drawn.ranges) {
                 EXPECT_EQ(example.order.block_of(range.first), example.order.block_of(range.first + range.count - 1));
-                for (auto place = range.first; place < range.first + range.count; ++place) in_ranges.insert(example.order.id_at(place));
+                for (auto place = range.first; place < range.first + range.count; ++place)
+                    in_ranges.insert(example.order.id_at(place));
             }
             for (const auto id : drawn.ids) {
                 EXPECT_GT(areas[static_cast<std::size_t>(id)], 0);
@@ -127,7 +138,8 @@ TEST(DrawnByMeasure, RefusesMoreRowsThanHaveAnArea)
 {
     const MeasuredCase example({1, 0, 0, 1, 1}, "wing");
     EXPECT_EQ(example.drawn(3, 1).ids, (std::vector<std::int64_t>{0, 3, 4}));
-    EXPECT_TRUE(throws_with<InvalidInput>("case wing: 3 points have an area, and data.sampling_resolution is 4", [&] { example.drawn(4, 1); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("case wing: 3 points have an area, and data.sampling_resolution is 4",
+                                          [&] { example.drawn(4, 1); }));
 }
 
 }  // namespace

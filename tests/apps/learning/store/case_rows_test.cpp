@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stored cases: the rows of the whole mesh on any number of ranks, whole or chosen; damaged files are named, and made anew.
+// Stored cases: the rows of the whole mesh on any number of ranks, whole or chosen; damaged files are named, and made
+// anew.
 #include "apps/learning/cases/computed_inputs.h"
 #include "apps/learning/cases/shard_cache.h"
 #include "apps/learning/store/case_rows.h"
@@ -84,7 +85,8 @@ TEST_F(StoredCases, HaveTheRowsOfTheWholeOnAnyNumberOfRanks)
                 const auto tensors = case_tensors(std::move(rows), stored, source_, data_, order, domain);
                 EXPECT_EQ(tensors.num_points, mesh_.num_cells());
                 EXPECT_TRUE(torch::equal(full_tensor_in_global_order(tensors.inputs.embedding).squeeze(0), told_));
-                EXPECT_TRUE(torch::equal(full_tensor_in_global_order(tensors.inputs.positions).squeeze(0), told_.narrow(1, 0, 3)));
+                EXPECT_TRUE(torch::equal(full_tensor_in_global_order(tensors.inputs.positions).squeeze(0),
+                                         told_.narrow(1, 0, 3)));
                 EXPECT_TRUE(torch::equal(full_tensor_in_global_order(tensors.target).squeeze(0), target_));
             }
         });
@@ -106,8 +108,10 @@ TEST_F(StoredCases, GiveChosenRowsOnAnyNumberOfRanks)
                     auto rows = read_rows(stored, {domain->coordinate(0), num_ranks, order}, {.choice = choice});
                     const auto tensors = case_tensors(std::move(rows), stored, source_, data_, order, domain, 37);
                     EXPECT_EQ(tensors.num_points, 37);
-                    EXPECT_TRUE(torch::equal(full_tensor_in_global_order(tensors.inputs.embedding).squeeze(0), told_.index_select(0, index)));
-                    EXPECT_TRUE(torch::equal(full_tensor_in_global_order(tensors.target).squeeze(0), target_.index_select(0, index)));
+                    EXPECT_TRUE(torch::equal(full_tensor_in_global_order(tensors.inputs.embedding).squeeze(0),
+                                             told_.index_select(0, index)));
+                    EXPECT_TRUE(torch::equal(full_tensor_in_global_order(tensors.target).squeeze(0),
+                                             target_.index_select(0, index)));
                 }
             });
         }
@@ -154,8 +158,10 @@ TEST_F(StoredCases, LieInTheOrderInWhichBlocksAreDrawn)
     for (const auto& part : stored.parts) {
         const RowFile file(stored.folder / part.file, stored.key);
         const auto& rows = file.rows();
-        for (std::int64_t i = 0; i + 1 < rows.num_rows(); ++i) EXPECT_LT(order.place_of(rows.ids[i]), order.place_of(rows.ids[i + 1]));
-        for (std::int64_t i = 0; i + 1 < rows.num_rows(); ++i) EXPECT_LT(rows.ids[rows.order[i]], rows.ids[rows.order[i + 1]]);
+        for (std::int64_t i = 0; i + 1 < rows.num_rows(); ++i)
+            EXPECT_LT(order.place_of(rows.ids[i]), order.place_of(rows.ids[i + 1]));
+        for (std::int64_t i = 0; i + 1 < rows.num_rows(); ++i)
+            EXPECT_LT(rows.ids[rows.order[i]], rows.ids[rows.order[i + 1]]);
         EXPECT_EQ(reinterpret_cast<std::uintptr_t>(rows.values.data()) % 4096, 0U);
     }
 }
@@ -175,13 +181,15 @@ TEST_F(StoredCases, HaveTheAreasOfTheWholeHoweverTheyAreCut)
             shards_ = prepare_shards(source_, {.folder = folder_ / "shards", .num_parts = num_parts});
             const auto stored = store();
             EXPECT_EQ(stored.measures.kind, MeasureKind::Areas);
-            EXPECT_NEAR(stored.measures.mean * static_cast<double>(stored.num_rows), 4 * 3.14159265, 0.5) << "area of a sphere of triangles";
+            EXPECT_NEAR(stored.measures.mean * static_cast<double>(stored.num_rows), 4 * 3.14159265, 0.5)
+                << "area of a sphere of triangles";
             for (const int num_ranks : {1, 2, 3, 6}) {
                 run_ranks(num_ranks, [&](const std::shared_ptr<const DeviceMesh>& domain) {
                     const at::NoGradGuard no_grad;
                     for (const auto order : {RowOrder::Parts, RowOrder::Ids}) {
                         const RankOfCase rank{domain->coordinate(0), num_ranks, order};
-                        const auto tensors = case_tensors(read_rows(stored, rank, {.with_measures = true}), stored, source_, data_, order, domain);
+                        const auto tensors = case_tensors(read_rows(stored, rank, {.with_measures = true}), stored,
+                                                          source_, data_, order, domain);
                         const auto found = full_tensor_in_global_order(tensors.measures).reshape({-1}).contiguous();
                         ASSERT_EQ(found.size(0), stored.num_rows);
                         for (std::int64_t i = 0; i < found.size(0); ++i)
@@ -189,7 +197,8 @@ TEST_F(StoredCases, HaveTheAreasOfTheWholeHoweverTheyAreCut)
                         const RowChoice choice{{1, 5, 6, 20}, {}};
                         const auto some = read_rows(stored, rank, {.choice = &choice, .with_measures = true});
                         for (std::int64_t i = 0; i < some.num_rows(); ++i)
-                            EXPECT_EQ(some.measures.const_data_ptr<float>()[i], static_cast<float>(expected.value(choice.ids[some.ids[i]])));
+                            EXPECT_EQ(some.measures.const_data_ptr<float>()[i],
+                                      static_cast<float>(expected.value(choice.ids[some.ids[i]])));
                     }
                 });
             }
@@ -216,7 +225,8 @@ TEST_F(StoredCases, HaveTheVolumesOfSolidsAndNothingOfClouds)
     double sum = 0;
     const MeasureFile shares(of_points);
     for (const auto value : shares.values()) sum += of_points.measures.mean * value;
-    EXPECT_NEAR(sum, of_cells.measures.mean * static_cast<double>(of_cells.num_rows), 1e-6 * sum) << "points share out all volume";
+    EXPECT_NEAR(sum, of_cells.measures.mean * static_cast<double>(of_cells.num_rows), 1e-6 * sum)
+        << "points share out all volume";
 
     mesh_ = random_cloud(40, 1);
     mesh_.point_data = {DataArray::from("p", std::vector<float>(40, 1.0F))};
@@ -225,7 +235,8 @@ TEST_F(StoredCases, HaveTheVolumesOfSolidsAndNothingOfClouds)
     shards_ = prepare_shards(source_, {.folder = folder_ / "shards", .num_parts = 2});
     const auto of_cloud = store();
     EXPECT_EQ(of_cloud.measures.kind, MeasureKind::None);
-    EXPECT_TRUE(throws_with<InvalidInput>("case 7: its rows have neither areas nor volumes", [&] { read_rows(of_cloud, {}, {.with_measures = true}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("case 7: its rows have neither areas nor volumes",
+                                          [&] { read_rows(of_cloud, {}, {.with_measures = true}); }));
 }
 
 TEST_F(StoredCases, AreNamedWhenTheirAreasAreDamaged)
@@ -236,12 +247,15 @@ TEST_F(StoredCases, AreNamedWhenTheirAreasAreDamaged)
     std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
     stream.put('x');
     stream.close();
-    EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: what it has from byte 0 on", [&] { read_rows(stored, {}, {.with_measures = true}); }));
+    EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: what it has from byte 0 on",
+                                     [&] { read_rows(stored, {}, {.with_measures = true}); }));
     EXPECT_EQ(read_rows(stored, {}).num_rows(), stored.num_rows) << "not looked at where they are not asked for";
     fs::resize_file(file, 8);
-    EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: it has 8 bytes", [&] { check_files(stored, {}, true); }));
+    EXPECT_TRUE(
+        throws_with<IoError>(file.string() + " is damaged: it has 8 bytes", [&] { check_files(stored, {}, true); }));
     check_files(stored, {}, false);
-    EXPECT_EQ(fs::file_size(MeasureFile::path_of(store())), 4U * static_cast<std::uintmax_t>(stored.num_rows)) << "made anew";
+    EXPECT_EQ(fs::file_size(MeasureFile::path_of(store())), 4U * static_cast<std::uintmax_t>(stored.num_rows))
+        << "made anew";
 }
 
 TEST_F(StoredCases, HaveTheStatisticsOfAllRows)
@@ -253,7 +267,8 @@ TEST_F(StoredCases, HaveTheStatisticsOfAllRows)
     ASSERT_EQ(merged.num_rows(), mesh_.num_cells());
     for (std::int64_t c = 0; c < 4; ++c) {
         EXPECT_NEAR(merged.mean()[c], mean[c].item<double>(), 1e-12 * std::abs(mean[c].item<double>()) + 1e-15);
-        EXPECT_NEAR(merged.squared_differences()[c], differences[c].item<double>(), 1e-9 * differences[c].item<double>());
+        EXPECT_NEAR(merged.squared_differences()[c], differences[c].item<double>(),
+                    1e-9 * differences[c].item<double>());
     }
 }
 
@@ -287,7 +302,8 @@ TEST_F(StoredCases, AreNamedWhenAFileIsCutShort)
     EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: it has", [&] { check_files(stored, {}, false); }));
     EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: it has", [&] { read_rows(stored, {}); }));
     fs::resize_file(file, 100);
-    EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: it does not begin", [&] { check_files(stored, {}, false); }));
+    EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: it does not begin",
+                                     [&] { check_files(stored, {}, false); }));
     fs::remove(file);
     EXPECT_TRUE(throws_with<IoError>(file.string() + " does not exist", [&] { check_files(stored, {}, false); }));
 }
@@ -303,7 +319,9 @@ TEST_F(StoredCases, AreNamedWhenBytesHaveChanged)
         stream.seekp(position);
         stream.put(byte);
         stream.close();
-        EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: what it has from byte", [&] { read_rows(stored, {}); })) << position;
+        EXPECT_TRUE(throws_with<IoError>(file.string() + " is damaged: what it has from byte", [&] {
+            read_rows(stored, {});
+        })) << position;
         std::fstream again(file, std::ios::in | std::ios::out | std::ios::binary);
         again.seekp(position);
         again.put(static_cast<char>(byte ^ 1));
@@ -314,9 +332,9 @@ TEST_F(StoredCases, AreNamedWhenBytesHaveChanged)
 TEST_F(StoredCases, AreMadeAnewWhenTheyAreDamaged)
 {
     const auto before = read_rows(store(), {});
-    const std::vector<std::function<void()>> damages{[&] { fs::resize_file(files("part_0003").front(), 5000); },
-                                                     [&] { fs::remove(files("part_0000").front()); }, [&] { std::ofstream(files("case.json").front()) << "{"; },
-                                                     [&] { fs::remove(files("case.json").front()); }};
+    const std::vector<std::function<void()>> damages{
+        [&] { fs::resize_file(files("part_0003").front(), 5000); }, [&] { fs::remove(files("part_0000").front()); },
+        [&] { std::ofstream(files("case.json").front()) << "{"; }, [&] { fs::remove(files("case.json").front()); }};
     for (const auto& damage : damages) {
         damage();
         const auto again = read_rows(store(), {});

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which rows are stored, and which of them a step takes: bijections, quotas, no row twice before all were there.
+// The order in which rows are stored, and which of them a step takes: bijections, quotas, no row twice before all were
+// there.
 #include "apps/learning/store/point_draws.h"
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
@@ -46,7 +47,8 @@ TEST(StoredOrder, IsABijectionOfBlocks)
         }
     }
     const StoredOrder three(200'000, "car");
-    for (std::int64_t place = 0; place < 200'000; place += 11) EXPECT_EQ((three.id_at(place) * 3 + 2) / 200'000, (place * 3 + 2) / 200'000) << "another block";
+    for (std::int64_t place = 0; place < 200'000; place += 11)
+        EXPECT_EQ((three.id_at(place) * 3 + 2) / 200'000, (place * 3 + 2) / 200'000) << "another block";
 }
 
 TEST(StoredOrder, NeitherKeepsNeighboursNorDependsOnAnythingButTheCase)
@@ -64,7 +66,12 @@ TEST(StoredOrder, NeitherKeepsNeighboursNorDependsOnAnythingButTheCase)
 
 TEST(StoredOrder, DrawsDoNotComeBackBeforeAllWereThere)
 {
-    for (const auto& [num_rows, count] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {10, 3}, {1000, 1000}, {4097, 512}, {200'000, 30'001}, {200'000, 7}}) {
+    for (const auto& [num_rows, count] : {std::pair<std::int64_t, std::int64_t>{1, 1},
+                                          {10, 3},
+                                          {1000, 1000},
+                                          {4097, 512},
+                                          {200'000, 30'001},
+                                          {200'000, 7}}) {
         const StoredOrder order(num_rows, "car");
         for (const std::int64_t first_epoch : {std::int64_t{1}, 1 + num_rows / count}) {  // two orders
             std::vector<int> times(num_rows);
@@ -101,7 +108,8 @@ TEST(StoredOrder, TakesEachRowEquallyOften)
     for (int seed = 0; seed < kDraws; ++seed) {
         for (const auto id : order.drawn_ids(kCount, seed, 1)) ++times[id];
     }
-    for (const auto found : times) EXPECT_NEAR(found, kDraws / 4.0, 5 * std::sqrt(kDraws * 0.25 * 0.75));  // five standard deviations
+    for (const auto found : times)
+        EXPECT_NEAR(found, kDraws / 4.0, 5 * std::sqrt(kDraws * 0.25 * 0.75));  // five standard deviations
 }
 
 TEST(StoredOrder, DependsOnSeedAndEpoch)
@@ -115,7 +123,8 @@ TEST(StoredOrder, DependsOnSeedAndEpoch)
 
 TEST(StoredOrder, RefusesLessThanTwoRowsOfEachBlock)
 {
-    EXPECT_TRUE(throws_with<InvalidInput>("has 3 blocks, of which each gives at least 2", [] { StoredOrder(200'000, "car").drawn_ids(5, 1, 1); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("has 3 blocks, of which each gives at least 2",
+                                          [] { StoredOrder(200'000, "car").drawn_ids(5, 1, 1); }));
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ CaseRows numbered(std::int64_t number)
 TEST(ReadAhead, GivesAllInTheirOrder)
 {
     std::int64_t next = 0;
-    ReadAhead ahead([&]() -> std::optional<CaseRows> { return next < 100 ? std::optional(numbered(next++)) : std::nullopt; }, 3);
+    ReadAhead ahead(
+        [&]() -> std::optional<CaseRows> { return next < 100 ? std::optional(numbered(next++)) : std::nullopt; }, 3);
     for (std::int64_t i = 0; i < 100; ++i) EXPECT_EQ(ahead.take().ids.front(), i);
     EXPECT_THROW(ahead.take(), Error);
 }

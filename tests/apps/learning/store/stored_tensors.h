@@ -11,7 +11,8 @@ inline CaseTensors stored_tensors(const CaseSource& source, const std::filesyste
 {
     const auto stored = store_case({shards.parent_path() / "store", {}, data}, source, shards);
     const auto axis = domain->axis("domain");
-    return case_tensors(read_rows(stored, {domain->coordinate(axis), domain->size(axis), order}), stored, source, data, order, domain);
+    return case_tensors(read_rows(stored, {domain->coordinate(axis), domain->size(axis), order}), stored, source, data,
+                        order, domain);
 }
 
 }  // namespace meshard

@@ -16,12 +16,13 @@ std::filesystem::path put_run(const TemporaryFolder& folder, const std::string& 
 {
     const auto run = folder / name;
     std::filesystem::create_directories(run);
-    std::ofstream(run / "metrics.jsonl") << R"({"phase":"train","loss":0.5,"seconds_in_steps":2})"
-                                         << "\n"
-                                         << R"({"phase":"val","metrics":{"p":{"rel_l2":0.2}},"forces":{"cd":{"mae":0.01}}})"
-                                         << "\n"
-                                         << R"({"phase":"memory"})"
-                                         << "\n";
+    std::ofstream(run / "metrics.jsonl")
+        << R"({"phase":"train","loss":0.5,"seconds_in_steps":2})"
+        << "\n"
+        << R"({"phase":"val","metrics":{"p":{"rel_l2":0.2}},"forces":{"cd":{"mae":0.01}}})"
+        << "\n"
+        << R"({"phase":"memory"})"
+        << "\n";
     std::ofstream(run / "val_cases.csv") << "id,split,cd.predicted,cd.true,cd.table\n" << cases;
     return run;
 }
@@ -29,12 +30,14 @@ std::filesystem::path put_run(const TemporaryFolder& folder, const std::string& 
 TEST(RunResults, ReadsTheCasesOfTheLastValidation)
 {
     const TemporaryFolder folder;
-    const auto result = result_of(put_run(folder, "run", "b,val,0.31,0.30,0.3005\n\"a, \"\"long\"\"\",val,0.28,0.29,\nc,val,nan,0.29,0.29\n"));
+    const auto result = result_of(
+        put_run(folder, "run", "b,val,0.31,0.30,0.3005\n\"a, \"\"long\"\"\",val,0.28,0.29,\nc,val,nan,0.29,0.29\n"));
 
     ASSERT_TRUE(result);
     ASSERT_EQ(result->cases.size(), 3U);
     EXPECT_EQ(result->cases[0].id, "a, \"long\"");
-    EXPECT_EQ(result->cases[0].coefficients.at("cd").truth, 0.29) << "without a number in the table, the integral of the true fields";
+    EXPECT_EQ(result->cases[0].coefficients.at("cd").truth, 0.29)
+        << "without a number in the table, the integral of the true fields";
     EXPECT_EQ(result->cases[1].coefficients.at("cd").predicted, 0.31);
     EXPECT_EQ(result->cases[1].coefficients.at("cd").truth, 0.3005);
     EXPECT_TRUE(result->cases[2].coefficients.empty()) << "a prediction that is no number is none";
@@ -45,9 +48,11 @@ TEST(RunResults, JudgesWhatHeadAndShapeSay)
 {
     const TemporaryFolder folder;
     const auto run = put_run(folder, "run", "");
-    std::ofstream(run / "val_cases.csv")
-        << "id,split,cd.predicted,cd.true,cd.table,cd.shape,cd.head\na,val,0.32,0.3,0.31,0.30,0.35\nb,val,0.26,0.25,0.25,0.28,\n";
-    const std::vector runs{SweptRun{.run = {.name = "run", .point = "", .words = {}, .fold = 1, .seed = 0, .train = {}, .val = {}}, .result = result_of(run)}};
+    std::ofstream(run / "val_cases.csv") << "id,split,cd.predicted,cd.true,cd.table,cd.shape,cd.head\na,val,0.32,0.3,0."
+                                            "31,0.30,0.35\nb,val,0.26,0.25,0.25,0.28,\n";
+    const std::vector runs{
+        SweptRun{.run = {.name = "run", .point = "", .words = {}, .fold = 1, .seed = 0, .train = {}, .val = {}},
+                 .result = result_of(run)}};
 
     const auto point = sweep_json(runs)["points"][0];
 
@@ -62,8 +67,9 @@ TEST(RunResults, JudgesCoefficientsOverAllRunsOfAPlace)
     const TemporaryFolder folder;
     std::vector<SweptRun> runs;
     const auto add = [&](const std::string& name, std::int64_t fold, std::int64_t seed, const std::string& cases) {
-        SweptRun one{.run = {.name = name, .point = "", .words = {}, .fold = fold, .seed = seed, .train = {}, .val = {}},
-                     .result = result_of(put_run(folder, name, cases))};
+        SweptRun one{
+            .run = {.name = name, .point = "", .words = {}, .fold = fold, .seed = seed, .train = {}, .val = {}},
+            .result = result_of(put_run(folder, name, cases))};
         runs.push_back(std::move(one));
     };
     add("f1s0", 1, 0, "a,val,0.32,0.30,\nb,val,0.26,0.25,\n");

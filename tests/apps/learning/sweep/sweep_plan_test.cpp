@@ -18,7 +18,8 @@ namespace {
 CaseLists eleven_cases()
 {
     CaseLists cases;
-    for (int i = 0; i < 11; ++i) (i < 7 ? cases.train : i < 9 ? cases.val : cases.test).push_back({std::to_string(i), {}, {}});
+    for (int i = 0; i < 11; ++i)
+        (i < 7 ? cases.train : i < 9 ? cases.val : cases.test).push_back({std::to_string(i), {}, {}});
     return cases;
 }
 
@@ -53,7 +54,8 @@ TEST(SweepPlan, DealsEachCaseOfTrainAndValToOneFold)
     EXPECT_EQ(names.size(), runs.size());
     EXPECT_EQ(runs[1].name, "a.lr=2-b.lr=3_fold1_seed5");
     EXPECT_EQ(runs[1].words, (std::vector<std::string>{"a.lr=2", "b.lr=3"}));
-    for (const auto& [place, ids] : judged) EXPECT_EQ(ids, (std::multiset<std::string>{"0", "1", "2", "3", "4", "5", "6", "7", "8"}));
+    for (const auto& [place, ids] : judged)
+        EXPECT_EQ(ids, (std::multiset<std::string>{"0", "1", "2", "3", "4", "5", "6", "7", "8"}));
     EXPECT_TRUE(throws_with<UsageError>("expected 2 to 9", [] { sweep_runs(eleven_cases(), {}, 10, 1, 0); }));
 }
 
@@ -71,7 +73,8 @@ TEST(SweepPlan, ReadsTimes)
 {
     EXPECT_EQ(seconds_of("90s"), 90);
     EXPECT_EQ(seconds_of("1.5h"), 5400);
-    for (const char* text : {"60", "m", "-1m", "1d", "nans"}) EXPECT_TRUE(throws_with<UsageError>("such as 90s", [&] { seconds_of(text); })) << text;
+    for (const char* text : {"60", "m", "-1m", "1d", "nans"})
+        EXPECT_TRUE(throws_with<UsageError>("such as 90s", [&] { seconds_of(text); })) << text;
 }
 
 TEST(PredictionSpread, IsThatOfLibTorchInTwoPasses)

@@ -23,7 +23,10 @@ protected:
         source_ = write("source.vtu", cube(24));
         ASSERT_EQ(meshard({"partition", source_, "-n", "4", "-o", path("shards")}).exit_code, 0);
         for (std::string word : GetParam().words)
-            words_.push_back(word == "IN" ? source_ : word == "SHARDS" ? path("shards") : word == "OUT" ? output() : word);
+            words_.push_back(word == "IN"       ? source_
+                             : word == "SHARDS" ? path("shards")
+                             : word == "OUT"    ? output()
+                                                : word);
     }
 
     std::string output() const { return path(GetParam().output); }
@@ -31,7 +34,8 @@ protected:
     bool is_whole() const
     {
         if (std::filesystem::is_directory(output()))
-            return meshard({"check", output()}).exit_code == 0 && meshard({"merge", output(), "--verify", source_}).exit_code == 0;
+            return meshard({"check", output()}).exit_code == 0 &&
+                   meshard({"merge", output(), "--verify", source_}).exit_code == 0;
         try {
             return difference(read_mesh(output()), read_mesh(source_)).empty();
         } catch (const Error&) {
@@ -54,7 +58,8 @@ TEST_P(UnfinishedOutput, IsNotThereAfterAKill)
     constexpr int num_trials = 10;
     int num_killed = 0;
     for (int i = 0; i < num_trials; ++i) {
-        std::vector<std::string> words{"-s", "KILL", std::to_string(whole_run.count() * (i + 0.5) / num_trials), program_path()};
+        std::vector<std::string> words{"-s", "KILL", std::to_string(whole_run.count() * (i + 0.5) / num_trials),
+                                       program_path()};
         words.insert(words.end(), words_.begin(), words_.end());
         num_killed += run_program("/usr/bin/timeout", words).exit_code != 0;
         if (std::filesystem::exists(output())) {
@@ -74,7 +79,9 @@ TEST_P(UnfinishedOutput, IsNotThereAfterAFullDisk)
 
 INSTANTIATE_TEST_SUITE_P(Of, UnfinishedOutput,
                          testing::Values(Verb{"Partition", {"partition", "IN", "-n", "6", "-o", "OUT"}, "out"},
-                                         Verb{"PartitionInWindows", {"partition", "IN", "-n", "6", "-o", "OUT", "--max-memory", "300M"}, "out"},
+                                         Verb{"PartitionInWindows",
+                                              {"partition", "IN", "-n", "6", "-o", "OUT", "--max-memory", "300M"},
+                                              "out"},
                                          Verb{"Repartition", {"repartition", "SHARDS", "-n", "6", "-o", "OUT"}, "out"},
                                          Verb{"Merge", {"merge", "SHARDS", "-o", "OUT"}, "out.vtu"},
                                          Verb{"Convert", {"convert", "IN", "OUT", "--compress", "zlib"}, "out.vtu"},

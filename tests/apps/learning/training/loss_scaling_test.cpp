@@ -17,7 +17,9 @@ TEST(LossScaling, BringsBackGradientsThatFloat16WouldLose)
 {
     const auto weights = torch::full({4}, 1.0, torch::kHalf).requires_grad_();
     const auto loss = [&] { return (weights * 1e-3).to(torch::kFloat).sum() * 1e-6; };
-    const auto gradient = [&](const torch::Tensor& of) { return torch::autograd::grad({of}, {weights})[0].to(torch::kFloat); };
+    const auto gradient = [&](const torch::Tensor& of) {
+        return torch::autograd::grad({of}, {weights})[0].to(torch::kFloat);
+    };
     LossScaling scaling;
 
     const auto lost = gradient(loss()), kept = gradient(scaling.scaled(loss()));
@@ -32,7 +34,8 @@ TEST(LossScaling, DoublesAfterGoodStepsAndHalvesAfterBadOnes)
 {
     LossScaling scaling{.growth_interval = 3};
     std::vector<double> scales;
-    for (const auto number : {1.0, 2.0, 3.0, 4.0, std::numeric_limits<double>::infinity(), std::nan(""), 1.0, 1.0, 1.0, 1.0}) {
+    for (const auto number :
+         {1.0, 2.0, 3.0, 4.0, std::numeric_limits<double>::infinity(), std::nan(""), 1.0, 1.0, 1.0, 1.0}) {
         const auto gradient = torch::full({2, 2}, number) * scaling.scale;
         EXPECT_EQ(scaling.unscale({torch::ones({3}), gradient}, RankGroup()), std::isfinite(number));
         EXPECT_EQ(torch::equal(gradient, torch::full({2, 2}, number)), number != 0 && !std::isnan(number));
@@ -49,7 +52,8 @@ TEST(LossScaling, LeavesOutAStepOnAllRanksIfItIsBadOnOne)
         LossScaling scaling;
         const auto good = torch::ones({5});
         for (int bad = 0; bad < 3; ++bad) {
-            const auto gradient = bad == ranks.rank() ? torch::full({5}, std::numeric_limits<float>::infinity()) : good.clone();
+            const auto gradient =
+                bad == ranks.rank() ? torch::full({5}, std::numeric_limits<float>::infinity()) : good.clone();
             EXPECT_FALSE(scaling.unscale({gradient}, ranks));
         }
         EXPECT_TRUE(scaling.unscale({ranks.rank() == 1 ? torch::Tensor() : good.clone()}, ranks));

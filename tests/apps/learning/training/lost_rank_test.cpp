@@ -31,7 +31,9 @@ std::vector<pid_t> processes_with(const std::vector<std::string>& variables)
         if (name.find_first_not_of("0123456789") != std::string::npos) continue;
         std::ifstream file(entry.path() / "environ", std::ios::binary);
         const std::string text{std::istreambuf_iterator<char>(file), {}};
-        const auto has = [&](const std::string& variable) { return ('\0' + text).find('\0' + variable + '\0') != std::string::npos; };
+        const auto has = [&](const std::string& variable) {
+            return ('\0' + text).find('\0' + variable + '\0') != std::string::npos;
+        };
         if (std::ranges::all_of(variables, has)) found.push_back(static_cast<pid_t>(std::stol(name)));
     }
     return found;
@@ -56,8 +58,9 @@ TEST_F(LostRank, StopsTheOthersAndIsNamed)
         return false;
     };
 
-    const auto result =
-        meshard({"train", sample + "/ahmed.yaml", "--nproc", "2", "data.root=" + sample, "output_dir=" + path("runs"), "training.num_epochs=1000"}, options);
+    const auto result = meshard({"train", sample + "/ahmed.yaml", "--nproc", "2", "data.root=" + sample,
+                                 "output_dir=" + path("runs"), "training.num_epochs=1000"},
+                                options);
     const std::chrono::duration<double> survived = std::chrono::steady_clock::now() - time_of_death;
 
     ASSERT_TRUE(killed) << result.err;
@@ -68,8 +71,8 @@ TEST_F(LostRank, StopsTheOthersAndIsNamed)
     unsetenv("MESHARD_TEST_MARK");
 }
 
-/// Runs of training in which a rank is killed: by turns among the steps and at any time from the start on. Parameters: ranks, transport.
-/// MESHARD_KILL_TRIALS=20 kills so many times for each.
+/// Runs of training in which a rank is killed: by turns among the steps and at any time from the start on. Parameters:
+/// ranks, transport. MESHARD_KILL_TRIALS=20 kills so many times for each.
 class KilledRank : public SmallTraining, public testing::WithParamInterface<std::tuple<int, const char*>> {
 protected:
     KilledRank() { setenv("MESHARD_TEST_MARK", path("").c_str(), 1); }
@@ -81,14 +84,17 @@ protected:
 
     std::string mark() const { return "MESHARD_TEST_MARK=" + path(""); }
 
-    /// What a run has left and no reader would take. Files that begin with a dot are of an unfinished writer, and no output.
+    /// What a run has left and no reader would take. Files that begin with a dot are of an unfinished writer, and no
+    /// output.
     std::vector<std::string> half_written(const std::string& folder) const
     {
         std::vector<std::string> found;
         if (!std::filesystem::exists(folder)) return found;
         for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
             const auto file = entry.path();
-            if (!entry.is_regular_file() || file.filename().string().starts_with('.') || file.string().find("/.") != std::string::npos) continue;
+            if (!entry.is_regular_file() || file.filename().string().starts_with('.') ||
+                file.string().find("/.") != std::string::npos)
+                continue;
             bool is_whole = true;
             if (file.extension() == ".safetensors") {
                 try {
@@ -127,15 +133,18 @@ TEST_P(KilledRank, NeverLeavesTheOthersHanging)
         const bool among_steps = trial % 2 == 0;
         const auto delay = std::chrono::milliseconds(random() % (among_steps ? 500 : 3000));
         const auto runs = path("runs" + std::to_string(trial));
-        SCOPED_TRACE("seed " + std::to_string(seed) + ", trial " + std::to_string(trial) + ": rank " + std::to_string(victim) + " after " +
-                     std::to_string(delay.count()) + " ms " + (among_steps ? "of steps" : "of life"));
+        SCOPED_TRACE("seed " + std::to_string(seed) + ", trial " + std::to_string(trial) + ": rank " +
+                     std::to_string(victim) + " after " + std::to_string(delay.count()) + " ms " +
+                     (among_steps ? "of steps" : "of life"));
         std::optional<std::chrono::steady_clock::time_point> born, died;
         ProgramOptions options;
         options.interrupt_when = [&] {
             const auto now = std::chrono::steady_clock::now();
             if (died) return now > *died + std::chrono::seconds(90);  // a hang is ended, and fails
-            if (!born && among_steps && content_of(runs + "/car/metrics.jsonl").find("train_step") == std::string::npos) return false;
-            const auto ranks = processes_with({mark(), (by_mpirun ? "OMPI_COMM_WORLD_RANK=" : "RANK=") + std::to_string(victim)});
+            if (!born && among_steps && content_of(runs + "/car/metrics.jsonl").find("train_step") == std::string::npos)
+                return false;
+            const auto ranks =
+                processes_with({mark(), (by_mpirun ? "OMPI_COMM_WORLD_RANK=" : "RANK=") + std::to_string(victim)});
             if (ranks.size() != 1) return false;
             if (!born) born = now;
             if (now < *born + delay) return false;
@@ -155,17 +164,21 @@ TEST_P(KilledRank, NeverLeavesTheOthersHanging)
             EXPECT_NE(result.err.find("process rank " + std::to_string(victim)), std::string::npos) << result.err;
         } else {
             EXPECT_EQ(result.exit_code, 5) << result.err;
-            EXPECT_NE(result.err.find("rank " + std::to_string(victim) + " was killed by signal 9"), std::string::npos) << result.err;
+            EXPECT_NE(result.err.find("rank " + std::to_string(victim) + " was killed by signal 9"), std::string::npos)
+                << result.err;
         }
         const auto still_there = [&] { return processes_with({mark()}); };
-        for (int wait = 0; by_mpirun && wait < 100 && !still_there().empty(); ++wait) usleep(50'000);  // mpirun does not wait for those that it ends
+        for (int wait = 0; by_mpirun && wait < 100 && !still_there().empty(); ++wait)
+            usleep(50'000);  // mpirun does not wait for those that it ends
         EXPECT_TRUE(still_there().empty()) << "a rank lives on";
         EXPECT_EQ(half_written(runs), std::vector<std::string>());
     }
 }
 
 INSTANTIATE_TEST_SUITE_P(, KilledRank, testing::Combine(testing::Values(2, 4), testing::Values("shm", "gloo", "mpi")),
-                         [](const auto& info) { return std::string(std::get<1>(info.param)) + std::to_string(std::get<0>(info.param)); });
+                         [](const auto& info) {
+                             return std::string(std::get<1>(info.param)) + std::to_string(std::get<0>(info.param));
+                         });
 
 }  // namespace
 }  // namespace meshard

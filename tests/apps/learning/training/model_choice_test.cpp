@@ -35,7 +35,8 @@ protected:
         write_text("cases.csv", "id,speed,density\n0,1.0,1.2\n1,1.1,1.2\n2,1.2,1.3\n");
     }
 
-    ProgramResult train(const std::string& model, const std::string& output_dir, std::vector<std::string> more = {}) const
+    ProgramResult train(const std::string& model, const std::string& output_dir,
+                        std::vector<std::string> more = {}) const
     {
         write_text("car.yaml", "run_id: car\n"
                                "data:\n"
@@ -73,7 +74,9 @@ protected:
         const auto norm = read_safetensors(checkpoint);
         const auto* mean = reinterpret_cast<const float*>(norm.find("norm.mean")->data);
         const auto* deviation = reinterpret_cast<const float*>(norm.find("norm.std")->data);
-        const auto statistics = [&](const float* values) { return json{{"pressure", {values[0]}}, {"shear_stress", {values[1], values[2], values[3]}}}; };
+        const auto statistics = [&](const float* values) {
+            return json{{"pressure", {values[0]}}, {"shear_stress", {values[1], values[2], values[3]}}};
+        };
         write_text("global_stats.json", json{{"mean", statistics(mean)}, {"std_dev", statistics(deviation)}}.dump());
     }
 
@@ -91,7 +94,8 @@ protected:
 const char* const kModels[] = {
     "{name: flare, n_layers: 1, n_hidden: 16, n_head: 2, mlp_ratio: 2, slice_num: 4}",
     "{name: transolver, plus: true, n_layers: 1, n_hidden: 16, n_head: 2, mlp_ratio: 2, slice_num: 4}",
-    "{name: geotransolver, include_local_features: true, radii: [0.3, 0.6], neighbors_in_radius: [3, 5], n_hidden_local: 4, n_layers: 1, n_hidden: 16, n_head: "
+    "{name: geotransolver, include_local_features: true, radii: [0.3, 0.6], neighbors_in_radius: [3, 5], "
+    "n_hidden_local: 4, n_layers: 1, n_hidden: 16, n_head: "
     "2, slice_num: 4}",
     "{name: meshgraphnet, processor_size: 2, hidden_dim_processor: 8, num_neighbors: 4}",
 };
@@ -100,7 +104,8 @@ TEST_F(ModelChoice, TrainsAndPredictsTheSameOnRanks)
 {
     for (const std::string model : kModels) {
         SCOPED_TRACE(model);
-        const auto name = model.substr(7, model.find(',') - 7) + (model.find("plus") != std::string::npos ? "_plus" : "");
+        const auto name =
+            model.substr(7, model.find(',') - 7) + (model.find("plus") != std::string::npos ? "_plus" : "");
         const auto serial = train(model, name);
         ASSERT_EQ(serial.exit_code, 0) << serial.err;
         const auto sharded = train(model, name + "_3", {"--nproc", "3"});
@@ -112,8 +117,9 @@ TEST_F(ModelChoice, TrainsAndPredictsTheSameOnRanks)
         for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(b[i], a[i], 1e-4 * a[i]) << "step " << i;
 
         for (const char* ranks : {"1", "2"}) {
-            const auto result = meshard({"predict", path(name + "/car"), path("body_2.vtp"), "-o", path(name + ranks + ".vtp"), "--set", "speed=1.2", "--set",
-                                         "density=1.3", "--nproc", ranks});
+            const auto result =
+                meshard({"predict", path(name + "/car"), path("body_2.vtp"), "-o", path(name + ranks + ".vtp"), "--set",
+                         "speed=1.2", "--set", "density=1.3", "--nproc", ranks});
             ASSERT_EQ(result.exit_code, 0) << result.err;
         }
         const auto alone = field(name + "1.vtp", "pressure"), together = field(name + "2.vtp", "pressure");
@@ -132,15 +138,17 @@ TEST_F(ModelChoice, PredictsWithAFileAsWithItsRun)
     };
     ASSERT_EQ(with({"predict", path("runs/car"), path("body_2.vtp"), "-o", path("run.vtp")}, given).exit_code, 0);
 
-    const auto own = with({"predict", "--model", path("runs/car/checkpoints/best.safetensors"), path("body_2.vtp"), "-o", path("own.vtp")}, given);
+    const auto own = with({"predict", "--model", path("runs/car/checkpoints/best.safetensors"), path("body_2.vtp"),
+                           "-o", path("own.vtp")},
+                          given);
     ASSERT_EQ(own.exit_code, 0) << own.err;
     EXPECT_EQ(field("own.vtp", "pressure"), field("run.vtp", "pressure"));
 
     // As a file for PhysicsNeMo, the statistics beside it.
     ASSERT_EQ(meshard({"convert", path("runs/car/checkpoints/best.safetensors"), path("model.mdlus")}).exit_code, 0);
     write_statistics(path("runs/car/checkpoints/best.safetensors"));
-    const auto file = meshard({"predict", "--model", path("model.mdlus"), path("body_2.vtp"), "-o", path("file.vtp"), "--constants", "1.2,1.3", "--center",
-                               "bounds", "--length", "bounds"});
+    const auto file = meshard({"predict", "--model", path("model.mdlus"), path("body_2.vtp"), "-o", path("file.vtp"),
+                               "--constants", "1.2,1.3", "--center", "bounds", "--length", "bounds"});
     ASSERT_EQ(file.exit_code, 0) << file.err;
     EXPECT_EQ(field("file.vtp", "pressure"), field("run.vtp", "pressure"));
     EXPECT_EQ(field("file.vtp", "shear_stress"), field("run.vtp", "wss"));
@@ -148,17 +156,20 @@ TEST_F(ModelChoice, PredictsWithAFileAsWithItsRun)
     // A bare state dict, with the architecture beside it.
     ASSERT_EQ(meshard({"convert", path("model.mdlus"), path("bare.pt")}).exit_code, 0);
     EXPECT_TRUE(std::filesystem::remove(path("bare.json")));
-    const std::vector<std::string> predict{"predict",     "--model", path("bare.pt"), path("body_2.vtp"), "-o",       path("bare.vtp"),
-                                           "--constants", "1.2,1.3", "--center",      "bounds",           "--length", "bounds"};
+    const std::vector<std::string> predict{"predict",  "--model",        path("bare.pt"), path("body_2.vtp"),
+                                           "-o",       path("bare.vtp"), "--constants",   "1.2,1.3",
+                                           "--center", "bounds",         "--length",      "bounds"};
     EXPECT_TRUE(fails_with(meshard(predict), 3, {"does not say which model", "bare.json"}));
-    write_text("bare.json", json{{"model_class", "GeoTransolver"}, {"model", json::parse(read_checkpoint(path("model.mdlus")).arguments)}}.dump());
+    write_text("bare.json", json{{"model_class", "GeoTransolver"},
+                                 {"model", json::parse(read_checkpoint(path("model.mdlus")).arguments)}}
+                                .dump());
     const auto bare = meshard(predict);
     ASSERT_EQ(bare.exit_code, 0) << bare.err;
     EXPECT_EQ(field("bare.vtp", "pressure"), field("run.vtp", "pressure"));
 
     // Arguments that would take all memory, or never end.
-    for (const auto& [name, value] :
-         {std::pair("n_layers", 2147483648.0), std::pair("n_hidden", 1e9), std::pair("slice_num", 1e9), std::pair("mlp_ratio", 1e12)}) {
+    for (const auto& [name, value] : {std::pair("n_layers", 2147483648.0), std::pair("n_hidden", 1e9),
+                                      std::pair("slice_num", 1e9), std::pair("mlp_ratio", 1e12)}) {
         auto arguments = json::parse(read_checkpoint(path("model.mdlus")).arguments);
         arguments[name] = static_cast<std::int64_t>(value);
         write_text("bare.json", json{{"model_class", "GeoTransolver"}, {"model", arguments}}.dump());
@@ -188,7 +199,8 @@ TEST_F(ModelChoice, TellsAModelTheTimeOfACase)
             return meshard(more);
         };
         const auto run = path(name + "/car"), body = path("body_2.vtp");
-        EXPECT_TRUE(fails_with(predict("x.vtp", {run, body, "--set", "speed=1.2"}), 2, {"the model is told 'density'", "--set density="}));
+        EXPECT_TRUE(fails_with(predict("x.vtp", {run, body, "--set", "speed=1.2"}), 2,
+                               {"the model is told 'density'", "--set density="}));
         ASSERT_EQ(predict("early.vtp", {run, body, "--set", "speed=1.2", "--set", "density=1.3"}).exit_code, 0);
         ASSERT_EQ(predict("late.vtp", {run, body, "--set", "speed=1.2", "--set", "density=2.3"}).exit_code, 0);
         EXPECT_NE(field("early.vtp", "pressure"), field("late.vtp", "pressure"));
@@ -196,7 +208,8 @@ TEST_F(ModelChoice, TellsAModelTheTimeOfACase)
         const auto weights = path(name + "/car/checkpoints/best.safetensors");
         ASSERT_EQ(meshard({"convert", weights, path(name + ".mdlus")}).exit_code, 0);
         write_statistics(weights);
-        const std::vector<std::string> file{body, "--model", path(name + ".mdlus"), "--constants", "1.2", "--center", "bounds", "--length", "bounds"};
+        const std::vector<std::string> file{
+            body, "--model", path(name + ".mdlus"), "--constants", "1.2", "--center", "bounds", "--length", "bounds"};
         EXPECT_TRUE(fails_with(predict("x.vtp", file), 3, {"told the time", "--time"}));
         auto with_time = file;
         with_time.insert(with_time.end(), {"--time", "1.3"});
@@ -204,13 +217,17 @@ TEST_F(ModelChoice, TellsAModelTheTimeOfACase)
         ASSERT_EQ(result.exit_code, 0) << result.err;
         EXPECT_EQ(field("file.vtp", "pressure"), field("early.vtp", "pressure"));
     }
-    EXPECT_TRUE(fails_with(train(kModels[2], "none", {"data.time=density"}), 2, {"data.time is 'density'", "geotransolver is told no time"}));
+    EXPECT_TRUE(fails_with(train(kModels[2], "none", {"data.time=density"}), 2,
+                           {"data.time is 'density'", "geotransolver is told no time"}));
 }
 
 TEST_F(ModelChoice, PredictsWithAGraphNetworksFile)
 {
     ASSERT_EQ(train(kModels[3], "runs").exit_code, 0);
-    ASSERT_EQ(meshard({"predict", path("runs/car"), path("body_2.vtp"), "-o", path("run.vtp"), "--set", "speed=1.2", "--set", "density=1.3"}).exit_code, 0);
+    ASSERT_EQ(meshard({"predict", path("runs/car"), path("body_2.vtp"), "-o", path("run.vtp"), "--set", "speed=1.2",
+                       "--set", "density=1.3"})
+                  .exit_code,
+              0);
     write_statistics(path("runs/car/checkpoints/best.safetensors"));
     const auto predict = [&](const std::string& file, std::vector<std::string> more) {
         std::vector<std::string> words{"predict",        "--model",  path(file), path("body_2.vtp"), "-o",
@@ -232,7 +249,8 @@ TEST_F(ModelChoice, PredictsWithAGraphNetworksFile)
     write_text("model.json", json{{"model_class", "MeshGraphNet"}, {"model", description}}.dump());
     const auto by_default = predict("model.pt", {"--constants", "1.2,1.3"});
     ASSERT_EQ(by_default.exit_code, 0) << by_default.err;
-    EXPECT_NE(by_default.err.find("does not say its graph: each point hears its 6 nearest"), std::string::npos) << by_default.err;
+    EXPECT_NE(by_default.err.find("does not say its graph: each point hears its 6 nearest"), std::string::npos)
+        << by_default.err;
     EXPECT_NE(field("file.vtp", "pressure"), field("run.vtp", "pressure"));
     ASSERT_EQ(predict("model.pt", {"--constants", "1.2,1.3", "--neighbors", "4"}).exit_code, 0);
     EXPECT_EQ(field("file.vtp", "pressure"), field("run.vtp", "pressure"));
@@ -248,29 +266,35 @@ TEST_F(ModelChoice, SaysWhatAFileLacks)
     ASSERT_EQ(train(kModels[0], "runs").exit_code, 0);
     ASSERT_EQ(meshard({"convert", path("runs/car/checkpoints/last.safetensors"), path("model.mdlus")}).exit_code, 0);
     const auto predict = [&](std::vector<std::string> more) {
-        std::vector<std::string> words{"predict", "--model", path("model.mdlus"), path("body_0.vtp"), "-o", path("out.vtp")};
+        std::vector<std::string> words{"predict",          "--model", path("model.mdlus"),
+                                       path("body_0.vtp"), "-o",      path("out.vtp")};
         words.insert(words.end(), more.begin(), more.end());
         return meshard(words);
     };
 
     EXPECT_TRUE(fails_with(predict({}), 3, {"the model is told 2 constants", "--constants"}));
-    EXPECT_TRUE(fails_with(predict({"--constants", "1,2", "--neighbors", "5"}), 3, {"--neighbors is for models on graphs"}));
+    EXPECT_TRUE(
+        fails_with(predict({"--constants", "1,2", "--neighbors", "5"}), 3, {"--neighbors is for models on graphs"}));
     EXPECT_TRUE(fails_with(predict({"--constants", "1,2", "--time", "5"}), 3, {"told no time", "--time"}));
-    EXPECT_TRUE(fails_with(predict({"--constants", "1,2", "--fields", "p,tau:2"}), 3, {"gives 4 channels, the fields have 3"}));
+    EXPECT_TRUE(
+        fails_with(predict({"--constants", "1,2", "--fields", "p,tau:2"}), 3, {"gives 4 channels, the fields have 3"}));
     const auto result = predict({"--constants", "1,2", "--fields", "p,tau:3"});
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_NE(result.err.find("global_stats.json"), std::string::npos) << result.err;
     EXPECT_EQ(field("out.vtp", "tau_predicted").size(), 3 * field("out.vtp", "p").size());
     EXPECT_TRUE(
-        fails_with(meshard({"predict", path("runs/car"), path("body_0.vtp"), "-o", path("x.vtp"), "--constants", "1"}), 2, {"--constants belongs to --model"}));
-    EXPECT_TRUE(fails_with(meshard({"predict", path("runs/car"), path("body_0.vtp"), "-o", path("x.vtp")}), 2, {"Give it with --set speed="}));
+        fails_with(meshard({"predict", path("runs/car"), path("body_0.vtp"), "-o", path("x.vtp"), "--constants", "1"}),
+                   2, {"--constants belongs to --model"}));
+    EXPECT_TRUE(fails_with(meshard({"predict", path("runs/car"), path("body_0.vtp"), "-o", path("x.vtp")}), 2,
+                           {"Give it with --set speed="}));
 }
 
 TEST_F(ModelChoice, RefusesKeysOfOtherModels)
 {
     EXPECT_TRUE(fails_with(train("{name: meshgraphnet, n_head: 4}", "runs"), 2, {"car.yaml:", "model.n_head"}));
-    EXPECT_TRUE(fails_with(train("{name: geotransolver, attention_type: GALE_FE}", "runs"), 2,
-                           {"car.yaml:", "model.attention_type is 'GALE_FE' (did you mean 'GALE_FA'?)", "expected GALE, GALE_FA"}));
+    EXPECT_TRUE(fails_with(
+        train("{name: geotransolver, attention_type: GALE_FE}", "runs"), 2,
+        {"car.yaml:", "model.attention_type is 'GALE_FE' (did you mean 'GALE_FA'?)", "expected GALE, GALE_FA"}));
     EXPECT_TRUE(fails_with(train("{name: geotransolve}", "runs"), 2, {"did you mean 'geotransolver'"}));
 }
 

@@ -9,7 +9,10 @@ namespace {
 
 class Mpirun : public SmallTraining {
 protected:
-    std::vector<std::string> train(const std::string& output_dir) const { return {"train", path("car.yaml"), "output_dir=" + path(output_dir)}; }
+    std::vector<std::string> train(const std::string& output_dir) const
+    {
+        return {"train", path("car.yaml"), "output_dir=" + path(output_dir)};
+    }
 };
 
 TEST_F(Mpirun, TrainsAsOneRankDoes)
@@ -24,7 +27,8 @@ TEST_F(Mpirun, TrainsAsOneRankDoes)
         ASSERT_EQ(result.exit_code, 0) << result.err;
         const auto found = losses(name);
         ASSERT_EQ(found.size(), expected.size());
-        for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-5 * expected[i]) << num_ranks << " ranks, step " << i;
+        for (std::size_t i = 0; i < found.size(); ++i)
+            EXPECT_NEAR(found[i], expected[i], 1e-5 * expected[i]) << num_ranks << " ranks, step " << i;
     }
 }
 

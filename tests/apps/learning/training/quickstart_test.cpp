@@ -10,7 +10,8 @@ protected:
     static ProgramResult quickstart(const std::vector<std::string>& options)
     {
         const auto build = std::filesystem::path(program_path()).parent_path().parent_path();
-        std::vector<std::string> arguments{"MESHARD_BUILD=" + build.string(), "bash", source_path("apps/quickstart.sh")};
+        std::vector<std::string> arguments{"MESHARD_BUILD=" + build.string(), "bash",
+                                           source_path("apps/quickstart.sh")};
         arguments.insert(arguments.end(), options.begin(), options.end());
         return run_program("/usr/bin/env", arguments);
     }
@@ -21,11 +22,12 @@ TEST_F(Quickstart, LeavesWhatItSays)
     const auto result = quickstart({"--no-setup", "--epochs", "1", "-o", path("results")});
 
     ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
-    for (const char* name : {"shards/mesh.pvtp", "predicted_026.vtp", "predicted_026.png", "solver_026.png", "shards.png", "runs/ahmed/metrics.jsonl",
-                             "runs/ahmed/checkpoints/best.safetensors"}) {
+    for (const char* name : {"shards/mesh.pvtp", "predicted_026.vtp", "predicted_026.png", "solver_026.png",
+                             "shards.png", "runs/ahmed/metrics.jsonl", "runs/ahmed/checkpoints/best.safetensors"}) {
         EXPECT_TRUE(std::filesystem::exists(path("results/" + std::string(name)))) << name;
     }
-    // What the solver's fields add up to does not depend on training; what is predicted is no wild number even after an epoch.
+    // What the solver's fields add up to does not depend on training; what is predicted is no wild number even after an
+    // epoch.
     const auto solver = nlohmann::json::parse(content_of(path("results/forces_solver.json")));
     const auto predicted = nlohmann::json::parse(content_of(path("results/forces_predicted.json")));
     const auto cases = nlohmann::json::parse(content_of(source_path("apps/sample/cases.json")))["cases"];

@@ -17,7 +17,8 @@ class ReferenceRun : public ProgramTest, public testing::WithParamInterface<test
 protected:
     void SetUp() override
     {
-        if (!std::filesystem::exists(kCases)) GTEST_SKIP() << "the cases of the reference's runs are not here: " << kCases;
+        if (!std::filesystem::exists(kCases))
+            GTEST_SKIP() << "the cases of the reference's runs are not here: " << kCases;
     }
 
     /// Trains like the reference's run, for some epochs of its thirty.
@@ -115,7 +116,8 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ReferenceRun);
 // A clone has the reference's runs neither, since without their cases they say nothing.
 TEST(ReferenceRunData, IsThere)
 {
-    if (test::training_fixtures().empty()) GTEST_SKIP() << "the reference's training runs are not here (shared/fixtures/training)";
+    if (test::training_fixtures().empty())
+        GTEST_SKIP() << "the reference's training runs are not here (shared/fixtures/training)";
     if (!std::filesystem::exists(kCases)) GTEST_SKIP() << "the cases of the reference's runs are not here: " << kCases;
 }
 

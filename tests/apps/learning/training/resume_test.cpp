@@ -36,7 +36,8 @@ protected:
         }
     }
 
-    ProgramResult train(const std::string& model, const std::string& output_dir, std::vector<std::string> more = {}, const ProgramOptions& options = {}) const
+    ProgramResult train(const std::string& model, const std::string& output_dir, std::vector<std::string> more = {},
+                        const ProgramOptions& options = {}) const
     {
         write_text("car.yaml", "run_id: car\n"
                                "data:\n"
@@ -58,14 +59,18 @@ protected:
         return meshard(arguments, options);
     }
 
-    ProgramResult resume(const std::string& output_dir, std::vector<std::string> more = {}, const ProgramOptions& options = {}) const
+    ProgramResult resume(const std::string& output_dir, std::vector<std::string> more = {},
+                         const ProgramOptions& options = {}) const
     {
         more.insert(more.begin(), {"train", "--resume", path(output_dir + "/car")});
         return meshard(more, options);
     }
 
     std::string metrics(const std::string& output_dir) const { return path(output_dir + "/car/metrics.jsonl"); }
-    std::string last(const std::string& output_dir) const { return path(output_dir + "/car/checkpoints/last.safetensors"); }
+    std::string last(const std::string& output_dir) const
+    {
+        return path(output_dir + "/car/checkpoints/last.safetensors");
+    }
 
     /// Of each step its number and loss; the test fails if a line is no JSON.
     std::vector<std::pair<int, double>> losses(const std::string& output_dir) const
@@ -84,12 +89,15 @@ protected:
     {
         const auto text = content_of(metrics(output_dir));
         int count = 0;
-        for (auto place = text.find("train_step"); place != std::string::npos; place = text.find("train_step", place + 1)) ++count;
+        for (auto place = text.find("train_step"); place != std::string::npos;
+             place = text.find("train_step", place + 1))
+            ++count;
         return count;
     }
 
     /// Weights, moments and normaliser in every bit; what the checkpoint says of itself, but for one key; every loss.
-    void expect_same(const std::string& found_dir, const std::string& expected_dir, const std::string& ignored_key = "") const
+    void expect_same(const std::string& found_dir, const std::string& expected_dir,
+                     const std::string& ignored_key = "") const
     {
         const auto found = read_safetensors(last(found_dir)), expected = read_safetensors(last(expected_dir));
         EXPECT_EQ(found.arrays.size(), expected.arrays.size());
@@ -122,7 +130,8 @@ protected:
 };
 
 const char* const kSmall = "{n_layers: 1, n_hidden: 8, n_head: 2, mlp_ratio: 1, slice_num: 4}";
-const char* const kDrawing = "{plus: true, dropout: 0.3, n_layers: 1, n_hidden: 8, n_head: 2, mlp_ratio: 1, slice_num: 4}";
+const char* const kDrawing =
+    "{plus: true, dropout: 0.3, n_layers: 1, n_hidden: 8, n_head: 2, mlp_ratio: 1, slice_num: 4}";
 
 struct Trained {
     const char* name;
@@ -134,13 +143,16 @@ const std::vector<Trained> kTrained{
     {"transolver", kSmall},
     {"transolver", "{dropout: 0.3, n_layers: 2, n_hidden: 8, n_head: 2, mlp_ratio: 1, slice_num: 4}"},
     {"transolver", "{plus: true, n_layers: 2, n_hidden: 8, n_head: 2, mlp_ratio: 1, slice_num: 4}"},
-    {"transolver", "{plus: true, n_layers: 2, n_hidden: 8, n_head: 2, mlp_ratio: 1, slice_num: 4}", {"training.memory=streamed"}},
+    {"transolver",
+     "{plus: true, n_layers: 2, n_hidden: 8, n_head: 2, mlp_ratio: 1, slice_num: 4}",
+     {"training.memory=streamed"}},
     {"transolver", kDrawing, {"training.memory=recomputed"}},
     {"flare", "{name: flare, dropout: 0.3, n_layers: 1, n_hidden: 8, n_head: 2, mlp_ratio: 1, slice_num: 4}"},
-    {"geotransolver", "{name: geotransolver, plus: true, dropout: 0.3, n_layers: 1, n_hidden: 8, n_head: 2, slice_num: 4}"},
     {"geotransolver",
-     "{name: geotransolver, dropout: 0.3, concrete_dropout: true, include_local_features: true, radii: [0.5], neighbors_in_radius: [3], n_hidden_local: 4, "
-     "n_layers: 1, n_hidden: 8, n_head: 2, slice_num: 4}"},
+     "{name: geotransolver, plus: true, dropout: 0.3, n_layers: 1, n_hidden: 8, n_head: 2, slice_num: 4}"},
+    {"geotransolver", "{name: geotransolver, dropout: 0.3, concrete_dropout: true, include_local_features: true, "
+                      "radii: [0.5], neighbors_in_radius: [3], n_hidden_local: 4, "
+                      "n_layers: 1, n_hidden: 8, n_head: 2, slice_num: 4}"},
     {"geotransolver",
      "{name: geotransolver, attention_type: GALE_FA, dropout: 0.3, n_layers: 1, n_hidden: 8, n_head: 2, slice_num: 4}",
      {"training.memory=recomputed"}},
@@ -177,7 +189,8 @@ TEST_P(ResumeModels, SixStepsAreThreeAndThree)
     for (const auto& entry : registered_models()) {
         if (entry.of_bodies()) continue;              // programs' tests of cases with bodies resume them
         const bool takes_points = !entry.of_grids();  // others cannot be trained
-        EXPECT_TRUE(names.contains(entry.name) == takes_points) << entry.name << (takes_points ? " is not among kTrained" : " is a model of grids");
+        EXPECT_TRUE(names.contains(entry.name) == takes_points)
+            << entry.name << (takes_points ? " is not among kTrained" : " is a model of grids");
     }
 }
 
@@ -193,7 +206,8 @@ TEST_F(Resume, GoesOnAfterInterruptionsAsIfThereHadBeenNone)
     for (const int after : {5, 40, 100}) {
         ProgramOptions options;
         options.interrupt_when = [&] { return num_steps("parts") >= after; };
-        const auto result = num_interrupted == 0 ? train(kDrawing, "parts", settings, options) : resume("parts", {"--nproc", "2"}, options);
+        const auto result = num_interrupted == 0 ? train(kDrawing, "parts", settings, options)
+                                                 : resume("parts", {"--nproc", "2"}, options);
         ASSERT_TRUE(result.exit_code == 130 || result.exit_code == 0) << result.err;
         num_interrupted += result.exit_code == 130;
     }
@@ -210,7 +224,8 @@ TEST_F(Resume, RecordsEachStepOnceAfterACrash)
     const auto kept = content_of(metrics("parts"));
     const auto checkpoint = content_of(last("parts"));
     ASSERT_EQ(resume("parts", {"training.num_epochs=4", "training.max_steps=9"}).exit_code, 0);
-    // As if the process had died in step 10, before the checkpoint of the third epoch was written: its records are there, the last one is half.
+    // As if the process had died in step 10, before the checkpoint of the third epoch was written: its records are
+    // there, the last one is half.
     write_text("parts/car/checkpoints/last.safetensors", checkpoint);
     std::ofstream(metrics("parts"), std::ios::app) << R"({"phase":"train_step","st)";
 
@@ -270,7 +285,8 @@ TEST_F(Resume, GoesOnOnOtherNumbersOfRanks)
         ASSERT_EQ(result.exit_code, 0) << result.err;
         const auto found = losses(parts), expected = losses("whole");
         ASSERT_EQ(found.size(), expected.size());
-        for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i].second, expected[i].second, 1e-4 * expected[i].second) << "step " << found[i].first;
+        for (std::size_t i = 0; i < found.size(); ++i)
+            EXPECT_NEAR(found[i].second, expected[i].second, 1e-4 * expected[i].second) << "step " << found[i].first;
     }
 }
 
@@ -339,7 +355,8 @@ TEST_F(DataGroups, WithoutACaseAddNothing)
 TEST_F(DataGroups, CountEachCaseOnceInAnEpoch)
 {
     // Steps of two cases, then of the third alone; without learning each case's loss is its own.
-    const std::vector<std::string> settings{"training.num_epochs=1", "training.optimizer.lr=1.0e-30", "training.order_file=" + path("order.jsonl")};
+    const std::vector<std::string> settings{"training.num_epochs=1", "training.optimizer.lr=1.0e-30",
+                                            "training.order_file=" + path("order.jsonl")};
     order({{2, 0, 1}});
     ASSERT_EQ(train(kSmall, "serial", settings).exit_code, 0);
     auto in_groups = settings;

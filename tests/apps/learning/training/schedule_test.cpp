@@ -58,7 +58,8 @@ TEST(LearningRate, FollowsItsFormula)
     EXPECT_DOUBLE_EQ(rate("linear", 60), 1.25);
 }
 
-// Of torch.optim.lr_scheduler.OneCycleLR: half cosines between the ends of its two phases, at steps 0.3 T - 1 and T - 1.
+// Of torch.optim.lr_scheduler.OneCycleLR: half cosines between the ends of its two phases, at steps 0.3 T - 1 and T
+// - 1.
 TEST(LearningRate, GoesUpAndDownInOneCycle)
 {
     TrainingConfig config;
@@ -74,7 +75,8 @@ TEST(LearningRate, GoesUpAndDownInOneCycle)
     EXPECT_NEAR(first_beta_in_cycle(29, kSteps), 0.85, 1e-15);
     EXPECT_NEAR(first_beta_in_cycle(64, kSteps), 0.9, 1e-12);
     EXPECT_NEAR(first_beta_in_cycle(99, kSteps), 0.95, 1e-15);
-    for (std::int64_t t = 0; t < 3; ++t) EXPECT_TRUE(learning_rate(config, t, 3) > 0 && learning_rate(config, t, 3) <= 1) << "few steps";
+    for (std::int64_t t = 0; t < 3; ++t)
+        EXPECT_TRUE(learning_rate(config, t, 3) > 0 && learning_rate(config, t, 3) <= 1) << "few steps";
     EXPECT_GT(learning_rate(config, 0, 1), 0);
 }
 
@@ -86,7 +88,8 @@ TEST(Plateau, LowersTheRateWhereNothingGetsBetter)
     config.threshold = 0.01;
     Plateau plateau;
     std::vector<int> changes;
-    for (const double error : {1.0, 0.995, 0.98, 0.98, 0.975, 0.972, 0.98, 0.98, 0.5}) changes.push_back(plateau.check(error, config));
+    for (const double error : {1.0, 0.995, 0.98, 0.98, 0.975, 0.972, 0.98, 0.98, 0.5})
+        changes.push_back(plateau.check(error, config));
 
     EXPECT_EQ(changes, (std::vector<int>{0, 0, 0, 0, 0, 1, 0, 0, 0}));
     EXPECT_DOUBLE_EQ(plateau.factor, 0.1);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs that share a folder of shards: at once, after one that was killed, on full and read-only disks, waiting for each other.
+// Runs that share a folder of shards: at once, after one that was killed, on full and read-only disks, waiting for each
+// other.
 #include "io/bytes/file_lock.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
@@ -60,7 +61,8 @@ protected:
         words.insert(words.end(), more.begin(), more.end());
         return words;
     }
-    ProgramResult train(const std::string& run, const std::vector<std::string>& more = {}, const ProgramOptions& options = {}) const
+    ProgramResult train(const std::string& run, const std::vector<std::string>& more = {},
+                        const ProgramOptions& options = {}) const
     {
         return meshard(words(run, more), options);
     }
@@ -116,11 +118,15 @@ testing::AssertionResult ends_with(ProgramResult result, int exit_code, const st
 TEST_F(SharedShards, AreCutOnceByEqualRunsAtOnce)
 {
     for (const char* num_ranks : {"1", "2"}) {
-        ASSERT_EQ(train(std::string("alone") + num_ranks, {"--nproc", num_ranks, "data.shards=" + path(std::string("own") + num_ranks)}).exit_code, 0);
+        ASSERT_EQ(train(std::string("alone") + num_ranks,
+                        {"--nproc", num_ranks, "data.shards=" + path(std::string("own") + num_ranks)})
+                      .exit_code,
+                  0);
         fs::remove_all(shards());
         std::vector<std::future<ProgramResult>> runs;
         for (const char* run : {"a", "b", "c", "d"}) {
-            runs.push_back(std::async(std::launch::async, [=, this] { return train(std::string(run) + num_ranks, {"--nproc", num_ranks}); }));
+            runs.push_back(std::async(
+                std::launch::async, [=, this] { return train(std::string(run) + num_ranks, {"--nproc", num_ranks}); }));
         }
         for (auto& run : runs) {
             const auto result = run.get();
@@ -128,16 +134,19 @@ TEST_F(SharedShards, AreCutOnceByEqualRunsAtOnce)
         }
         EXPECT_EQ(entries_of(shards()).size(), kNumCases);
         expect_whole(entries_of(shards()));
-        for (const char* run : {"a", "b", "c", "d"}) EXPECT_EQ(losses(std::string(run) + num_ranks), losses(std::string("alone") + num_ranks)) << run;
+        for (const char* run : {"a", "b", "c", "d"})
+            EXPECT_EQ(losses(std::string(run) + num_ranks), losses(std::string("alone") + num_ranks)) << run;
     }
 }
 
 TEST_F(SharedShards, OfDifferentSeedsAndPartsLiveSideBySide)
 {
-    const std::vector<std::vector<std::string>> settings{{"seed=1"}, {"seed=2"}, {"data.parts=3"}, {"seed=1", "data.parts=5", "--nproc", "2"}};
+    const std::vector<std::vector<std::string>> settings{
+        {"seed=1"}, {"seed=2"}, {"data.parts=3"}, {"seed=1", "data.parts=5", "--nproc", "2"}};
     std::vector<std::future<ProgramResult>> runs;
     for (std::size_t i = 0; i < settings.size(); ++i) {
-        runs.push_back(std::async(std::launch::async, [=, this] { return train("run" + std::to_string(i), settings[i]); }));
+        runs.push_back(
+            std::async(std::launch::async, [=, this] { return train("run" + std::to_string(i), settings[i]); }));
     }
     for (auto& run : runs) {
         const auto result = run.get();
@@ -149,9 +158,11 @@ TEST_F(SharedShards, OfDifferentSeedsAndPartsLiveSideBySide)
 
     std::vector<fs::file_time_type> times;
     for (const auto& entry : entries) times.push_back(fs::last_write_time(entry / "manifest.json"));
-    for (std::size_t i = 0; i < settings.size(); ++i) ASSERT_EQ(train("again" + std::to_string(i), settings[i]).exit_code, 0);
+    for (std::size_t i = 0; i < settings.size(); ++i)
+        ASSERT_EQ(train("again" + std::to_string(i), settings[i]).exit_code, 0);
     EXPECT_EQ(entries_of(shards()), entries);
-    for (std::size_t i = 0; i < entries.size(); ++i) EXPECT_EQ(fs::last_write_time(entries[i] / "manifest.json"), times[i]) << "cut again: " << entries[i];
+    for (std::size_t i = 0; i < entries.size(); ++i)
+        EXPECT_EQ(fs::last_write_time(entries[i] / "manifest.json"), times[i]) << "cut again: " << entries[i];
 }
 
 TEST_F(SharedShards, SurviveKilledCutters)
@@ -163,19 +174,25 @@ TEST_F(SharedShards, SurviveKilledCutters)
         std::string delay;    ///< seconds after it is there
     };
     int num_cut_short = 0;
-    for (const auto& [awaited, delay] : std::vector<Moment>{
-             {"locks/3-*", "0"}, {"locks/3-*", "0.1"}, {"locks/3-*", "0.3"}, {"locks/3-*", "0.6"}, {"3-*.cutting-*", "0"}, {"3-*.cutting-*", "0.01"}}) {
+    for (const auto& [awaited, delay] : std::vector<Moment>{{"locks/3-*", "0"},
+                                                            {"locks/3-*", "0.1"},
+                                                            {"locks/3-*", "0.3"},
+                                                            {"locks/3-*", "0.6"},
+                                                            {"3-*.cutting-*", "0"},
+                                                            {"3-*.cutting-*", "0.01"}}) {
         fs::remove_all(shards());
         const auto num_ranks = num_cut_short % 2 ? "2" : "1";
-        const auto result =
-            run_program("/bin/bash", {"-c", program_path() + " train " + path("body.yaml") +
-                                                " run_id=killed --validate \"data.split.train=['3']\" \"data.split.val=['0']\" --nproc " + num_ranks +
-                                                " & run=$!\n"
-                                                "until compgen -G '" +
-                                                shards() + "/" + awaited +
-                                                "'; do kill -0 $run || exit; done\n"
-                                                "sleep " +
-                                                delay + "; kill -9 $(pgrep -P $run) $run; wait $run; echo code $?"});
+        const auto result = run_program(
+            "/bin/bash",
+            {"-c", program_path() + " train " + path("body.yaml") +
+                       " run_id=killed --validate \"data.split.train=['3']\" \"data.split.val=['0']\" --nproc " +
+                       num_ranks +
+                       " & run=$!\n"
+                       "until compgen -G '" +
+                       shards() + "/" + awaited +
+                       "'; do kill -0 $run || exit; done\n"
+                       "sleep " +
+                       delay + "; kill -9 $(pgrep -P $run) $run; wait $run; echo code $?"});
         EXPECT_NE(result.out.find("code"), std::string::npos) << awaited << " was never seen\n" << result.err;
         const auto left = entries_of(shards());
         num_cut_short += left.empty() || left.front().filename().string().find(".cutting-") != std::string::npos;
@@ -206,7 +223,9 @@ TEST_F(SharedShards, AreWaitedForBeyondTheTimeLimitOfRanks)
 
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_GT(Clock::now() - begin, 15s);
-    EXPECT_NE(result.err.find("waiting for rank 1, which waits for another run that cuts body_2.vtp"), std::string::npos) << result.err;
+    EXPECT_NE(result.err.find("waiting for rank 1, which waits for another run that cuts body_2.vtp"),
+              std::string::npos)
+        << result.err;
     EXPECT_EQ(losses("second").size(), 6U);
 }
 
@@ -215,17 +234,20 @@ TEST_F(SharedShards, AreNotWaitedForWhenTheirCutterDies)
     ASSERT_EQ(train("first").exit_code, 0);
     const auto lock = lock_of_uncut("2");
     for (const char* victim : {"head", "tail"}) {  // rank 0, rank 1
-        const std::string script = program_path() + " train " + path("body.yaml") + " run_id=second --nproc 2 & launcher=$!\n" + "until grep -q waits " +
-                                   path("err") +
+        const std::string script = program_path() + " train " + path("body.yaml") +
+                                   " run_id=second --nproc 2 & launcher=$!\n" + "until grep -q waits " + path("err") +
                                    "; do sleep 0.1; done\n"
                                    "kill -9 $(pgrep -P $launcher | " +
                                    victim + " -n 1); SECONDS=0; wait $launcher; echo \"code $? after $SECONDS\"\n";
-        const auto result = run_program("/usr/bin/timeout", {"120", "/bin/bash", "-c", "{ " + script + "} 2> " + path("err")});
+        const auto result =
+            run_program("/usr/bin/timeout", {"120", "/bin/bash", "-c", "{ " + script + "} 2> " + path("err")});
 
         EXPECT_NE(result.out.find("code 5 after "), std::string::npos) << result.out << content_of(path("err"));
         EXPECT_LT(std::stoi(result.out.substr(result.out.find("after ") + 6)), 30) << result.out;
-        EXPECT_NE(content_of(path("err")).find(std::string("rank ") + (victim == std::string("head") ? "0" : "1") + " was killed by signal 9"),
-                  std::string::npos)
+        EXPECT_NE(
+            content_of(path("err"))
+                .find(std::string("rank ") + (victim == std::string("head") ? "0" : "1") + " was killed by signal 9"),
+            std::string::npos)
             << content_of(path("err"));
         fs::remove(path("err"));
     }
@@ -260,10 +282,14 @@ TEST_F(SharedShards, AreNotThereAfterAFullDisk)
     write_case(3, 60);
     for (const char* num_ranks : {"1", "2"}) {
         fs::remove_all(shards());
-        EXPECT_TRUE(ends_with(train("run", {"--nproc", num_ranks, "--validate", "data.split.train=['3']", "data.split.val=['0']"}, full_disk()), 3,
-                              {"3-", "cannot write"}));
+        EXPECT_TRUE(ends_with(
+            train("run", {"--nproc", num_ranks, "--validate", "data.split.train=['3']", "data.split.val=['0']"},
+                  full_disk()),
+            3, {"3-", "cannot write"}));
         EXPECT_TRUE(entries_of(shards()).empty());
-        EXPECT_EQ(train("run", {"--nproc", num_ranks, "--validate", "data.split.train=['3']", "data.split.val=['0']"}).exit_code, 0);
+        EXPECT_EQ(train("run", {"--nproc", num_ranks, "--validate", "data.split.train=['3']", "data.split.val=['0']"})
+                      .exit_code,
+                  0);
     }
 }
 
@@ -281,7 +307,8 @@ TEST_F(SharedShards, OnAReadOnlyDiskAreUsedWhereTheyAreComplete)
         return run_program("/usr/bin/setpriv", arguments);
     };
     for (const auto& entry : fs::recursive_directory_iterator(shards()))
-        fs::permissions(entry, fs::perms::owner_write | fs::perms::group_write | fs::perms::others_write, fs::perm_options::remove);
+        fs::permissions(entry, fs::perms::owner_write | fs::perms::group_write | fs::perms::others_write,
+                        fs::perm_options::remove);
     fs::permissions(shards(), fs::perms::owner_write, fs::perm_options::remove);
 
     for (const char* num_ranks : {"1", "2"}) {
@@ -291,7 +318,8 @@ TEST_F(SharedShards, OnAReadOnlyDiskAreUsedWhereTheyAreComplete)
         EXPECT_TRUE(ends_with(refused, 3, {"has no shards in " + shards(), "seed 5", "Set data.shards"}));
     }
     fs::permissions(shards(), fs::perms::owner_write, fs::perm_options::add);
-    for (const auto& entry : fs::recursive_directory_iterator(shards())) fs::permissions(entry, fs::perms::owner_write, fs::perm_options::add);
+    for (const auto& entry : fs::recursive_directory_iterator(shards()))
+        fs::permissions(entry, fs::perms::owner_write, fs::perm_options::add);
 }
 
 TEST_F(SharedShards, AreCutOnEachHostOfItsOwnDisk)
@@ -299,12 +327,14 @@ TEST_F(SharedShards, AreCutOnEachHostOfItsOwnDisk)
     ASSERT_EQ(train("one_host", {"--nproc", "2"}).exit_code, 0);
     // Two hosts, as far as their disks go.
     const auto as_rank = [&](int rank, const std::string& more) {
-        return "RANK=" + std::to_string(rank) + " WORLD_SIZE=2 MESHARD_LAUNCH=env MESHARD_RENDEZVOUS=file://" + path("store") + " timeout 120 " +
-               program_path() + " train " + path("body.yaml") + " run_id=two_hosts --overwrite data.shards=" + path("host" + std::to_string(rank)) + " " + more;
+        return "RANK=" + std::to_string(rank) + " WORLD_SIZE=2 MESHARD_LAUNCH=env MESHARD_RENDEZVOUS=file://" +
+               path("store") + " timeout 120 " + program_path() + " train " + path("body.yaml") +
+               " run_id=two_hosts --overwrite data.shards=" + path("host" + std::to_string(rank)) + " " + more;
     };
     const auto both = [&](const std::string& more_of_second) {
         fs::remove(path("store"));
-        return run_program("/bin/bash", {"-c", as_rank(0, "") + " & " + as_rank(1, more_of_second) + "; echo code $?; wait $!; echo code $?"});
+        return run_program("/bin/bash", {"-c", as_rank(0, "") + " & " + as_rank(1, more_of_second) +
+                                                   "; echo code $?; wait $!; echo code $?"});
     };
 
     const auto result = both("");

@@ -39,7 +39,8 @@ protected:
     }
 
     /// Losses of the lines of a run's metrics that have one of these phases, in the order of the file.
-    std::vector<double> losses(const std::string& output_dir, const std::set<std::string>& phases = {"train_step"}) const
+    std::vector<double> losses(const std::string& output_dir,
+                               const std::set<std::string>& phases = {"train_step"}) const
     {
         std::vector<double> found;
         std::istringstream file(content_of(path(output_dir + "/car/metrics.jsonl")));

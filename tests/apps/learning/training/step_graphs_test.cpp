@@ -14,7 +14,8 @@
 namespace meshard {
 namespace {
 
-/// A recorder for the CPU: it computes while it records, and counts runs. The stand-in's tests show that graphs compute again.
+/// A recorder for the CPU: it computes while it records, and counts runs. The stand-in's tests show that graphs compute
+/// again.
 struct CountedRecorder : GraphRecorder {
     static inline std::atomic<int> num_recorded = 0, num_runs = 0;
     void begin() override {}
@@ -43,7 +44,8 @@ protected:
     at::Tensor run(std::int64_t size, const std::string& key = "")
     {
         weight_.mutable_grad() = at::Tensor();
-        return graphs_.run({key, "case", {at::ones({size}), at::Tensor()}, {}}, [&](const auto& inputs) { return step(inputs); });
+        return graphs_.run({key, "case", {at::ones({size}), at::Tensor()}, {}},
+                           [&](const auto& inputs) { return step(inputs); });
     }
 
     at::Tensor weight_ = at::ones({1}).requires_grad_();
@@ -134,7 +136,8 @@ TEST_F(StepGraphsOfSteps, ThatDependOnMoreThanTheirInputsRunAsTheyAre)
     double hidden = 1;
     const auto run_with_hidden = [&] {
         weight_.mutable_grad() = at::Tensor();
-        return graphs_.run({"", "case", {at::ones({3})}, {}}, [&](const auto& inputs) { return step({inputs[0] * hidden}); });
+        return graphs_.run({"", "case", {at::ones({3})}, {}},
+                           [&](const auto& inputs) { return step({inputs[0] * hidden}); });
     };
     for (int i = 0; i <= StepGraphs::kWarmUps; ++i) EXPECT_EQ(run_with_hidden().item<float>(), 3);
     hidden = 2;
@@ -181,7 +184,8 @@ struct Told {
 };
 
 /// Runs steps on two ranks, whose lengths and failures may differ.
-Told on_two_ranks(const std::function<std::int64_t(int rank, int step)>& length, const std::function<void(int rank, int step)>& fail, int num_steps)
+Told on_two_ranks(const std::function<std::int64_t(int rank, int step)>& length,
+                  const std::function<void(int rank, int step)>& fail, int num_steps)
 {
     std::array<Told, 2> told;
     run_ranks({2}, {"data"}, [&](std::shared_ptr<const DeviceMesh> mesh) {
