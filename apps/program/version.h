@@ -7,7 +7,7 @@
 
 namespace meshard {
 
-/// Returns meshard's own version, e.g. `0.1.0`.
+/// Returns meshard's own version, e.g. `0.2.0`.
 std::string program_version();
 
 /// Returns name and version of each library that this build uses.

@@ -165,14 +165,16 @@ class Disagreement(Case):
 
     def test_in_the_version_is_refused(self):
         """Another version, made by writing to a copy of the program."""
+        version = self.meshard("--version").out.split()[1]
+        another = f"9{version[1:]}"
         other = self.folder / "bin"
         other.mkdir()
         for name in ("meshard", "meshard-models"):
-            (other / name).write_bytes(PROGRAM.with_name(name).read_bytes().replace(b"0.1.", b"0.9."))
+            (other / name).write_bytes(PROGRAM.with_name(name).read_bytes().replace(version[:4].encode(), another[:4].encode()))
             (other / name).chmod(0o755)
-        if not self.run_words(other / "meshard", "--version").out.startswith("meshard 0.9.0\n"):
+        if not self.run_words(other / "meshard", "--version").out.startswith(f"meshard {another}\n"):
             self.skipTest("this compiler keeps the version in other bytes")
-        self.assert_refused([(TRAIN,), (TRAIN, {}, self.folder, other / "meshard")], "the version of meshard is '0.1.0' on rank 0 and '0.9.0' on rank 1")
+        self.assert_refused([(TRAIN,), (TRAIN, {}, self.folder, other / "meshard")], f"the version of meshard is '{version}' on rank 0 and '{another}' on rank 1")
 
     def test_in_words_that_mean_the_same_is_none(self):
         (self.folder / "link.yaml").symlink_to("car.yaml")

@@ -100,7 +100,7 @@ NOT_RUN = {
     "cmake --preset release && cmake --build build/release": "takes minutes",
     "cmake --install build/release --prefix ~/meshard": "tests/apps/install does it",
     "cd build/release && cpack -G DEB": "tests/apps/install does it",
-    "sudo apt install ./meshard_0.1.0_amd64.deb": "installs packages",
+    "sudo apt install ./meshard_*_amd64.deb": "installs packages",
     "sudo bash /usr/share/meshard/setup.sh": "tests/apps/install does it",
     "python3 -m venv ~/venv && ~/venv/bin/pip install torch==2.11.0": "takes gigabytes",
     "export MESHARD_TORCH=~/venv/lib/python3.11/site-packages/torch": "tests/apps/install does it",
@@ -251,6 +251,15 @@ class DocumentedWords(Case):
                 check_options(self, words, f"{page}: `meshard {span}`")
                 count += 1
         self.assertGreater(count, 30)
+
+    def test_name_this_version(self):
+        """What pages ask find_package for, and the changelog's newest section."""
+        version = self.meshard("--version").out.split()[1]
+        for page in ("docs/install.md", "docs/examples/CMakeLists.txt"):
+            asked = re.findall(r"find_package\(meshard ([\d.]+)", (SOURCE / page).read_text())
+            self.assertEqual(asked, [version.rpartition(".")[0]], page)
+        newest = re.search(r"(?m)^## (\S+)", (SOURCE / "docs/changelog.md").read_text())
+        self.assertIn(newest[1], (version, "Unreleased"))
 
     def test_are_all_shown_commands(self):
         """The extraction finds what it should; a page that is written in another way would be tested by nobody."""

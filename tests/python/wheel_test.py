@@ -65,9 +65,10 @@ def test_wheel():
         programs = fresh_environment(folder / "env")
         run(programs / "python3", "-m", "pip", "install", "-q", "--no-deps", wheel, env=environment)
         said = run(programs / "python3", "-c", "import meshard, torch; x = meshard.from_local(torch.ones(3, 2), meshard.DeviceMesh.single(), [meshard.Shard(0)]); "
-                   "print(meshard.__file__, x.sum().item(), meshard.models.Transolver.__name__)", env=environment, cwd=own)
-        assert said.startswith(str(folder / "env")) and said.endswith("6.0 Transolver\n"), said
-        assert run(programs / "meshard", "--version", env=environment).startswith("meshard ")
+                   "print(meshard.__file__, x.sum().item(), meshard.models.Transolver.__name__, meshard.__version__)", env=environment, cwd=own)
+        version = wheel.name.split("-")[1]
+        assert said.startswith(str(folder / "env")) and said.endswith(f"6.0 Transolver {version}\n"), said
+        assert run(programs / "meshard", "--version", env=environment).startswith(f"meshard {version}\n")
         assert "model.n_hidden" in run(programs / "meshard", "train", "--list-keys", env=environment)   # a verb that loads torch
         for file in [programs / "meshard-models", *(folder / "env").rglob("meshard/*.so")]:
             folders = [line for line in run("readelf", "-d", file).splitlines() if "RPATH" in line or "RUNPATH" in line]

@@ -29,6 +29,7 @@ from ._core import (CommunicationError, DeviceMesh, Error, InvalidInput, IoError
                     Replicate, Shard, is_sharded)
 from ._device_mesh import from_torch_mesh, init_device_mesh  # noqa: E402
 from ._backend import install as _install_backend  # noqa: E402
+from ._build_info import VERSION as __version__  # noqa: E402
 from ._parameters import FullyShardedModule, fully_shard, no_sync, replicate  # noqa: E402
 from ._probe import ProbeReport, probe  # noqa: E402
 from ._rows import (GhostPlan, Neighbors, SurfaceDistance, exchange_ghosts, gather_neighbors, gather_rows, knn, radius_search, scatter_add,  # noqa: E402
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from . import datasets, models
     from ._mesh_functions import Mesh, Part, SurfaceForces, check, forces, merge, mesh, partition, read, read_shards, write, write_shards
 
-__version__ = "0.1.0"
 __all__ = [
     "CommunicationError", "DeviceMesh", "Error", "FullyShardedModule", "GhostPlan", "InvalidInput", "IoError", "Mesh", "MissingShardRule", "Neighbors",
     "Part", "Partial", "Placement", "ProbeReport", "Replicate", "Shard", "SurfaceDistance", "SurfaceForces", "check", "checkpoint", "datasets", "describe",
