@@ -50,7 +50,7 @@ set(rooms
   "apps/devices: apps/console partition sharding/memory sharding/transport"
   "apps/fields: apps/console io io/foam ops/fields partition partition/mesh sharding/tensor"
   "apps/learning/cases: apps/console apps/learning/settings io io/bytes io/shards models/registry ops/fields ops/surface partition partition/cut partition/ghosts partition/mesh sharding/ranks sharding/tensor"
-  "apps/learning/checkpoints: apps/console io/bytes io/checkpoints models/layers partition sharding/parameters sharding/tensor"
+  "apps/learning/checkpoints: apps/console apps/learning/cases apps/learning/evaluation apps/learning/settings io/bytes io/checkpoints models/layers partition sharding/parameters sharding/tensor"
   "apps/learning/evaluation: apps/console apps/learning/cases apps/learning/settings io/bytes io/shards partition partition/mesh sharding/ranks"
   "apps/learning/grids: apps/learning/cases apps/learning/settings apps/learning/store io/vtk models/layers partition partition/mesh sharding/ranks sharding/tensor"
   "apps/learning/prediction: apps/console apps/devices apps/learning/cases apps/learning/checkpoints apps/learning/evaluation apps/learning/grids apps/learning/settings io io/bytes io/checkpoints io/shards io/vtk models/diffusion models/layers models/registry partition partition/mesh sharding/parameters sharding/ranks sharding/tensor sharding/transport"

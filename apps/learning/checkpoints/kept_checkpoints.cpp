@@ -4,8 +4,9 @@
 #include "io/bytes/atomic_file.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <system_error>
@@ -20,12 +21,10 @@ constexpr const char* kExtensions[] = {".safetensors", ".json"};
 
 std::string name_of_epoch(std::int64_t epoch)
 {
-    char name[32];
-    std::snprintf(name, sizeof name, "epoch_%06lld", static_cast<long long>(epoch));
-    return name;
+    return fmt::format("epoch_{:06}", epoch);
 }
 
-/// Of the checkpoints epoch_N.safetensors, in order.
+/// Lists the epochs of the checkpoints epoch_N.safetensors, in order.
 std::vector<std::int64_t> epochs_in(const fs::path& folder)
 {
     std::vector<std::int64_t> epochs;
@@ -39,7 +38,7 @@ std::vector<std::int64_t> epochs_in(const fs::path& folder)
     return epochs;
 }
 
-/// Appears at once, in place of an earlier file of that name.
+/// Makes a second name of a file appear at once, in place of an earlier file of that name.
 void give_second_name(const fs::path& named_from, const fs::path& named_to)
 {
     const auto from = followed_links(named_from),
@@ -53,7 +52,7 @@ void give_second_name(const fs::path& named_from, const fs::path& named_to)
     if (!error) return;
     std::error_code ignored;
     fs::remove(partial, ignored);
-    throw IoError(to.string() + " cannot be made of " + from.string() + ": " + error.message() + ".");
+    throw IoError(fmt::format("{} cannot be made of {}: {}.", to.string(), from.string(), error.message()));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -21,13 +22,9 @@ namespace {
 constexpr const char* kMetadataKey = checkpoint_key;
 constexpr const char *kInputMean = "norm.input_mean", *kInputDeviation = "norm.input_std";
 
-/// In single precision, as models are trained.
-at::Tensor read_tensor(const NamedArray& array, const std::filesystem::path& path)
+/// Reads an array in single precision, as models are trained.
+at::Tensor read_tensor(const NamedArray& array)
 {
-    if (array.type != ArrayType::F32 && array.type != ArrayType::F64) {
-        throw IoError(path.string() + ": '" + array.name + "' is " + std::string(to_string(array.type)) +
-                      "; expected F32 or F64.");
-    }
     return to_tensor(array).to(torch::kFloat32);
 }
 
@@ -47,7 +44,7 @@ const NamedArray& require(const NamedArrays& arrays, const std::string& name, co
 at::Tensor value_for(const NamedArrays& arrays, const std::string& name, at::IntArrayRef shape,
                      const std::filesystem::path& path)
 {
-    auto value = read_tensor(require(arrays, name, path), path);
+    auto value = read_tensor(require(arrays, name, path));
     if (value.sizes() != shape) {
         std::ostringstream message;
         message << path.string() << ": '" << name << "' is " << value.sizes() << ", the model's is " << shape << ".";
@@ -56,35 +53,58 @@ at::Tensor value_for(const NamedArrays& arrays, const std::string& name, at::Int
     return value;
 }
 
-/// Hands each parameter's and buffer's value to `copy`, by name.
-/// @param sharded   null where every rank has whole parameters
-template <class Copy>
-void for_each_value(const NamedArrays& arrays, const std::filesystem::path& path, const torch::nn::Module& model,
-                    const FullyShardedModule* sharded, Copy&& copy)
+/// Returns this rank's values of a whole tensor, as the part lies.
+at::Tensor part_of(const at::Tensor& whole, const at::Tensor& shard)
 {
-    torch::NoGradGuard no_grad;
+    return own_part(whole.reshape(shard.sizes()), *spec_of(shard)).clone(at::MemoryFormat::Contiguous);
+}
+
+/// Copies values of a file into the parameters of a model, or into this rank's parts of them.
+class Places {
+public:
+    /// @param sharded   null where every rank has whole parameters
+    Places(const NamedArrays& arrays, const std::filesystem::path& path, const FullyShardedModule* sharded)
+        : arrays_(arrays), path_(path), sharded_(sharded)
+    {
+        if (!sharded) return;
+        for (const auto& [name, shard] : sharded->named_shards()) shards_.emplace(name, shard);
+    }
+
+    /// @param array   name of the value in the file
+    void fill(const std::string& name, at::Tensor parameter, const std::string& array) const
+    {
+        const auto shard = shards_.find(name);
+        const auto value = value_for(
+            arrays_, array, shard == shards_.end() ? parameter.sizes() : sharded_->whole_shape(parameter), path_);
+        if (shard == shards_.end())
+            parameter.copy_(value);
+        else
+            at::Tensor(local_of(shard->second)).copy_(part_of(value, shard->second));
+    }
+
+private:
+    const NamedArrays& arrays_;
+    const std::filesystem::path& path_;
+    const FullyShardedModule* sharded_;
+    std::map<std::string, at::Tensor> shards_;
+};
+
+void copy_values(const NamedArrays& arrays, const std::filesystem::path& path, const torch::nn::Module& model,
+                 const FullyShardedModule* sharded = nullptr)
+{
+    const torch::NoGradGuard no_grad;
+    const Places places(arrays, path, sharded);
     const auto parameters = model.named_parameters();
     const auto buffers = model.named_buffers();
-    for (const auto& item : parameters) {
-        const auto shape = sharded ? sharded->whole_shape(item.value()) : item.value().sizes();
-        copy(item.key(), item.value(), value_for(arrays, item.key(), shape, path));
-    }
-    for (const auto& item : buffers)
-        copy(item.key(), item.value(), value_for(arrays, item.key(), item.value().sizes(), path));
+    for (const auto& item : parameters) places.fill(item.key(), item.value(), item.key());
+    for (const auto& item : buffers) places.fill(item.key(), item.value(), item.key());
     for (const auto& array : arrays.arrays) {
         const bool is_other = array.name.starts_with("norm.") || array.name.starts_with("optimizer.");
         const auto name = first_name(array.name);
-        if (!is_other && !parameters.contains(name) && !buffers.contains(name)) {
-            throw IoError(path.string() + " has '" + array.name +
-                          "', which the model has not; it belongs to another model.");
-        }
+        if (!is_other && !parameters.contains(name) && !buffers.contains(name))
+            throw IoError(fmt::format("{} has '{}', which the model has not; it belongs to another model.",
+                                      path.string(), array.name));
     }
-}
-
-void copy_values(const NamedArrays& arrays, const std::filesystem::path& path, const torch::nn::Module& model)
-{
-    for_each_value(arrays, path, model, nullptr,
-                   [](const std::string&, at::Tensor place, const at::Tensor& value) { place.copy_(value); });
 }
 
 std::string mean_of(const std::string& parameter)
@@ -101,80 +121,76 @@ std::string raw_of(const std::string& parameter)
     return "optimizer.weights." + parameter;
 }
 
-/// This rank's values of a whole tensor, as the part lies.
-at::Tensor part_of(const at::Tensor& whole, const at::Tensor& shard)
-{
-    return own_part(whole.reshape(shard.sizes()), *spec_of(shard)).clone(at::MemoryFormat::Contiguous);
-}
-
 }  // namespace
 
-TrainedValues trained_values(const torch::nn::Module& model, const Optimizers& optimizers, const WeightAverage* average)
+TrainedValues trained_values(const torch::nn::Module& model, const Optimizers& optimizers, const WeightAverage* average,
+                             const FullyShardedModule* sharded)
 {
+    const torch::NoGradGuard no_grad;
     TrainedValues values;
-    for (const auto& item : model.named_parameters()) {
-        const auto* mean = average ? average->mean_of(item.value()) : nullptr;
-        values.tensors.emplace_back(item.key(), mean ? *mean : item.value());
-        if (mean) values.tensors.emplace_back(raw_of(item.key()), item.value());
-    }
-    for (const auto& item : model.named_buffers()) values.tensors.emplace_back(item.key(), item.value());
-    for (const auto& item : model.named_parameters()) {
-        const auto state = optimizers.state(item.value());
-        if (!state) continue;
-        values.tensors.emplace_back(mean_of(item.key()), state->mean);
-        if (state->squares.defined()) values.tensors.emplace_back(squares_of(item.key()), state->squares);
-        values.optimizer_step = state->step;
-    }
-    return values;
-}
-
-TrainedValues trained_values(const torch::nn::Module& model, const FullyShardedModule& sharded,
-                             const Optimizers& optimizers, const WeightAverage* average)
-{
-    torch::NoGradGuard no_grad;
-    TrainedValues values;
-    const bool is_first = sharded.group().rank() == 0;
     const auto parameters = model.named_parameters();
-    const auto keep = [&](const std::string& name, const std::string& parameter, const at::Tensor& shard) {
-        const auto whole = full_tensor(shard);
-        if (is_first) values.tensors.emplace_back(name, whole.view(sharded.whole_shape(parameters[parameter])));
+    const bool is_first = !sharded || sharded->group().rank() == 0;
+    // `value` is a whole tensor, or this rank's shard of one.
+    const auto keep = [&](const std::string& name, const std::string& parameter, const at::Tensor& value) {
+        const auto whole = sharded ? full_tensor(value) : value;
+        if (is_first)
+            values.tensors.emplace_back(name,
+                                        sharded ? whole.view(sharded->whole_shape(parameters[parameter])) : whole);
     };
-    const auto names = sharded.local_parameter_names();
-    const auto& parts = sharded.local_parameters();
+    std::vector<std::string> names;  // of what the optimiser takes
+    std::vector<at::Tensor> parts;
+    if (sharded) {
+        names = sharded->local_parameter_names();
+        parts = sharded->local_parameters();
+    } else {
+        for (const auto& item : parameters) {
+            names.push_back(item.key());
+            parts.push_back(item.value());
+        }
+    }
+    const auto shard_of = [&](std::size_t i, const at::Tensor& part) {
+        return sharded ? sharded->as_shard(i, part) : part;
+    };
     std::map<std::string, std::size_t> trained;
     for (std::size_t i = 0; i < names.size(); ++i) trained[names[i]] = i;
-    for (const auto& [name, shard] : sharded.named_shards()) {
+    const auto keep_weights = [&](const std::string& name, const at::Tensor& value) {
         const auto found = trained.find(name);
         const auto* mean = average && found != trained.end() ? average->mean_of(parts[found->second]) : nullptr;
-        keep(name, name, mean ? sharded.as_shard(found->second, *mean) : shard);
-        if (mean) keep(raw_of(name), name, shard);
+        keep(name, name, mean ? shard_of(found->second, *mean) : value);
+        if (mean) keep(raw_of(name), name, value);
+    };
+    if (sharded) {
+        for (const auto& [name, shard] : sharded->named_shards()) keep_weights(name, shard);
+    } else {
+        for (const auto& item : parameters) keep_weights(item.key(), item.value());
     }
     for (const auto& item : model.named_buffers()) {
         if (is_first) values.tensors.emplace_back(item.key(), item.value());
     }
-    // Steps that each parameter has done; what a rank holds nothing of says nothing.
-    std::vector<std::int64_t> steps;
+    // A rank that holds nothing of a parameter does not know how many steps it has done.
+    std::vector<std::int64_t> own_steps;
     for (const auto& part : parts) {
         const auto state = part.numel() > 0 ? optimizers.state(part) : std::nullopt;
-        steps.push_back(state ? state->step : 0);
+        own_steps.push_back(state ? state->step : 0);
     }
-    const auto of_ranks = sharded.group().all_gather_integers(steps);
+    auto steps = own_steps;
+    if (sharded) {
+        for (const auto& of_rank : sharded->group().all_gather_integers(own_steps))
+            std::ranges::transform(steps, of_rank, steps.begin(), [](auto a, auto b) { return std::max(a, b); });
+    }
     for (std::size_t i = 0; i < names.size(); ++i) {
-        std::int64_t step = 0;
-        for (const auto& of_rank : of_ranks) step = std::max(step, of_rank[i]);
-        if (step == 0) continue;
-        const auto state = steps[i] > 0 ? optimizers.state(parts[i]) : std::nullopt;
-        keep(mean_of(names[i]), names[i], sharded.as_shard(i, state ? state->mean : torch::zeros_like(parts[i])));
+        if (steps[i] == 0) continue;
+        const auto state = own_steps[i] > 0 ? optimizers.state(parts[i]) : std::nullopt;
+        keep(mean_of(names[i]), names[i], shard_of(i, state ? state->mean : torch::zeros_like(parts[i])));
         if (optimizers.keeps_squares(parts[i]))
-            keep(squares_of(names[i]), names[i],
-                 sharded.as_shard(i, state ? state->squares : torch::zeros_like(parts[i])));
-        values.optimizer_step = step;
+            keep(squares_of(names[i]), names[i], shard_of(i, state ? state->squares : torch::zeros_like(parts[i])));
+        values.optimizer_step = steps[i];
     }
     return values;
 }
 
 void save_checkpoint(const std::filesystem::path& path, const TrainedValues& values, const Normalizer& normalizer,
-                     const nlohmann::json& description, const Normalizer* of_inputs)
+                     const RunDescription& description, const Normalizer* of_inputs)
 {
     NamedArrays content;
     for (const auto& [name, tensor] : values.tensors) content.arrays.push_back(float_array(name, tensor));
@@ -184,103 +200,74 @@ void save_checkpoint(const std::filesystem::path& path, const TrainedValues& val
         content.arrays.push_back(float_array(kInputMean, of_inputs->mean));
         content.arrays.push_back(float_array(kInputDeviation, of_inputs->std));
     }
-    auto complete = description;
-    if (values.optimizer_step) complete["optimizer_step"] = *values.optimizer_step;
-    content.metadata[kMetadataKey] = complete.dump();
+    auto json = to_json(description);
+    if (values.optimizer_step) json["optimizer_step"] = *values.optimizer_step;
+    content.metadata[kMetadataKey] = json.dump();
     content.metadata["format"] = "pt";
     write_safetensors(path, content);
     auto beside = path;
-    write_file_atomically(beside.replace_extension(".json"), complete.dump(2) + "\n");
+    write_file_atomically(beside.replace_extension(".json"), json.dump(2) + "\n");
 }
 
 Checkpoint::Checkpoint(const std::filesystem::path& path) : path_(path), arrays_(read_safetensors(path))
 {
     const auto found = arrays_.metadata.find(kMetadataKey);
     if (found == arrays_.metadata.end())
-        throw IoError(path.string() + " is no checkpoint of meshard: its metadata has no '" + kMetadataKey + "'.");
-    description_ = nlohmann::json::parse(found->second, nullptr, false);
-    if (description_.is_discarded()) throw IoError(path.string() + ": the metadata is damaged.");
+        throw IoError(
+            fmt::format("{} is no checkpoint of meshard: its metadata has no '{}'.", path.string(), kMetadataKey));
+    const auto json = nlohmann::json::parse(found->second, nullptr, false);
+    if (json.is_discarded()) throw IoError(path.string() + ": the metadata is damaged.");
+    description_ = run_description(json, path);
 }
 
 Normalizer Checkpoint::normalizer() const
 {
-    return {read_tensor(require(arrays_, "norm.mean", path_), path_),
-            read_tensor(require(arrays_, "norm.std", path_), path_)};
+    return {read_tensor(require(arrays_, "norm.mean", path_)), read_tensor(require(arrays_, "norm.std", path_))};
 }
 
 Normalizer Checkpoint::input_normalizer() const
 {
-    return {read_tensor(require(arrays_, kInputMean, path_), path_),
-            read_tensor(require(arrays_, kInputDeviation, path_), path_)};
+    return {read_tensor(require(arrays_, kInputMean, path_)), read_tensor(require(arrays_, kInputDeviation, path_))};
 }
 
 at::Tensor Checkpoint::training_mean() const
 {
-    const auto said = description_.find("training_mean");
-    return said == description_.end() ? normalizer().mean : torch::tensor(said->get<std::vector<float>>());
+    return description_.training_mean ? torch::tensor(*description_.training_mean) : normalizer().mean;
 }
 
-void Checkpoint::load_weights(torch::nn::Module& model) const
+void Checkpoint::load_weights(torch::nn::Module& model, const FullyShardedModule* sharded) const
 {
-    copy_values(arrays_, path_, model);
+    copy_values(arrays_, path_, model, sharded);
 }
 
-void Checkpoint::load_optimizer(const torch::nn::Module& model, Optimizers& optimizers) const
+void Checkpoint::load_optimizer(const torch::nn::Module& model, Optimizers& optimizers,
+                                const FullyShardedModule* sharded) const
 {
-    for (const auto& item : model.named_parameters()) {
-        const auto* squares = arrays_.find(squares_of(item.key()));
-        if (!arrays_.find(mean_of(item.key()))) continue;
-        optimizers.set_state(item.value(), {description_.value("optimizer_step", std::int64_t{0}),
-                                            read_tensor(require(arrays_, mean_of(item.key()), path_), path_),
-                                            squares ? read_tensor(*squares, path_) : at::Tensor()});
+    const auto load = [&](const std::string& name, const at::Tensor& parameter, const at::Tensor& shard) {
+        const auto *mean = arrays_.find(mean_of(name)), *squares = arrays_.find(squares_of(name));
+        if (!mean) return;
+        const auto own = [&](const NamedArray& array) {
+            const auto whole = read_tensor(array);
+            return shard.defined() ? part_of(whole, shard) : whole;
+        };
+        optimizers.set_state(
+            parameter, {description_.optimizer_step.value_or(0), own(*mean), squares ? own(*squares) : at::Tensor()});
+    };
+    if (!sharded) {
+        for (const auto& item : model.named_parameters()) load(item.key(), item.value(), {});
+        return;
     }
+    const auto names = sharded->local_parameter_names();
+    const auto& parts = sharded->local_parameters();
+    for (std::size_t i = 0; i < names.size(); ++i) load(names[i], parts[i], sharded->as_shard(i, parts[i]));
 }
 
-void Checkpoint::load_raw_weights(torch::nn::Module& model) const
+void Checkpoint::load_raw_weights(const torch::nn::Module& model, const FullyShardedModule* sharded) const
 {
     const torch::NoGradGuard no_grad;
+    const Places places(arrays_, path_, sharded);
     for (const auto& item : model.named_parameters()) {
-        if (arrays_.find(raw_of(item.key())))
-            at::Tensor(item.value()).copy_(value_for(arrays_, raw_of(item.key()), item.value().sizes(), path_));
-    }
-}
-
-void Checkpoint::load_raw_weights(const torch::nn::Module& model, const FullyShardedModule& sharded) const
-{
-    const torch::NoGradGuard no_grad;
-    const auto parameters = model.named_parameters();
-    for (const auto& [name, shard] : sharded.named_shards()) {
-        if (arrays_.find(raw_of(name)))
-            at::Tensor(local_of(shard))
-                .copy_(part_of(value_for(arrays_, raw_of(name), sharded.whole_shape(parameters[name]), path_), shard));
-    }
-}
-
-void Checkpoint::load_weights(torch::nn::Module& model, const FullyShardedModule& sharded) const
-{
-    std::map<std::string, at::Tensor> shards;
-    for (const auto& [name, shard] : sharded.named_shards()) shards.emplace(name, shard);
-    for_each_value(arrays_, path_, model, &sharded,
-                   [&](const std::string& name, at::Tensor place, const at::Tensor& value) {
-                       const auto found = shards.find(name);
-                       if (found == shards.end())
-                           place.copy_(value);  // a buffer, whole on every rank
-                       else
-                           at::Tensor(local_of(found->second)).copy_(part_of(value, found->second));
-                   });
-}
-
-void Checkpoint::load_optimizer(const FullyShardedModule& sharded, Optimizers& optimizers) const
-{
-    const auto names = sharded.local_parameter_names();
-    for (std::size_t i = 0; i < names.size(); ++i) {
-        if (!arrays_.find(mean_of(names[i]))) continue;
-        const auto& part = sharded.local_parameters()[i];
-        const auto shard = sharded.as_shard(i, part);
-        const auto* squares = arrays_.find(squares_of(names[i]));
-        optimizers.set_state(part, {description_.value("optimizer_step", std::int64_t{0}),
-                                    part_of(read_tensor(require(arrays_, mean_of(names[i]), path_), path_), shard),
-                                    squares ? part_of(read_tensor(*squares, path_), shard) : at::Tensor()});
+        if (arrays_.find(raw_of(item.key()))) places.fill(item.key(), item.value(), raw_of(item.key()));
     }
 }
 

@@ -34,6 +34,7 @@ public:
                                                      std::span<const CaseFigures> figures, const DataConfig& data,
                                                      const ForceSettings& settings, const JudgedFields& layout);
 
+    ShapeCoefficients() = default;  ///< of no cases
     static ShapeCoefficients from_json(const nlohmann::json& json);
     nlohmann::json to_json() const;  ///< {numbers: [a row a case], cd, cl}
 

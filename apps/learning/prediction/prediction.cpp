@@ -17,10 +17,10 @@
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <numeric>
 #include <set>
 
@@ -30,7 +30,7 @@ namespace {
 constexpr const char* kSuffix = "_predicted";
 constexpr const char* kSpreadSuffix = "_spread";
 
-/// The head's coefficients, as Cd_head and Cl_head of the whole mesh: the means of several predictions.
+/// Adds the head's coefficients to the mesh as Cd_head and Cl_head, the means of several predictions.
 void add_coefficients(Mesh& mesh, const std::map<std::string, std::vector<double>>& of_head)
 {
     for (const auto& [coefficient, values] : of_head) {
@@ -47,22 +47,18 @@ MeshKind kind_of_output(const std::filesystem::path& output)
     const auto extension = output.extension();
     if (extension == ".vtp" || extension == ".pvtp") return MeshKind::Surface;
     if (extension == ".vtu" || extension == ".pvtu") return MeshKind::Unstructured;
-    throw UsageError("the output " + output.string() + " must end in .vtp, .vtu, .pvtp or .pvtu.");
+    throw UsageError(fmt::format("the output {} must end in .vtp, .vtu, .pvtp or .pvtu.", output.string()));
 }
 
-/// The case as its table would say it.
+/// Makes the case as its table would say it.
 CaseSource source_of(const std::string& name, const std::map<std::string, double>& values)
 {
     CaseSource source{name, {}, {}};
-    for (const auto& [column, value] : values) {
-        char text[32];
-        std::snprintf(text, sizeof text, "%.17g", value);
-        source.columns[column] = text;
-    }
+    for (const auto& [column, value] : values) source.columns[column] = fmt::format("{:.17g}", value);
     return source;
 }
 
-/// Of each prediction, by its sums. Signs are those of the mean prediction.
+/// Computes the forces of each prediction from its sums. Signs are those of the mean prediction.
 PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predictor& model, const JudgedFields& layout,
                                  const CaseSource& source)
 {
@@ -89,7 +85,7 @@ PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predi
     return found;
 }
 
-/// Of each model that knows them of its training cases.
+/// Predicts the coefficients by the shape, with each model that has them of its training cases.
 std::map<std::string, std::vector<double>> coefficients_by_shape(std::span<const Predictor> models,
                                                                  const ShapeSums& shape, const ForceSums& forces,
                                                                  const std::array<double, 6>& bounds,
@@ -126,8 +122,8 @@ void add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const 
         const auto field = values.narrow(1, channel, count).contiguous();
         auto name = data.fields[f].name;
         if (!torch::isfinite(field).all().item<bool>())
-            throw Error("the predicted field '" + name +
-                        "' is not finite everywhere: the model of this run is broken.");
+            throw Error(fmt::format(
+                "the predicted field '{}' is not finite everywhere: the model of this run is broken.", name));
         if (find_array(arrays, name)) name += kSuffix;
         const auto put = [&](const std::string& called, const at::Tensor& rows) {
             std::erase_if(arrays,
@@ -173,7 +169,7 @@ SaidCase said_case(const Predictor& model, const PredictionOptions& options, con
     auto& data = said.data;
     const auto require = [&](const std::string& column) {
         if (!options.values.contains(column))
-            throw UsageError("the model is told '" + column + "' of a case. Give it with --set " + column + "=...");
+            throw UsageError(fmt::format("the model is told '{0}' of a case. Give it with --set {0}=...", column));
     };
     std::ranges::for_each(data.constants, require);
     if (!data.time.empty()) require(data.time);
@@ -185,8 +181,9 @@ SaidCase said_case(const Predictor& model, const PredictionOptions& options, con
             for (const auto& entry : columns->second)
                 if (!number_in(entry)) require(entry);
         } else if (!data.reference.contains(quantity)) {
-            throw UsageError("the model's fields are measured by " + quantity +
-                             ", which the training cases had in their table. Give it with --set " + quantity + "=...");
+            throw UsageError(fmt::format("the model's fields are measured by {0}, which the training cases had in "
+                                         "their table. Give it with --set {0}=...",
+                                         quantity));
         }
     }
     auto& length = data.frame.length;
@@ -194,9 +191,9 @@ SaidCase said_case(const Predictor& model, const PredictionOptions& options, con
         if (!(given->second > 0)) throw UsageError("--set " + length + " must be above 0.");
     } else if (is_column(length)) {
         if (warns)
-            warn("predict", name + ": no value for '" + length +
-                                "'; the longest edge of the bounding box is taken. Give it with --set " + length +
-                                "=...");
+            warn("predict", fmt::format("{0}: no value for '{1}'; the longest edge of the bounding box is taken. Give "
+                                        "it with --set {1}=...",
+                                        name, length));
         length = "bounds";
     }
     return said;
@@ -207,8 +204,8 @@ void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std
 {
     for (const auto& sentence : model.ranges().beyond(inputs, model.data(), ranks)) {
         if (ranks.rank() == 0)
-            warn("predict", name + ": beyond the training cases" +
-                                (is_of_several ? " of " + model.checkpoint().string() : "") + ": " + sentence);
+            warn("predict", fmt::format("{}: beyond the training cases{}: {}", name,
+                                        is_of_several ? " of " + model.checkpoint().string() : "", sentence));
     }
 }
 
@@ -223,19 +220,20 @@ void require_same_fields(std::span<const Predictor> models, bool with_dropout)
     const auto names = [](const Predictor& model) {
         std::string text;
         for (std::size_t f = 0; f < model.channels().size(); ++f)
-            text += (f == 0 ? "" : ", ") + model.data().fields[f].name + ":" + std::to_string(model.channels()[f]);
+            text += fmt::format("{}{}:{}", f == 0 ? "" : ", ", model.data().fields[f].name, model.channels()[f]);
         return text + (model.data().on_cells ? " on cells" : " on points") + (model.data().is_grid ? " of grids" : "");
     };
     for (const auto& model : models) {
         if (names(model) != names(models.front())) {
-            throw InvalidInput(model.checkpoint().string() + " predicts " + names(model) + ", and " +
-                               models.front().checkpoint().string() + " " + names(models.front()) +
-                               ". Several runs predict together only if their fields are the same.");
+            throw InvalidInput(fmt::format(
+                "{} predicts {}, and {} {}. Several runs predict together only if their fields are the same.",
+                model.checkpoint().string(), names(model), models.front().checkpoint().string(),
+                names(models.front())));
         }
         if (with_dropout && !model.has_dropout())
-            throw InvalidInput(
-                model.checkpoint().string() +
-                ": the model has no dropout, so that all its draws would be the same. Leave --dropout-draws out.");
+            throw InvalidInput(fmt::format(
+                "{}: the model has no dropout, so that all its draws would be the same. Leave --dropout-draws out.",
+                model.checkpoint().string()));
     }
 }
 
@@ -248,19 +246,19 @@ std::vector<std::string> ensemble_warnings(std::span<const Predictor> models)
         const auto same =
             std::ranges::find_if(models.first(i), [&](const auto& other) { return other.has_weights_of(models[i]); });
         if (same != models.begin() + static_cast<std::ptrdiff_t>(i))
-            doubts.push_back(file.string() + " is the same model as " + same->checkpoint().string() +
-                             ": it counts twice in the mean, and the spread is too small.");
+            doubts.push_back(
+                fmt::format("{} is the same model as {}: it counts twice in the mean, and the spread is too small.",
+                            file.string(), same->checkpoint().string()));
         if (models[i].validation_error() && (!best || *models[i].validation_error() < *best->validation_error()))
             best = &models[i];
     }
     for (const auto& model : models) {
         if (!model.validation_error() || *model.validation_error() < kFarWorse * *best->validation_error()) continue;
-        char text[128];
-        std::snprintf(text, sizeof text, "%.3g, and %.3g of ", *model.validation_error(), *best->validation_error());
-        doubts.push_back(
-            model.checkpoint().string() + " had a relative error in validation of " + text +
-            best->checkpoint().string() +
-            ": the mean may be worse than the best alone. Compare with `meshard report`, or leave it out.");
+        doubts.push_back(fmt::format("{} had a relative error in validation of {:.3g}, and {:.3g} of {}: the mean may "
+                                     "be worse than the best alone. Compare with "
+                                     "`meshard report`, or leave it out.",
+                                     model.checkpoint().string(), *model.validation_error(), *best->validation_error(),
+                                     best->checkpoint().string()));
     }
     return doubts;
 }
@@ -287,7 +285,8 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     reading.prepare = [&](Mesh& mesh) {
         mesh.kind = kind;
         if ((data.on_cells ? mesh.num_cells() : mesh.num_points()) == 0)
-            throw InvalidInput(input.string() + " has no " + (data.on_cells ? "cells" : "points") + " to predict on.");
+            throw InvalidInput(
+                fmt::format("{} has no {} to predict on.", input.string(), data.on_cells ? "cells" : "points"));
     };
     reading.report = [&](const std::string& fault) {
         if (faults.insert(fault).second) warn("predict", fault);
@@ -354,11 +353,7 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
         return found;
     }
     const auto pieces = output.stem().string() + "_pieces";
-    const auto piece_name = [&](int rank) {
-        auto number = std::to_string(rank);
-        number.insert(0, 4 - std::min<std::size_t>(4, number.size()), '0');
-        return pieces + "/piece_" + number + extension_of(kind);
-    };
+    const auto piece_name = [&](int rank) { return fmt::format("{}/piece_{:04}{}", pieces, rank, extension_of(kind)); };
     if (world.rank() == 0)
         std::filesystem::remove(
             output);  // an earlier index must not name pieces of two runs, should this one end early

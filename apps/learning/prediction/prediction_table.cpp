@@ -3,8 +3,9 @@
 
 #include "apps/learning/evaluation/evaluation.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
-#include <cstdio>
 
 namespace meshard {
 namespace {
@@ -43,12 +44,8 @@ MeanOfPredictions::MeanOfPredictions(const std::vector<double>& values)
 
 std::string MeanOfPredictions::text() const
 {
-    char text[64];
-    if (deviation)
-        std::snprintf(text, sizeof text, "%.5f ± %.2g", mean.value_or(0), *deviation);
-    else
-        std::snprintf(text, sizeof text, "%.5f", mean.value_or(0));
-    return text;
+    const auto text = fmt::format("{:.5f}", mean.value_or(0));
+    return deviation ? fmt::format("{} ± {:.2g}", text, *deviation) : text;
 }
 
 std::string to_csv(const std::vector<PredictedInput>& inputs, const std::vector<std::string>& columns)

@@ -2,7 +2,6 @@
 #include "apps/learning/prediction/predictor.h"
 
 #include "apps/learning/checkpoints/run_checkpoint.h"
-#include "apps/learning/checkpoints/tensor_file.h"
 #include "apps/learning/settings/run_record.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "models/layers/random_draws.h"
@@ -12,9 +11,11 @@
 #include "sharding/parameters/move_module.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <limits>
 #include <numeric>
@@ -35,15 +36,16 @@ std::filesystem::path choose_checkpoint(const std::filesystem::path& run_dir)
             return path;  // a link that leads nowhere is no reason to take the other
     }
     if (std::filesystem::is_regular_file(run_dir)) {
-        throw IoError(
-            run_dir.string() +
-            " is no checkpoint; the folder of a run, or a file of weights (.safetensors, .mdlus, .pt), is expected.");
+        throw IoError(fmt::format(
+            "{} is no checkpoint; the folder of a run, or a file of weights (.safetensors, .mdlus, .pt), is expected.",
+            run_dir.string()));
     }
-    throw IoError(run_dir.string() + " has no checkpoints/best.safetensors or last.safetensors. Is it the folder of a "
-                                     "run, and has it trained for an epoch?");
+    throw IoError(fmt::format("{} has no checkpoints/best.safetensors or last.safetensors. Is it the folder of a run, "
+                              "and has it trained for an epoch?",
+                              run_dir.string()));
 }
 
-/// Null if there is no such file.
+/// Reads a JSON object; null if there is no such file.
 Json read_json(const std::filesystem::path& path)
 {
     std::ifstream stream(path);
@@ -53,7 +55,7 @@ Json read_json(const std::filesystem::path& path)
     return json;
 }
 
-/// Class and arguments of the model.
+/// Returns class and arguments of the model.
 std::pair<std::string, nlohmann::json> architecture_of(const ModelCheckpoint& checkpoint,
                                                        const std::filesystem::path& file)
 {
@@ -63,12 +65,13 @@ std::pair<std::string, nlohmann::json> architecture_of(const ModelCheckpoint& ch
     }
     auto beside = file;
     beside.replace_extension(".json");
-    throw InvalidInput(
-        file.string() + " does not say which model its weights belong to. Write " + beside.string() +
-        R"( with {"model_class": "Transolver", "model": {"functional_dim": 2, ...}}, or take a .mdlus file.)");
+    throw InvalidInput(fmt::format(
+        R"({} does not say which model its weights belong to. Write {} with {{"model_class": "Transolver", "model": )"
+        R"({{"functional_dim": 2, ...}}}}, or take a .mdlus file.)",
+        file.string(), beside.string()));
 }
 
-/// Those that the model knows; of the others a note.
+/// Returns the arguments that the model knows, and notes the others.
 nlohmann::json known_arguments(const ModelEntry& entry, const nlohmann::json& arguments,
                                std::vector<std::string>& notes)
 {
@@ -77,8 +80,8 @@ nlohmann::json known_arguments(const ModelEntry& entry, const nlohmann::json& ar
         if (entry.defaults.contains(name))
             known[name] = value;
         else
-            notes.push_back("the argument " + name + " = " + value.dump() + " is not known to " + entry.class_name +
-                            " here, and passed over.");
+            notes.push_back(fmt::format("the argument {} = {} is not known to {} here, and passed over.", name,
+                                        value.dump(), entry.class_name));
     }
     return known;
 }
@@ -97,40 +100,9 @@ void require_plausible(const nlohmann::json& value, const std::string& name, con
     const bool counts_layers = name.find("layers") != std::string::npos;
     for (const auto& array : weights.arrays) most += counts_layers ? 1.0 : static_cast<double>(array.num_values());
     if (value.get<double>() <= (counts_layers ? most : std::max(most, always_plausible))) return;
-    throw IoError(file.string() + ": its " + name + " is " + value.dump() + ", which its " +
-                  std::to_string(weights.arrays.size()) + " arrays" +
-                  (counts_layers ? "" : " of " + std::to_string(static_cast<std::int64_t>(most)) + " values") +
-                  " do not fit. The file is damaged or made up.");
-}
-
-void put_weights(const NamedArrays& weights, const std::filesystem::path& file, torch::nn::Module& module)
-{
-    torch::NoGradGuard no_grad;
-    std::size_t num_found = 0;
-    const auto copy = [&](const std::string& name, at::Tensor place) {
-        const auto* array = weights.find(name);
-        if (!array) throw IoError(file.string() + " has no '" + name + "'; its architecture is another.");
-        const auto value = to_tensor(*array);
-        if (value.sizes() != place.sizes()) {
-            std::ostringstream message;
-            message << file.string() << ": '" << name << "' is " << value.sizes() << ", the model's is "
-                    << place.sizes() << ".";
-            throw IoError(message.str());
-        }
-        place.copy_(value);
-        ++num_found;
-    };
-    for (const auto& item : module.named_parameters()) copy(item.key(), item.value());
-    for (const auto& item : module.named_buffers()) copy(item.key(), item.value());
-    if (num_found == weights.arrays.size()) return;
-    const auto parameters = module.named_parameters();
-    const auto buffers = module.named_buffers();
-    for (const auto& array : weights.arrays) {
-        if (!parameters.contains(array.name) && !buffers.contains(array.name)) {
-            throw IoError(file.string() + " has '" + array.name +
-                          "', which the model has not; its architecture is another.");
-        }
-    }
+    throw IoError(fmt::format("{}: its {} is {}, which its {} arrays{} do not fit. The file is damaged or made up.",
+                              file.string(), name, value.dump(), weights.arrays.size(),
+                              counts_layers ? "" : fmt::format(" of {:.0f} values", most)));
 }
 
 /// One field of the statistics beside a model.
@@ -145,13 +117,14 @@ std::vector<float> numbers_of(const Json& value, const std::string& where)
     std::vector<float> numbers;
     for (const auto& number : value) {
         if (!number.is_number())
-            throw InvalidInput(where + " is " + value.dump() + "; expected a number or a list of numbers.");
+            throw InvalidInput(fmt::format("{} is {}; expected a number or a list of numbers.", where, value.dump()));
         numbers.push_back(number.get<float>());
     }
     return numbers;
 }
 
-/// In the order of the models' channels: the reference's recipes put velocity and pressure before the rest.
+/// Reads statistics in the order of the models' channels: the reference's recipes put velocity and pressure before the
+/// rest.
 std::vector<FieldStatistics> read_statistics(const std::filesystem::path& path)
 {
     const auto json = read_json(path);
@@ -162,11 +135,13 @@ std::vector<FieldStatistics> read_statistics(const std::filesystem::path& path)
     std::vector<FieldStatistics> fields;
     for (const auto& [name, mean] : json["mean"].items()) {
         if (!json[deviation].contains(name))
-            throw InvalidInput(path.string() + " has a mean of '" + name + "' and no " + deviation + ".");
-        fields.push_back({name, numbers_of(mean, path.string() + ": mean of " + name),
-                          numbers_of(json[deviation][name], path.string() + ": " + deviation + " of " + name)});
+            throw InvalidInput(fmt::format("{} has a mean of '{}' and no {}.", path.string(), name, deviation));
+        fields.push_back(
+            {name, numbers_of(mean, fmt::format("{}: mean of {}", path.string(), name)),
+             numbers_of(json[deviation][name], fmt::format("{}: {} of {}", path.string(), deviation, name))});
         if (fields.back().mean.size() != fields.back().std.size())
-            throw InvalidInput(path.string() + ": mean and " + deviation + " of '" + name + "' differ in length.");
+            throw InvalidInput(
+                fmt::format("{}: mean and {} of '{}' differ in length.", path.string(), deviation, name));
     }
     const std::vector<std::string> order{"velocity", "pressure_volume", "pressure", "shear_stress",
                                          "turbulent_viscosity"};
@@ -177,7 +152,7 @@ std::vector<FieldStatistics> read_statistics(const std::filesystem::path& path)
     return fields;
 }
 
-/// Fields as a user lists them: `pressure,shear_stress:3`.
+/// Reads fields as a user lists them: `pressure,shear_stress:3`.
 std::vector<std::pair<std::string, std::int64_t>> parse_fields(const std::string& text)
 {
     std::vector<std::pair<std::string, std::int64_t>> fields;
@@ -187,8 +162,8 @@ std::vector<std::pair<std::string, std::int64_t>> parse_fields(const std::string
         const auto count = colon == std::string::npos ? "1" : word.substr(colon + 1);
         if (word.empty() || colon == 0 || count.empty() || count.size() > 4 ||
             count.find_first_not_of("0123456789") != std::string::npos || count == "0") {
-            throw InvalidInput("--fields " + text +
-                               ": expected names with their channels, e.g. pressure,shear_stress:3.");
+            throw InvalidInput(
+                fmt::format("--fields {}: expected names with their channels, e.g. pressure,shear_stress:3.", text));
         }
         fields.emplace_back(word.substr(0, colon), std::stoll(count));
     }
@@ -203,7 +178,7 @@ std::size_t num_trained_parts(const std::filesystem::path& run_or_checkpoint)
         std::filesystem::is_regular_file(run_or_checkpoint) ? run_or_checkpoint : choose_checkpoint(run_or_checkpoint);
     if (format_of_content(path) != CheckpointFormat::Safetensors || !read_checkpoint(path).weights.find("norm.mean"))
         return 1;
-    return Checkpoint(path).description().contains("volume") ? 2 : 1;
+    return Checkpoint(path).description().parts.size();
 }
 
 std::size_t part_of_file(const std::filesystem::path& mesh)
@@ -214,69 +189,57 @@ std::size_t part_of_file(const std::filesystem::path& mesh)
 Predictor Predictor::from_run(const std::filesystem::path& run_dir, std::size_t part)
 {
     Predictor predictor;
-    const auto description = predictor.load_own(choose_checkpoint(run_dir), part);
+    const auto seed = predictor.load_own(choose_checkpoint(run_dir), part);
     const auto both = training_config(read_run_settings(run_dir));
     const auto config = both.of_part(part);
-    const bool says_data = !predictor.data_.fields.empty();  // earlier versions did not
-    if ((says_data && to_json(predictor.data_) != to_json(config.data)) ||
-        description.value("seed", both.seed) != both.seed) {
-        throw IoError(predictor.checkpoint_.string() + " is of another run than " +
-                      (run_dir / "resolved_config.yaml").string() +
-                      ": data or seed differ. Put the run's own files back.");
+    const bool says_data = !predictor.data_.fields.empty();  // early versions did not
+    if ((says_data && to_json(predictor.data_) != to_json(config.data)) || seed.value_or(both.seed) != both.seed) {
+        throw IoError(fmt::format("{} is of another run than {}: data or seed differ. Put the run's own files back.",
+                                  predictor.checkpoint_.string(), (run_dir / "resolved_config.yaml").string()));
     }
     predictor.data_ = config.data;
     if (predictor.other_part_) predictor.other_part_ = both.of_part(1 - part).data;
     predictor.forces_ = config.forces;
-    if (predictor.channels_.size() != predictor.data_.fields.size()) {
+    if (predictor.channels_.size() != predictor.data_.fields.size())
         throw IoError(predictor.checkpoint_.string() + " and resolved_config.yaml disagree in the number of fields.");
-    }
     return predictor;
 }
 
-nlohmann::json Predictor::load_own(const std::filesystem::path& path, std::size_t part)
+std::optional<std::int64_t> Predictor::load_own(const std::filesystem::path& path, std::size_t part)
 {
     checkpoint_ = path;
     const Checkpoint checkpoint(path);
-    const auto& description = checkpoint.description();
-    model_ = make_model(description.value("model_class", ""), description.at("model"));
-    const bool has_volume = description.contains("volume");
-    if (description.contains("data")) data_ = data_config(description[part == 1 ? "volume" : "data"]);
-    encode_coordinates(model_, data_.encoding, 0);  // whose values the checkpoint has
-    if (description.contains("coefficients")) {
-        const auto& head = description["coefficients"];
-        names_of_head_ = head.at("names").get<std::vector<std::string>>();
-        means_of_head_ = head.at("means").get<std::vector<double>>();
-        deviations_of_head_ = head.at("deviations").get<std::vector<double>>();
+    const auto& run = checkpoint.description();
+    const auto& own = run.parts.at(part);
+    model_ = make_model(run.model_class, run.model_arguments);
+    data_ = own.data;
+    ranges_ = own.ranges;
+    facing_ = own.facing;
+    encode_coordinates(model_, data_.encoding, 0);  // the checkpoint has its values
+    head_ = run.head;
+    if (head_)
         forward_with_head_ =
-            add_coefficient_head(model_, head.at("features"), static_cast<std::int64_t>(names_of_head_.size()));
-    }
-    if (part == 0 && description.contains("shape_coefficients"))
-        shape_coefficients_ = ShapeCoefficients::from_json(description["shape_coefficients"]);
+            add_coefficient_head(model_, head_->num_features, static_cast<std::int64_t>(head_->names.size()));
+    if (part == 0) shape_coefficients_ = run.shape_coefficients;
     checkpoint.load_weights(*model_.module);
     if (data_.is_grid) take_rows_of_grids(model_, checkpoint.input_normalizer());
     model_.module->eval();
     normalizer_ = checkpoint.normalizer();
     training_mean_ = checkpoint.training_mean();
-    for (const auto& field : description.at("fields")) channels_.push_back(field.at("channels").get<std::int64_t>());
-    if (description.contains("val") && description.contains("best_error") && description["best_error"].is_number())
-        validation_error_ = description["best_error"];
-    ranges_ = InputRanges::from_json(description.value(part == 1 ? "volume_input_ranges" : "input_ranges",
-                                                       nlohmann::json()));  // not said by earlier versions
-    const auto facing = description.value(part == 1 ? "volume_facing" : "facing", nlohmann::json::object());
-    facing_ = {FacingCounts::from_json(facing.value("surfaces", nlohmann::json())),
-               FacingCounts::from_json(facing.value("walls", nlohmann::json()))};
-    if (!has_volume) return description;
-    if (const auto* of_bodies = find_model(model_.class_name).of_bodies();
-        of_bodies && of_bodies->needs_both_parts && description.contains("data"))
-        other_part_ = data_config(description[part == 1 ? "data" : "volume"]);
+    for (const auto& field : run.fields) channels_.push_back(field.num_channels);
+    if (!run.validation_errors.is_null() && std::isfinite(run.progress.best_error))
+        validation_error_ = run.progress.best_error;
+    if (run.parts.size() == 1) return run.seed;
+    if (const auto* of_bodies = find_model(model_.class_name).of_bodies(); of_bodies && of_bodies->needs_both_parts)
+        other_part_ = run.parts[1 - part].data;
     // Fields and channels of the surface come first.
-    const auto num_on_surface = static_cast<std::ptrdiff_t>(description.at("data").at("fields").size());
+    const auto num_on_surface = static_cast<std::ptrdiff_t>(run.parts[0].data.fields.size());
     const auto of_surface = std::accumulate(channels_.begin(), channels_.begin() + num_on_surface, std::int64_t{0});
-    const auto own = [&](const at::Tensor& of_all) {
+    const auto of_part = [&](const at::Tensor& of_all) {
         return part == 1 ? of_all.slice(0, of_surface) : of_all.slice(0, 0, of_surface);
     };
-    normalizer_ = {own(normalizer_.mean), own(normalizer_.std)};
-    training_mean_ = own(training_mean_);
+    normalizer_ = {of_part(normalizer_.mean), of_part(normalizer_.std)};
+    training_mean_ = of_part(training_mean_);
     if (part == 1)
         channels_.erase(channels_.begin(), channels_.begin() + num_on_surface);
     else
@@ -284,7 +247,7 @@ nlohmann::json Predictor::load_own(const std::filesystem::path& path, std::size_
     model_.forward = [of_parts = model_.forward_parts, part](const PointInputs& inputs) {
         return part == 1 ? of_parts(nullptr, &inputs).volume : of_parts(&inputs, nullptr).surface;
     };
-    return description;
+    return run.seed;
 }
 
 Predictor Predictor::from_file(const std::filesystem::path& file, const DataOptions& options, std::size_t part)
@@ -304,25 +267,25 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     const auto [name, arguments] = architecture_of(checkpoint, file);
     const auto& entry = find_point_model(name);
     if (entry.of_bodies())
-        throw InvalidInput(file.string() + " does not say all that " + entry.class_name +
-                           " is told of a case: the boxes around it, the unit of areas, and how fields were scaled. "
-                           "Train one here and predict with the run's "
-                           "folder, or load the weights in C++.");
+        throw InvalidInput(fmt::format("{} does not say all that {} is told of a case: the boxes around it, the unit "
+                                       "of areas, and how fields were scaled. "
+                                       "Train one here and predict with the run's folder, or load the weights in C++.",
+                                       file.string(), entry.class_name));
     auto known = known_arguments(entry, arguments, predictor.notes_);
     if (options.num_neighbors > 0) {
         if (!entry.defaults.contains(kNumNeighbors))
-            throw InvalidInput("--neighbors is for models on graphs; " + entry.class_name + " of " + file.string() +
-                               " is none.");
+            throw InvalidInput(
+                fmt::format("--neighbors is for models on graphs; {} of {} is none.", entry.class_name, file.string()));
         known[kNumNeighbors] = options.num_neighbors;
     } else if (entry.defaults.contains(kNumNeighbors) && !known.contains(kNumNeighbors)) {
-        predictor.notes_.push_back(file.string() + " does not say its graph: each point hears its " +
-                                   entry.defaults[kNumNeighbors].dump() +
-                                   " nearest; --neighbors says another number. An edge carries the way from its target "
-                                   "to its source, and its length.");
+        predictor.notes_.push_back(fmt::format("{} does not say its graph: each point hears its {} nearest; "
+                                               "--neighbors says another number. An edge carries "
+                                               "the way from its target to its source, and its length.",
+                                               file.string(), entry.defaults[kNumNeighbors].dump()));
     }
     require_plausible(known, "arguments", checkpoint.weights, file);
     predictor.model_ = make_model(name, known);
-    put_weights(checkpoint.weights, file, *predictor.model_.module);
+    load_weights(checkpoint.weights, file, *predictor.model_.module);
     predictor.model_.module->eval();
 
     const auto& widths_of = entry.of_points()->widths_of;
@@ -336,9 +299,10 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     if (widths.embedding_dim != 6) data.inputs = {"points"};
     data.frame = {options.center, options.length};
     if (widths.embedding_dim != num_point_channels(data)) {
-        throw InvalidInput(file.string() + ": the model is told " + std::to_string(widths.embedding_dim) +
-                           " numbers of each point besides constants; here there are places (3), or places and normals "
-                           "(6). Constants are given with --constants.");
+        throw InvalidInput(fmt::format("{}: the model is told {} numbers of each point besides constants; here there "
+                                       "are places (3), or places and normals "
+                                       "(6). Constants are given with --constants.",
+                                       file.string(), widths.embedding_dim));
     }
     predictor.constants_ = options.constants;
     predictor.time_ = options.time;
@@ -348,9 +312,10 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
         throw InvalidInput(file.string() + ": the model is told no time; leave --time out.");
     if (entry.arguments_for(widths) !=
         entry.arguments_for({widths.embedding_dim, num_constants, widths.out_dim, widths.has_time})) {
-        throw InvalidInput(file.string() + ": the model is told " + std::to_string(widths.num_constants) +
-                           " constants of a case, e.g. density and speed, and " + std::to_string(num_constants) +
-                           " were given. Give them with --constants, in the order of its training.");
+        throw InvalidInput(fmt::format("{}: the model is told {} constants of a case, e.g. density and speed, and {} "
+                                       "were given. Give them with --constants, in "
+                                       "the order of its training.",
+                                       file.string(), widths.num_constants, num_constants));
     }
     predictor.name_fields(options, widths.out_dim);
     return predictor;
@@ -368,8 +333,9 @@ void Predictor::name_fields(const DataOptions& options, std::int64_t num_channel
         if (options.fields.empty()) fields.emplace_back(field.name, static_cast<std::int64_t>(field.mean.size()));
     }
     if (statistics.empty()) {
-        notes_.push_back("there is no " + path.string() +
-                         " with means and deviations: the fields stay in the units that the model gives.");
+        notes_.push_back(
+            fmt::format("there is no {} with means and deviations: the fields stay in the units that the model gives.",
+                        path.string()));
         mean.assign(num_channels, 0.0F);
         std.assign(num_channels, 1.0F);
         if (fields.empty()) fields.emplace_back("prediction", num_channels);
@@ -377,10 +343,10 @@ void Predictor::name_fields(const DataOptions& options, std::int64_t num_channel
     const auto total = std::accumulate(fields.begin(), fields.end(), std::int64_t{0},
                                        [](auto sum, const auto& field) { return sum + field.second; });
     if (total != num_channels || static_cast<std::int64_t>(mean.size()) != num_channels) {
-        throw InvalidInput(
-            checkpoint_.string() + ": the model gives " + std::to_string(num_channels) + " channels, the fields have " +
-            std::to_string(total) + " and the statistics " + std::to_string(mean.size()) +
-            ". Name the fields with --fields, e.g. pressure,shear_stress:3, and repair " + path.string() + ".");
+        throw InvalidInput(fmt::format("{}: the model gives {} channels, the fields have {} and the statistics {}. "
+                                       "Name the fields with --fields, e.g. "
+                                       "pressure,shear_stress:3, and repair {}.",
+                                       checkpoint_.string(), num_channels, total, mean.size(), path.string()));
     }
     for (const auto& [name, count] : fields) {
         data_.fields.push_back({name, name, ""});
@@ -420,7 +386,7 @@ at::Tensor Predictor::predict(const PointInputs& inputs, const FieldScaling& sca
     return within_memory([&] { return load_of(inputs); }, [&] { return predicted(inputs, scaling, of_head); });
 }
 
-/// A prediction, for the case that the device's memory ends.
+/// Describes a prediction to `within_memory`.
 DeviceLoad Predictor::load_of(const PointInputs& inputs) const
 {
     const auto local = to_local(inputs.embedding);
@@ -451,7 +417,7 @@ at::Tensor Predictor::predicted(const PointInputs& inputs, const FieldScaling& s
     if (forward_with_head_) {
         const auto predicted = forward_with_head_(inputs);
         fields = predicted.fields;
-        if (of_head) *of_head = physical_coefficients(predicted.coefficients, means_of_head_, deviations_of_head_);
+        if (of_head) *of_head = physical_coefficients(predicted.coefficients, head_->means, head_->deviations);
     } else {
         fields = model_.forward(inputs);
     }

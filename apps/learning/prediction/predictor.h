@@ -5,6 +5,7 @@
 #include "apps/learning/cases/field_scaling.h"
 #include "apps/learning/cases/input_ranges.h"
 #include "apps/learning/cases/surface_orientation.h"
+#include "apps/learning/checkpoints/run_description.h"
 #include "apps/learning/evaluation/shape_coefficients.h"
 #include "apps/learning/settings/grid_settings.h"
 #include "apps/learning/settings/training_config.h"
@@ -21,49 +22,50 @@
 
 namespace meshard {
 
-/// What a user says of a model's data where its file does not.
+/// What a user says of a model's data where its file does not say it.
 struct DataOptions {
-    std::vector<double> constants;  ///< numbers that are the same for all points: fx of Transolver and FLARE,
-                                    ///< global_embedding of GeoTransolver, of MeshGraphNet the nodes' last
-    std::optional<double> time;     ///< of the case, for models that are told it
+    /// Inputs that are the same for all points: fx of Transolver and FLARE, global_embedding of GeoTransolver, the last
+    /// features of MeshGraphNet's nodes.
+    std::vector<double> constants;
+    std::optional<double> time;  ///< of the case, for models that take it as an input
     std::int64_t num_neighbors =
-        0;  ///< nearest points that each hears, of a model on graphs; 0: what the file says, or the model's default
+        0;  ///< nearest points that send messages to each in a model on graphs; 0: by file or model
     std::string center = "none";  ///< as FrameConfig's
     std::string length = "none";
-    std::string fields;  ///< `name` or `name:channels`, separated by commas; empty: by the statistics beside the file,
-                         ///< or one field `prediction`
+    /// `name` or `name:channels`, separated by commas. Empty: the fields of the statistics beside the file, or
+    /// `prediction`.
+    std::string fields;
     bool on_cells = true;
 };
 
-/// Parts of the cases on which a run learnt: 1, or 2 of those with surface and volume. Of a file that is no checkpoint
-/// of meshard 1.
+/// Counts the parts of the cases on which a run learnt: 2 where they have surface and volume, else 1, also for a file
+/// that is no checkpoint of meshard.
 /// @throws IoError if a folder holds no finished run
 std::size_t num_trained_parts(const std::filesystem::path& run_or_checkpoint);
 
-/// Part of a two-part run to which a mesh belongs, by its file's type: 1, the volume, for .vtu and .pvtu, else 0, the
-/// surface.
+/// Tells by a file's type to which part of a two-part run its mesh belongs: 1, the volume, for .vtu and .pvtu, else 0.
 std::size_t part_of_file(const std::filesystem::path& mesh);
 
-/// A trained model with all that it needs to know of its data.
+/// A trained model with all that a prediction needs to know of its data.
 class Predictor {
 public:
-    /// From `run_dir/checkpoints/best`, or `last` where there is no better one.
+    /// Loads `run_dir/checkpoints/best`, or `last` where there is no better one.
     /// @param part   of a run with surface (0) and volume (1): which of them is predicted on
     /// @throws IoError if the folder holds no finished run.
     static Predictor from_run(const std::filesystem::path& run_dir, std::size_t part = 0);
 
-    /// From a file of weights: .mdlus, .pt, .safetensors. One of meshard's own says what its data are; of another, the
-    /// options say it, and the statistics of the fields come from `global_stats.json` beside it ("mean" and "std_dev"
-    /// or "std", by field). Without statistics the fields stay as the model gives them. A file that does not say its
-    /// architecture has it in a .json of its name: {"model_class": ..., "model": {arguments}}.
+    /// Loads a file of weights: .mdlus, .pt, .safetensors. One of meshard's own says what its data are. For another,
+    /// the options say it, and the statistics of the fields come from `global_stats.json` beside it ("mean" and
+    /// "std_dev" or "std", by field); without statistics the fields stay as the model gives them. A file that does not
+    /// say its architecture has it in a .json of its name: {"model_class": ..., "model": {arguments}}.
     /// @throws IoError as `read_checkpoint`; InvalidInput if architecture, statistics and options do not fit together.
     static Predictor from_file(const std::filesystem::path& file, const DataOptions& options, std::size_t part = 0);
 
     const DataConfig& data() const { return data_; }
     const std::vector<std::int64_t>& channels() const { return channels_; }  ///< of each field
     bool needs_body() const { return model_.forward_parts != nullptr; }      ///< `PointInputs::body` must be there
-    /// Of a model that needs both parts of a case and predicts on one: how the other is read, whose points are
-    /// `PointInputs::other_part`. Else null.
+    /// Says how the other part of a case is read, whose points are `PointInputs::other_part`, for a model that needs
+    /// both and predicts on one; else null.
     const DataConfig* other_part() const { return other_part_ ? &*other_part_ : nullptr; }
     const std::filesystem::path& checkpoint() const { return checkpoint_; }
     const std::vector<double>& constants() const
@@ -74,12 +76,12 @@ public:
     {
         return time_;
     }  ///< that holds for every case; nothing where cases name their own
-    /// (channels): of each field over the training cases, in physical units of a case with this scaling.
+    /// Returns the mean of each channel over the training cases, in physical units of a case with this scaling.
     at::Tensor training_mean(const FieldScaling& scaling) const
     {
         return scaling.on(training_mean_.device()).physical(training_mean_);
     }
-    /// (channels): deviations over the training cases, in the same units.
+    /// Returns the deviations of the same, (channels), in the same units.
     at::Tensor training_deviation(const FieldScaling& scaling) const
     {
         return scaling.scale.defined() ? normalizer_.std * scaling.scale.to(normalizer_.std.device()) : normalizer_.std;
@@ -97,25 +99,25 @@ public:
     {
         return ranges_;
     }  ///< of the training cases; empty for files that do not say them
-    /// Drag and lift by the shape alone, as the training cases have them; nothing for a checkpoint that does not say
+    /// Predicts drag and lift by the shape alone, from the training cases; nothing for a checkpoint that does not have
     /// them.
     const std::optional<ShapeCoefficients>& shape_coefficients() const { return shape_coefficients_; }
     const std::vector<std::string>& notes() const { return notes_; }  ///< what a user should know, a sentence each
-    /// Mean rel_l2 of the fields over the run's validation cases, the least that training saw; nothing where it had
-    /// none.
+    /// Returns the least mean rel_l2 of the fields over the run's validation cases; nothing where it had none.
     const std::optional<double>& validation_error() const { return validation_error_; }
 
-    /// Rows of a grid that are best left on one rank, of a model of grids.
+    /// Returns how many rows of a grid are best left on one rank, for a model of grids.
     std::int64_t rows_together() const { return meshard::rows_together({model_.class_name, model_.arguments}); }
 
-    /// What is kept of each point from layer to layer. @throws InvalidInput for a mode that the model does not have
+    /// Sets what is kept of each point from layer to layer. @throws InvalidInput for a mode that the model does not
+    /// have
     void set_memory(MemoryMode mode)
     {
         meshard::set_memory(*model_.module, mode);
         memory_ = mode;
     }
 
-    /// The mode for so many points of this rank, if they may take that much memory.
+    /// Returns the mode for so many points of this rank, if they may take that much memory.
     MemoryMode memory_for(std::int64_t num_points, std::int64_t bytes) const
     {
         return inference_memory(*model_.module, num_points, bytes);
@@ -130,14 +132,14 @@ public:
     /// Whether the model has dropout, so that its draws differ.
     bool has_dropout() const;
 
-    /// From now on the model drops out as in training; the next prediction is a function of its inputs, of `seed` and
-    /// of how the rows are cut: numbers are drawn in the order in which the ranks hold the rows.
+    /// Lets the model drop out as in training from now on. The next prediction is a function of its inputs, of `seed`
+    /// and of how the rows are cut: numbers are drawn in the order in which the ranks hold the rows.
     void draw_dropout(std::uint64_t seed);
 
-    /// Names of the coefficients, cd and cl, that a head of the model predicts beside the fields; mostly none.
-    const std::vector<std::string>& names_of_head() const { return names_of_head_; }
+    /// Names the coefficients, cd and cl, that a head of the model predicts beside the fields; mostly none.
+    std::vector<std::string> names_of_head() const { return head_ ? head_->names : std::vector<std::string>(); }
 
-    /// Fields in physical units, (1, N, channels), sharded as the inputs are.
+    /// Predicts the fields in physical units, (1, N, channels), sharded as the inputs are.
     /// @param scaling   what they are measured by in this case (`field_scaling` of `data()` and `channels()`)
     /// @param of_head   if given, receives the head's coefficients. Collective then
     /// @throws DeviceMemoryError if it does not fit into the memory of the inputs' device
@@ -145,8 +147,8 @@ public:
 
 private:
     Predictor() = default;
-    /// @return what the checkpoint says of itself
-    nlohmann::json load_own(const std::filesystem::path& checkpoint, std::size_t part);
+    /// @return the seed of the run, where the checkpoint says it
+    std::optional<std::int64_t> load_own(const std::filesystem::path& checkpoint, std::size_t part);
     void name_fields(const DataOptions& options, std::int64_t num_channels);
     DeviceLoad load_of(const PointInputs& inputs) const;
     at::Tensor predicted(const PointInputs& inputs, const FieldScaling& scaling, std::vector<double>* of_head);
@@ -167,8 +169,7 @@ private:
     at::Tensor training_mean_;
     Model model_;
     MemoryMode memory_ = MemoryMode::Stored;
-    std::vector<std::string> names_of_head_;
-    std::vector<double> means_of_head_, deviations_of_head_;
+    std::optional<DescribedHead> head_;
     std::function<FieldsAndCoefficients(const PointInputs&)> forward_with_head_;  // where there is one
 };
 

@@ -2,6 +2,7 @@
 #include "apps/learning/settings/training_config.h"
 
 #include "apps/console/console.h"
+#include "apps/learning/settings/described_keys.h"
 #include "apps/learning/settings/grid_settings.h"
 #include "apps/learning/settings/model_rules.h"
 #include "partition/error.h"
@@ -17,13 +18,6 @@
 
 namespace meshard {
 namespace {
-
-/// Returns the kind that a checkpoint names.
-SamplingKind sampling_kind(const std::string& name)
-{
-    const auto found = std::ranges::find(kSamplingKinds, name, &std::pair<std::string, SamplingKind>::first);
-    return found == kSamplingKinds.end() ? SamplingKind::Uniform : found->second;
-}
 
 /// Checks a split and completes its default.
 /// @param base   `data.split`, or the key of a set's split
@@ -330,15 +324,6 @@ void check_body_model(const TrainingRunConfig& config, const Settings& settings)
                "is told the body, which does not turn with the points yet. Leave training.augment out.");
 }
 
-/// Splits a text such as `points, normals`.
-std::vector<std::string> names_in(const std::string& text)
-{
-    std::vector<std::string> names;
-    std::istringstream list(text);
-    for (std::string name; std::getline(list >> std::ws, name, ',');) names.push_back(name);
-    return names;
-}
-
 /// Parses a setting as a number, true or false, a text, or a list of these.
 nlohmann::json json_value(const Setting& setting)
 {
@@ -559,69 +544,71 @@ std::int64_t first_channel(const DataConfig& data, std::string_view input)
     return count;
 }
 
+void describe(DescribedKeys& keys, FieldConfig& field)
+{
+    keys.required("name", field.name);
+    keys.added("from", field.from);
+    keys.added("kind", field.kind);
+}
+
+void describe(DescribedKeys& keys, DataConfig& data)
+{
+    auto inputs = fmt::format("{}", fmt::join(data.inputs, ", "));
+    keys.choice("association", data.on_cells, {{"cell", true}, {"point", false}});
+    keys.added("is_grid", data.is_grid);
+    keys.added("arrays", data.arrays);
+    keys.required("fields", data.fields);
+    keys.required("inputs", inputs);
+    keys.added("wall_patches", data.wall_patches);
+    keys.required("normals", data.normals);
+    keys.required("constants", data.constants);
+    keys.added("time", data.time);
+    keys.required("center", data.frame.center);
+    keys.required("length", data.frame.length);
+    keys.added("up", data.frame.up);
+    keys.added("ground", data.frame.ground);
+    keys.added("distances", data.distances);
+    keys.added("encoding", data.encoding.kind);
+    keys.added("encoding_frequencies", data.encoding.num_frequencies);
+    keys.added("encoding_scales", data.encoding.scales);
+    keys.choice("targets", data.nondimensional, {{"physical", false}, {"nondimensional", true}});
+    keys.added("reference", data.reference);
+    keys.added("reference_columns", data.reference_columns);
+    keys.choice("vector_deviation", data.shares_deviation, {{"channels", false}, {"shared", true}});
+    keys.added("sampling_resolution", data.num_sampled);
+    keys.choice("sampling", data.sampling, kSamplingKinds);
+    if (data.turns_outward || !keys.writes())
+        keys.choice("orient", data.turns_outward, {{"as-is", false}, {"outward", true}});
+    if (keys.writes()) return;
+    data.inputs.clear();
+    std::istringstream list(inputs);
+    for (std::string name; std::getline(list >> std::ws, name, ',');) data.inputs.push_back(name);
+}
+
 nlohmann::json to_json(const DataConfig& data)
 {
-    auto fields = nlohmann::json::array();
-    for (const auto& field : data.fields)
-        fields.push_back({{"name", field.name}, {"from", field.from}, {"kind", field.kind}});
-
-    const bool has_height = data.has_input("height"), is_encoded = data.encoding.kind != "none";
-    const DataConfig none;
-    nlohmann::json description{
-        {"association", data.on_cells ? "cell" : "point"},
-        {"is_grid", data.is_grid},
-        {"arrays", data.arrays},
-        {"fields", std::move(fields)},
-        {"inputs", fmt::format("{}", fmt::join(data.inputs, ", "))},
-        {"wall_patches", data.wall_patches},
-        {"normals", data.normals},
-        {"constants", data.constants},
-        {"time", data.time},
-        {"center", data.frame.center},
-        {"length", data.frame.length},
-        {"up", has_height ? data.frame.up : none.frame.up},
-        {"ground", has_height ? data.frame.ground : none.frame.ground},
-        {"distances", data.distances},
-        {"encoding", data.encoding.kind},
-        {"encoding_frequencies", is_encoded ? data.encoding.num_frequencies : none.encoding.num_frequencies},
-        {"encoding_scales", is_encoded ? data.encoding.scales : none.encoding.scales},
-        {"targets", data.nondimensional ? "nondimensional" : "physical"},
-        {"reference", data.nondimensional ? data.reference : none.reference},
-        {"reference_columns", data.nondimensional ? data.reference_columns : none.reference_columns},
-        {"vector_deviation", data.shares_deviation ? "shared" : "channels"},
-        {"sampling_resolution", data.num_sampled},
-        {"sampling", kSamplingKinds[static_cast<std::size_t>(data.sampling)].first}};
-    if (data.turns_outward) description["orient"] = "outward";  // a description without it keeps the surfaces
-    return description;
+    const DataConfig initial;
+    auto used = data;  // what has no effect beside the other settings stays at its default
+    if (!data.has_input("height")) {
+        used.frame.up = initial.frame.up;
+        used.frame.ground = initial.frame.ground;
+    }
+    if (data.encoding.kind == "none") used.encoding = initial.encoding;
+    if (!data.nondimensional) {
+        used.reference.clear();
+        used.reference_columns.clear();
+    }
+    nlohmann::json json;
+    DescribedKeys keys(json);
+    describe(keys, used);
+    return json;
 }
 
 DataConfig data_config(const nlohmann::json& description)
 {
     DataConfig data;
-    data.on_cells = description.at("association") == "cell";
-    data.is_grid = description.value("is_grid", false);  // earlier versions have neither this nor `arrays`
-    data.arrays = description.value("arrays", std::vector<std::string>());
-    for (const auto& field : description.at("fields"))
-        data.fields.push_back({field.at("name"), field.at("from"), field.at("kind")});
-    data.inputs = names_in(description.at("inputs"));
-    data.wall_patches = description.value("wall_patches", std::vector<std::string>());  // earlier versions had none
-    data.normals = description.at("normals");
-    data.turns_outward = description.value("orient", "as-is") == "outward";
-    data.constants = description.at("constants").get<std::vector<std::string>>();
-    data.time = description.value("time", "");  // earlier versions had none
-    data.frame = {description.at("center"), description.at("length"), description.value("up", data.frame.up),
-                  description.value("ground", data.frame.ground)};
-    data.distances = description.value("distances", "");
-    data.encoding = {description.value("encoding", data.encoding.kind),
-                     description.value("encoding_frequencies", data.encoding.num_frequencies),
-                     description.value("encoding_scales", data.encoding.scales)};
-    data.nondimensional = description.value("targets", "") == "nondimensional";
-    data.reference = description.value("reference", data.reference);
-    // Earlier versions had no reference columns.
-    data.reference_columns = description.value("reference_columns", data.reference_columns);
-    data.shares_deviation = description.value("vector_deviation", "") == "shared";
-    data.num_sampled = description.value("sampling_resolution", std::int64_t{0});  // earlier versions took all points
-    data.sampling = sampling_kind(description.value("sampling", "uniform"));
+    DescribedKeys keys(description, "data");
+    describe(keys, data);
     return data;
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kLeastSpread = 0.001;  // of a coefficient: cases that are all alike
 
-/// Of the true fields.
+/// Integrates the true fields.
 Coefficients integrals_of(const CaseSource& source, const CaseFigures& figures, const JudgedFields& layout,
                           const ForceSettings& settings, const std::string& column)
 {

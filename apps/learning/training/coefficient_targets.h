@@ -25,7 +25,7 @@ public:
                        std::span<const CaseSource> cases, std::span<const CaseFigures> figures,
                        const at::Device& device);
 
-    /// Of the term in the loss: sum over the coefficients of weight times squared error, in deviations. A single value.
+    /// Returns the term in the loss: the sum over the coefficients of weight times squared error, in deviations.
     /// @param coefficients   (1, coefficients), of the head
     at::Tensor loss(const at::Tensor& coefficients, const std::string& case_id) const;
 
@@ -38,7 +38,7 @@ private:
     std::map<std::string, at::Tensor> targets_;  // by id, (1, coefficients)
 };
 
-/// Coefficients that are learnt, in order: cd, cl.
+/// Names the coefficients that are learnt, in order: cd, cl.
 std::vector<std::string> names_of_coefficients(const std::array<double, 2>& weights);
 
 }  // namespace meshard

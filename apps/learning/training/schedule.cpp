@@ -1,18 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/training/schedule.h"
 
-#include "partition/error.h"
-
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <numbers>
-#include <numeric>
 
 namespace meshard {
-
 namespace {
 
 constexpr double kRisingShare = 0.3, kFirstDivisor = 25, kLastDivisor = 1e4;  // of one_cycle
@@ -64,28 +57,25 @@ double first_beta_in_cycle(std::int64_t step, std::int64_t num_steps)
     return in_cycle(step, num_steps, kHighBeta, kLowBeta, kHighBeta);
 }
 
-bool Plateau::check(double error, const TrainingConfig& config)
+bool lowers_rate(PlateauState& state, double error, const TrainingConfig& config)
 {
-    if (error < best * (1 - config.threshold)) {
-        best = error;
-        bad_checks = 0;
+    if (error < state.best * (1 - config.threshold)) {
+        state.best = error;
+        state.bad_checks = 0;
         return false;
     }
-    if (++bad_checks <= config.plateau_patience) return false;
-    factor *= config.gamma;
-    bad_checks = 0;
+    if (++state.bad_checks <= config.plateau_patience) return false;
+    state.factor *= config.gamma;
+    state.bad_checks = 0;
     return true;
 }
 
-bool EarlyStop::check(double error, const TrainingConfig& config)
+bool ends_run(EarlyStopState& state, double error, const TrainingConfig& config)
 {
-    if (error < best - config.stop_min_delta) {
-        best = error;
-        bad_checks = 0;
-    } else {
-        ++bad_checks;
-    }
-    return is_over(config);
+    const bool is_better = error < state.best - config.stop_min_delta;
+    if (is_better) state.best = error;
+    state.bad_checks = is_better ? 0 : state.bad_checks + 1;
+    return is_over(state, config);
 }
 
 }  // namespace meshard

@@ -54,7 +54,7 @@ public:
 
     /// @param parameters   whose gradients a step makes  @param state   other tensors to which it writes, such as means
     /// that a normalisation keeps
-    /// @param tolerance    of loss and gradients, relative: a library may choose other products in a graph, which are
+    /// @param tolerance   of loss and gradients, relative: a library may choose other products in a graph, which are
     /// rounded otherwise
     StepGraphs(Tensors parameters, Tensors state, c10::DeviceType type, RankGroup group = {}, double tolerance = 0)
         : parameters_(std::move(parameters)), state_(std::move(state)), type_(type), group_(std::move(group)),

@@ -17,11 +17,12 @@ struct TrainingStart {
     bool print_plan = false;      ///< the same, and say on stdout what a step would run
     bool verify_sources = false;  ///< read every source whole to see whether its shards are still of it
     std::int64_t profile_steps =
-        0;  ///< so many steps after the first are traced: profile/rank_R.json in the run's folder, R this rank
-    std::function<void()> before_first_step = {};  ///< called on every rank, when settings, data and checkpoint were
-                                                   ///< found to be good; from here on there is something to save
-    std::function<void()> after_last_step = {};    ///< called on every rank at the end of a run that was not stopped
-    bool accepts_data = false;                     ///< train on data that contradict themselves
+        0;  ///< so many steps after the first are traced: profile/rank_R.json in the run's folder
+    /// Called on every rank, when settings, data and checkpoint were found to be good; from here on there is something
+    /// to save.
+    std::function<void()> before_first_step = {};
+    std::function<void()> after_last_step = {};  ///< called on every rank at the end of a run that was not stopped
+    bool accepts_data = false;                   ///< train on data that contradict themselves
 
     bool is_trial() const
     {

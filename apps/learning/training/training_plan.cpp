@@ -9,6 +9,7 @@
 #include "sharding/memory/saved_tensors.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -38,12 +39,11 @@ void add_forms(TextTable& table, std::string phase, const Model& model, const at
     for (auto first = choices.begin(); first != choices.end();) {
         const auto end =
             std::find_if(first, choices.end(), [&](const auto& choice) { return !are_same(choice, *first); });
-        std::ostringstream text;
-        text << (end - first == 1 ? "block " : "blocks ") << first - choices.begin() + 1;
-        if (end - first > 1) text << " to " << end - choices.begin();
-        text << ": " << name_of(first->form);
-        if (first->why_not_fused) text << ", not fused: " << first->why_not_fused;
-        table.add_row({std::exchange(phase, ""), text.str()});
+        auto text = fmt::format("block{} {}", end - first == 1 ? "" : "s", first - choices.begin() + 1);
+        if (end - first > 1) text += fmt::format(" to {}", end - choices.begin());
+        text += fmt::format(": {}", name_of(first->form));
+        if (first->why_not_fused) text += fmt::format(", not fused: {}", first->why_not_fused);
+        table.add_row({std::exchange(phase, ""), text});
         first = end;
     }
 }
@@ -54,8 +54,8 @@ std::string points_text(const CaseTensors& example, const DeviceMesh& device_mes
     auto extremes = torch::tensor({own, -own});
     device_mesh.all().all_reduce(extremes, Reduction::Max);
     const auto most = extremes[0].item<std::int64_t>(), fewest = -extremes[1].item<std::int64_t>();
-    const auto range = fewest == most ? std::to_string(most) : std::to_string(fewest) + " to " + std::to_string(most);
-    return std::to_string(example.num_points) + " in case " + example.id + ", " + range + " a rank";
+    return fmt::format("{} in case {}, {}{} a rank", example.num_points, example.id,
+                       fewest == most ? "" : fmt::format("{} to ", fewest), most);
 }
 
 /// Bytes of the tensors that a forward pass saves for backward, each once, without the parameters. None is really kept:
@@ -95,13 +95,12 @@ void add_needs(TextTable& table, torch::nn::Module& module, MemoryMode own, doub
         }
         device_mesh.all().all_reduce(bytes, Reduction::Max);
         const auto kept = static_cast<double>(bytes.item<std::int64_t>());
-        auto line = std::string(name_of(mode)) + ": " + text(kept * num_ranks / points) + " a point, " +
-                    text(kept + weights) + " a rank with weights";
+        auto line = fmt::format("{}: {} a point, {} a rank with weights", name_of(mode),
+                                text(kept * num_ranks / points), text(kept + weights));
         if (total > 0 && kept + weights > total) {
             line += ", does not fit into " + text(total);
             if (weights < total)
-                line += "; on " + std::to_string(std::llround(std::ceil(kept * num_ranks / (total - weights)))) +
-                        " ranks it does";
+                line += fmt::format("; on {:.0f} ranks it does", std::ceil(kept * num_ranks / (total - weights)));
         }
         table.add_row({std::exchange(word, ""), line});
     }
@@ -115,13 +114,11 @@ std::string training_plan(const Model& model, const TrainingRunConfig& config, s
 {
     std::int64_t num_parameters = 0;
     for (const auto& parameter : model.module->parameters()) num_parameters += parameter.numel();
-    const auto size = [&](const char* axis) {
-        return std::to_string(device_mesh.group(device_mesh.axis(axis)).size());
-    };
+    const auto size = [&](const char* axis) { return device_mesh.group(device_mesh.axis(axis)).size(); };
     TextTable table("ll");
-    table.add_row({"model", config.model.name + ", " + std::to_string(num_parameters) + " parameters"});
-    table.add_row({"ranks", std::to_string(world.size()) + ": " + size("data") + " data x " + size("domain") +
-                                " domain, transport " + world.carrier(world.device()).text()});
+    table.add_row({"model", fmt::format("{}, {} parameters", config.model.name, num_parameters)});
+    table.add_row({"ranks", fmt::format("{}: {} data x {} domain, transport {}", world.size(), size("data"),
+                                        size("domain"), world.carrier(world.device()).text())});
     table.add_row({"device", device_name(world.device())});
     table.add_row({"points", points_text(example.front(), device_mesh)});
     table.add_row({"precision", name_of(config.training.precision)});

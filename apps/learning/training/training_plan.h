@@ -13,10 +13,10 @@
 
 namespace meshard {
 
-/// What a training step and a validation of this model would run on such a case: the model and its parameters, ranks,
-/// points of a rank, precision, memory mode, what each memory mode keeps of a point, whether that fits into the device
-/// and on how many ranks it would, and the form of each block with what keeps it from being fused. Lines of a word and
-/// what it is, the same on every rank. Collective.
+/// Says what a training step and a validation of this model would run on such a case: the model and its parameters,
+/// ranks, points of a rank, precision, memory mode, what each memory mode keeps of a point, whether that fits into the
+/// device and on how many ranks it would, and the form of each block with what keeps it from being fused. Lines of a
+/// word and what it is, the same on every rank. Collective.
 /// @param model     in the memory mode and with the weights that it is to train with; it is left in training
 /// @param example   the case, all its parts
 /// @param forward   takes the case through the model

@@ -4,11 +4,11 @@
 #include "io/shards/manifest.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
 namespace meshard {
@@ -119,8 +119,8 @@ std::string worst_text(const Evaluation& evaluation)
 {
     const auto& split = evaluation.cases.front().split;
     const auto worst = worst_case(evaluation, split);
-    return worst ? "worst of " + split + ", case " + worst->one->source.id + ": " + worst->text() +
-                       "; `meshard report` shows where"
+    return worst ? fmt::format("worst of {}, case {}: {}; `meshard report` shows where", split, worst->one->source.id,
+                               worst->text())
                  : "";
 }
 
@@ -131,10 +131,7 @@ std::string drag_text(const Evaluation& evaluation)
     if (shown == series.end()) shown = std::ranges::find(series, "cd", &CoefficientSeries::name);
     if (shown == series.end()) return {};
     const auto metrics = coefficient_metrics(shown->predicted, shown->truth, shown->guess);
-    char text[64];
-    std::snprintf(text, sizeof text, ", Cd mae %.4f",
-                  std::ranges::find(metrics, "mae", &Metrics::value_type::first)->second);
-    return text;
+    return fmt::format(", Cd mae {:.4f}", std::ranges::find(metrics, "mae", &Metrics::value_type::first)->second);
 }
 
 }  // namespace meshard

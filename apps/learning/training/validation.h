@@ -32,22 +32,22 @@ public:
     /// Judges one case of a list. Collective over `domain`, whose ranks hold the rows.
     /// @param shards   of the case: where areas are read from, kept for the next time while little memory is taken;
     /// empty: no areas, and no forces
-    /// @param volumes  (rows), double, of this rank's rows in a case of solids; undefined: areas are read from the
+    /// @param volumes   (rows), double, of this rank's rows in a case of solids; undefined: areas are read from the
     /// shards
     /// @param physical (1, N, channels), the prediction, as the example's target
     void add(std::size_t index, const CaseTensors& example, const std::filesystem::path& shards,
              const at::Tensor& volumes, const at::Tensor& physical, const at::Tensor& guess, const DeviceMesh& domain);
 
-    /// The head's coefficients of a case, in their order.
+    /// Adds the head's coefficients of a case, in their order.
     void add_of_head(std::size_t index, const std::vector<double>& coefficients)
     {
         found_of_head_[index] = coefficients;
     }
 
-    /// Drag and lift by the shape alone, of cases by their ids, to be judged beside those of the fields.
+    /// Gives drag and lift by the shape alone, by case id, to be judged beside those of the fields.
     void compare_with(std::map<std::string, ShapeCoefficients::Values> by_shape) { by_shape_ = std::move(by_shape); }
 
-    /// Of the cases `sources`, whose numbers the data groups bring together. Forgets them. Collective over
+    /// Evaluates the cases `sources`, whose numbers the data groups bring together, and forgets them. Collective over
     /// `data_groups`.
     Evaluation finish(const std::vector<CaseSource>& sources, const std::string& split, const RankGroup& data_groups);
 
@@ -66,14 +66,14 @@ private:
     std::int64_t bytes_kept_ = 0;
 };
 
-/// For metrics.jsonl: {"errors": {field: {metric: mean over cases}}, "forces": {"cd": {"mae", ...}, ...}}; no forces
-/// where there are none; the same of each of several data sets below "sets".
+/// Writes an evaluation for metrics.jsonl: {"errors": {field: {metric: mean over cases}}, "forces": {"cd": {"mae",
+/// ...}, ...}}; no forces where there are none; the same of each of several data sets below "sets".
 nlohmann::ordered_json validation_json(const Evaluation& evaluation);
 
-/// Which case of a split of several is the worst, and why; else empty.
+/// Says which case of a split of several is the worst, and why; else empty.
 std::string worst_text(const Evaluation& evaluation);
 
-/// `, Cd mae 0.0123` (against the solver's where the table has it), or nothing.
+/// Says `, Cd mae 0.0123`, against the solver's where the table has it, or nothing.
 std::string drag_text(const Evaluation& evaluation);
 
 }  // namespace meshard

@@ -5,6 +5,7 @@
 #include "sharding/parameters/gradient_norm.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -52,8 +53,8 @@ UpdateOptions update_options(const TrainingConfig& config, const ParameterGroupC
     return options;
 }
 
-/// Parameters by the first group of the configuration that names them, those of none first; apart are those whose
-/// weights do not decay.
+/// Sorts parameters by the first group of the configuration that names them, those of none first. Those whose weights
+/// do not decay form groups of their own.
 std::vector<OptimizedGroup> optimized_groups(const TrainingConfig& config,
                                              const std::vector<NamedParameter>& parameters)
 {
@@ -79,10 +80,10 @@ std::vector<OptimizedGroup> optimized_groups(const TrainingConfig& config,
         if (!groups[2 * g].parameters.empty() || !groups[2 * g + 1].parameters.empty()) continue;
         std::string names;
         for (const auto& [name, parameter] : parameters) names += (names.empty() ? "" : ", ") + name;
-        throw InvalidInput(
-            "training.optimizer.groups." + config.parameter_groups[g - 1].name +
-            " has no parameter: its patterns match none, or groups before it have them all. The model has " + names +
-            ".");
+        throw InvalidInput(fmt::format("training.optimizer.groups.{} has no parameter: its patterns match none, or "
+                                       "groups before it have them all. The model has "
+                                       "{}.",
+                                       config.parameter_groups[g - 1].name, names));
     }
     std::erase_if(groups, [](const auto& group) { return group.parameters.empty(); });
     return groups;
@@ -100,7 +101,7 @@ WeightUpdate::WeightUpdate(const TrainingConfig& config, const torch::nn::Module
     if (config.average_decay > 0) average_.emplace(parameters(), config.average_decay);
 }
 
-/// Those that the optimisers take; undefined ones among them.
+/// Returns the gradients of what the optimisers take; undefined ones are among them.
 std::vector<at::Tensor> WeightUpdate::gradients() const
 {
     std::vector<at::Tensor> all;
@@ -127,19 +128,18 @@ UpdateOutcome WeightUpdate::apply(double rate, const std::vector<at::Tensor>& lo
     return outcome;
 }
 
-void WeightUpdate::describe(nlohmann::json& description) const
+void WeightUpdate::describe(RunDescription& description) const
 {
-    if (loss_scaling_)
-        description["loss_scale"] = {{"scale", loss_scaling_->scale}, {"good_steps", loss_scaling_->num_good_steps}};
-    if (average_) description["average_updates"] = average_->num_updates();
+    if (loss_scaling_) description.loss_scale = {loss_scaling_->scale, loss_scaling_->num_good_steps};
+    if (average_) description.average_updates = average_->num_updates();
 }
 
-void WeightUpdate::resume(const nlohmann::json& description)
+void WeightUpdate::resume(const RunDescription& description)
 {
-    if (average_) average_->set_num_updates(description.value("average_updates", std::int64_t{0}));
-    if (!loss_scaling_ || !description.contains("loss_scale")) return;
-    loss_scaling_->scale = description["loss_scale"].at("scale").get<double>();
-    loss_scaling_->num_good_steps = description["loss_scale"].at("good_steps").get<std::int64_t>();
+    if (average_) average_->set_num_updates(description.average_updates.value_or(0));
+    if (!loss_scaling_ || !description.loss_scale) return;
+    loss_scaling_->scale = description.loss_scale->scale;
+    loss_scaling_->num_good_steps = description.loss_scale->num_good_steps;
 }
 
 }  // namespace meshard

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/learning/checkpoints/run_description.h"
 #include "apps/learning/settings/training_config.h"
 #include "apps/learning/training/loss_scaling.h"
 #include "sharding/parameters/fully_shard.h"
@@ -8,7 +9,6 @@
 #include "sharding/parameters/weight_average.h"
 #include "sharding/ranks/rank_group.h"
 
-#include <nlohmann/json.hpp>
 #include <torch/nn/module.h>
 
 #include <optional>
@@ -22,8 +22,8 @@ struct UpdateOutcome {
     at::Tensor gradient_norm;  ///< (), double, before clipping, where gradients lie; undefined where nobody asks for it
 };
 
-/// What follows backward: gradients are unscaled, steps that are not finite left out, gradients clipped, weights
-/// changed and averaged.
+/// Does what follows backward: unscales gradients, leaves steps out that are not finite, clips gradients, changes
+/// weights and averages them.
 class WeightUpdate {
 public:
     /// @param sharded   null where every rank has whole parameters
@@ -32,14 +32,14 @@ public:
     WeightUpdate(const TrainingConfig& config, const torch::nn::Module& model, const FullyShardedModule* sharded,
                  const RankGroup& ranks);
 
-    /// The loss as it is to be differentiated.
+    /// Returns the loss as it is to be differentiated.
     at::Tensor scaled(const at::Tensor& loss) const { return loss_scaling_ ? loss_scaling_->scaled(loss) : loss; }
 
     void zero_grad() { optimizers_.zero_grad(); }
 
-    /// @param losses   of this rank, detached: where steps may be left out, all of them must be finite
-    /// Collective over all ranks where gradients are cut, in float16, and where steps may be left out; only then does
-    /// the host wait for a device.
+    /// Takes a step. Collective over all ranks where gradients are cut, in float16, and where steps may be left out;
+    /// only then does the host wait for a device.
+    /// @param losses   of this rank, detached; a step may be left out where one of them is not finite
     UpdateOutcome apply(double rate, const std::vector<at::Tensor>& losses);
 
     Optimizers& optimizers() { return optimizers_; }
@@ -53,9 +53,9 @@ public:
     WeightAverage* average() { return average_ ? &*average_ : nullptr; }
     const WeightAverage* average() const { return average_ ? &*average_ : nullptr; }
 
-    /// What a checkpoint keeps of it besides tensors, as keys of its description.
-    void describe(nlohmann::json& description) const;
-    void resume(const nlohmann::json& description);
+    /// Adds to a description what a run goes on from besides tensors, or takes it from there.
+    void describe(RunDescription& description) const;
+    void resume(const RunDescription& description);
 
 private:
     const std::vector<at::Tensor>& parameters() const { return optimizers_.parameters(); }
@@ -70,7 +70,7 @@ private:
     std::optional<LossScaling> loss_scaling_;  // in float16
 };
 
-/// The model has its averaged weights, if there are some, as long as this lives.
+/// Gives the model its averaged weights, if there are some, as long as this lives.
 class AveragedWeights {
 public:
     explicit AveragedWeights(WeightUpdate& update) : average_(update.average())

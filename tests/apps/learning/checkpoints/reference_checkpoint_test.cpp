@@ -150,7 +150,9 @@ void write_own_checkpoint(const fs::path& path, const ModelCheckpoint& weights, 
             content.arrays.push_back(array);
         }
     }
-    content.metadata["meshard"] = nlohmann::json{{"optimizer_step", step}}.dump();
+    RunDescription description;
+    description.optimizer_step = step;
+    content.metadata["meshard"] = to_json(description).dump();
     write_safetensors(path, content);
 }
 
@@ -228,7 +230,7 @@ TEST_P(ReferenceCheckpointModels, TrainOnAsTheReferenceDid)
 
         save_checkpoint(folder_ / "next.safetensors", trained_values(*model.module, optimizer),
                         {torch::zeros({1}), torch::ones({1})}, {});
-        EXPECT_EQ(Checkpoint(folder_ / "next.safetensors").description()["optimizer_step"],
+        EXPECT_EQ(Checkpoint(folder_ / "next.safetensors").description().optimizer_step,
                   settings["steps_taken"].get<std::int64_t>() + 1);
         const auto next = with_roots(test::read_tensors(folder_ / "next.safetensors")), expected = with_roots(values_);
         expect_moments(next, expected, "optimizer.exp_avg.");

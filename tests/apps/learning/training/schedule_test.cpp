@@ -86,10 +86,10 @@ TEST(Plateau, LowersTheRateWhereNothingGetsBetter)
     config.gamma = 0.1;
     config.plateau_patience = 2;
     config.threshold = 0.01;
-    Plateau plateau;
+    PlateauState plateau;
     std::vector<int> changes;
     for (const double error : {1.0, 0.995, 0.98, 0.98, 0.975, 0.972, 0.98, 0.98, 0.5})
-        changes.push_back(plateau.check(error, config));
+        changes.push_back(lowers_rate(plateau, error, config));
 
     EXPECT_EQ(changes, (std::vector<int>{0, 0, 0, 0, 0, 1, 0, 0, 0}));
     EXPECT_DOUBLE_EQ(plateau.factor, 0.1);
@@ -99,16 +99,16 @@ TEST(Plateau, LowersTheRateWhereNothingGetsBetter)
 TEST(EarlyStop, EndsAfterAsManyChecksWithoutABetterOne)
 {
     TrainingConfig config;
-    EarlyStop stop;
-    for (int i = 0; i < 9; ++i) EXPECT_FALSE(stop.check(1.0, config)) << "never unless asked for";
+    EarlyStopState stop;
+    for (int i = 0; i < 9; ++i) EXPECT_FALSE(ends_run(stop, 1.0, config)) << "never unless asked for";
     config.stop_patience = 2;
     config.stop_min_delta = 0.1;
     stop = {};
     std::vector<int> ends;
-    for (const double error : {1.0, 0.95, 0.85, 0.8, 0.76}) ends.push_back(stop.check(error, config));
+    for (const double error : {1.0, 0.95, 0.85, 0.8, 0.76}) ends.push_back(ends_run(stop, error, config));
 
     EXPECT_EQ(ends, (std::vector<int>{0, 0, 0, 0, 1}));
-    EXPECT_TRUE(stop.is_over(config));
+    EXPECT_TRUE(is_over(stop, config));
 }
 
 }  // namespace

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/training/run_messages.h"
+
+#include "apps/devices/rank_device.h"
+#include "apps/learning/training/training_plan.h"
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <limits>
+#include <utility>
+
+namespace meshard {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kMuchWider = 3;  // deviation of a field in one data set over that in another
+
+/// Returns the unbiased deviation of each channel.
+std::vector<double> deviations_of(const ChannelStatistics& statistics)
+{
+    auto deviations = statistics.squared_differences();
+    for (auto& value : deviations)
+        value = std::sqrt(value / static_cast<double>(std::max<std::int64_t>(1, statistics.num_rows() - 1)));
+    return deviations;
+}
+
+void record_dataset(Run& run)
+{
+    const auto& parts = run.data.parts();
+    const auto& stored = run.data.stored();
+    Json line{{"phase", "dataset"}};
+    line["cases"] = {{"train", stored.train.size()}, {"val", stored.val.size()}, {"test", stored.test.size()}};
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+        const auto& cases = *parts[part].stored;
+        line[part == 0 ? "points" : "volume_points"] = {
+            {"train", cases.train.num_points()}, {"val", cases.val.num_points()}, {"test", cases.test.num_points()}};
+    }
+    const auto normalizer = run.data.normalizer();
+    for (std::int64_t c = 0; c < normalizer.mean.size(0); ++c) {
+        line["mean"].push_back(normalizer.mean[c].item<double>());
+        line["std"].push_back(normalizer.std[c].item<double>());
+    }
+    for (const auto& part : parts) {
+        for (const auto& [set, of_set] : part.of_sets) {
+            for (const auto mean : of_set.mean()) line["sets"][set]["mean"].push_back(mean);
+            for (const auto deviation : deviations_of(of_set)) line["sets"][set]["std"].push_back(deviation);
+        }
+    }
+    line["shards_per_case"] = stored.num_parts;
+    line["seconds"] = run.seconds_in_preparation;
+    run.log.record(line);
+}
+
+void say_cases(Run& run)
+{
+    const auto& stored = run.data.stored();
+    const auto& cases = run.data.cases();
+    run.log.say(fmt::format("{} training, {} validation, {} test cases, {} points in training; prepared in {:.1f} s",
+                            stored.train.size(), stored.val.size(), stored.test.size(), stored.train.num_points(),
+                            run.seconds_in_preparation));
+    if (const auto& parts = run.data.parts(); parts.size() > 1) {
+        run.log.say(
+            fmt::format("of surfaces, and {} points of volumes; {} case(s) with only one of the two are left out",
+                        parts[1].stored->train.num_points(), cases.num_left_out));
+    }
+    if (const auto& missing = cases.without_file; !missing.empty()) {
+        run.log.say(fmt::format(
+            "look at this: {} case(s) of the table have a split and no file, and are left out: {}{}{}", missing.size(),
+            missing[0], missing.size() > 1 ? ", " + missing[1] : "", missing.size() > 2 ? ", ..." : ""));
+    }
+    const auto of_sets = run.data.order().order().cases_of_sets();
+    for (std::size_t s = 0; s < of_sets.size(); ++s) {
+        const auto& name = run.config.data.sets[s].name;
+        run.log.say(fmt::format("{} of the {} cases of an epoch are of {}, which has {}", of_sets[s],
+                                run.data.num_in_epoch(), name,
+                                std::ranges::count(cases.train, name, &CaseSource::set)));
+    }
+}
+
+/// Says where all data sets are scaled by one deviation that fits some of them badly.
+void say_scales_of_sets(TrainingLog& log, const CasePart& part)
+{
+    std::ptrdiff_t first = 0;
+    for (std::size_t f = 0; f < part.data.fields.size(); ++f) {
+        const auto end = first + part.stored->train.channels()[f];
+        std::pair<double, std::string> least{std::numeric_limits<double>::infinity(), ""}, most{0, ""};
+        for (const auto& [set, of_set] : part.of_sets) {
+            const auto deviations = deviations_of(of_set);
+            const std::pair size{*std::max_element(deviations.begin() + first, deviations.begin() + end), set};
+            least = std::min(least, size);
+            most = std::max(most, size);
+        }
+        first = end;
+        if (part.of_sets.size() < 2 || most.first < kMuchWider * least.first) continue;
+        log.say(fmt::format("{} deviates by {:.3g} in {} and by {:.3g} in {}; one scale serves all sets, and errors of "
+                            "the former count more. Without units "
+                            "(data.targets: nondimensional) they may be alike",
+                            part.data.fields[f].name, most.first, most.second, least.first, least.second));
+    }
+}
+
+void say_findings(Run& run)
+{
+    for (const auto& part : run.data.parts()) say_scales_of_sets(run.log, part);
+    bool is_volume = false;
+    for (const auto& part : run.data.parts()) {
+        const auto& findings = part.findings;
+        if (!findings.numbers.empty()) {
+            Json found{{"phase", "data"}};
+            if (is_volume) found["part"] = "volume";
+            found.update(findings.numbers);
+            run.log.record(found);
+        }
+        const std::string who = is_volume ? "data, volume: " : "data: ";
+        for (const auto& sentence : findings.found) run.log.say(who + sentence);
+        for (const auto& warning : findings.warnings) run.log.say(who + "look at this: " + warning);
+        for (const auto& contradiction : findings.contradictions)
+            run.log.say(who + "accepted, though: " + contradiction);
+        is_volume = true;
+    }
+}
+
+void say_model(Run& run)
+{
+    const auto& training = run.config.training;
+    const auto& ranks = run.ranks;
+    const auto& order = run.data.order();
+    run.log.say(fmt::format("{} with {} parameters{} on {} rank(s): {} data x {} domain, {}", run.config.model.name,
+                            run.model.num_parameters(), run.model.is_sharded() ? ", cut among all ranks," : "",
+                            ranks.mesh->num_ranks(), ranks.num_groups, ranks.domain->num_ranks(),
+                            device_text(ranks.world, ranks.all())));
+    if (training.precision == Precision::TF32 && run.model.module().parameters().front().is_cpu())
+        run.log.say("training.precision tf32: products are rounded on GPUs only; on CPUs it is float32");
+    if (training.offload && ranks.device().is_cpu())
+        run.log.say("training.offload: ranks compute on CPUs, where nothing is moved");
+    if (training.graph_capture && !run.model.graphs())
+        run.log.say("training.graph_capture: steps run as they are: " + run.model.why_no_graphs());
+    const auto num_last = order.cases_in_step(order.steps_per_epoch() - 1);
+    if (num_last < order.cases_per_step() && training.accumulate > 1) {
+        run.log.say(fmt::format(
+            "{} training case(s), {} a step: the last step of an epoch has {}, so that each case counts once",
+            run.data.num_in_epoch(), order.cases_per_step(), num_last));
+    } else if (num_last < ranks.num_groups) {
+        run.log.say(fmt::format("{} training case(s) on {} data groups: the last step of an epoch has {}, so that each "
+                                "case counts once; the other groups then "
+                                "add nothing",
+                                run.data.num_in_epoch(), ranks.num_groups, num_last));
+    }
+}
+
+}  // namespace
+
+void say_start(Run& run)
+{
+    record_dataset(run);
+    say_cases(run);
+    say_findings(run);
+    say_model(run);
+    if (run.progress.num_steps == 0) return;
+    run.log.say(fmt::format("resumed after step {}", run.progress.num_steps));
+    if (run.progress.num_steps < run.num_steps_limit()) return;
+    run.log.say(
+        fmt::format("all {} steps are done; training.num_epochs or training.max_steps (0: no limit) can be set to more",
+                    run.num_steps_limit()));
+}
+
+void print_plan(Run& run)
+{
+    const auto example = ExampleSequence(run.data, &RunCases::train, first_turn()).next();
+    const auto plan = training_plan(run.model.model(), run.config, example, *run.ranks.mesh, run.ranks.world,
+                                    [&] { run.model.predict(example); });
+    if (run.ranks.is_first()) std::cout << plan << std::flush;
+}
+
+void record_memory(Run& run)
+{
+    const auto [parameters, gradients, optimizer] = run.model.bytes_held();
+    run.log.record({{"phase", "memory"},
+                    {"parameter_bytes", parameters},
+                    {"gradient_bytes", gradients},
+                    {"optimizer_bytes", optimizer}});
+}
+
+void say_end(Run& run, std::int64_t first_step)
+{
+    if (const auto& graphs = run.model.graphs(); graphs && !graphs->why_not()) {
+        run.log.say(
+            fmt::format("training.graph_capture: {} kind(s) of steps were recorded, and {} of {} steps ran from there",
+                        graphs->num_graphs(), graphs->num_replays(), run.progress.num_steps - first_step));
+    }
+    run.log.say(fmt::format("done in {}; the run lies in {}", duration_text(Run::seconds_since(run.start)),
+                            run.config.run_dir().string()));
+}
+
+}  // namespace meshard

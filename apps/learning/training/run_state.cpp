@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/training/run_state.h"
+
+#include "apps/learning/checkpoints/run_checkpoint.h"
+
+#include <fmt/core.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <string>
+
+namespace meshard {
+namespace {
+
+std::filesystem::path checkpoint_path(const TrainingRunConfig& config, const char* name)
+{
+    return config.run_dir() / "checkpoints" / (std::string(name) + ".safetensors");
+}
+
+}  // namespace
+
+Run::Run(const TrainingRunConfig& config, const CaseLists& cases, const TrainingStart& start, World& world,
+         const volatile std::sig_atomic_t& stop_requested)
+    : config(config), ranks(config, world),
+      log(start.is_trial() ? std::filesystem::path() : config.run_dir() / "metrics.jsonl", ranks.is_first()),
+      data(config, cases, start, ranks, log, stop_requested), model(config, data, ranks, log)
+{
+    if (!start.is_trial() && config.writes_events) log.write_events(config.run_dir() / "tensorboard");
+    data.keep(log);
+    model.start_graphs();
+    seconds_in_preparation = seconds_since(this->start);
+}
+
+RunDescription describe(const Run& run, const nlohmann::json& errors)
+{
+    const auto& config = run.config;
+    RunDescription all;
+    all.model_class = run.model.model().class_name;
+    all.model_arguments = run.model.model().arguments;
+    all.validation_errors = errors;
+    all.parts.clear();
+    for (const auto& part : run.data.parts()) {
+        all.parts.push_back({part.data, part.ranges, part.stored->facing});
+        for (std::size_t f = 0; f < part.data.fields.size(); ++f)
+            all.fields.push_back({part.data.fields[f], part.stored->train.channels()[f]});
+    }
+    if (config.data.shares_deviation) {
+        const auto mean = run.data.training_mean().cpu();
+        all.training_mean.emplace(mean.const_data_ptr<float>(), mean.const_data_ptr<float>() + mean.numel());
+    }
+    if (const auto& targets = run.data.coefficient_targets()) {
+        all.head = {names_of_coefficients(config.training.coefficient_weights), config.training.coefficient_features,
+                    targets->means(), targets->deviations()};
+    }
+    all.shape_coefficients = run.data.shape_coefficients();
+    all.seed = config.seed;
+    all.has_step_draws = true;
+    all.optimizer = config.training.optimizer;
+    for (auto& ids = all.train_cases.emplace(); const auto& source : run.data.cases().train) ids.push_back(source.id);
+    for (const auto& set : config.data.sets) {
+        if (set.share > 0) all.shares_of_sets.push_back(set.share);
+    }
+    all.steps_per_epoch = run.data.steps_per_epoch();
+    all.num_steps = run.num_steps();
+    all.progress = run.progress;
+    run.model.update().describe(all);
+    return all;
+}
+
+void save(const Run& run, const char* name, const nlohmann::json& errors)
+{
+    if (!run.ranks.is_first() && !run.model.is_sharded()) return;
+    const auto values = run.model.values();
+    if (!run.ranks.is_first()) return;
+    const auto path = checkpoint_path(run.config, name);
+    std::filesystem::create_directories(path.parent_path());
+    const auto& of_inputs = run.data.stored().of_inputs;
+    save_checkpoint(path, values, run.data.normalizer(), describe(run, errors), of_inputs ? &*of_inputs : nullptr);
+}
+
+void resume(Run& run)
+{
+    const Checkpoint checkpoint(checkpoint_path(run.config, "last"));
+    const auto& before = checkpoint.description();
+    require_same_run(before, describe(run, {}));
+    run.model.load(checkpoint);
+    const auto device = run.ranks.device();
+    run.data.set_scales(checkpoint.normalizer().on(device), checkpoint.training_mean().to(device));
+    if (run.config.data.is_grid) run.data.set_input_scales(checkpoint.input_normalizer());
+    run.progress = before.progress;
+    if (const auto planned = before.num_steps.value_or(run.num_steps()); planned != run.num_steps()) {
+        run.log.say(fmt::format("the learning rate was planned for {} steps, and goes on as one for {} does", planned,
+                                run.num_steps()));
+    }
+    if (!before.has_step_draws) {
+        run.log.say("meshard train: warning: the checkpoint is of an earlier meshard, whose draws depended on all that "
+                    "was drawn before: with dropout, or "
+                    "Transolver++'s noise, the run does not go on exactly as it would have without the stop");
+    }
+    run.log.go_back_to(run.progress.num_steps, run.data.steps_per_epoch(),
+                       run.progress.num_steps >= run.num_steps_limit());
+}
+
+}  // namespace meshard

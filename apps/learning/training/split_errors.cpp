@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/training/split_errors.h"
+
+#include "io/bytes/atomic_file.h"
+#include "models/layers/metrics.h"
+#include "sharding/tensor/shard_tensor.h"
+
+#include <ATen/record_function.h>
+#include <fmt/core.h>
+#include <torch/torch.h>
+
+#include <numeric>
+
+namespace meshard {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Adds the errors of one case to `sums`, a number for each field, and lets each part's validation judge it.
+/// @param index   of the case in its split
+void add_case(Run& run, CaseSet RunCases::* split, std::int64_t index, const Example& example,
+              const CasePrediction& prediction, at::Tensor& sums)
+{
+    std::int64_t field = 0;
+    for (std::size_t p = 0; p < example.size(); ++p) {
+        auto& part = run.data.parts()[p];
+        const auto& points = example[p];
+        const auto& scaling = part.scalings.at(points.id);
+        const auto physical = scaling.physical(part.normalizer.denormalize(prediction.fields[p])),
+                   guess = scaling.physical(part.training_mean);
+        const auto volumes =
+            part.data.is_grid ? at::Tensor()
+                              : ((*part.stored).*split).volumes(index, spec_of(points.target)->index_map->global_ids);
+        part.validation->add(static_cast<std::size_t>(index), points, part.stored->shards.at(points.id), volumes,
+                             physical, guess, *run.ranks.domain);
+        if (const auto& targets = run.data.coefficient_targets(); p == 0 && targets) {
+            part.validation->add_of_head(
+                static_cast<std::size_t>(index),
+                physical_coefficients(prediction.coefficients, targets->means(), targets->deviations()));
+        }
+        std::int64_t channel = 0;
+        for (const auto count : points.channels) {
+            sums[field++] += relative_l2(physical.narrow(-1, channel, count), points.target.narrow(-1, channel, count));
+            channel += count;
+        }
+    }
+}
+
+}  // namespace
+
+double SplitErrors::mean() const
+{
+    return std::accumulate(relative_l2.begin(), relative_l2.end(), 0.0) / static_cast<double>(relative_l2.size());
+}
+
+SplitErrors split_errors(Run& run, CaseSet RunCases::* split, const std::string& name)
+{
+    RECORD_USER_SCOPE("validation");
+    const torch::NoGradGuard no_grad;
+    const AveragedWeights averaged(run.model.update());
+    auto& model = run.model;
+    model.module().eval();
+    const auto& cases = run.data.stored().*split;
+    const auto num_fields = static_cast<std::int64_t>(run.data.fields().size());
+    auto sums = torch::zeros({num_fields + 1}, torch::kDouble);
+    ExampleSequence examples(run.data, split, run.data.order().turns_of_split(cases.size(), model.is_sharded()));
+    for (std::int64_t first = 0; first < cases.size(); first += run.ranks.num_groups) {
+        const auto i = first + run.ranks.group;
+        if (i >= cases.size()) {
+            if (model.is_sharded()) model.predict(examples.next());  // whose parameters all groups gather
+            continue;
+        }
+        const auto example = examples.next();
+        const auto prediction = within_memory([&] { return model.load_of("validation", cases, i, false); },
+                                              [&] { return model.predict(example); });
+        sums[num_fields] += model.loss(prediction, example).item<double>();
+        add_case(run, split, i, example, prediction, sums);
+    }
+    model.module().train();
+    run.ranks.across_groups().all_reduce(sums);
+    sums /= static_cast<double>(cases.size());
+
+    SplitErrors errors;
+    errors.relative_l2.assign(sums.const_data_ptr<double>(), sums.const_data_ptr<double>() + num_fields);
+    errors.loss = sums[num_fields].item<double>();
+    for (auto& part : run.data.parts())
+        errors.judged.push_back(
+            part.validation->finish(((*part.stored).*split).sources(), name, run.ranks.across_groups()));
+    return errors;
+}
+
+Json error_json(const Run& run, const SplitErrors& errors)
+{
+    Json values;
+    const auto fields = run.data.fields();
+    for (std::size_t f = 0; f < fields.size(); ++f) values[fields[f].name]["rel_l2"] = errors.relative_l2[f];
+    return values;
+}
+
+void record_errors(Run& run, const SplitErrors& errors, const std::string& name, std::int64_t epoch)
+{
+    if (!run.ranks.is_first()) return;
+    Json line{{"phase", name}, {"epoch", epoch}, {"loss", errors.loss}, {"metrics", error_json(run, errors)}};
+    line.update(validation_json(errors.judged.front()));
+    if (errors.judged.size() > 1) line["errors"].update(validation_json(errors.judged.back())["errors"]);
+    run.log.record(line);
+    write_file_atomically(run.config.run_dir() / (name + "_cases.csv"), to_csv(errors.judged.front()));
+    if (errors.judged.size() > 1)
+        write_file_atomically(run.config.run_dir() / (name + "_volume_cases.csv"), to_csv(errors.judged.back()));
+}
+
+void judge_test_cases(Run& run)
+{
+    if (run.data.stored().test.size() == 0) return;
+    const auto errors = split_errors(run, &RunCases::test, "test");
+    record_errors(run, errors, "test", run.epoch());
+    std::string text;
+    const auto fields = run.data.fields();
+    for (std::size_t f = 0; f < fields.size(); ++f)
+        text += fmt::format("{} {} {:.4f}", f == 0 ? "" : ",", fields[f].name, errors.relative_l2[f]);
+    run.log.say(fmt::format("test:{} (relative L2 error){}", text, drag_text(errors.judged.front())));
+    if (const auto worst = worst_text(errors.judged.front()); !worst.empty()) run.log.say(worst);
+}
+
+}  // namespace meshard

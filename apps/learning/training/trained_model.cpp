@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/training/trained_model.h"
+
+#include "apps/devices/rank_device.h"
+#include "apps/learning/grids/grid_cases.h"
+#include "apps/learning/settings/grid_settings.h"
+#include "models/layers/precision.h"
+#include "models/registry/encoded_model.h"
+#include "models/registry/grid_forward.h"
+#include "partition/error.h"
+#include "sharding/memory/device_graph.h"
+#include "sharding/memory/saved_tensors.h"
+#include "sharding/parameters/move_module.h"
+
+#include <ATen/record_function.h>
+#include <fmt/core.h>
+#include <torch/torch.h>
+
+#include <array>
+#include <map>
+#include <set>
+
+namespace meshard {
+namespace {
+
+// Relative deviations of loss and gradients, where a GPU's libraries choose other products in a graph.
+constexpr double kRoundingInGraphs = 1e-4, kNarrowRoundingInGraphs = 2e-2;
+
+std::array<at::Tensor*, 6> step_tensors(CaseTensors& one)
+{
+    return {&one.inputs.embedding, &one.inputs.positions, &one.inputs.constants,
+            &one.inputs.time,      &one.target,           &one.measures};
+}
+
+/// The example with these tensors in place of its own.
+Example with_tensors(Example example, const std::vector<at::Tensor>& tensors)
+{
+    auto next = tensors.begin();
+    for (auto& one : example) {
+        for (auto* tensor : step_tensors(one)) *tensor = *next++;
+    }
+    return example;
+}
+
+}  // namespace
+
+TrainedModel::TrainedModel(const TrainingRunConfig& config, TrainingData& data, const RunRanks& ranks, TrainingLog& log)
+    : config_(config), data_(data), ranks_(ranks)
+{
+    make();
+    const auto& training = config.training;
+    set_memory(*model_.module, training.memory);
+    if (!training.init.empty()) {
+        for (const auto& note : load_weights(training.init, *model_.module, model_.class_name))
+            log.say(fmt::format("{}: {}", training.init.string(), note));
+    }
+    move_module(*model_.module, ranks.device());
+    if (config.shard_parameters) {
+        // Parts that are used as they lie belong to one domain: where there are several, all parameters are gathered.
+        auto kept_parts = ranks.num_groups == 1 ? share_parameters(model_, ranks.domain->num_ranks())
+                                                : std::map<std::string, AxisLayout>();
+        sharded_.emplace(fully_shard(*model_.module, ranks.mesh,
+                                     {.is_unit = {}, .over_all_axes = true, .kept_parts = std::move(kept_parts)}));
+    } else {
+        replicated_.emplace(replicate(*model_.module, ranks.mesh));
+    }
+    allow_tf32(training.precision == Precision::TF32);
+    update_.emplace(training, *model_.module, sharded_ ? &*sharded_ : nullptr, ranks.all());
+    if (config.data.is_grid) check_grids();
+}
+
+void TrainedModel::make()
+{
+    torch::manual_seed(config_.seed);
+    if (config_.data.is_grid) {
+        const auto first = CaseSequence(data_.training_cases(), first_turn()).next();
+        model_ = make_model(config_.model.name, grid_model_arguments(config_.model, grid_widths(first, config_.data)));
+        take_rows_of_grids(model_, *data_.stored().of_inputs);
+        return;
+    }
+    std::array<std::int64_t, 2> num_channels{};
+    for (std::size_t part = 0; part < data_.parts().size(); ++part) {
+        for (const auto count : data_.parts()[part].stored->train.channels()) num_channels[part] += count;
+    }
+    const auto& targets = data_.coefficient_targets();
+    const auto num_features = targets ? config_.training.coefficient_features : 0;
+    model_ = make_model(config_.model.name,
+                        model_arguments(config_.model, config_.data, num_channels[0] + num_features, num_channels[1]));
+    encode_coordinates(model_, config_.data.encoding, static_cast<std::uint64_t>(config_.seed));
+    if (targets)
+        forward_with_head_ =
+            add_coefficient_head(model_, num_features, static_cast<std::int64_t>(targets->means().size()));
+}
+
+/// Tries one grid of each shape, so that the model refuses those that it cannot take before the first step.
+void TrainedModel::check_grids()
+{
+    const torch::NoGradGuard no_grad;
+    model_.module->eval();
+    std::set<std::vector<std::int64_t>> tried;
+    const auto& stored = data_.stored();
+    for (const auto* cases : {&stored.train, &stored.val, &stored.test}) {
+        CaseSequence all(*cases, [size = cases->size(), i = std::int64_t{0}]() mutable {
+            return i < size ? std::optional(CaseTurn{i++, 0}) : std::nullopt;
+        });
+        for (std::int64_t i = 0; i < cases->size(); ++i) {
+            const auto example = all.next();
+            if (!tried.insert(example.inputs.grid).second) continue;
+            try {
+                predict({example});
+            } catch (const InvalidInput& wrong) {
+                throw InvalidInput(fmt::format("case {}, a grid of {}: {}", example.id,
+                                               extents_text(example.inputs.grid), wrong.what()));
+            }
+        }
+    }
+    model_.module->train();
+}
+
+std::int64_t TrainedModel::num_parameters() const
+{
+    std::int64_t count = 0;
+    for (const auto& parameter : model_.module->parameters())
+        count += sharded_ ? c10::multiply_integers(sharded_->whole_shape(parameter)) : parameter.numel();
+    return count;
+}
+
+CasePrediction TrainedModel::predict(const Example& example)
+{
+    RECORD_USER_SCOPE("forward");
+    const PrecisionGuard precision(config_.training.precision, ranks_.device().type());
+    if (forward_with_head_) {
+        const auto predicted = forward_with_head_(example[0].inputs);
+        return {{predicted.fields.to(torch::kFloat)}, predicted.coefficients.to(torch::kFloat)};
+    }
+    if (example.size() == 1) return {{model_.forward(example[0].inputs).to(torch::kFloat)}, {}};
+    const auto fields = model_.forward_parts(&example[0].inputs, &example[1].inputs);
+    return {{fields.surface.to(torch::kFloat), fields.volume.to(torch::kFloat)}, {}};
+}
+
+at::Tensor TrainedModel::loss(const CasePrediction& prediction, const Example& example) const
+{
+    if (example.size() == 1) {
+        const auto loss = loss_of_part(0, prediction.fields[0], example[0]);
+        const auto& targets = data_.coefficient_targets();
+        return targets && model_.module->is_training() ? loss + targets->loss(prediction.coefficients, example[0].id)
+                                                       : loss;
+    }
+    at::Tensor sum;
+    for (std::size_t part = 0; part < example.size(); ++part) {
+        const auto weighted =
+            loss_of_part(part, prediction.fields[part], example[part]) * config_.training.part_weights[part];
+        sum = sum.defined() ? sum + weighted : weighted;
+    }
+    return sum;
+}
+
+at::Tensor TrainedModel::loss_of_part(std::size_t index, const at::Tensor& prediction, const CaseTensors& example) const
+{
+    const auto& part = data_.parts()[index];
+    const auto target = part.normalizer.normalize(part.scalings.at(example.id).without_unit(example.target));
+    return part.loss(prediction, target, config_.weighs_points(index) ? example.measures : at::Tensor());
+}
+
+/// Computes the loss and its gradients. Tensors that backward needs wait for it where the settings say.
+at::Tensor TrainedModel::differentiated(const Example& example, double weight)
+{
+    std::optional<OffloadSavedTensors> offload;
+    if (config_.training.offload && !ranks_.device().is_cpu()) offload.emplace();
+    const auto prediction = predict(example);
+    offload.reset();
+    const auto loss = this->loss(prediction, example);
+    RECORD_USER_SCOPE("backward");
+    update_->scaled(weight == 1 ? loss : loss * weight).backward();
+    return loss.detach();
+}
+
+at::Tensor TrainedModel::loss_with_gradients(const Example& example, double weight, TrainingLog& log)
+{
+    if (!graphs_ || graphs_->why_not()) return differentiated(example, weight);
+    RECORD_USER_SCOPE("graph");
+    const auto loss = graphs_->run(inputs_of_step(example, weight), [&](const std::vector<at::Tensor>& tensors) {
+        return differentiated(with_tensors(example, tensors), weight);
+    });
+    if (graphs_->why_not()) log.say("training.graph_capture: steps run as they are: " + *graphs_->why_not());
+    return loss;
+}
+
+void TrainedModel::set_sync(bool is_last_case)
+{
+    if (replicated_) replicated_->set_sync(is_last_case);
+}
+
+void TrainedModel::start_graphs()
+{
+    if (!config_.training.graph_capture || !why_no_graphs().empty()) return;
+    const auto device = ranks_.device();
+    const double rounding =
+        config_.training.precision == Precision::Float32 ? kRoundingInGraphs : kNarrowRoundingInGraphs;
+    graphs_.emplace(model_.module->parameters(), model_.module->buffers(), device.type(), ranks_.all(),
+                    device.is_cuda() ? rounding : 0);
+}
+
+std::string TrainedModel::why_no_graphs() const
+{
+    const auto device = ranks_.device();
+    if (device.is_cpu()) return "ranks compute on CPUs, where nothing is recorded";
+    if (!can_record(device.type())) return "work of this device cannot be recorded";
+    if (ranks_.mesh->num_ranks() > 1 && ranks_.world.carrier(device).is_by_way_of_host)
+        return "ranks share a device, and their messages go by way of the host";
+    if (config_.training.accumulate > 1) return "a step adds up the gradients of several cases";
+    if (config_.training.offload) return "training.offload copies tensors to the host in each step";
+    if (config_.shard_parameters) return "parallel.parameters=sharded gathers them in each step";
+    for (const auto& part : data_.parts()) {
+        if (part.data.needs_all_points && part.data.num_sampled > 0)
+            return "the model knows all points of a case, of which others are drawn in each step";
+    }
+    return {};
+}
+
+/// Lists what a step depends on. Its case counts where loss or targets know more of that than its tensors.
+StepInputs TrainedModel::inputs_of_step(const Example& example, double weight) const
+{
+    StepInputs inputs;
+    inputs.key = fmt::format("{:.17g} {:.17g} ", weight, update_->loss_scale().value_or(1));
+    inputs.subject = example.front().id;
+    bool knows_case = data_.coefficient_targets().has_value();
+    for (std::size_t part = 0; part < example.size(); ++part) {
+        auto one = example[part];
+        knows_case |= data_.parts()[part].scalings.at(one.id).scale.defined();
+        inputs.key += extents_text(one.inputs.grid) + " ";
+        for (const auto* tensor : step_tensors(one)) inputs.tensors.push_back(*tensor);
+        inputs.kept.push_back(one.inputs.body);
+        inputs.kept.push_back(one.inputs.drawn_from);
+    }
+    if (knows_case) inputs.key += inputs.subject;
+    return inputs;
+}
+
+TrainedValues TrainedModel::values() const
+{
+    return trained_values(*model_.module, update_->optimizers(), update_->average(), sharded_ ? &*sharded_ : nullptr);
+}
+
+void TrainedModel::load(const Checkpoint& checkpoint)
+{
+    const auto* sharded = sharded_ ? &*sharded_ : nullptr;
+    checkpoint.load_weights(*model_.module, sharded);
+    checkpoint.load_optimizer(*model_.module, update_->optimizers(), sharded);
+    if (update_->average()) update_->average()->restart();
+    checkpoint.load_raw_weights(*model_.module, sharded);
+    update_->resume(checkpoint.description());
+    if (config_.data.is_grid) take_rows_of_grids(model_, checkpoint.input_normalizer());
+}
+
+std::array<std::int64_t, 3> TrainedModel::bytes_held() const
+{
+    auto bytes = torch::zeros({3}, torch::kLong);
+    auto* const sums = bytes.mutable_data_ptr<std::int64_t>();
+    for (const auto& part : sharded_ ? sharded_->local_parameters() : model_.module->parameters()) {
+        sums[0] += static_cast<std::int64_t>(part.nbytes());
+        if (part.grad().defined()) sums[1] += static_cast<std::int64_t>(part.grad().nbytes());
+        const auto state = update_->optimizers().state(part);
+        if (state)
+            sums[2] += static_cast<std::int64_t>(state->mean.nbytes() +
+                                                 (state->squares.defined() ? state->squares.nbytes() : 0));
+    }
+    ranks_.all().all_reduce(bytes, Reduction::Max);
+    return {sums[0], sums[1], sums[2]};
+}
+
+DeviceLoad TrainedModel::load_of(const std::string& what, const CaseSet& cases, std::int64_t index, bool trains) const
+{
+    const auto num_ranks = ranks_.domain->num_ranks();
+    const auto all = trains ? data_.points_in_step(index) : cases.num_points(index);
+    DeviceLoad load{.device = ranks_.device(),
+                    .what = fmt::format("{} of case {}", what, cases.id(index)),
+                    .num_points = (all + num_ranks - 1) / num_ranks,
+                    .num_ranks = num_ranks,
+                    .memory = std::string(name_of(config_.training.memory)),
+                    .mode_option = "training.memory=",
+                    .rank_option = "--nproc ",
+                    .fewer_points = trains && !config_.data.is_grid ? "data.sampling_resolution" : ""};
+    for (const auto mode : memory_modes(*model_.module, config_.training.memory))
+        load.modes.emplace_back(name_of(mode));
+    if (load.modes.size() == 1) load.memory.clear();
+    return load;
+}
+
+}  // namespace meshard
