@@ -124,6 +124,10 @@ void ShardSpec::validate() const
         if (axis.placement.dim < 0)
             fail(fmt::format("{}cuts dimension {}", where(), axis.placement.dim),
                  "Count the dimension from the front.");
+        if (const auto other = axis_of_dim(axis.placement.dim); other != a) {
+            fail(fmt::format("{}cuts a dimension that axis '{}' cuts, too", where(), device_mesh->axis_names()[other]),
+                 "Cut it on one axis, of a device mesh that has all these ranks on it, or cut another dimension.");
+        }
     }
 }
 

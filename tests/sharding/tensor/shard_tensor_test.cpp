@@ -305,6 +305,18 @@ TEST(ShardSpec, RefusesExtentsThatAreNotOneARank)
     });
 }
 
+TEST(ShardSpec, RefusesTwoAxesThatCutOneDimension)
+{
+    run_ranks({2, 2}, {"data", "domain"}, [](const auto& mesh) {
+        const auto layout = [](std::int64_t dim) {
+            return AxisLayout{Shard(dim), std::make_shared<Extents>(Extents{4, 4}), 1};
+        };
+        EXPECT_TRUE(throws_with<InvalidInput>("Shard(0) on axis 'domain' cuts a dimension that axis 'data' cuts, too",
+                                              [&] { make_spec(mesh, {layout(0), layout(0)}); }));
+        EXPECT_NO_THROW(make_spec(mesh, {layout(0), layout(1)}));
+    });
+}
+
 TEST(ShardSpec, SplitsEvenlyWithTheLargerExtentsFirst)
 {
     EXPECT_EQ(even_extents(7, 3), (Extents{3, 2, 2}));
