@@ -111,6 +111,13 @@ Mesh read_single(const std::filesystem::path& path, const ReadOptions& options)
                   readable_formats() + ".");
 }
 
+/// Whether the extension is of CGNS, EnSight or Exodus.
+bool is_vtk_composite(const std::filesystem::path& path)
+{
+    constexpr std::string_view known[] = {".cgns", ".case", ".encas", ".e", ".exo", ".ex2", ".exii", ".g"};
+    return std::ranges::find(known, path.extension().string()) != std::end(known);
+}
+
 std::vector<MeshBlock> read_any(const std::filesystem::path& path, const ReadOptions& options,
                                 std::vector<std::filesystem::path> parents);
 

@@ -12,7 +12,7 @@ import sys
 
 SOURCE = """#include <stdio.h>
 #include <stdlib.h>
-static void absent(void) { fputs("a CUDA library was called that is not installed here; install torch with its dependencies\\n", stderr); abort(); }
+static void absent(void) {{ fputs("{library} was called, which is not here; {remedy}\\n", stderr); abort(); }}
 """
 
 
@@ -45,9 +45,9 @@ def functions_by_library(libraries, missing):
     return functions
 
 
-def write_library(path, functions, compiler):
+def write_library(path, functions, compiler, remedy="install torch with its dependencies"):
     """A shared library of this name with these functions."""
-    source = SOURCE + "".join(f'void {name}(void) __attribute__((alias("absent")));\n' for name, _ in sorted(functions, key=str))
+    source = SOURCE.format(library=path.name, remedy=remedy) + "".join(f'void {name}(void) __attribute__((alias("absent")));\n' for name, _ in sorted(functions, key=str))
     versions = {}
     for name, version in functions:
         versions.setdefault(version, []).append(name)

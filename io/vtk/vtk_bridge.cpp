@@ -345,19 +345,17 @@ Mesh read_xml_with_vtk(const std::filesystem::path& path, const std::string& whe
     return converted_by_vtk(*reader, where);
 }
 
-enum class CompositeFormat { None, Cgns, EnSight, Exodus };
+#ifdef MESHARD_WITH_VTK_COMPOSITES
+
+enum class CompositeFormat { Cgns, EnSight, Exodus };
 
 CompositeFormat composite_format(const std::filesystem::path& path)
 {
     const std::string extension = path.extension().string();
     if (extension == ".cgns") return CompositeFormat::Cgns;
     if (extension == ".case" || extension == ".encas") return CompositeFormat::EnSight;
-    for (const char* exodus : {".e", ".exo", ".ex2", ".exii", ".g"})
-        if (extension == exodus) return CompositeFormat::Exodus;
-    return CompositeFormat::None;
+    return CompositeFormat::Exodus;
 }
-
-#ifdef MESHARD_WITH_VTK_COMPOSITES
 
 /// Throws IoError unless the file begins as its format requires.
 void require_beginning(CompositeFormat format, const std::filesystem::path& path, const std::string& where)
@@ -521,11 +519,6 @@ Mesh read_with_vtk(const std::filesystem::path& path)
         }
         throw;
     }
-}
-
-bool is_vtk_composite(const std::filesystem::path& path)
-{
-    return composite_format(path) != CompositeFormat::None;
 }
 
 #ifdef MESHARD_WITH_VTK_COMPOSITES

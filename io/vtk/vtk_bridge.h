@@ -15,12 +15,9 @@ namespace meshard {
 /// @throws IoError if VTK cannot read it, if it holds another kind of data set, or if this build has no VTK.
 Mesh read_with_vtk(const std::filesystem::path& path);
 
-/// Returns whether `read_blocks_with_vtk` supports the extension: CGNS (.cgns), EnSight Gold and 6 (.case, .encas),
-/// Exodus II (.e, .exo, .ex2, .exii, .g).
-bool is_vtk_composite(const std::filesystem::path& path);
-
-/// Reads such a file; each zone, part or element block is a block, structured ones as hexahedra. If there are several
-/// times, reads the latest, or `options.time`, which becomes the field array `TimeValue`. Boundary patches of CGNS
+/// Reads a file of CGNS (.cgns), EnSight Gold and 6 (.case, .encas) or Exodus II (any other extension); each zone, part
+/// or element block is a block, structured ones as hexahedra. If there are several times, reads the latest, or
+/// `options.time`, which becomes the field array `TimeValue`. Boundary patches of CGNS
 /// (`.../Patches/...`) and side sets of Exodus (`Side Sets/...`) are read if they are selected.
 /// @throws IoError if VTK cannot read it, or this build has no such reader. @throws InvalidInput if there is no such
 /// block.

@@ -116,8 +116,8 @@ std::unique_ptr<RankMessages> ranks_of_this_run()
 #ifdef MESHARD_WITH_MPI
     return std::make_unique<MpiMessages>();
 #else
-    throw CommunicationError("started with several ranks, but this build has no MPI. Install libopenmpi-dev and build "
-                             "again, or start one process.");
+    throw CommunicationError("started with several ranks, but this build has no MPI, as no wheel has. Start one "
+                             "process, or build meshard from source with libopenmpi-dev.");
 #endif
 }
 

@@ -70,6 +70,13 @@ def test_wheel():
         assert said.startswith(str(folder / "env")) and said.endswith(f"6.0 Transolver {version}\n"), said
         assert run(programs / "meshard", "--version", env=environment).startswith(f"meshard {version}\n")
         assert "model.n_hidden" in run(programs / "meshard", "train", "--list-keys", env=environment)   # a verb that loads torch
-        for file in [programs / "meshard-models", *(folder / "env").rglob("meshard/*.so")]:
+        for file in [*(folder / "env").rglob("meshard/programs/meshard-models"), *(folder / "env").rglob("meshard/*.so")]:
             folders = [line for line in run("readelf", "-d", file).splitlines() if "RPATH" in line or "RUNPATH" in line]
             assert all("$ORIGIN" in line and str(ROOT) not in line for line in folders), (file, folders)
+        link = next((folder / "env/lib").glob("python3*")) / "site-packages/torch"   # of a torch elsewhere Python knows where it is
+        elsewhere = link.readlink().parent
+        link.unlink()
+        missing = subprocess.run([programs / "meshard", "train", "--list-keys"], env=environment, capture_output=True, text=True, check=False)
+        assert missing.returncode == 2 and "where there is no lib/libtorch_cpu.so" in missing.stderr, missing
+        (link.parent / "elsewhere.pth").write_text(f"{elsewhere}\n")
+        assert "model.n_hidden" in run(programs / "meshard", "train", "--list-keys", env=environment)

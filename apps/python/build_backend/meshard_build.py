@@ -21,7 +21,10 @@ CUDA_MAJOR = "13"
 
 
 def torch_folder():
-    """Of the torch that this Python imports, else of the one beside which pip installs, which an isolated build does not import; None without one."""
+    """Of the torch in the variable MESHARD_TORCH, else of the one that this Python imports, else of the one beside which pip installs, which an isolated build does not
+    import; None without one."""
+    if os.environ.get("MESHARD_TORCH"):
+        return os.environ["MESHARD_TORCH"]
     found = importlib.util.find_spec("torch")
     folders = list(found.submodule_search_locations or []) if found else [f"{sysconfig.get_path(kind)}/torch" for kind in ("purelib", "platlib")]
     return next((folder for folder in folders if (pathlib.Path(folder) / "version.py").exists()), None)
