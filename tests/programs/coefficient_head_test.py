@@ -99,4 +99,4 @@ class CoefficientHead(Modes):
     def test_refuses_what_it_cannot_learn(self):
         (self.folder / "cases/cases.json").write_text(json.dumps({"cases": [{"id": case, "split": "train"} for case in COLUMNS]}))
         self.assert_fails(self.meshard("train", "car.yaml", *HEAD), 3, "training.coefficient_weights", "column Cd")
-        self.assert_fails(self.meshard("train", "car.yaml", "training.coefficient_weights=[1]"), 2, "must be two numbers")
+        self.assert_fails(self.meshard("train", "car.yaml", "training.coefficient_weights=[1]"), 2, "expected 2 numbers")

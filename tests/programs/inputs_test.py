@@ -225,7 +225,7 @@ class Augmentation(Inputs):
         self.assert_fails(self.meshard("train", "car.yaml", *self.words), 3, "case 1 lies on one side of the plane y = 0", "training.augment.half_bodies=mirrored")
         self.assert_good(self.meshard("train", "car.yaml", *self.words, "training.augment.half_bodies=mirrored", "training.max_steps=1"))
         for words, texts in ((["training.augment.rotation=5"], ["free_stream"]), (["training.augment.mirror=x"], ["free_stream"]),
-                             (["training.augment.translation=[1]"], ["three numbers"]), (["training.augment.sided_constants=[yaw]"], ["yaw", "data.constants"]),
+                             (["training.augment.translation=[1]"], ["expected 3 numbers"]), (["training.augment.sided_constants=[yaw]"], ["yaw", "data.constants"]),
                              (["training.augment.mirror=y", "training.augment.half_bodies=mirrored", "~data.fields.wss.kind"], ["'wss' has 3"])):
             result = self.meshard("train", "car.yaml", "run_id=other", *words)
             self.assertIn(result.code, (2, 3), str(result))
