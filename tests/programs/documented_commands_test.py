@@ -127,8 +127,12 @@ def without_comment(line):
 
 def commands_of(page):
     """Commands that a page shows, in order."""
-    found, fence = [], None
+    found, fence, begun = [], None, ""
     for number, line in enumerate((SOURCE / page).read_text().splitlines(), 1):
+        line, begun = begun + (line.lstrip() if begun else line), ""
+        if line.endswith(" \\"):   # goes on in the next line
+            begun = line[:-1]
+            continue
         if line.startswith("```"):
             fence = None if fence is not None else line[3:].strip()
             continue
