@@ -124,7 +124,8 @@ void ShardSpec::validate() const
         if (axis.placement.dim < 0)
             fail(fmt::format("{}cuts dimension {}", where(), axis.placement.dim),
                  "Count the dimension from the front.");
-        if (const auto other = axis_of_dim(axis.placement.dim); other != a) {
+        const auto other = axis_of_dim(axis.placement.dim);
+        if (other != a && device_mesh->size(other) * num_ranks > 1) {
             fail(fmt::format("{}cuts a dimension that axis '{}' cuts, too", where(), device_mesh->axis_names()[other]),
                  "Cut it on one axis, of a device mesh that has all these ranks on it, or cut another dimension.");
         }

@@ -65,7 +65,7 @@ struct ShardSpec {
     bool operator==(const ShardSpec& other) const;  ///< same mesh and axes
 
     /// Checks that there is one layout for each axis and, in each Shard, one extent for each rank, none negative, and
-    /// that no two axes cut the same dimension.
+    /// that no two axes cut the same dimension, unless both have one rank.
     /// `make_spec`, `from_local` and `redistribute` call it on the caller's arguments. @throws InvalidInput
     void validate() const;
 };

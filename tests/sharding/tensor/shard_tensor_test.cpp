@@ -315,6 +315,10 @@ TEST(ShardSpec, RefusesTwoAxesThatCutOneDimension)
                                               [&] { make_spec(mesh, {layout(0), layout(0)}); }));
         EXPECT_NO_THROW(make_spec(mesh, {layout(0), layout(1)}));
     });
+    run_ranks({1, 1}, {"data", "domain"}, [](const auto& mesh) {
+        const AxisLayout whole{Shard(0), std::make_shared<Extents>(Extents{4}), 1};
+        EXPECT_EQ(to_local(from_local(at::ones({4}), make_spec(mesh, {whole, whole}))).size(0), 4);
+    });
 }
 
 TEST(ShardSpec, SplitsEvenlyWithTheLargerExtentsFirst)
