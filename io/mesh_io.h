@@ -17,18 +17,19 @@ namespace meshard {
 /// | extension     | what is read                                                                                   |
 /// | ------------- | ---------------------------------------------------------------------------------------------- |
 /// | .vtu .vtp     | VTK XML: ascii, base64, appended; uncompressed, zlib, lz4, lzma                                |
-/// | .pvtu .pvtp   | their pieces as one mesh: ghosts (`vtkGhostType`) dropped; with `GlobalCellIds` and | | |
-/// `GlobalPointIds` rows in that order and shared points merged, else one piece after another        | | .vtk | legacy,
-/// ascii or binary: polydata and unstructured grids (by way of VTK)                         | | .stl          | ascii
-/// or binary; points of exactly equal coordinates merged; of several solids the cell array    | |               |
-/// `SolidId` and the field array `SolidName`                                                       | | .ply          |
-/// ascii or binary: vertices, faces and their scalar properties                                    | | .obj          |
-/// points, lines, faces and their groups (obj_reader.h)                                            | | .foam, folder |
-/// an OpenFOAM case (foam_reader.h): the cells, with fields of the latest time                     | | .vtkhdf .hdf  |
-/// unstructured grids, polygonal data, collections of them (vtkhdf.h)                              | | .vtm .vtpc    |
-/// their files as blocks (collection_reader.h), which `join_blocks` puts one after another          | | .pvd .series  |
-/// of a series in time the latest file                                                            | | .cgns .case .exo
-/// ... | by way of VTK (vtk_bridge.h): zones, parts, element blocks as blocks                     |
+/// | .pvtu .pvtp   | their pieces as one mesh without ghosts (`vtkGhostType`), in the order of global ids            |
+/// |               | (`GlobalCellIds`, `GlobalPointIds`) with shared points merged, else one piece after another    |
+/// | .vtk          | legacy, ascii or binary: polydata and unstructured grids (by way of VTK)                       |
+/// | .stl          | ascii or binary; points of exactly equal coordinates merged; of several solids the cell array  |
+/// |               | `SolidId` and the field array `SolidName`                                                      |
+/// | .ply          | ascii or binary: vertices, faces and their scalar properties                                   |
+/// | .obj          | points, lines, faces and their groups (obj_reader.h)                                           |
+/// | .foam, folder | an OpenFOAM case (foam_reader.h): the cells, with fields of the latest time                    |
+/// | .vtkhdf .hdf  | unstructured grids, polygonal data, collections of them (vtkhdf.h)                             |
+/// | .vtm .vtpc    | their files as blocks (collection_reader.h), which `join_blocks` puts one after another        |
+/// | .pvd .series  | the latest file of a series in time                                                            |
+/// | .cgns .case   | CGNS, EnSight, and Exodus (.exo) by way of VTK (vtk_bridge.h): zones, parts and element blocks |
+/// | .exo          | as blocks                                                                                      |
 ///
 /// Types, names, component names and roles of arrays are kept, field data and polyhedra too. Arrays of an uncompressed
 /// file are views into the mapped file: writing to it in place while the mesh is used is not allowed.

@@ -25,8 +25,7 @@ struct PointMlpImpl : torch::nn::Module {
 };
 TORCH_MODULE(PointMlp);
 
-// --- its name, its arguments with their defaults, and what of them follows from the data; the other way round for
-// `predict --model` ---
+// --- its name, its arguments with their defaults, what of them follows from the data, and back (`predict --model`) ---
 
 ModelEntry point_mlp_entry()
 {

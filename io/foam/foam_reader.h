@@ -27,8 +27,7 @@ bool is_foam_case(const std::filesystem::path& path);
 /// after processor, with shared points merged by means of the patches between processors (which are left out).
 ///
 /// Fields of other meshes (surface fields, clouds) are left out. A field that cannot be evaluated without running
-/// OpenFOAM
-/// (`#calc`, `#codeStream`) is left out with a warning.
+/// OpenFOAM (`#calc`, `#codeStream`) is left out with a warning.
 /// @throws IoError if a file is missing or damaged, or there is no such time.
 /// @throws InvalidInput if there is no such block.
 std::vector<MeshBlock> read_foam_case(const std::filesystem::path& path, const ReadOptions& options);

@@ -39,8 +39,8 @@ struct DominoInputs {
     /// (B, 2, 3): the boxes by which the geometry is normalised to [-1, 1]; undefined if it is normalised already.
     torch::Tensor volume_min_max;
     torch::Tensor surface_min_max;
-    torch::Tensor grid,
-        surf_grid;  ///< (B, X, Y, Z, 3): cells of the volume's box and of the surface's, normalised; may be cut along X
+    /// (B, X, Y, Z, 3): cells of the volume's box and of the surface's, normalised; may be cut along X.
+    torch::Tensor grid, surf_grid;
     torch::Tensor sdf_grid, sdf_surf_grid;          ///< (B, X, Y, Z)
     torch::Tensor global_values, global_reference;  ///< (B, G, 1): parameters of the case, and their divisors
     DominoVolume volume;                            ///< without centers if no volume result is wanted

@@ -67,8 +67,8 @@ struct GeoTransolverInputs {
     std::vector<torch::Tensor> local_embedding;  ///< for each stream (B, N_i, functional_dim)
     torch::Tensor global_embedding;              ///< (B, N_g, global_dim), undefined if the model has none
     torch::Tensor geometry;                      ///< (B, N_geo, geometry_dim), undefined if the model has none
-    std::vector<torch::Tensor>
-        local_positions;  ///< for each stream (B, N_i, 3); used only by a model with local features
+    /// (B, N_i, 3) for each stream; used only by a model with local features.
+    std::vector<torch::Tensor> local_positions;
 };
 
 /// GeoTransolver: a Transolver for one or more streams of points. Its layers also attend to tokens of a geometry and of

@@ -64,8 +64,7 @@ Tensor reading_places(const GridPlane& plane, at::IntArrayRef sizes, const Tenso
     return places.expand({like.size(0), sizes[0], sizes[1], sizes[2], 3});
 }
 
-// --- communication: the points of a rank are plain rows, the planes' features are equal on all ranks
-// -------------------------------------------
+// --- communication: the points of a rank are plain rows, the planes' features are equal on all ranks -----------------
 
 /// The layout in which points are used: sharded along samples or points only. Null for plain ones.
 SpecPtr rows_spec(const Tensor& points)

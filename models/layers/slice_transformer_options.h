@@ -22,9 +22,9 @@ struct SliceTransformerOptions {
     double dropout = 0.0;
     std::int64_t slice_num = 32;
     bool plus = false;  ///< Transolver++
-    std::vector<std::int64_t>
-        structured_shape;  ///< extents of a 2-D or 3-D grid, points in row-major order; empty: no grid
-    bool use_te = false;   ///< TransformerEngine's layers; not implemented
+    /// Extents of a 2-D or 3-D grid, whose points are in row-major order; empty: no grid.
+    std::vector<std::int64_t> structured_shape;
+    bool use_te = false;  ///< TransformerEngine's layers; not implemented
 };
 
 /// Declares the options, for models with at least `least_layers` layers.

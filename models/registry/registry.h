@@ -118,8 +118,8 @@ struct PointModel {
 struct BodyModel {
     std::function<nlohmann::json(const PointWidths&)> widths;            ///< as in `PointModel`
     std::function<MadePartModel(const nlohmann::json& arguments)> make;  ///< as in `PointModel`
-    std::vector<std::string>
-        inputs_on_surface;  ///< inputs of surface points; those of volume points are their positions
+    /// Inputs of surface points; those of volume points are their positions.
+    std::vector<std::string> inputs_on_surface;
     /// Whether inputs of a surface point include points near it, which are searched in `PointInputs::drawn_from` if
     /// points were drawn.
     bool needs_surface_neighbors = false;
@@ -144,8 +144,8 @@ struct ModelEntry {
     std::string name;         ///< name in configurations, e.g. `geotransolver`
     std::string class_name;   ///< name in checkpoints
     nlohmann::json defaults;  ///< every argument of the constructor with its default; null means None
-    std::vector<std::string> extras =
-        {};  ///< arguments that other programs do not know: not written to checkpoints if they have their default
+    /// Arguments that other programs do not know: not written to checkpoints if they have their default.
+    std::vector<std::string> extras = {};
     std::vector<std::string> nullable = {};  ///< arguments for which null is a value, not the default
     std::vector<OptionInfo> options;         ///< arguments that a configuration may set
     /// Defaults of options that are not arguments, but names for values nested in one.

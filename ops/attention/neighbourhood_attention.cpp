@@ -154,8 +154,7 @@ void run_backward(const at::Tensor& gradient, const at::Tensor& queries, const a
     });
 }
 
-// --- composed of LibTorch's operators
-// ---------------------------------------------------------------------------------------
+// --- composed of LibTorch's operators --------------------------------------------------------------------------------
 
 /// A rectangle of queries and the rectangle of keys that they attend to, relative to this rank's first query and key.
 struct Tile {
@@ -278,8 +277,7 @@ void compose_backward(const at::Tensor& gradient, const at::Tensor& queries, con
     }
 }
 
-// --- the operators
-// ------------------------------------------------------------------------------------------------------
+// --- the operators ---------------------------------------------------------------------------------------------------
 
 std::array<GridAxis, 2> whole_axes(const at::Tensor& queries, at::IntArrayRef size, at::IntArrayRef dilation)
 {

@@ -19,9 +19,11 @@ namespace meshard {
 // The same code runs in a loop on the host, as the reference in tests (HostExecutor), and as kernels of a GPU
 // (CudaExecutor, cuda_executor.h). C++17, without LibTorch.
 //
-//   for_each(n, body)              body(i) for i in [0, n), in any order or in parallel; complete before the next
-//   call's work begins allocate<T>(n)                 a Buffer of n values, not initialised exclusive_scan(values, n)
-//   values[i] becomes the sum of values[0], ..., values[i - 1]; int64
+//   for_each(n, body)              body(i) for i in [0, n), in any order or in parallel
+//   allocate<T>(n)                 a Buffer of n values, not initialised
+//   exclusive_scan(values, n)      values[i] becomes the sum of values[0], ..., values[i - 1]; int64
+//
+// All bodies of a call have ended before the next call's work begins.
 
 /// Memory of an executor, freed with the last copy.
 template <class T>

@@ -21,8 +21,8 @@ struct TileRows {
 /// Slice attention of the points of one sample. The weights of a point, a softmax over slices, are computed again from
 /// `log_sums` in each pass:
 ///
-///     w[n, h, s] = softmax over s of (x[n, h, :] . slices[h, s, :] + bias[h, s] + noise[n, h, s]) *
-///     inverse_temperature[h, n]
+///     w[n, h, s] = softmax over s of inverse_temperature[h, n] (x[n, h, :] . slices[h, s, :] + bias[h, s] +
+///                                                               noise[n, h, s])
 struct TilePoints {
     TileMath math;
     TileRows x;                        ///< (points, H D)

@@ -98,8 +98,8 @@ private:
     SpecPtr target_spec_, edge_spec_;  // null for plain nodes
     Part inner_, border_;              // undefined without ghosts
     at::Tensor border_sources_;        // owned nodes that are sources of border edges
-    at::Tensor edge_order_,
-        node_order_;  // position of each edge, or node, in the concatenation of inner and border part
+    // Position of each edge, or node, in the concatenation of inner and border part.
+    at::Tensor edge_order_, node_order_;
 };
 
 /// A rank's nodes with all nodes whose messages reach them within `num_steps` steps: enough layers of ghosts that no

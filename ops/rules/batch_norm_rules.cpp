@@ -106,8 +106,8 @@ struct BackwardArguments {
 };
 
 /// With c = x - mean, sums over the rows of all ranks in one message:
-///     grad_input = (g - sum(g) / n - c inverse^2 sum(g c) / n) inverse weight, grad_weight = sum(g c) inverse,
-///     grad_bias = sum(g)
+///     grad_input = (g - sum(g) / n - c inverse^2 sum(g c) / n) inverse weight
+///     grad_weight = sum(g c) inverse, grad_bias = sum(g)
 void backward(RuleCall& call, const BackwardArguments& arguments)
 {
     const auto& input = arguments.input;

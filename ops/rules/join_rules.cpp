@@ -108,8 +108,7 @@ void repeat(RuleCall& call)
     call.run({call.spec(axes)});
 }
 
-// --- direct kernels for tensors that all have the same layout
-// ----------------------------------------------------------
+// --- direct kernels for tensors that all have the same layout --------------------------------------------------------
 
 struct AlikeParts {
     std::vector<at::Tensor> locals;

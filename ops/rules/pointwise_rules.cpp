@@ -319,8 +319,7 @@ void copy(RuleCall& call)
     pointwise_rule(call);
 }
 
-// --- direct kernels of the usual operators on operands that need no conversion
-// ----------------------------------------------
+// --- direct kernels of the usual operators on operands that need no conversion ---------------------------------------
 
 /// Operands of a direct kernel: sharded tensors of one layout, and besides them numbers, and plain tensors that every
 /// rank needs whole, since they are broadcast along the cut rows.

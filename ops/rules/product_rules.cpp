@@ -150,8 +150,7 @@ void dot(RuleCall& call)
     product(call, 0, 1, "k", "k", "");
 }
 
-// --- direct kernels for operands that need no conversion
-// --------------------------------------------------------------------
+// --- direct kernels for operands that need no conversion -------------------------------------------------------------
 
 /// The product's layout; null if an operand must be converted or is pending.
 SpecPtr spec_of_product(const at::Tensor& left, const at::Tensor& right, std::string_view left_labels,

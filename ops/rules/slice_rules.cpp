@@ -419,8 +419,7 @@ void as_strided(RuleCall& call)
     call.finish({tensor.unfold(last, size.back(), stride[last]).narrow(last, 0, size[last])});
 }
 
-// --- direct kernels for parts of a dimension that every rank holds whole
-// -------------------------------------------------
+// --- direct kernels for parts of a dimension that every rank holds whole ---------------------------------------------
 
 std::optional<at::Tensor> direct_slice(const at::Tensor& x, std::int64_t dim, std::optional<c10::SymInt> start,
                                        std::optional<c10::SymInt> end, c10::SymInt step)

@@ -83,8 +83,7 @@ void softmax_backward(RuleCall& call)
     call.finish({wrap(result.to(type), call.spec(axes))});
 }
 
-// --- direct kernels along dimensions that are whole on every rank
-// ------------------------------------------------------
+// --- direct kernels along dimensions that are whole on every rank ----------------------------------------------------
 
 bool has_whole_lines(const at::Tensor& tensor, std::int64_t dim)
 {

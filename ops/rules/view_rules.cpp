@@ -360,8 +360,7 @@ void as_strided_in_place(RuleCall& call)
     call.finish({tensor});
 }
 
-// --- direct kernels for views that keep the cut rows together
-// -------------------------------------------------------------------
+// --- direct kernels for views that keep the cut rows together --------------------------------------------------------
 
 /// `layout_in_shape`, with a fast path if a dimension of the new shape has the same rows.
 std::optional<AxisLayout> layout_in_shape_soon(AxisLayout layout, c10::IntArrayRef from, c10::IntArrayRef to)

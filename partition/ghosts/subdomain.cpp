@@ -30,8 +30,7 @@ IndexMap index_map(std::span<const std::int32_t> rows, std::size_t num_owned, co
     return map;
 }
 
-// --- merging
-// ---------------------------------------------------------------------------------------------------------------
+// --- merging ---------------------------------------------------------------------------------------------------------
 
 void require_cells_as_numbered(const Subdomain& subdomain)
 {

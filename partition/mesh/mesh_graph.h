@@ -76,8 +76,7 @@ Csr cell_graph(const Mesh& mesh, const CellDimensions& dimensions, const std::ve
                FacetCrowds* crowds = nullptr);
 
 /// A facet with a key by which parts of a mesh compare facets: its points in ascending order, padded with -1; with more
-/// than four points
-/// (-number of points, and 96 bits of hashes).
+/// than four points (-number of points, and 96 bits of hashes).
 struct SharedFacet {
     std::array<std::int32_t, 4> key;
     std::int32_t cell;

@@ -16,8 +16,8 @@ namespace meshard {
 /// The ranks of one machine, if all of them can write to each other's memory.
 struct PeerRanks {
     std::shared_ptr<PeerMemory> memory;  ///< memory of this process; null if some rank cannot write to it
-    std::vector<std::shared_ptr<const PeerView>>
-        views;  ///< indexed by rank; empty if some rank cannot write to another
+    /// Indexed by rank; empty if some rank cannot write to another.
+    std::vector<std::shared_ptr<const PeerView>> views;
 
     bool can_write() const { return !views.empty(); }
 };

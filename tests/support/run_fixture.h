@@ -19,8 +19,7 @@
 namespace meshard::test {
 
 /// A model of a case, ready to run: its module with the stored parameters and buffers, and its forward by names of
-/// arguments
-/// (`local_embedding.1` is the second of several). The outputs are one, or one a stream.
+/// arguments (`local_embedding.1` is the second of several). The outputs are one, or one a stream.
 struct FixtureModel {
     std::shared_ptr<torch::nn::Module> module;
     std::function<std::vector<at::Tensor>(const NamedTensors& inputs)> forward;

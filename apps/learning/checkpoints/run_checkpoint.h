@@ -34,12 +34,14 @@ TrainedValues trained_values(const torch::nn::Module& model, const Optimizers& o
 
 /// A checkpoint is one safetensors file, complete by itself:
 ///
-///     <parameter>                      weights, under the model's own names; their running mean where they are
-///     averaged norm.mean, norm.std              of the targets, per channel norm.input_mean, norm.input_std  of what a
-///     model of grids is told, per channel; absent for other models optimizer.exp_avg.<parameter>    running means of
-///     the optimiser, and exp_avg_sq of AdamW; absent in files that only hold weights optimizer.weights.<parameter> the
-///     weights that training goes on from, where the model's own names have their mean metadata `meshard` a JSON
-///     object: the `RunDescription`
+///     <parameter>                      weights, under the model's own names, or their running mean
+///     norm.mean, norm.std              means and deviations of the targets, per channel
+///     norm.input_mean, norm.input_std  those of the inputs of a model of grids, per channel
+///     optimizer.exp_avg.<parameter>    running means of the optimiser, and exp_avg_sq of AdamW
+///     optimizer.weights.<parameter>    weights that training goes on from, if the names above hold means
+///     metadata `meshard`               a JSON object: the `RunDescription`
+///
+/// Other models lack the means of inputs; files that only hold weights lack all of `optimizer`.
 ///
 /// NAME.json beside NAME.safetensors repeats the metadata for people and scripts; meshard reads the safetensors file
 /// only. Both are written atomically, by one rank.

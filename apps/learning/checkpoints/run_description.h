@@ -26,7 +26,7 @@ struct DescribedField : FieldConfig {
 struct DescribedHead {
     std::vector<std::string> names;
     std::int64_t num_features = 0;
-    std::vector<double> means, deviations;  ///< of the coefficients over the training cases
+    std::vector<double> means, deviations;  ///< statistics of the coefficients over the training cases
 };
 
 /// One part of the cases that a model was trained on: their surfaces, their volumes, or all that they have.
@@ -38,7 +38,7 @@ struct DescribedPart {
 
 /// What a plateau of the validation error has made of the learning rate (`lowers_rate`).
 struct PlateauState {
-    double factor = 1;  ///< of the learning rate
+    double factor = 1;  ///< multiplies the learning rate
     double best = std::numeric_limits<double>::infinity();
     std::int64_t bad_checks = 0;  ///< since the last better one, or the last change
 };
@@ -57,7 +57,7 @@ struct LossScaleState {
 /// Where a run stands between two steps.
 struct RunProgress {
     std::int64_t num_steps = 0;     ///< that are done
-    double epoch_loss_sum = 0;      ///< of the steps of the current epoch, each times its cases over the data groups
+    double epoch_loss_sum = 0;      ///< the current epoch's losses of steps, each times its cases over the data groups
     std::int64_t num_left_out = 0;  ///< cases of the current epoch whose steps were left out
     std::int64_t num_skipped = 0;   ///< steps left out in a row up to now
     double best_error = std::numeric_limits<double>::infinity();
@@ -70,15 +70,15 @@ struct RunDescription {
     std::string model_class;
     nlohmann::json model_arguments;
     std::vector<DescribedPart> parts = std::vector<DescribedPart>(1);  ///< surface and volume, or the only one
-    std::vector<DescribedField> fields;                                ///< of all parts, one after the other
-    std::optional<std::vector<float>> training_mean;  ///< of the channels, where it is not the normaliser's
+    std::vector<DescribedField> fields;               ///< fields of all parts, one part after the other
+    std::optional<std::vector<float>> training_mean;  ///< mean of each channel, where it is not the normaliser's
     std::optional<DescribedHead> head;
     std::optional<ShapeCoefficients> shape_coefficients;
     nlohmann::json validation_errors;  ///< {field: {rel_l2: ...}} of the epoch; null where there was no validation
 
     std::optional<std::int64_t> seed;
-    bool has_step_draws =
-        false;  ///< what a step draws depends on seed, step and data group alone, not on earlier draws
+    /// Whether what a step draws depends on seed, step and data group alone, not on earlier draws.
+    bool has_step_draws = false;
     std::string optimizer = "adamw";
     std::optional<std::vector<std::string>> train_cases;  ///< ids
     std::vector<double> shares_of_sets;
@@ -98,7 +98,7 @@ nlohmann::json to_json(const RunDescription& description);
 RunDescription run_description(const nlohmann::json& json, const std::filesystem::path& file);
 
 /// Refuses to let a run go on whose seed, data, cases or steps differ from those of its checkpoint.
-/// @param before   of the checkpoint  @param now   as the settings have it
+/// @param before   the checkpoint's description  @param now   that of the settings
 /// @throws InvalidInput saying what differs
 void require_same_run(const RunDescription& before, const RunDescription& now);
 

@@ -25,8 +25,8 @@ void add_case_inputs(PointInputs& inputs, const Predictor& model, const DataConf
 struct MeshReading {
     std::string where;                        ///< begins messages
     std::function<void(Mesh&)> prepare = {};  ///< called on the first rank with the whole mesh as it was read
-    std::function<void(const std::string& fault)> report =
-        {};  ///< called on the first rank for a surface that does not face as those of the training cases
+    /// Called on the first rank for a surface that does not face as those of the training cases.
+    std::function<void(const std::string& fault)> report = {};
     bool with_geometry = false;  ///< `geometry` is wanted
     bool with_forces = false;    ///< the way in which polygons face matters, whatever models take as inputs
 };
@@ -50,10 +50,8 @@ public:
     Subdomain& subdomain() { return part_.subdomain; }  ///< of this rank
     const std::array<double, 6>& bounds() const { return part_.bounds; }
     const std::vector<std::int64_t>& rows() const { return rows_; }  ///< ids of this rank's cells or points
-    const at::Tensor& geometry() const
-    {
-        return geometry_;
-    }  ///< `take_geometry` of the rows; undefined unless asked for
+    /// Returns `take_geometry` of the rows; undefined unless asked for.
+    const at::Tensor& geometry() const { return geometry_; }
 
 private:
     const Wall& wall_for(const Predictor& model, const DataConfig& data);

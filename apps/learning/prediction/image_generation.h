@@ -13,15 +13,15 @@ namespace meshard {
 
 /// What `meshard generate` makes of which files.
 struct ImageGeneration {
-    std::filesystem::path checkpoint;  ///< of an EDMPreconditioner around a DiT: .mdlus, or .safetensors or .pt with a
-                                       ///< .json that describes it
-    std::filesystem::path
-        conditions;  ///< .vti: arrays of the points or of the cells of a grid of one layer, in the model's units
+    /// An EDMPreconditioner around a DiT: .mdlus, or .safetensors or .pt with a .json that describes it.
+    std::filesystem::path checkpoint;
+    /// .vti with arrays of the points or of the cells of a grid of one layer, in the model's units.
+    std::filesystem::path conditions;
     std::filesystem::path output;  ///< .vti
     EdmSampling sampling;
     std::vector<double> condition;  ///< numbers of the whole image that the model is told
-    std::vector<std::string>
-        arrays;  ///< of the conditions, in the order of the model's channels; none: all, in the file's order
+    /// Arrays of `conditions` in the order of the model's channels; none: all, in the file's order.
+    std::vector<std::string> arrays;
     std::vector<std::string> fields;  ///< names of the generated channels; none: generated_1, ...
     std::int64_t num_samples = 1;
     bool on_cells = false;

@@ -26,16 +26,17 @@ std::int64_t memory_for_points(const World& world, const RankGroup& all);
 
 /// How a mesh is predicted on.
 struct PredictionOptions {
-    std::map<std::string, double> values =
-        {};  ///< what the case table says in training, by column, e.g. `length`; where that is missing and the
-             ///< configuration asks for it, the longest edge of the bounding box is taken, with a warning
-    std::filesystem::path wall =
-        {};  ///< the surface whose distance the model is told; empty: of the run's patches of the input itself
-    std::filesystem::path other_part =
-        {};  ///< of a case with surface and volume, for a model that needs both (`Predictor::other_part`); may be empty
-    std::optional<MemoryMode> memory =
-        {};  ///< what the model keeps of each point from layer to layer; nothing: the fastest that takes a quarter of
-             ///< the machine's memory, or of what the ranks' device has free, shared by the ranks
+    /// What the case table has in training, by column, e.g. `length`. If that is missing and the configuration asks for
+    /// it, the longest edge of the bounding box is taken, with a warning.
+    std::map<std::string, double> values = {};
+    /// The surface to which the model's distances are measured; empty: the run's patches of the input itself.
+    std::filesystem::path wall = {};
+    /// The other part of a case with surface and volume, for a model that needs both (`Predictor::other_part`); may be
+    /// empty.
+    std::filesystem::path other_part = {};
+    /// What the model keeps of each point from layer to layer; nothing: the fastest mode that takes a quarter of the
+    /// machine's memory, or of what the ranks' device has free, shared by the ranks.
+    std::optional<MemoryMode> memory = {};
     std::int64_t num_draws = 0;         ///< predictions of each model with its dropout, as in training; 0: one without
     bool with_forces = false;           ///< also drag and lift
     std::optional<Orient> orient = {};  ///< in place of what the run says (`data.orient`)
@@ -45,10 +46,10 @@ struct PredictionOptions {
 struct PredictedForces {
     std::vector<double> drag, lift;
     std::string why;
-    std::map<std::string, std::vector<double>> of_head =
-        {};  ///< Cd, Cl: by heads of the models beside their fields, where they have some
-    std::map<std::string, std::vector<double>> of_shape =
-        {};  ///< Cd, Cl: by the shape alone, where the models' training cases say them (shape_coefficients.h)
+    /// Cd and Cl by heads of the models beside their fields, where they have some.
+    std::map<std::string, std::vector<double>> of_head = {};
+    /// Cd and Cl by the shape alone, where the models' training cases have them (shape_coefficients.h).
+    std::map<std::string, std::vector<double>> of_shape = {};
 };
 
 /// Predicts on the mesh `input` and writes it with the fields as further arrays to `output`: .vtp, .vtu, or .pvtp,

@@ -68,14 +68,10 @@ public:
     /// both and predicts on one; else null.
     const DataConfig* other_part() const { return other_part_ ? &*other_part_ : nullptr; }
     const std::filesystem::path& checkpoint() const { return checkpoint_; }
-    const std::vector<double>& constants() const
-    {
-        return constants_;
-    }  ///< that hold for every case; empty where cases name their own
-    const std::optional<double>& time() const
-    {
-        return time_;
-    }  ///< that holds for every case; nothing where cases name their own
+    /// Returns the constants that hold for every case; empty where cases name their own.
+    const std::vector<double>& constants() const { return constants_; }
+    /// Returns the time that holds for every case; nothing where cases name their own.
+    const std::optional<double>& time() const { return time_; }
     /// Returns the mean of each channel over the training cases, in physical units of a case with this scaling.
     at::Tensor training_mean(const FieldScaling& scaling) const
     {
@@ -86,19 +82,14 @@ public:
     {
         return scaling.scale.defined() ? normalizer_.std * scaling.scale.to(normalizer_.std.device()) : normalizer_.std;
     }
-    const ForceSettings& forces() const
-    {
-        return forces_;
-    }  ///< of the run's configuration; without area for a file of weights
-    const TrainedFacing& facing() const { return facing_; }  ///< of surfaces and walls of the training cases
-    void set_orient(Orient orient)
-    {
-        data_.turns_outward = orient == Orient::Outward;
-    }  ///< in place of what the run says
-    const InputRanges& ranges() const
-    {
-        return ranges_;
-    }  ///< of the training cases; empty for files that do not say them
+    /// Returns the settings of the run's configuration; without area for a file of weights.
+    const ForceSettings& forces() const { return forces_; }
+    /// Returns how surfaces and walls of the training cases face.
+    const TrainedFacing& facing() const { return facing_; }
+    /// Replaces the run's own setting.
+    void set_orient(Orient orient) { data_.turns_outward = orient == Orient::Outward; }
+    /// Returns the ranges of the training cases; empty for files that lack them.
+    const InputRanges& ranges() const { return ranges_; }
     /// Predicts drag and lift by the shape alone, from the training cases; nothing for a checkpoint that does not have
     /// them.
     const std::optional<ShapeCoefficients>& shape_coefficients() const { return shape_coefficients_; }

@@ -17,8 +17,10 @@ namespace meshard {
 ///     polynomial    m + (r - m) (1 - x)^power
 ///     step          max(m, r gamma^floor(e / step_epochs))
 ///     exponential   max(m, r gamma^e)
-///     one_cycle     half cosines from r / 25 up to r over 30 % of the steps, then down to r / 250000 (Smith and Topin
-///     2018, numbers of torch's OneCycleLR) constant, plateau   r; `lowers_rate` says what a plateau makes of it
+///     one_cycle     half cosines: r / 25 up to r in 30 % of the steps, then down to r / 250000
+///     constant      r; so does plateau, whose factor `lowers_rate` finds
+///
+/// `one_cycle` is that of Smith and Topin (2018) with the numbers of torch's OneCycleLR.
 double learning_rate(const TrainingConfig& config, std::int64_t step, std::int64_t num_steps);
 
 /// Returns the first decay rate of the optimiser's means in a step of `one_cycle`: from 0.95 down to 0.85 and up again,

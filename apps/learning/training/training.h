@@ -24,10 +24,8 @@ struct TrainingStart {
     std::function<void()> after_last_step = {};  ///< called on every rank at the end of a run that was not stopped
     bool accepts_data = false;                   ///< train on data that contradict themselves
 
-    bool is_trial() const
-    {
-        return validate_only || print_plan;
-    }  ///< nothing is trained, and nothing written but shards
+    /// Returns whether nothing is trained, and nothing written but shards.
+    bool is_trial() const { return validate_only || print_plan; }
 };
 
 /// Prepares shards, trains, and leaves in the run's folder: metrics.jsonl, checkpoints/last and checkpoints/best.

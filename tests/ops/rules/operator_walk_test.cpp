@@ -42,8 +42,7 @@ at::Tensor values(c10::IntArrayRef shape, at::ScalarType type, std::int64_t numb
     return type == at::kBool ? x > 0 : x.contiguous();
 }
 
-// --- arguments by schema
-// ---------------------------------------------------------------------------------------------------------------
+// --- arguments by schema ---------------------------------------------------------------------------------------------
 
 struct Recipe {
     std::vector<std::int64_t> shape;
@@ -219,8 +218,7 @@ std::vector<Sample> samples_by_schema(const c10::OperatorHandle& op)
     return samples;
 }
 
-// --- samples by hand
-// -------------------------------------------------------------------------------------------------------------------
+// --- samples by hand -------------------------------------------------------------------------------------------------
 
 /// For operators whose arguments must fit each other.
 std::vector<Sample> samples_by_hand()
@@ -406,8 +404,7 @@ std::vector<Sample> samples_by_hand()
     return all;
 }
 
-// --- layouts
-// ---------------------------------------------------------------------------------------------------------------------------
+// --- layouts ---------------------------------------------------------------------------------------------------------
 
 /// Dimension `dim` of the longest input cut over `num_ranks` by 7 to 3, or 7 to 0 to 3, in `blocks` blocks; shorter
 /// inputs' dimensions count from the back. Replicate where `input` has no such dimension.
