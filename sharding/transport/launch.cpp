@@ -184,13 +184,16 @@ public:
         shared_memory_ = wanted_ == "shm" || (wanted_ != "gloo" && on_one_host());
     }
 
-    /// Writes the failure to the key under which other ranks look for this rank.
+    /// Writes the failure to the key under which other ranks look for this rank; not if another process with this RANK
+    /// has written there, since the run goes on with that one.
     static void tell_failure(const LaunchInfo& info, const std::string& message)
     {
         StoreWorld world(info);
         world.connect_store(info, kLastWait);
-        world.write(fmt::format("rank.{}", info.rank), kFailed + message);
-        world.wait_for_others_to_read();
+        const auto text = kFailed + message;
+        const std::vector<std::uint8_t> bytes(text.begin(), text.end());
+        if (world.store_->compareSet(fmt::format("rank.{}", info.rank), {}, bytes) == bytes)
+            world.wait_for_others_to_read();
     }
 
     int rank() const override { return rank_; }

@@ -32,14 +32,15 @@ class Disagreement(Case):
         super().setUp()
         put_training(self.folder)
 
-    def started(self, *ranks, launcher=of_torchrun, size=None, numbers=None):
-        """The results of ranks, each of which is words and, on request, environment variables, its working folder and program."""
+    def start_rank(self, description, of_launcher):
+        """A description is words and, on request, environment variables, the rank's working folder and program."""
+        words, *more = description
+        environment, cwd, program = (*more, *({}, self.folder, PROGRAM)[len(more):])
+        return self.start(program, *words, environment={**of_launcher, "MESHARD_TIMEOUT_SECONDS": "60", **environment}, cwd=cwd)
+
+    def started(self, *ranks, launcher=of_torchrun):
         port = free_port()
-        processes = []
-        for number, (words, *more) in zip(numbers or range(len(ranks)), ranks):
-            environment, cwd, program = (*more, *({}, self.folder, PROGRAM)[len(more):])
-            environment = {**launcher(number, size or len(ranks), port), "MESHARD_TIMEOUT_SECONDS": "60", **environment}
-            processes.append(self.start(program, *words, environment=environment, cwd=cwd))
+        processes = [self.start_rank(rank, launcher(number, len(ranks), port)) for number, rank in enumerate(ranks)]
         return [process.result() for process in processes]
 
     def assert_refused(self, ranks, *texts, launcher=of_torchrun):
@@ -194,10 +195,17 @@ class Disagreement(Case):
                             "training.optimizer.lr is '0.1' on rank 0 and '0.10000000000000002' on rank 1")
 
     def test_of_a_rank_that_is_started_twice_ends_the_second(self):
-        results = self.started((TRAIN,), (TRAIN,), (TRAIN,), size=2, numbers=(0, 1, 1))
-        second = max(results, key=lambda result: result.code)
-        self.assert_fails(second, 3, "rank 1 of 2 is process ", "Give each its own RANK")
-        self.assertEqual([result.code for result in results if result is not second], [0, 0])
+        """Rank 2 starts when one of the two ranks 1 has ended, so that the run lasts until then."""
+        port = free_port()
+        processes = [self.start_rank((TRAIN,), of_torchrun(number, 3, port)) for number in (0, 1, 1)]
+        processes[0].wait_for(lambda: any(process.has_ended() for process in processes[1:]), "the end of a rank 1")
+        ended = [process for process in processes[1:] if process.has_ended()]
+        self.assertEqual(len(ended), 1)
+        self.assert_fails(ended[0].result(), 3, "rank 1 of 3 is process ", "Give each its own RANK")
+        processes.append(self.start_rank((TRAIN,), of_torchrun(2, 3, port)))
+        for process in processes:
+            if process is not ended[0]:
+                self.assert_good(process.result())
 
     def test_of_a_rank_that_fails_early_ends_the_others(self):
         for bad in range(2):
