@@ -11,9 +11,12 @@ if(NOT CMAKE_CUDA_COMPILER)
   endif()
 endif()
 if(CMAKE_CUDA_COMPILER)
-  # Machine code for the generations since A100 (A100, H100 and H200, B200, RTX 50), and what newer GPUs make their own of.
-  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  # Machine code for the generations since A100 (A100, H100 and H200, B200, RTX 50), and what newer GPUs make their own of. A build for CPUs compiles the kernels
+  # only to show that they compile: the oldest and the newest generation suffice.
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND MESHARD_WITH_CUDA)
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100-real 120)
+  elseif(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 80-real 120)
   endif()
   enable_language(CUDA)
 endif()
