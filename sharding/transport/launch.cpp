@@ -190,9 +190,8 @@ public:
     {
         StoreWorld world(info);
         world.connect_store(info, kLastWait);
-        const auto text = kFailed + message;
-        const std::vector<std::uint8_t> bytes(text.begin(), text.end());
-        if (world.store_->compareSet(fmt::format("rank.{}", info.rank), {}, bytes) == bytes)
+        const auto failure = kFailed + message;
+        if (world.store_->compareSet(fmt::format("rank.{}", info.rank), "", failure) == failure)
             world.wait_for_others_to_read();
     }
 
@@ -304,16 +303,14 @@ private:
         const bool is_of_agent = environment("TORCHELASTIC_USE_AGENT_STORE") == "True";
         const auto hash = std::to_string(hash_of(facts));
         const auto own = fmt::format("{}:{}", hostname(), getpid());
-        const std::vector<std::uint8_t> claim(own.begin(), own.end());
-        const auto claimed = store_->compareSet(fmt::format("process.{}", rank_), {}, claim);
-        const std::string first(claimed.begin(), claimed.end());
+        const auto first = store_->compareSet(fmt::format("process.{}", rank_), "", own);
         if (first != own && !has_ended(first)) {
             throw InvalidInput(fmt::format("launch: rank {} of {} is process {} already, and this one, {}, too. Give "
                                            "each its own RANK, or the run a rendezvous of its own.",
                                            rank_, size_, first, own));
         }
-        if (first != own) write(fmt::format("process.{}", rank_), own);  // replaces the entry of an earlier run
-        write(fmt::format("rank.{}", rank_), hash + " " + own);
+        if (first != own) store_->set(fmt::format("process.{}", rank_), own);  // replaces the entry of an earlier run
+        store_->set(fmt::format("rank.{}", rank_), hash + " " + own);
         has_met = true;
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_seconds);
         names_.resize(size_);
@@ -352,7 +349,7 @@ private:
     /// seconds.
     RanksDisagree disagreement(const Facts& facts)
     {
-        write(fmt::format("facts.{}", rank_), pack(facts));
+        store_->set(fmt::format("facts.{}", rank_), pack(facts));
         std::vector<std::string> packed(size_);
         const auto deadline = std::chrono::steady_clock::now() + kLastWait;
         for (int r = 0; r < size_; ++r) {
@@ -364,24 +361,14 @@ private:
         return RanksDisagree(packed);
     }
 
-    void write(const std::string& key, const std::string& text)
-    {
-        store_->set(key, std::vector<std::uint8_t>(text.begin(), text.end()));
-    }
-
     /// The text that a rank has written under `key`; empty if none.
-    std::string read(const std::string& key)
-    {
-        if (!store_->check({key})) return {};
-        const auto bytes = store_->get(key);
-        return {bytes.begin(), bytes.end()};
-    }
+    std::string read(const std::string& key) { return store_->check({key}) ? store_->get_to_str(key) : std::string(); }
 
     /// Rank 0, which may serve the store and is about to end, waits until all ranks have read the others' facts, or
     /// some seconds.
     void wait_for_others_to_read()
     {
-        write(fmt::format("read.{}", rank_), "1");
+        store_->set(fmt::format("read.{}", rank_), "1");
         if (rank_ != 0) return;
         const auto deadline = std::chrono::steady_clock::now() + kLastWait;
         for (int r = 0; r < size_; ++r) {
