@@ -12,7 +12,7 @@
 #include "partition/mesh/neighbor_graph.h"
 #include "sharding/tensor/shard_tensor.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>

@@ -14,7 +14,8 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/optim/adamw.h>
 
 #include <cmath>
 #include <functional>

@@ -4,7 +4,7 @@
 #include "apps/bench/rank_timing.h"
 #include "sharding/tensor/shard_tensor.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ctime>
 #include <functional>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/bench/rank_timing.h"
 
+#include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <chrono>

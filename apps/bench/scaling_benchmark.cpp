@@ -10,7 +10,11 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/nn/pimpl.h>
 
 #include <algorithm>
 #include <functional>
@@ -20,12 +24,12 @@
 namespace meshard {
 namespace {
 
-using Mesh = std::shared_ptr<const DeviceMesh>;
+using RankMesh = std::shared_ptr<const DeviceMesh>;
 using Work = std::function<void()>;
 
 /// Times plain and sharded work in pairs. `share` is the factor from the time of the plain work to that of a rank's
 /// share.
-ScalingResult compare(const std::string& workload, const std::string& kind, const Mesh& mesh, int num_repeats,
+ScalingResult compare(const std::string& workload, const std::string& kind, const RankMesh& mesh, int num_repeats,
                       double share, const Work& plain, const Work& sharded)
 {
     ScalingResult result{workload, kind};
@@ -60,12 +64,12 @@ AxisLayout uneven_layout(std::int64_t n, std::int64_t dim, const DeviceMesh& mes
     return {Shard(dim), std::make_shared<Extents>(extents), 1};
 }
 
-at::Tensor cut(const at::Tensor& whole, const AxisLayout& layout, const Mesh& mesh)
+at::Tensor cut(const at::Tensor& whole, const AxisLayout& layout, const RankMesh& mesh)
 {
     return from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}));
 }
 
-ScalingResult attention(const Mesh& mesh, int num_repeats, bool uneven)
+ScalingResult attention(const RankMesh& mesh, int num_repeats, bool uneven)
 {
     constexpr std::int64_t kLength = 8192, kHeads = 8, kWidth = 32;
     torch::manual_seed(0);
@@ -87,7 +91,7 @@ ScalingResult attention(const Mesh& mesh, int num_repeats, bool uneven)
 /// Times a spectral convolution of FNO on a cut grid against the same on the gathered grid, whose FFT every rank
 /// computes.
 /// @param shares_modes   whether each rank has the weights of its own modes only; the gathered run has all weights
-ScalingResult spectral_convolution(const Mesh& mesh, int num_repeats, const std::vector<std::int64_t>& extents,
+ScalingResult spectral_convolution(const RankMesh& mesh, int num_repeats, const std::vector<std::int64_t>& extents,
                                    std::int64_t num_modes, bool shares_modes)
 {
     constexpr std::int64_t kChannels = 32;
@@ -154,7 +158,7 @@ struct VisionTransformerImpl : torch::nn::Module {
 };
 TORCH_MODULE(VisionTransformer);
 
-ScalingResult vision_transformer(const Mesh& mesh, int num_repeats)
+ScalingResult vision_transformer(const RankMesh& mesh, int num_repeats)
 {
     torch::manual_seed(0);
     VisionTransformer plain(128, 4, 16), model(128, 4, 16);

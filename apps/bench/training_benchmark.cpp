@@ -9,7 +9,8 @@
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
 
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
+#include <torch/types.h>
 
 #include <memory>
 #include <vector>

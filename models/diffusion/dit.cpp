@@ -7,7 +7,11 @@
 #include "sharding/memory/recompute.h"
 
 #include <fmt/core.h>
-#include <torch/torch.h>
+#include <torch/nn/init.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/normalization.h>
 
 #include <cmath>
 

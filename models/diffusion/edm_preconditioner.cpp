@@ -5,7 +5,6 @@
 #include "partition/error.h"
 
 #include <nlohmann/json.hpp>
-#include <torch/torch.h>
 
 #include <algorithm>
 

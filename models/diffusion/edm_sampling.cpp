@@ -4,7 +4,7 @@
 #include "models/diffusion/grid_noise.h"
 #include "models/layers/option_checks.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>

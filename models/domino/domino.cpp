@@ -7,7 +7,6 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <torch/torch.h>
 
 #include <numbers>
 

@@ -5,8 +5,6 @@
 #include "models/layers/activation.h"
 #include "ops/neighbors/ball_query.h"
 
-#include <torch/torch.h>
-
 namespace meshard {
 namespace {
 

@@ -4,7 +4,7 @@
 #include "models/layers/activation.h"
 #include "ops/neighbors/ball_query.h"
 
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
 
 #include <numbers>
 

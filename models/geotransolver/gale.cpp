@@ -4,7 +4,7 @@
 #include "models/transolver/physics_attention.h"
 #include "ops/slices/slice_ops.h"
 
-#include <torch/torch.h>
+#include <torch/nn/modules/activation.h>
 
 #include <cmath>
 

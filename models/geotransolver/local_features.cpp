@@ -3,7 +3,8 @@
 
 #include "ops/neighbors/ball_query.h"
 
-#include <torch/torch.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
 
 namespace meshard {
 

@@ -8,7 +8,9 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <nlohmann/json.hpp>
-#include <torch/torch.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 
 #include <algorithm>
 

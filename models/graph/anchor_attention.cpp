@@ -3,7 +3,8 @@
 
 #include "partition/error.h"
 
-#include <torch/torch.h>
+#include <torch/nn/functional/linear.h>
+#include <torch/nn/modules/activation.h>
 
 namespace meshard {
 namespace {

@@ -6,7 +6,8 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <nlohmann/json.hpp>
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 
 #include <algorithm>
 

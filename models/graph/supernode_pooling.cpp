@@ -5,7 +5,7 @@
 #include "ops/neighbors/message_graph.h"
 #include "ops/neighbors/point_clouds.h"
 
-#include <torch/torch.h>
+#include <torch/nn/modules/activation.h>
 
 namespace meshard {
 

@@ -3,7 +3,8 @@
 
 #include "models/grids/edge_reductions.h"
 
-#include <torch/torch.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/modulelist.h>
 
 #include <cmath>
 #include <numbers>

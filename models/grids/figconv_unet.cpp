@@ -10,7 +10,8 @@
 #include "sharding/tensor/shard_tensor.h"
 #include "sharding/tensor/with_backward.h"
 
-#include <torch/torch.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/modulelist.h>
 
 #include <algorithm>
 

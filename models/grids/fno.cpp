@@ -9,7 +9,7 @@
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
-#include <torch/torch.h>
+#include <torch/nn/init.h>
 
 #include <cmath>
 

@@ -4,7 +4,8 @@
 #include "models/layers/activation.h"
 #include "models/layers/option_table.h"
 
-#include <torch/torch.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/normalization.h>
 
 namespace meshard {
 namespace {

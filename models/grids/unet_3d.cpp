@@ -6,7 +6,10 @@
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
-#include <torch/torch.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/normalization.h>
 
 #include <algorithm>
 #include <array>

@@ -4,8 +4,6 @@
 #include "models/layers/mlp.h"
 #include "models/layers/option_table.h"
 
-#include <torch/torch.h>
-
 namespace meshard {
 namespace {
 

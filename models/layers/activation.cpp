@@ -4,8 +4,6 @@
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>

@@ -3,7 +3,7 @@
 
 #include "sharding/memory/recompute.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <utility>
 

@@ -3,8 +3,6 @@
 
 #include "models/layers/row_dropout.h"
 
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <cmath>
 #include <utility>

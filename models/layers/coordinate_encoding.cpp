@@ -4,8 +4,6 @@
 #include "partition/error.h"
 #include "partition/random_numbers.h"
 
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numbers>

@@ -5,7 +5,7 @@
 #include "partition/error.h"
 
 #include <fmt/core.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <numeric>
 #include <string>

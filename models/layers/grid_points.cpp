@@ -3,8 +3,8 @@
 
 #include "partition/error.h"
 
+#include <ATen/ATen.h>
 #include <fmt/core.h>
-#include <torch/torch.h>
 
 namespace meshard {
 

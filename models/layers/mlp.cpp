@@ -3,7 +3,7 @@
 
 #include "models/layers/activation.h"
 
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
 
 namespace meshard {
 

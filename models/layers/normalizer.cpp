@@ -4,7 +4,7 @@
 #include "partition/error.h"
 
 #include <fmt/core.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/row_dropout.h"
 
-#include <torch/torch.h>
-
 #include <utility>
 
 namespace meshard {

@@ -14,7 +14,8 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/core.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
 
 #include <map>
 #include <numeric>

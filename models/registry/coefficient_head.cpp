@@ -3,7 +3,8 @@
 
 #include "sharding/tensor/shard_tensor.h"
 
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
 
 namespace meshard {
 namespace {

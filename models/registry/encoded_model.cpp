@@ -3,7 +3,7 @@
 
 #include "models/layers/coordinate_encoding.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace meshard {
 

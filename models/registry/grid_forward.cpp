@@ -3,7 +3,7 @@
 
 #include "sharding/tensor/shard_tensor.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <functional>
 #include <numeric>

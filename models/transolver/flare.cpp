@@ -4,7 +4,7 @@
 #include "models/transolver/flare_attention.h"
 #include "partition/error.h"
 
-#include <torch/torch.h>
+#include <torch/nn/modules/container/any.h>
 
 namespace meshard {
 namespace {

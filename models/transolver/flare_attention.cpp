@@ -3,8 +3,6 @@
 
 #include "ops/slices/slice_ops.h"
 
-#include <torch/torch.h>
-
 namespace meshard {
 
 void FlareMixing::add_queries(torch::nn::Module& owner, std::int64_t num_heads, std::int64_t num_queries,

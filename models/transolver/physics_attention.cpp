@@ -3,8 +3,6 @@
 
 #include "ops/slices/slice_ops.h"
 
-#include <torch/torch.h>
-
 #include <cmath>
 
 namespace meshard {

@@ -3,7 +3,9 @@
 
 #include "ops/slices/slice_ops.h"
 
-#include <torch/torch.h>
+#include <torch/nn/init.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/conv.h>
 
 #include <utility>
 

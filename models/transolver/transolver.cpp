@@ -7,7 +7,8 @@
 
 #include <ATen/record_function.h>
 #include <fmt/core.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
 
 #include <algorithm>
 #include <string>

@@ -4,7 +4,7 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,7 @@ namespace meshard {
 namespace {
 
 // A value may leave a range by this share of the range's width.
-constexpr double kMargin = 0.02;
+constexpr double kRangeMargin = 0.02;
 
 at::Tensor plain_rows(const at::Tensor& tensor)
 {
@@ -135,8 +135,8 @@ std::vector<std::string> InputRanges::beyond(const PointInputs& inputs, const Da
     for (std::int64_t c = 0; c < num_channels; ++c) {
         const auto i = static_cast<std::size_t>(c);
         const auto column = rows.select(1, c);
-        counts[c] = (column < low_[i] - kMargin * width(i))
-                        .logical_or(column > high_[i] + kMargin * width(i))
+        counts[c] = (column < low_[i] - kRangeMargin * width(i))
+                        .logical_or(column > high_[i] + kRangeMargin * width(i))
                         .sum()
                         .to(torch::kDouble);
     }
@@ -147,7 +147,7 @@ std::vector<std::string> InputRanges::beyond(const PointInputs& inputs, const Da
     std::vector<std::string> sentences;
     for (std::size_t i = 0; i < low_.size(); ++i) {
         const bool is_inside =
-            own.low_[i] >= low_[i] - kMargin * width(i) && own.high_[i] <= high_[i] + kMargin * width(i);
+            own.low_[i] >= low_[i] - kRangeMargin * width(i) && own.high_[i] <= high_[i] + kRangeMargin * width(i);
         if (is_inside || !(own.low_[i] <= own.high_[i])) continue;
         const bool is_of_points = static_cast<std::int64_t>(i) < num_channels;
         const auto share =

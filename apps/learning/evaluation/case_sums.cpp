@@ -7,7 +7,7 @@
 #include "partition/mesh/cell_geometry.h"
 #include "partition/mesh/surface_geometry.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>

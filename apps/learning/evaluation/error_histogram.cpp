@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/evaluation/error_histogram.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace meshard {
 

@@ -2,7 +2,7 @@
 #include "apps/learning/evaluation/error_region.h"
 
 #include <fmt/core.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 

@@ -4,7 +4,7 @@
 #include "apps/learning/evaluation/case_sums.h"
 #include "partition/mesh/vector_algebra.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>

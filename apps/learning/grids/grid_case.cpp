@@ -7,7 +7,7 @@
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <array>

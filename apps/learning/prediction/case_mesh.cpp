@@ -9,7 +9,7 @@
 #include "sharding/tensor/distribute_rows.h"
 #include "sharding/tensor/shard_tensor.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <array>

@@ -10,7 +10,7 @@
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 

@@ -16,8 +16,8 @@
 #include "partition/nearest_name.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <ATen/ATen.h>
 #include <fmt/core.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <chrono>

@@ -5,8 +5,8 @@
 #include "io/picture/render.h"
 #include "partition/error.h"
 
+#include <ATen/ATen.h>
 #include <fmt/core.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <array>

@@ -5,8 +5,8 @@
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/made_folders.h"
 
+#include <ATen/ATen.h>
 #include <fmt/core.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>

@@ -19,7 +19,7 @@ namespace meshard {
 namespace {
 
 // The record is the first line, since a file that was cut short, like those of earlier versions, lacks a last one.
-constexpr std::string_view kBegin = "# meshard run ", kVersion = "1";
+constexpr std::string_view kRecordBegin = "# meshard run ", kRecordVersion = "1";
 
 std::filesystem::path file_in(const std::filesystem::path& run_dir)
 {
@@ -32,13 +32,13 @@ void require_unchanged(const std::filesystem::path& path, std::string_view text)
                               : text.find_first_not_of(" \n") == std::string_view::npos)
         throw IoError("run: " + path.string() +
                       " is damaged: it has no settings. Copy the file from where the run was made, or train it again.");
-    if (!text.starts_with(kBegin)) return;  // an earlier version wrote the file
+    if (!text.starts_with(kRecordBegin)) return;  // an earlier version wrote the file
     const auto end = text.find('\n');
-    const auto record = text.substr(kBegin.size(), end - kBegin.size()), lines = text.substr(end + 1);
+    const auto record = text.substr(kRecordBegin.size(), end - kRecordBegin.size()), lines = text.substr(end + 1);
     const auto version = record.substr(0, record.find(' '));
-    if (version != kVersion)
+    if (version != kRecordVersion)
         throw UnknownVersion("run: " + path.string() + ", the settings of a run,", std::string(version),
-                             std::string(kVersion));
+                             std::string(kRecordVersion));
     const auto stated = record.substr(std::min(version.size() + 1, record.size()));
     if (const auto hash = hash_text(xxh64_of_text(lines)); hash != stated)
         throw IoError(fmt::format(
@@ -53,8 +53,8 @@ void require_unchanged(const std::filesystem::path& path, std::string_view text)
 void write_run_settings(const std::filesystem::path& run_dir, const Settings& settings)
 {
     const auto lines = settings.to_yaml(true);
-    write_file_atomically(file_in(run_dir),
-                          fmt::format("{}{} {}\n{}", kBegin, kVersion, hash_text(xxh64_of_text(lines)), lines));
+    write_file_atomically(file_in(run_dir), fmt::format("{}{} {}\n{}", kRecordBegin, kRecordVersion,
+                                                        hash_text(xxh64_of_text(lines)), lines));
 }
 
 Settings read_run_settings(const std::filesystem::path& run_dir, std::span<const std::string> overrides,

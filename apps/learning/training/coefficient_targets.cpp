@@ -4,7 +4,7 @@
 #include "apps/learning/evaluation/field_metrics.h"
 #include "partition/error.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 

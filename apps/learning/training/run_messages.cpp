@@ -4,9 +4,9 @@
 #include "apps/devices/rank_device.h"
 #include "apps/learning/training/training_plan.h"
 
+#include <ATen/ATen.h>
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>

@@ -3,8 +3,8 @@
 
 #include "apps/learning/checkpoints/run_checkpoint.h"
 
+#include <ATen/ATen.h>
 #include <fmt/core.h>
-#include <torch/torch.h>
 
 #include <filesystem>
 #include <string>

@@ -8,7 +8,7 @@
 #include "sharding/memory/device_graph.h"
 #include "sharding/tensor/exact_mode.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <optional>
 

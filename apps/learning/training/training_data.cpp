@@ -7,7 +7,7 @@
 
 #include <ATen/record_function.h>
 #include <fmt/core.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <span>

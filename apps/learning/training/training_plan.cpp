@@ -10,7 +10,7 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <cmath>

@@ -13,7 +13,7 @@
 #include <ATen/record_function.h>
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>

@@ -6,7 +6,6 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
