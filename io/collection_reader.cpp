@@ -3,6 +3,7 @@
 
 #include "io/bytes/ascii_numbers.h"
 #include "io/bytes/mapped_file.h"
+#include "io/bytes/time_choice.h"
 #include "io/vtk/vtk_parallel_reader.h"
 #include "io/vtk/vtk_xml_file.h"
 #include "io/vtk/vtk_xml_reader.h"
@@ -12,7 +13,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,24 +23,17 @@ namespace {
 
 using MemberReader = std::function<std::vector<MeshBlock>(const std::filesystem::path&)>;
 
-struct TimedFile {
-    double time = 0;
-    std::string name, file;
-};
-
 /// The files of the wanted time, by default the latest.
 std::vector<TimedFile> files_of_time(std::vector<TimedFile> files, std::optional<double> wanted,
                                      const std::string& where)
 {
-    if (files.empty()) throw IoError(where + ": it names no files.");
-    double time = files.front().time;
-    for (const TimedFile& file : files) time = std::max(time, file.time);
+    std::vector<double> times;
+    for (const TimedFile& file : files) times.push_back(file.time);
+    double time = std::ranges::max(times);
     if (wanted) {
-        const auto found = std::ranges::find_if(files, [&](const TimedFile& file) {
-            return std::abs(file.time - *wanted) <= 1e-9 * std::max(1.0, std::abs(*wanted));
-        });
-        if (found == files.end()) throw IoError(fmt::format("{}: it has no such time; its last is {:f}.", where, time));
-        time = found->time;
+        const auto found = index_of_time(times, *wanted);
+        if (!found) throw IoError(fmt::format("{}: it has no such time; its last is {:f}.", where, time));
+        time = times[*found];
     }
     std::erase_if(files, [&](const TimedFile& file) { return file.time != time; });
     return files;
@@ -60,7 +53,35 @@ std::vector<TimedFile> files_of_series(const std::filesystem::path& path, const 
         if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string() || !entry.contains("time") ||
             !entry["time"].is_number())
             refuse(fmt::format("entry {} of 'files' has no name and time", files.size()));
-        files.push_back({entry["time"].get<double>(), "", entry["name"].get<std::string>()});
+        files.push_back({entry["time"].get<double>(), "", entry["name"].get<std::string>(), ""});
+    }
+    return files;
+}
+
+std::vector<TimedFile> required(std::vector<TimedFile> files, const std::string& where)
+{
+    if (files.empty()) throw IoError(where + ": it names no files.");
+    return files;
+}
+
+std::vector<TimedFile> files_of_pvd(const VtkXmlFile& file)
+{
+    std::vector<TimedFile> files;
+    for (const XmlElement& element : file.require_child(file.root(), "Collection").children) {
+        if (element.name != "DataSet") continue;
+        const auto* source = element.attribute("file");
+        const auto* step = element.attribute("timestep");
+        const auto time = step != nullptr ? parse_number<double>(*step) : std::optional<double>(0);
+        if (source == nullptr || !time)
+            file.fail(fmt::format("<DataSet> number {} has no file, or a timestep that is no number", files.size()));
+        const auto* name = element.attribute("name");
+        const auto* part = element.attribute("part");
+        const auto* group = element.attribute("group");
+        files.push_back({*time,
+                         name != nullptr && !name->empty()
+                             ? *name
+                             : "part" + (part != nullptr ? *part : std::to_string(files.size())),
+                         *source, group != nullptr ? *group : ""});
     }
     return files;
 }
@@ -75,11 +96,11 @@ public:
     std::vector<MeshBlock> read()
     {
         if (path_.extension() == ".series") {
-            read_timed(files_of_series(path_, where_));
+            read_timed(timed_files(path_));
         } else {
             const VtkXmlFile file(path_);
             if (file.type() == "Collection")
-                read_timed(files_of_pvd(file));
+                read_timed(required(files_of_pvd(file), where_));
             else if (file.type() == "vtkMultiBlockDataSet" || file.type() == "vtkPartitionedDataSetCollection")
                 read_blocks(file);
             else
@@ -93,28 +114,6 @@ public:
     }
 
 private:
-    static std::vector<TimedFile> files_of_pvd(const VtkXmlFile& file)
-    {
-        std::vector<TimedFile> files;
-        for (const XmlElement& element : file.require_child(file.root(), "Collection").children) {
-            if (element.name != "DataSet") continue;
-            const auto* source = element.attribute("file");
-            const auto* step = element.attribute("timestep");
-            const auto time = step != nullptr ? parse_number<double>(*step) : std::optional<double>(0);
-            if (source == nullptr || !time)
-                file.fail(
-                    fmt::format("<DataSet> number {} has no file, or a timestep that is no number", files.size()));
-            const auto* name = element.attribute("name");
-            const auto* part = element.attribute("part");
-            files.push_back({*time,
-                             name != nullptr && !name->empty()
-                                 ? *name
-                                 : "part" + (part != nullptr ? *part : std::to_string(files.size())),
-                             *source});
-        }
-        return files;
-    }
-
     void read_timed(std::vector<TimedFile> files)
     {
         files = files_of_time(std::move(files), options_.time, where_);
@@ -225,6 +224,15 @@ bool is_collection(const std::filesystem::path& path)
     const auto extension = path.extension();
     return extension == ".vtm" || extension == ".vtmb" || extension == ".vtpc" || extension == ".pvd" ||
            extension == ".series";
+}
+
+std::vector<TimedFile> timed_files(const std::filesystem::path& path)
+{
+    const std::string where = "read_mesh: " + path.string();
+    if (path.extension() == ".series") return required(files_of_series(path, where), where);
+    const VtkXmlFile file(path);
+    if (file.type() != "Collection") file.fail("expected a VTKFile of type Collection, found '" + file.type() + "'");
+    return required(files_of_pvd(file), where);
 }
 
 std::vector<MeshBlock> read_collection(const std::filesystem::path& path, const ReadOptions& options,

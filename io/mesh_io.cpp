@@ -16,7 +16,6 @@
 #include "partition/error.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <iterator>
 #include <span>
@@ -26,13 +25,6 @@
 namespace meshard {
 
 namespace {
-
-std::string lower_extension(const std::filesystem::path& path)
-{
-    std::string extension = path.extension().string();
-    std::ranges::transform(extension, extension.begin(), [](unsigned char c) { return std::tolower(c); });
-    return extension;
-}
 
 /// A kind of file. Files of several blocks have no `read` here: `read_by_format` knows their readers.
 struct Format {
@@ -109,13 +101,6 @@ Mesh read_single(const std::filesystem::path& path, const ReadOptions& options)
     if (const Format* format = find_format(path); format && format->read) return format->read(path, options);
     throw IoError("read_mesh: " + path.string() + " has the extension '" + lower_extension(path) + "'; known are " +
                   readable_formats() + ".");
-}
-
-/// Whether the extension is of CGNS, EnSight or Exodus.
-bool is_vtk_composite(const std::filesystem::path& path)
-{
-    constexpr std::string_view known[] = {".cgns", ".case", ".encas", ".e", ".exo", ".ex2", ".exii", ".g"};
-    return std::ranges::find(known, path.extension().string()) != std::end(known);
 }
 
 std::vector<MeshBlock> read_any(const std::filesystem::path& path, const ReadOptions& options,

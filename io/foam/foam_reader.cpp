@@ -2,6 +2,7 @@
 #include "io/foam/foam_reader.h"
 
 #include "io/bytes/ascii_numbers.h"
+#include "io/bytes/time_choice.h"
 #include "io/foam/foam_decomposed.h"
 #include "io/foam/foam_file.h"
 #include "io/foam/foam_region.h"
@@ -59,11 +60,17 @@ std::vector<std::string> regions_of(const fs::path& folder)
     return regions;
 }
 
+std::vector<double> values_of(const std::vector<FoamTime>& times)
+{
+    std::vector<double> values;
+    for (const FoamTime& time : times) values.push_back(time.value);
+    return values;
+}
+
 auto find_time(const std::vector<FoamTime>& times, double wanted)
 {
-    return std::ranges::find_if(times, [&](const FoamTime& time) {
-        return std::abs(time.value - wanted) <= 1e-9 * std::max(1.0, std::abs(wanted));
-    });
+    const auto found = index_of_time(values_of(times), wanted);
+    return found ? times.begin() + static_cast<std::ptrdiff_t>(*found) : times.end();
 }
 
 /// The times up to and including the wanted one.
@@ -82,14 +89,43 @@ std::vector<FoamTime> times_until(const fs::path& folder, std::optional<double> 
     return times;
 }
 
+/// Returns whether a processor's mesh was cut from the case's by decomposePar, which notes that, and not generated in
+/// parallel.
+bool was_decomposed(const fs::path& processor)
+{
+    for (const std::string& region : regions_of(processor)) {
+        const auto has_numbers = [&](const fs::path& folder) {
+            return FoamFile::exists(folder / region / "polyMesh" / "cellProcAddressing");
+        };
+        const auto times = time_folders(processor);
+        if (!has_numbers(processor / "constant") && std::ranges::none_of(times, has_numbers, &FoamTime::path))
+            return false;
+    }
+    return true;
+}
+
 /// Returns whether the processors' folders have the mesh and the wanted time (or, if none is wanted, a later time) and
-/// the case itself does not.
+/// the case itself does not. Of a mesh that was generated in parallel the case itself may have an early stage, with
+/// time 0: then the times that processors have are theirs.
 bool is_better_decomposed(const fs::path& folder, const fs::path& processor, std::optional<double> wanted)
 {
     if (regions_of(folder).empty()) return true;
     const auto whole = time_folders(folder), decomposed = time_folders(processor);
-    if (wanted) return find_time(whole, *wanted) == whole.end() && find_time(decomposed, *wanted) != decomposed.end();
-    return !decomposed.empty() && (whole.empty() || whole.back().value < decomposed.back().value);
+    const bool is_later = !decomposed.empty() && (whole.empty() || whole.back().value < decomposed.back().value);
+    if (!wanted) return is_later;
+    if (find_time(decomposed, *wanted) == decomposed.end()) return false;
+    return find_time(whole, *wanted) == whole.end() || (is_later && !was_decomposed(processor));
+}
+
+/// @throws IoError if a processor lacks one of the times.
+void require_times(const std::vector<FoamTime>& times, const fs::path& processor)
+{
+    const auto here = time_folders(processor);
+    for (const FoamTime& time : times)
+        if (find_time(here, time.value) == here.end())
+            throw IoError("read_mesh: " + processor.string() + " has no time " + time.path.filename().string() +
+                          ", which " + time.path.parent_path().filename().string() +
+                          " has. Was the run stopped while it wrote? Remove that time from all processors.");
 }
 
 std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& options, bool with_point_names)
@@ -149,6 +185,24 @@ bool is_foam_case(const std::filesystem::path& path)
     return fs::is_directory(path / "constant" / "polyMesh", ignored) ||
            fs::is_directory(path / "processor0", ignored) ||
            fs::is_regular_file(path / "system" / "controlDict", ignored);
+}
+
+std::vector<double> foam_times(const std::filesystem::path& path)
+{
+    if (!fs::exists(path)) throw IoError("read_mesh: " + path.string() + " does not exist. Check the path.");
+    const fs::path folder = case_folder(path);
+    const std::vector<fs::path> processors = processor_folders(folder);
+    if (processors.empty()) return values_of(time_folders(folder));
+    const auto decomposed = time_folders(processors.front());
+    for (const fs::path& processor : processors) require_times(decomposed, processor);
+    std::vector<double> times = values_of(decomposed);
+    const bool has_own_mesh =
+        !was_decomposed(processors.front()) && is_better_decomposed(folder, processors.front(), std::nullopt);
+    if (has_own_mesh || regions_of(folder).empty()) return times;
+    for (const FoamTime& time : time_folders(folder))
+        if (find_time(decomposed, time.value) == decomposed.end()) times.push_back(time.value);
+    std::ranges::sort(times);
+    return times;
 }
 
 std::vector<MeshBlock> read_foam_case(const std::filesystem::path& path, const ReadOptions& options)

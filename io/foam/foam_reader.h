@@ -23,14 +23,21 @@ bool is_foam_case(const std::filesystem::path& path);
 /// - field arrays `TimeValue`, `PatchName`, `PatchType`, `PatchNumFaces`, `CellZoneName`.
 ///
 /// A decomposed case (`processor0`, `processor1`, ...) is read as one mesh if the case itself has no mesh, lacks the
-/// wanted time, or has only earlier times: in the order of the whole mesh as decomposePar stored it, else processor
-/// after processor, with shared points merged by means of the patches between processors (which are left out).
+/// wanted time, or has only earlier times, and in the last case without numbers of decomposePar (the mesh was generated
+/// in parallel) at every time that processors have: in the order of the whole mesh as decomposePar stored it, else
+/// processor after processor, with shared points merged by means of the patches between processors (which are left
+/// out).
 ///
 /// Fields of other meshes (surface fields, clouds) are left out. A field that cannot be evaluated without running
 /// OpenFOAM (`#calc`, `#codeStream`) is left out with a warning.
 /// @throws IoError if a file is missing or damaged, or there is no such time.
 /// @throws InvalidInput if there is no such block.
 std::vector<MeshBlock> read_foam_case(const std::filesystem::path& path, const ReadOptions& options);
+
+/// The times of a case among which `options.time` chooses, ascending: its own and those of its processors; without its
+/// own if only the processors have the mesh of the run.
+/// @throws IoError if it does not exist, or a processor lacks a time that the first one has.
+std::vector<double> foam_times(const std::filesystem::path& path);
 
 /// Reads the same blocks as one mesh (`join_blocks`), in which patches of one region share their points with each other
 /// and the cells.

@@ -3,7 +3,28 @@
 
 #include "partition/mesh/mesh.h"
 
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <iterator>
+#include <string>
+#include <string_view>
+
 namespace meshard {
+
+inline std::string lower_extension(const std::filesystem::path& path)
+{
+    std::string extension = path.extension().string();
+    std::ranges::transform(extension, extension.begin(), [](unsigned char c) { return std::tolower(c); });
+    return extension;
+}
+
+/// Returns whether the extension is of CGNS, EnSight or Exodus, which `read_blocks_with_vtk` reads.
+inline bool is_vtk_composite(const std::filesystem::path& path)
+{
+    constexpr std::string_view known[] = {".cgns", ".case", ".encas", ".e", ".exo", ".ex2", ".exii", ".g"};
+    return std::ranges::find(known, path.extension().string()) != std::end(known);
+}
 
 /// Extension of the file type that holds meshes of this kind without loss: `.vtp` or `.vtu`.
 inline const char* extension_of(MeshKind kind)

@@ -15,6 +15,7 @@
 #include "io/bytes/ascii_numbers.h"
 #include "io/bytes/mapped_file.h"
 #include "io/bytes/text_encoding.h"
+#include "io/bytes/time_choice.h"
 #include "io/vtk/legacy_text.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
@@ -41,7 +42,6 @@
 #include <vtkXMLGenericDataObjectReader.h>
 
 #include <algorithm>
-#include <cmath>
 #include <fcntl.h>
 #include <limits>
 #include <mutex>
@@ -422,22 +422,26 @@ vtkSmartPointer<vtkAlgorithm> composite_reader(CompositeFormat format, const std
     return reader;
 }
 
-/// The last of the file's times, or the wanted one; none if it has no times.
-std::optional<double> chosen_time(vtkAlgorithm& reader, std::optional<double> wanted, const std::string& where)
+std::vector<double> times_of(vtkAlgorithm& reader)
 {
     vtkInformation* info = reader.GetOutputInformation(0);
     auto* key = vtkStreamingDemandDrivenPipeline::TIME_STEPS();
-    if (!info->Has(key) || info->Length(key) == 0) {
+    if (!info->Has(key)) return {};
+    return {info->Get(key), info->Get(key) + info->Length(key)};
+}
+
+/// The last of the file's times, or the wanted one; none if it has no times.
+std::optional<double> chosen_time(const std::vector<double>& times, std::optional<double> wanted,
+                                  const std::string& where)
+{
+    if (times.empty()) {
         if (wanted) throw IoError(where + " has no times to choose from.");
         return std::nullopt;
     }
-    const double* const times = info->Get(key);
-    const int count = info->Length(key);
-    if (!wanted) return times[count - 1];
-    for (int i = 0; i < count; ++i)
-        if (std::abs(times[i] - *wanted) <= 1e-9 * std::max(1.0, std::abs(*wanted))) return times[i];
-    throw IoError(
-        fmt::format("{} has no such time; its {} times are {:f} to {:f}.", where, count, times[0], times[count - 1]));
+    if (!wanted) return times.back();
+    if (const auto found = index_of_time(times, *wanted)) return times[*found];
+    throw IoError(fmt::format("{} has no such time; its {} times are {:f} to {:f}.", where, times.size(), times.front(),
+                              times.back()));
 }
 
 /// Rows of characters end in 0; VTK 9.1 does not initialise the rest.
@@ -537,7 +541,7 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
         const SilentStderr silence;
         reader = composite_reader(format, path);
         reader->UpdateInformation();
-        time = chosen_time(*reader, options.time, where);
+        time = chosen_time(times_of(*reader), options.time, where);
         if (time)
             reader->UpdateTimeStep(*time);
         else
@@ -575,7 +579,37 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
     return choose_blocks(std::move(blocks), options.blocks, where);
 }
 
+std::vector<double> times_with_vtk(const std::filesystem::path& path)
+{
+    const std::string where = "read_mesh: " + path.string();
+    const auto format = composite_format(path);
+    require_beginning(format, path, where);
+    std::string errors;
+    std::vector<double> times;
+    try {
+        const CapturedMessages messages;
+        const SilentStderr silence;
+        const auto reader = composite_reader(format, path);
+        reader->UpdateInformation();
+        times = times_of(*reader);
+        errors = messages.errors();
+    } catch (const std::bad_alloc&) {
+        throw IoError(where + " announces more data than fits into memory. It is truncated or damaged.");
+    } catch (const std::length_error&) {
+        throw IoError(where + " announces more data than can be. It is truncated or damaged.");
+    }
+    if (!errors.empty())
+        throw IoError(where + " cannot be read; VTK says: " + essence(errors) + ". It is truncated or damaged.");
+    return times;
+}
+
 #else
+
+std::vector<double> times_with_vtk(const std::filesystem::path& path)
+{
+    read_blocks_with_vtk(path, {});  // throws
+    return {};
+}
 
 std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, const ReadOptions&)
 {

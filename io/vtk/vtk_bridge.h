@@ -23,4 +23,8 @@ Mesh read_with_vtk(const std::filesystem::path& path);
 /// block.
 std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, const ReadOptions& options);
 
+/// The times of a file of CGNS, EnSight or Exodus, among which `options.time` chooses; none if it has no times.
+/// @throws IoError if VTK cannot read it, or this build has no such reader.
+std::vector<double> times_with_vtk(const std::filesystem::path& path);
+
 }  // namespace meshard

@@ -17,4 +17,10 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
     return {{"", read_with_vtk(path)}};
 }
 
+std::vector<double> times_with_vtk(const std::filesystem::path& path)
+{
+    read_with_vtk(path);  // throws
+    return {};
+}
+
 }  // namespace meshard

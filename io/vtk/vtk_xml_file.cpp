@@ -4,6 +4,7 @@
 #include "io/bytes/ascii_numbers.h"
 #include "io/bytes/base64.h"
 #include "io/bytes/text_encoding.h"
+#include "io/bytes/time_choice.h"
 #include "partition/error.h"
 
 #include <fmt/core.h>
@@ -12,7 +13,6 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -115,12 +115,11 @@ VtkXmlFile::VtkXmlFile(const std::filesystem::path& path, std::shared_ptr<const 
 void VtkXmlFile::choose_time(double wanted)
 {
     if (times_.empty()) return;
-    const auto found = std::ranges::find_if(
-        times_, [&](double time) { return std::abs(time - wanted) <= 1e-9 * std::max(1.0, std::abs(wanted)); });
-    if (found == times_.end())
+    const auto found = index_of_time(times_, wanted);
+    if (!found)
         fail(fmt::format("it has no such time; its {} times are {:f} to {:f}", times_.size(), times_.front(),
                          times_.back()));
-    time_step_ = static_cast<std::size_t>(found - times_.begin());
+    time_step_ = *found;
 }
 
 bool VtkXmlFile::is_of_time_step(const XmlElement& element) const

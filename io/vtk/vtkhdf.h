@@ -19,6 +19,11 @@ namespace meshard {
 /// @throws IoError if it is damaged, of another type, or this build has no HDF5.
 std::vector<MeshBlock> read_vtkhdf(const std::filesystem::path& path, const ReadOptions& options);
 
+/// The times of the steps of a series, in the file's order; of a file without steps the value of its field array
+/// `TimeValue`, if it has one. @throws IoError as `read_vtkhdf`, and if the members of a collection have different
+/// times.
+std::vector<double> vtkhdf_times(const std::filesystem::path& path);
+
 /// Reads the partitions of an unstructured grid or polygonal data without merging them.
 std::vector<Mesh> read_vtkhdf_partitions(const std::filesystem::path& path);
 

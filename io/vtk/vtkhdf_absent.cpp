@@ -19,6 +19,11 @@ std::vector<MeshBlock> read_vtkhdf(const std::filesystem::path& path, const Read
     refuse(path);
 }
 
+std::vector<double> vtkhdf_times(const std::filesystem::path& path)
+{
+    refuse(path);
+}
+
 std::vector<Mesh> read_vtkhdf_partitions(const std::filesystem::path& path)
 {
     refuse(path);

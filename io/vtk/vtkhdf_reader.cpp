@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/bytes/hdf5_file.h"
 #include "io/bytes/read_warnings.h"
+#include "io/bytes/time_choice.h"
 #include "io/vtk/reading_conventions.h"
 #include "io/vtk/vtk_parallel_reader.h"
 #include "io/vtk/vtk_xml_reader.h"
@@ -12,7 +13,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -151,12 +151,11 @@ private:
         if (values.empty()) root_.fail("has a group Steps without values");
         step_.index = static_cast<std::int64_t>(values.size()) - 1;
         if (time) {
-            const auto found = std::ranges::find_if(
-                values, [&](double value) { return std::abs(value - *time) <= 1e-9 * std::max(1.0, std::abs(value)); });
-            if (found == values.end())
+            const auto found = index_of_time(values, *time);
+            if (!found)
                 root_.fail(
                     fmt::format("has no step at that time; its times are {:f} to {:f}", values.front(), values.back()));
-            step_.index = found - values.begin();
+            step_.index = static_cast<std::int64_t>(*found);
         }
         step_.time = values[static_cast<std::size_t>(step_.index)];
         step_.first_part = step_value(steps, "PartOffsets");
@@ -358,10 +357,9 @@ bool is_collection(const Hdf5Group& group)
     return type && (*type == "PartitionedDataSetCollection" || *type == "MultiBlockDataSet");
 }
 
-void collect_blocks(const Hdf5Group& group, const std::string& prefix, const ReadOptions& options,
-                    const std::filesystem::path& path, int depth, std::vector<MeshBlock>& blocks)
+/// Names of a collection's members, in its order.
+std::vector<std::string> members_of(const Hdf5Group& group)
 {
-    if (depth > 16) group.fail("its collections are nested more than 16 deep");
     std::vector<std::pair<std::int64_t, std::string>> members;
     for (const std::string& name : group.names()) {
         if (name == "Assembly" || !group.is_group(name)) continue;
@@ -371,7 +369,44 @@ void collect_blocks(const Hdf5Group& group, const std::string& prefix, const Rea
         members.emplace_back(index.empty() ? INT32_MAX : index.front(), name);
     }
     std::ranges::sort(members);
-    for (const auto& [index, name] : members) {
+    std::vector<std::string> names;
+    for (auto& [index, name] : members) names.push_back(std::move(name));
+    return names;
+}
+
+void require_depth(const Hdf5Group& group, int depth)
+{
+    if (depth > 16) group.fail("its collections are nested more than 16 deep");
+}
+
+std::vector<double> times_of(const Hdf5Group& group, int depth)
+{
+    require_depth(group, depth);
+    if (!is_collection(group)) {
+        if (group.is_group("Steps")) return group.group("Steps").read("Values").to_doubles();
+        if (!group.is_group("FieldData")) return {};
+        const Hdf5Group arrays = group.group("FieldData");
+        if (!arrays.has("TimeValue")) return {};
+        const DataArray time = arrays.read("TimeValue");
+        return time.type() != ScalarType::String && time.num_values() == 1 ? time.to_doubles() : std::vector<double>();
+    }
+    std::optional<std::vector<double>> times;
+    for (const std::string& name : members_of(group)) {
+        auto of_member = times_of(group.group(name), depth + 1);
+        if (times && *times != of_member)
+            group.fail(fmt::format("its members have different times: '{}' has {}, the members before it {}. Write "
+                                   "every member with the same steps",
+                                   name, of_member.size(), times->size()));
+        times = std::move(of_member);
+    }
+    return times.value_or(std::vector<double>());
+}
+
+void collect_blocks(const Hdf5Group& group, const std::string& prefix, const ReadOptions& options,
+                    const std::filesystem::path& path, int depth, std::vector<MeshBlock>& blocks)
+{
+    require_depth(group, depth);
+    for (const std::string& name : members_of(group)) {
         const Hdf5Group member = group.group(name);
         const std::string full = prefix + name;
         if (is_collection(member)) {
@@ -399,6 +434,13 @@ std::vector<MeshBlock> read_vtkhdf(const std::filesystem::path& path, const Read
     VtkHdfReader reader(root, options.time);
     blocks.push_back({"", whole(reader, path, options)});
     return blocks;
+}
+
+std::vector<double> vtkhdf_times(const std::filesystem::path& path)
+{
+    const Hdf5Group file = Hdf5Group::open_file(path, "read_mesh: " + path.string());
+    if (!file.is_group("VTKHDF")) file.fail("is an HDF5 file, but has no group VTKHDF");
+    return times_of(file.group("VTKHDF"), 0);
 }
 
 VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr<const MappedFile>& file,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // EnSight and Exodus files, which VTK's readers bring in.
 #include "io/mesh_io.h"
+#include "io/series.h"
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
@@ -68,6 +69,12 @@ TEST(VtkComposite, ReadsEnSightGold)
     EXPECT_EQ(find_array(body.point_data, "p")->value(3), 4);
     options.time = 1;
     EXPECT_TRUE(throws_with<IoError>("has no such time", [&] { read_mesh(folder / "run.case", options); }));
+
+    const auto states = read_series(folder / "run.case");
+    ASSERT_EQ(states.size(), 2);
+    EXPECT_EQ(states[0].time, 0);
+    EXPECT_EQ(states[1].time, 2);
+    EXPECT_EQ(states[1].time_in_file, 2);
 }
 
 TEST(VtkComposite, ReadsExodus)
