@@ -50,7 +50,7 @@ set(rooms
   "apps/devices: apps/console partition sharding/memory sharding/transport"
   "apps/fields: apps/console io io/foam ops/fields partition partition/mesh sharding/tensor"
   "apps/install:"
-  "apps/learning/cases: apps/console apps/learning/settings io io/bytes io/shards models/registry ops/fields ops/surface partition partition/cut partition/ghosts partition/mesh sharding/ranks sharding/tensor"
+  "apps/learning/cases: apps/console apps/learning/settings io io/bytes io/shards io/vtk models/registry ops/fields ops/surface partition partition/cut partition/ghosts partition/mesh sharding/ranks sharding/tensor"
   "apps/learning/checkpoints: apps/console apps/learning/cases apps/learning/evaluation apps/learning/settings io/bytes io/checkpoints models/layers partition sharding/parameters sharding/tensor"
   "apps/learning/evaluation: apps/console apps/learning/cases apps/learning/settings io/bytes io/shards partition partition/mesh sharding/ranks"
   "apps/learning/grids: apps/learning/cases apps/learning/settings apps/learning/store io/vtk models/layers partition partition/mesh sharding/ranks sharding/tensor"

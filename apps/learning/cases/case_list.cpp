@@ -333,6 +333,41 @@ Parts split_by_shares(const std::vector<CaseSource>& cases, const std::map<std::
     return parts;
 }
 
+/// Lists the runs of a set, each as a case whose step is its first one.
+std::vector<CaseSource> find_runs(const DataConfig& data)
+{
+    std::vector<CaseSource> runs;
+    for (auto& series : find_series(data.root, data.files, data.series.times)) {
+        const auto num_states = std::ssize(series.states), least = data.series.history + 1;
+        if (num_states < least) {
+            throw InvalidInput(
+                fmt::format("data.series: the run {} ({}) has {} state{}; a step needs {}, one of them to "
+                            "be predicted. Leave the run out{}.",
+                            series.id, series.path.string(), num_states, num_states == 1 ? "" : "s", least,
+                            least > 2 ? ", or lower data.history" : ""));
+        }
+        auto run = std::make_shared<const Series>(std::move(series));
+        runs.push_back({.id = run->id, .file = run->path, .columns = {}, .step = RunStep{run, 0}});
+    }
+    return runs;
+}
+
+/// Puts in place of each run its steps.
+std::vector<CaseSource> steps_of(const std::vector<CaseSource>& runs, std::int64_t history)
+{
+    std::vector<CaseSource> steps;
+    for (const auto& run : runs) {
+        const auto num_states = std::ssize(run.step->run->states);
+        for (auto index = history - 1; index + 1 < num_states; ++index) {
+            auto& one = steps.emplace_back(run);
+            one.step->index = index;
+            one.id = fmt::format("{}@{:04}", run.id, index);
+            one.file = one.step->told(0).file;
+        }
+    }
+    return steps;
+}
+
 /// Finds all cases of one set.
 std::vector<CaseSource> find_files(const DataConfig& data)
 {
@@ -347,11 +382,16 @@ std::vector<CaseSource> find_files(const DataConfig& data)
                                                           std::filesystem::read_symlink(where, error).string())
                                             : "there is no folder " + where.string()));
     }
+    const auto table = read_case_tables(data);
+    if (data.series.is_on) {
+        auto runs = find_runs(data);
+        for (auto& run : runs)
+            if (const auto row = table.find(run.id); row != table.end()) run.columns = row->second;
+        return runs;
+    }
     const CasePattern pattern{data.root, data.files};
     const auto files = pattern.files();
     if (files.empty()) throw InvalidInput("no file matches " + pattern.text() + ". Check data.root and data.surface.");
-
-    const auto table = read_case_tables(data);
     std::vector<CaseSource> cases;
     std::set<std::string> ids;
     for (const auto& file : files) {
@@ -495,6 +535,13 @@ Facts CaseLists::facts() const
     for (const auto& [split, cases] : splits) {
         for (const auto& source : *cases) {
             std::string text = split;
+            if (source.step) {
+                const auto& run = *source.step->run;
+                if (&source != &cases->front() && (&source - 1)->step->run == source.step->run) continue;
+                text += fmt::format(", {}, {} states", run.path.string(), run.states.size());
+                facts.emplace_back("run " + source.id.substr(0, source.id.rfind('@')), text);
+                continue;
+            }
             for (const auto& file : {source.file, source.wall, source.volume}) {
                 std::error_code error;
                 const auto bytes = std::filesystem::file_size(file, error);
@@ -521,11 +568,16 @@ CaseLists CaseLists::of_part(std::size_t part) const
 
 CaseLists find_cases(const DataConfig& data, std::int64_t seed, const DataConfig* volume)
 {
+    const auto in_steps = [&](CaseLists lists) {
+        for (auto* part : {&lists.train, &lists.val, &lists.test})
+            if (data.series.is_on) *part = steps_of(*part, data.series.history);
+        return lists;
+    };
     if (!data.sets.empty()) {
         auto lists = find_cases_of_sets(data, seed);
         if (lists.train.empty())
             throw InvalidInput("none of the cases of data.sets is left to train on. Check their splits.");
-        return lists;
+        return in_steps(std::move(lists));
     }
     auto cases = find_files(data);
     const auto num_left_out = volume ? add_volumes(cases, *volume) : 0;
@@ -535,7 +587,7 @@ CaseLists find_cases(const DataConfig& data, std::int64_t seed, const DataConfig
         throw InvalidInput(fmt::format("none of the {} cases is left to train on. Check data.split.", cases.size()));
     }
     find_walls_of(lists, data);
-    return lists;
+    return in_steps(std::move(lists));
 }
 
 std::vector<std::int64_t> shuffled_order(std::int64_t n, std::uint64_t seed)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/learning/cases/run_step.h"
 #include "apps/learning/settings/training_config.h"
 
 #include <filesystem>
@@ -11,7 +12,7 @@
 
 namespace meshard {
 
-/// One simulation: its file and its row of the case table.
+/// One simulation: its file and its row of the case table; or one step of a simulation in time.
 struct CaseSource {
     std::string id;  ///< what the last `*` of the pattern stands for
     std::filesystem::path file;
@@ -21,6 +22,7 @@ struct CaseSource {
     std::filesystem::path volume = {};
     std::string set = {};                   ///< the name of its set, if there are several; the id begins with it
     std::filesystem::path other_part = {};  ///< the file of the other part, in the lists of `CaseLists::of_part`
+    std::optional<RunStep> step = {};       ///< of a case that is a step of a run; `file` is then the last state's
 
     /// @throws InvalidInput if the table has no such column or no number there, with the nearest name.
     double number(const std::string& column) const;
@@ -37,7 +39,7 @@ struct CaseLists {
 
     std::vector<CaseSource> all() const;
 
-    /// Lists each case with its split, the sizes of its files, and its row of the table.
+    /// Lists each case (of simulations each run) with its split, the sizes of its files, and its row of the table.
     Facts facts() const;
 
     /// Returns the cases with `file` set to one part: 0, the surface or the only part, or 1, the volume. `other_part`
@@ -45,7 +47,8 @@ struct CaseLists {
     CaseLists of_part(std::size_t part) const;
 };
 
-/// Finds the cases of all sets and splits them. Cases that the split does not name are left out, and, where cases have
+/// Finds the cases of all sets and splits them; of simulations in time whole runs are split, and each of their steps is
+/// a case, RUN@STATE. Cases that the split does not name are left out, and, where cases have
 /// two parts, cases that have only one.
 /// @param volume   the other part of cases that have two
 /// @throws IoError if a folder or file is missing; InvalidInput if no file matches, an id occurs twice, a named case

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <sstream>
 
 namespace meshard {
 namespace {
@@ -227,6 +228,17 @@ CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bou
     return frame;
 }
 
+std::array<double, 6> frame_bounds(const Manifest& manifest)
+{
+    auto bounds = manifest.bounds;
+    const auto& options = manifest.info.options;
+    const auto found = std::ranges::find(options, kFrameBounds, &NamedTexts::value_type::first);
+    if (found == options.end()) return bounds;
+    std::istringstream text(found->second);
+    for (auto& bound : bounds) text >> bound;
+    return bounds;
+}
+
 std::array<double, 6> point_bounds(const Mesh& mesh)
 {
     std::array<double, 6> bounds{};
@@ -268,6 +280,8 @@ at::Tensor point_inputs(const Mesh& mesh, RowIds rows, const DataConfig& data, c
             inputs.push_back(rows_of(require_array(arrays_of(mesh, data), kAreas, where, group_of(data)), rows, where));
         }
     }
+    if (data.series.is_on)
+        inputs.push_back(rows_of(require_array(arrays_of(mesh, data), kTold, where, group_of(data)), rows, where));
     return torch::cat(inputs, 1);
 }
 

@@ -36,6 +36,9 @@ struct CaseFrame {
 /// @throws InvalidInput if it cannot, or a length is not positive.
 CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bounds, const CaseSource& source);
 
+/// Returns the box that gives a case its frame: its own, or for a step of a run that of the run's first state.
+std::array<double, 6> frame_bounds(const Manifest& manifest);
+
 /// Returns the lowest and highest x, y and z of all points; zeros if there are none.
 std::array<double, 6> point_bounds(const Mesh& mesh);
 

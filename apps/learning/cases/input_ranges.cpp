@@ -44,6 +44,7 @@ std::vector<std::string> input_names(const DataConfig& data, std::int64_t num_ch
             if (!is_vector) break;
         }
     }
+    names.insert(names.end(), data.series.told.begin(), data.series.told.end());
     // The arrays name the channels only if each has one component.
     if (data.is_grid && static_cast<std::int64_t>(data.arrays.size()) == num_channels) names = data.arrays;
     while (static_cast<std::int64_t>(names.size()) < num_channels)

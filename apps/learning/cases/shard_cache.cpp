@@ -10,11 +10,10 @@
 #include "io/mesh_io.h"
 #include "io/shards/subdomain_io.h"
 #include "io/source_files.h"
-#include "partition/cut/metis_partitioner.h"
 #include "partition/error.h"
-#include "partition/mesh/mesh_graph.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <mutex>
@@ -75,33 +74,37 @@ std::uint64_t hash_of_file(const std::filesystem::path& file, const std::string&
 
 void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::filesystem::path& unfinished)
 {
-    auto mesh = read_mesh(source.file);
+    auto mesh = source.step ? read_step(*source.step, *cache.states, "case " + source.id) : read_mesh(source.file);
     if (mesh.num_rows() == 0) throw InvalidInput(fmt::format("case {}: {} is empty.", source.id, source.file.string()));
     static std::once_flag is_said;  // the warning is given for the first of many cases only
     if (const auto size = size_of_small_parts(cache.num_parts, mesh.num_rows(), cache.folder); !size.empty())
         std::call_once(is_said, [&] {
             deliver_read_warnings({fmt::format("data.parts: case {}, and each of its size: {}", source.id, size)}, {});
         });
-    const auto graph = mesh_graph(mesh);
+    const auto run_cut = source.step ? cache.run_cuts->of(*source.step, cache.num_parts, cache.seed)
+                                     : cut_by_metis(mesh, cache.num_parts, cache.seed);
+    if (run_cut->partition.num_rows() != mesh.num_rows())
+        throw InvalidInput(
+            fmt::format("case {}: {} has {} rows, and the first state of the run {}. The points of a run "
+                        "may move, but not come and go.",
+                        source.id, source.file.string(), mesh.num_rows(), run_cut->partition.num_rows()));
     const auto facing = add_computed_inputs(mesh, cache.computed, source.wall, source.file, "case " + source.id);
-    const MetisOptions options{.num_parts = static_cast<std::int32_t>(cache.num_parts),
-                               .seed = static_cast<std::int32_t>(cache.seed)};
-    const auto partition = partition_with_metis(graph, options);
-    const auto subdomains = extract_subdomains(mesh, graph, partition, 0);
+    const auto subdomains = extract_subdomains(mesh, run_cut->graph, run_cut->partition, 0);
 
     ShardsInfo info;
     info.source = source.file.string();
     auto noted = cache;
     noted.verify_sources = false;
-    if (source_files(source.file).size() == 1)
+    if (!source.step && source_files(source.file).size() == 1)
         info.source_hash = hash_text(source.wall.empty() ? hash : hash_of_file(source.file, source.id, noted));
     info.method = "metis";
     info.seed = cache.seed;
     info.options = {{"imbalance", kImbalance},
                     {kSurfaceFacing, to_string(facing.surface.facing())},
                     {kWallFacing, to_string(facing.wall.facing())}};
+    if (source.step) info.options.emplace_back(kFrameBounds, fmt::format("{:.17g}", fmt::join(run_cut->bounds, " ")));
     info.versions = {{"METIS", MESHARD_METIS_VERSION}};
-    info.quality = measure_quality(partition, graph);
+    info.quality = run_cut->quality;
     save_subdomains(unfinished, subdomains, std::move(info));
     if (hash_of(source, noted) != hash) {
         throw IoError(fmt::format("case {}: {} changed while it was cut. Start again when it is complete.", source.id,
@@ -113,6 +116,16 @@ void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, 
 
 std::uint64_t hash_of(const CaseSource& source, const ShardCache& cache)
 {
+    if (source.step) {
+        const auto& [run, index] = *source.step;
+        auto text = fmt::format("first {}", hash_text(hash_of_file(run->states.front().file, run->id, cache)));
+        for (auto i = index + 1 - cache.states->history; i <= index + 1; ++i) {
+            const auto& state = run->states[static_cast<std::size_t>(i)];
+            text += fmt::format(" state {} at {:.17g} in {:.17g}", hash_text(hash_of_file(state.file, run->id, cache)),
+                                state.time, state.time_in_file.value_or(0));
+        }
+        return xxh64_of_text(text);
+    }
     const auto hash = hash_of_file(source.file, source.id, cache);
     return source.wall.empty()
                ? hash
@@ -122,11 +135,12 @@ std::uint64_t hash_of(const CaseSource& source, const ShardCache& cache)
 std::filesystem::path shards_path(const CaseSource& source, std::uint64_t hash, const ShardCache& cache)
 {
     const auto computed = cache.computed.description();
-    const auto key = fmt::format("version {}\nsource {}\ntype {}\nmethod metis " MESHARD_METIS_VERSION
-                                 "\nimbalance {}\nparts {}\nseed {}\n"
-                                 "ghosts 0\nweights none\nfields all\n{}",
-                                 kCutVersion, hash_text(hash), source.file.extension().string(), kImbalance,
-                                 cache.num_parts, cache.seed, computed.empty() ? "" : "inputs " + computed + "\n");
+    const auto key = fmt::format(
+        "version {}\nsource {}\ntype {}\nmethod metis " MESHARD_METIS_VERSION "\nimbalance {}\nparts {}\nseed {}\n"
+        "ghosts 0\nweights none\nfields all\n{}",
+        kCutVersion, hash_text(hash), source.file.extension().string(), kImbalance, cache.num_parts, cache.seed,
+        (computed.empty() ? "" : "inputs " + computed + "\n") +
+            (source.step ? "step of " + cache.states->description() + "\n" : ""));
     return cache.folder / (source.id + "-" + digits(xxh64_of_text(key)));
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 
 namespace meshard {
 
@@ -27,17 +28,21 @@ struct ShardCache {
     std::int64_t seed = 0;
     bool verify_sources = false;   ///< hashes every source whole instead of trusting its size, time and a sample
     ComputedInputs computed = {};  ///< inputs that the shards hold besides the arrays of the file
+    /// Of steps of runs: the arrays of which their meshes are made, and how the runs are cut; else null.
+    std::shared_ptr<const StateArrays> states = {};
+    std::shared_ptr<RunCuts> run_cuts = {};
 };
 
-/// Returns the `source_hash` of a case, noted in the cache; for a case with a wall, a hash of both. @throws IoError
+/// Returns the `source_hash` of a case, noted in the cache; for a case with a wall, a hash of both, and for a step of a
+/// run one of its states. @throws IoError
 /// naming the case.
 std::uint64_t hash_of(const CaseSource& source, const ShardCache& cache);
 
 /// Returns where the shards of a case with this hash lie or would lie.
 std::filesystem::path shards_path(const CaseSource& source, std::uint64_t hash, const ShardCache& cache);
 
-/// Cuts the case with METIS and without ghosts, unless its shards are complete. An earlier version's folder
-/// `ID_in_PARTS` that holds the same is renamed instead.
+/// Cuts the case with METIS and without ghosts, unless its shards are complete; a step of a run as the run's first
+/// state is cut. An earlier version's folder `ID_in_PARTS` that holds the same is renamed instead.
 /// @param before_cutting   called before the case is cut
 /// @return false if another process holds the lock and cuts.
 /// @throws IoError, InvalidInput as reading, cutting and writing do; the message names the case or its file.

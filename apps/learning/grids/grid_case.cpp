@@ -39,6 +39,22 @@ at::Tensor rows_of(const DataArray& array, const ImageGrid& grid, bool on_cells,
                                    fmt::join(place, ", ")));
 }
 
+/// Returns the numbers of rows along the directions with more than one, slowest first.
+std::vector<std::int64_t> extents_of(const ImageGrid& grid, bool on_cells, const std::string& where)
+{
+    std::vector<std::int64_t> extents;
+    for (const int axis : {2, 1, 0}) {
+        const auto count = on_cells ? grid.num_cells(axis) : grid.num_points[axis];
+        if (count > 1) extents.push_back(count);
+    }
+    if (extents.size() < 2) {
+        throw InvalidInput(
+            fmt::format("{} has {} {}s in a line; a grid has at least two directions with more than one.", where,
+                        extents.empty() ? "one" : std::to_string(extents.front()), on_cells ? "cell" : "point"));
+    }
+    return extents;
+}
+
 }  // namespace
 
 std::string extents_text(const std::vector<std::int64_t>& extents)
@@ -48,17 +64,8 @@ std::string extents_text(const std::vector<std::int64_t>& extents)
 
 GridRows grid_rows(const ImageGrid& grid, const DataConfig& data, bool with_truth, const std::string& where)
 {
-    GridRows rows;
-    for (const int axis : {2, 1, 0}) {
-        const auto count = data.on_cells ? grid.num_cells(axis) : grid.num_points[axis];
-        if (count > 1) rows.extents.push_back(count);
-    }
+    GridRows rows{.extents = extents_of(grid, data.on_cells, where), .told = {}, .target = {}, .channels = {}};
     const std::string group = data.on_cells ? "cell" : "point";
-    if (rows.extents.size() < 2) {
-        throw InvalidInput(
-            fmt::format("{} has {} {}s in a line; a grid has at least two directions with more than one.", where,
-                        rows.extents.empty() ? "one" : std::to_string(rows.extents.front()), group));
-    }
     const auto& arrays = data.on_cells ? grid.cell_data : grid.point_data;
     const auto find = [&](const std::string& name) -> const DataArray& {
         const auto& elsewhere = data.on_cells ? grid.point_data : grid.cell_data;
@@ -79,6 +86,17 @@ GridRows grid_rows(const ImageGrid& grid, const DataConfig& data, bool with_trut
     }
     rows.target = torch::cat(fields, 1);
     return rows;
+}
+
+GridRows grid_rows_of_step(const RunStep& step, const DataConfig& data, const std::string& where)
+{
+    const auto mesh = read_step(step, StateArrays(data), where);
+    auto grid = read_image(step.told(0).file);
+    auto of_step = data;
+    of_step.arrays = {kTold};
+    grid.point_data = mesh.point_data;
+    grid.cell_data = mesh.cell_data;
+    return grid_rows(grid, of_step, true, where);
 }
 
 SpecPtr spec_of_grid(const std::vector<std::int64_t>& extents, std::int64_t rows_together,

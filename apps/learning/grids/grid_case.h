@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/learning/cases/case_tensors.h"
+#include "apps/learning/cases/run_step.h"
 #include "apps/learning/settings/training_config.h"
 #include "io/vtk/image_file.h"
 #include "sharding/ranks/device_mesh.h"
@@ -30,6 +31,10 @@ struct GridRows {
 /// @throws InvalidInput for a grid with fewer than two directions, an array that is missing (with the nearest name),
 /// and a value that is not finite, with the place of the row
 GridRows grid_rows(const ImageGrid& grid, const DataConfig& data, bool with_truth, const std::string& where);
+
+/// Makes the inputs and targets of a step of a run of grids: what is told of the states, and what is learnt.
+/// @throws as `grid_rows` and `read_step`
+GridRows grid_rows_of_step(const RunStep& step, const DataConfig& data, const std::string& where);
 
 /// Writes extents as `32 x 16`, x first.
 std::string extents_text(const std::vector<std::int64_t>& extents);

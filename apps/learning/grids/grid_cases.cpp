@@ -44,7 +44,8 @@ LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRun
     LoadedGrids grids;
     for (const auto& source : sources) {
         const auto where = fmt::format("case {} ({})", source.id, source.file.string());
-        const auto rows = grid_rows(read_image(source.file), config.data, true, where);
+        const auto rows = source.step ? grid_rows_of_step(*source.step, config.data, where)
+                                      : grid_rows(read_image(source.file), config.data, true, where);
         const auto spec = spec_of_grid(rows.extents, rows_together(config.model), domain);
         grids.known.push_back(stored_case_of(rows, source.id));
         grids.told.add(rows.told);

@@ -52,16 +52,6 @@ bool is_below(std::string_view path, std::string_view key)
     return path == key || (path.starts_with(key) && path.size() > key.size() && path[key.size()] == '.');
 }
 
-/// Whether a setting has its default value; files of settings that a run wrote also state defaults.
-bool is_default(const Setting& setting, const std::vector<SettingRule>& rules)
-{
-    auto text = fmt::format("{}", fmt::join(setting.values, ", "));
-    if (setting.is_list) text = "[" + text + "]";
-    return setting.source == "default" || std::ranges::any_of(rules, [&](const auto& rule) {
-               return rule.path == setting.path && rule.fallback == text;
-           });
-}
-
 std::string names_of(bool of_grids)
 {
     std::vector<std::string> names;
@@ -111,9 +101,9 @@ void require_matching_model(const Settings& settings, const ModelConfig& model, 
             data.is_grid ? "points, and the cases are grids (data.grid); models of grids are " + names_of(true)
                          : "grids, and the cases are none (data.grid); models of points are " + names_of(false)));
     }
-    if (!data.is_grid && settings.has("data.arrays"))
+    if (!data.is_grid && !data.series.is_on && settings.has("data.arrays"))
         throw UsageError(settings.where("data.arrays") +
-                         " belongs to data.grid; what points are told is said by data.inputs.");
+                         " belongs to data.grid and data.series; what points are told is said by data.inputs.");
 }
 
 std::int64_t rows_together(const ModelConfig& model)

@@ -541,4 +541,13 @@ std::string describe(std::span<const SettingRule> rules)
     return out.str();
 }
 
+bool is_default(const Setting& setting, const std::vector<SettingRule>& rules)
+{
+    auto text = fmt::format("{}", fmt::join(setting.values, ", "));
+    if (setting.is_list) text = "[" + text + "]";
+    return setting.source == "default" || std::ranges::any_of(rules, [&](const auto& rule) {
+               return rule.path == setting.path && rule.fallback == text;
+           });
+}
+
 }  // namespace meshard

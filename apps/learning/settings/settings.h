@@ -89,4 +89,7 @@ std::string value_text(const SettingRule& rule);
 /// Writes the table as text for a person: key, default, meaning.
 std::string describe(std::span<const SettingRule> rules);
 
+/// Whether a setting has its default value; files of settings that a run wrote also state defaults.
+bool is_default(const Setting& setting, const std::vector<SettingRule>& rules);
+
 }  // namespace meshard

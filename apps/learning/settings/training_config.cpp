@@ -5,6 +5,7 @@
 #include "apps/learning/settings/described_keys.h"
 #include "apps/learning/settings/grid_settings.h"
 #include "apps/learning/settings/model_rules.h"
+#include "apps/learning/settings/simulation_settings.h"
 #include "partition/error.h"
 
 #include <fmt/core.h>
@@ -228,20 +229,26 @@ void check_inputs(const Settings& settings, const DataConfig& data, const std::s
 void complete_data(const Settings& settings, TrainingRunConfig& config)
 {
     auto& data = config.data;
-    data.is_grid = settings.has("data.grid");
+    const bool is_series = settings.has("data.series");
+    data.is_grid = settings.has("data.grid") || (is_series && find_model(config.model.name).of_grids());
+    if (is_series)
+        complete_series(settings, config);
+    else
+        refuse_keys_of_series(settings);
     if (data.is_grid) {
         refuse_keys_of_points(settings);
-        check_grid_arrays(settings, data.arrays);
+        if (!is_series) check_grid_arrays(settings, data.arrays);
         data.inputs.clear();
     }
     const bool is_surface = settings.has("data.surface");
-    data.in_volume = !data.is_grid && !is_surface;
-    if (!data.is_grid && is_surface == settings.has("data.volume")) {
+    data.in_volume = !data.is_grid && !is_series && !is_surface;
+    if (!data.is_grid && !is_series && is_surface == settings.has("data.volume")) {
         throw UsageError(is_surface ? "data.surface and data.volume exclude each other. Of cases with both the volume "
                                       "is a block: data.volume.files, data.volume.fields."
                                     : "data.surface must be set, e.g. data.surface='boundary_*.vtp'.");
     }
-    check_files(settings, data.files, data.is_grid ? "data.grid" : is_surface ? "data.surface" : "data.volume");
+    if (!is_series)
+        check_files(settings, data.files, data.is_grid ? "data.grid" : is_surface ? "data.surface" : "data.volume");
     data.splits_all = !settings.names_below("data.split").empty();
     complete_split(settings, data.split, "data.split");
     complete_sets(settings, data);
@@ -531,7 +538,7 @@ bool DataConfig::needs_wall() const
 
 std::int64_t num_point_channels(const DataConfig& data)
 {
-    return first_channel(data, {});
+    return first_channel(data, {}) + static_cast<std::int64_t>(data.series.told.size());
 }
 
 std::int64_t first_channel(const DataConfig& data, std::string_view input)
@@ -549,6 +556,17 @@ void describe(DescribedKeys& keys, FieldConfig& field)
     keys.required("name", field.name);
     keys.added("from", field.from);
     keys.added("kind", field.kind);
+    keys.optional("state", field.state);
+}
+
+static void describe(DescribedKeys& keys, SeriesSettings& series)
+{
+    keys.required("is_on", series.is_on);
+    keys.choice("next", series.learnt, kLearntStates);
+    keys.required("history", series.history);
+    keys.required("given", series.given);
+    keys.required("told", series.told);
+    keys.required("mean_step", series.mean_step);
 }
 
 void describe(DescribedKeys& keys, DataConfig& data)
@@ -557,6 +575,7 @@ void describe(DescribedKeys& keys, DataConfig& data)
     keys.choice("association", data.on_cells, {{"cell", true}, {"point", false}});
     keys.added("is_grid", data.is_grid);
     keys.added("arrays", data.arrays);
+    keys.optional("series", data.series);
     keys.required("fields", data.fields);
     keys.required("inputs", inputs);
     keys.added("wall_patches", data.wall_patches);

@@ -3,6 +3,7 @@
 
 #include "apps/devices/rank_device.h"
 #include "apps/learning/settings/force_settings.h"
+#include "apps/learning/settings/series_settings.h"
 #include "apps/learning/settings/setting_table.h"
 #include "models/layers/coordinate_encoding_options.h"
 #include "models/layers/field_loss_options.h"
@@ -30,6 +31,8 @@ struct FieldConfig {
     std::string name;  ///< its name in metrics and predictions
     std::string from;
     std::string kind;
+    /// Of a step of a simulation the array of its states; `from` is then what is learnt of the next one.
+    std::string state = {};
 
     void add_keys(SettingTable& keys, const std::string& base)
     {
@@ -135,6 +138,7 @@ struct DataConfig {
     std::vector<DataSetConfig> sets;  ///< empty: there is one set
     bool on_cells = true;
     bool is_grid = false;  ///< cases are image data, whose points or cells make up a regular grid
+    SeriesSettings series;
     std::vector<std::string> arrays;
     std::vector<FieldConfig> fields;
     std::vector<std::string> inputs{"points", "normals"};
@@ -176,8 +180,13 @@ struct DataConfig {
         keys.add("data.volume", files, {}, "volume files below the root, in place of data.surface");
         keys.add("data.grid", files, {},
                  "image data on regular grids below the root, .vti, for models of grids, in place of data.surface");
+        keys.add(
+            "data.series", files, {},
+            "simulations in time below the root, in place of data.surface: a series each, run_*.pvd, the last * is "
+            "the run's id, or files of one state, run_*/state_*.vtu");
+        series.add_keys(keys);
         keys.add("data.arrays", arrays, {},
-                 "arrays that a model of grids is told, at points or cells as data.association says");
+                 "arrays that a model of grids or of data.series is told, at points or cells as data.association says");
         keys.add("data.cases", case_tables, {},
                  "tables of the cases below the root, .json or .csv with a column `id`; with a * a file a case, e.g. "
                  "run_*/force_mom_*.csv");
@@ -274,7 +283,8 @@ double quantity_of(const std::string& name, const std::vector<std::string>& entr
 nlohmann::json to_json(const DataConfig& data);
 DataConfig data_config(const nlohmann::json& description);
 
-/// Returns how many numbers each point has as inputs: three for each vector, one for each other input.
+/// Returns how many numbers each point has as inputs: three for each vector, one for each other input, and those of
+/// `SeriesSettings::told`.
 std::int64_t num_point_channels(const DataConfig& data);
 
 struct ModelConfig {
@@ -386,6 +396,7 @@ struct TrainingConfig {
     std::int64_t num_kept = 0;
     std::int64_t snapshot_interval = 0;
     AugmentationConfig augmentation;
+    UnrollSettings unroll;
     Precision precision = Precision::Float32;
     MemoryMode memory = MemoryMode::Stored;
     bool offload = false;
@@ -429,6 +440,7 @@ struct TrainingConfig {
                  "how often a point counts in the loss: once, by its area, or in solid cells by its volume; of both "
                  "parts [areas, volumes]");
         augmentation.add_keys(keys);
+        unroll.add_keys(keys);
         keys.add("training.coefficient_weights", coefficient_weights, {0, 1e6},
                  "factors in the loss of drag and lift that a head beside the fields predicts, in units of their "
                  "spread; no head unless said")

@@ -68,6 +68,14 @@ std::vector<std::filesystem::path> CaseSet::files_of(std::int64_t i) const
     return files_of_rank(stored_[i], reading_.rank(), looks_at_measures());
 }
 
+ChannelStatistics CaseSet::told_statistics() const
+{
+    ChannelStatistics statistics;
+    for (const auto& one : stored_)
+        for (const auto& part : one.told_statistics) statistics.merge(part);
+    return statistics;
+}
+
 ChannelStatistics CaseSet::statistics() const
 {
     ChannelStatistics all;

@@ -66,6 +66,9 @@ public:
     ChannelStatistics statistics() const;
     ChannelStatistics statistics(std::int64_t i) const;
 
+    /// Returns statistics of the inputs of all cases, which are steps of runs.
+    ChannelStatistics told_statistics() const;
+
     const StoredMeasures& measures(std::int64_t i) const { return stored_[i].measures; }
 
     /// Returns the volumes of rows with these ascending ids in a case of solids: (ids), double, in the unit of its

@@ -25,6 +25,15 @@ ChannelStatistics without_unit(const CaseSet& train, std::int64_t i,
     return scale.defined() ? train.statistics(i).mapped(shift, scale) : train.statistics(i);
 }
 
+/// Normalises what points are told of the states of runs, and leaves the inputs before that as they are.
+Normalizer state_normalizer(const CaseSet& train, std::int64_t first)
+{
+    auto normalizer = train.told_statistics().normalizer();
+    normalizer.mean.narrow(0, 0, first).fill_(0);
+    normalizer.std.narrow(0, 0, first).fill_(1);
+    return normalizer;
+}
+
 }  // namespace
 
 RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, const CasePreparation& preparation,
@@ -37,8 +46,12 @@ RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, 
             "data.grid: grids are read when training begins and stay in memory; nothing is cut or stored before.");
     const auto domain = device_mesh->sub_mesh("domain");
     const auto num_ranks = preparation.num_domain_ranks > 0 ? preparation.num_domain_ranks : domain->num_ranks();
-    const ShardCache cache{data.shards, data.num_parts > 0 ? data.num_parts : num_ranks, config.seed,
-                           preparation.verify_sources, computed_inputs(data)};
+    ShardCache cache{data.shards, data.num_parts > 0 ? data.num_parts : num_ranks, config.seed,
+                     preparation.verify_sources, computed_inputs(data)};
+    if (data.series.is_on) {
+        cache.states = std::make_shared<const StateArrays>(data);
+        cache.run_cuts = std::make_shared<RunCuts>();
+    }
     const CaseStore store = data.store.empty() ? CaseStore{data.shards / "store", config.run_dir() / "store", data}
                                                : CaseStore{data.store, {}, data};
     const auto sources = lists.all();
@@ -61,6 +74,7 @@ RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, 
     auto test = opened(lists.test, &train);
     RunCases cases{std::move(train), std::move(val), std::move(test), {}, cache.num_parts};
     for (std::size_t n = 0; n < shards.size(); ++n) cases.shards[sources[n].id] = shards[n];
+    if (data.series.is_on) cases.of_inputs = state_normalizer(cases.train, first_channel(data, {}));
     cases.facing = facing_in(std::span(shards).first(lists.train.size()));
     const bool hears_of_it =
         data.has_input("normals") || data.needs_wall() || !data.wall.empty() || !config.forces.area.empty();

@@ -24,7 +24,8 @@ struct RunCases {
     std::map<std::string, std::filesystem::path> shards;  ///< shards folders by case id
     std::int64_t num_parts = 1;                           ///< number of parts of each case
     TrainedFacing facing = {};                            ///< how the surfaces and walls of the training cases face
-    std::optional<Normalizer> of_inputs = {};             ///< normalises the inputs of grids, over the training cases
+    /// Normalises the inputs of grids and of steps of runs over the training cases.
+    std::optional<Normalizer> of_inputs = {};
 
     /// Returns the figures of all cases, train, val, test, which are kept in the store. Collective.
     std::vector<CaseFigures> figures(const DataConfig& data, const RankGroup& ranks) const;

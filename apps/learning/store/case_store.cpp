@@ -100,6 +100,10 @@ StoredCase read_stored_case(const std::filesystem::path& folder, const std::stri
             stored.statistics.emplace_back(part.at("rows").get<std::int64_t>(),
                                            part.at("mean").get<std::vector<double>>(),
                                            part.at("squared_differences").get<std::vector<double>>());
+            if (part.contains("told_mean"))
+                stored.told_statistics.emplace_back(part.at("rows").get<std::int64_t>(),
+                                                    part.at("told_mean").get<std::vector<double>>(),
+                                                    part.at("told_squared_differences").get<std::vector<double>>());
         }
         stored.measures.first_page = num_pages;
         num_pages += PageHashes::pages_of(stored.num_measure_bytes());
@@ -210,7 +214,7 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
     if (data.on_cells && manifest.num_cells == 0)
         throw InvalidInput(where + " is a point cloud. Set data.association=point.");
     const auto channels = field_channels(manifest, shards, data, where);
-    const auto frame = case_frame(data.frame, manifest.bounds, source);
+    const auto frame = case_frame(data.frame, frame_bounds(manifest), source);
     const auto num_rows = data.on_cells ? manifest.num_cells : manifest.num_points;
     const StoredOrder order(num_rows, source.id);
 
@@ -218,6 +222,7 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
     Json parts = Json::array();
     std::vector<std::filesystem::path> files;
     std::vector<double> lowest, highest;
+    std::int64_t num_inputs = 0;
     for (std::int32_t part = 0; part < manifest.num_parts(); ++part) {
         const auto subdomain = load_subdomain(shards, manifest, part);
         const auto ids = data.on_cells ? subdomain.cells.owned() : subdomain.points.owned();
@@ -226,6 +231,7 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
         ChannelStatistics statistics;
         statistics.add(target);
         widen(lowest, highest, told);
+        num_inputs = told.size(1);
         const OrderedRows rows(order, ids, told, target);
         const auto name = fmt::format("part_{:04}.rows", part);
         files.push_back(partial.path() / name);
@@ -235,6 +241,11 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
                          {"bytes", num_bytes},
                          {"mean", statistics.mean()},
                          {"squared_differences", statistics.squared_differences()}});
+        if (!data.series.is_on) continue;
+        ChannelStatistics of_told;
+        of_told.add(told);
+        parts.back()["told_mean"] = of_told.mean();
+        parts.back()["told_squared_differences"] = of_told.squared_differences();
     }
     const auto file_of_measures = partial.path() / "measures.f32";
     const auto measures = write_measures(row_measures(shards, manifest, data.on_cells), order, file_of_measures);
@@ -245,7 +256,7 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
                     {"key", key},
                     {"case", source.id},
                     {"rows", num_rows},
-                    {"inputs", num_point_channels(data)},
+                    {"inputs", num_inputs},
                     {"channels", channels},
                     {"lowest", lowest},
                     {"highest", highest},

@@ -69,6 +69,8 @@ struct StoredCase {
     std::vector<StoredPart> parts;
     std::vector<ChannelStatistics> statistics;  ///< the targets' statistics, one entry for each part
     std::vector<double> lowest, highest;        ///< bounds of each input over all points
+    /// The inputs' statistics, one entry for each part; only of steps of runs.
+    std::vector<ChannelStatistics> told_statistics = {};
     StoredMeasures measures;
     std::shared_ptr<const PageHashes> page_hashes;  ///< null in cases that earlier versions stored
 

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/cases/run_step.h"
+
+#include "apps/learning/cases/case_tensors.h"
+#include "io/mesh_io.h"
+#include "io/vtk/image_file.h"
+#include "partition/cut/metis_partitioner.h"
+#include "partition/error.h"
+#include "partition/mesh/mesh_graph.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+namespace meshard {
+namespace {
+
+constexpr std::size_t kMostRunsKept = 8;
+
+const std::vector<DataArray>& arrays_of(const Mesh& mesh, bool on_cells)
+{
+    return on_cells ? mesh.cell_data : mesh.point_data;
+}
+
+/// Returns an array of a state, or for `kCoordinates` its points.
+const DataArray& values_of(const Mesh& mesh, const std::string& name, bool on_cells, const std::string& where)
+{
+    const auto& array = name == kCoordinates && !on_cells
+                            ? mesh.points
+                            : require_array(arrays_of(mesh, on_cells), name, where, on_cells ? "cell" : "point");
+    for (std::int64_t row = 0; row < array.num_rows(); ++row) {
+        for (std::int32_t c = 0; c < array.num_components(); ++c) {
+            const auto value = array.value(row, c);
+            if (std::isfinite(static_cast<float>(value))) continue;
+            throw InvalidInput(
+                fmt::format("{}: {} {} in row {}. Repair the state or leave the run out.", where,
+                            name == kCoordinates ? "the coordinates are" : fmt::format("the array '{}' is", name),
+                            std::isnan(value) ? "NaN" : "infinite or beyond single precision", row));
+        }
+    }
+    return array;
+}
+
+/// Appends the columns of arrays to rows of numbers.
+class Columns {
+public:
+    explicit Columns(std::int64_t num_rows) : num_rows_(num_rows) {}
+
+    void add(const DataArray& array) { parts_.push_back(&array); }
+
+    /// @param last   a further column with this number
+    DataArray joined(const std::string& name, std::optional<double> last = std::nullopt) const
+    {
+        std::int32_t num_columns = last ? 1 : 0;
+        for (const auto* part : parts_) num_columns += part->num_components();
+        std::vector<float> values;
+        values.reserve(static_cast<std::size_t>(num_rows_ * num_columns));
+        for (std::int64_t row = 0; row < num_rows_; ++row) {
+            for (const auto* part : parts_) {
+                for (std::int32_t c = 0; c < part->num_components(); ++c)
+                    values.push_back(static_cast<float>(part->value(row, c)));
+            }
+            if (last) values.push_back(static_cast<float>(*last));
+        }
+        return DataArray::from(name, std::move(values), num_columns);
+    }
+
+private:
+    std::int64_t num_rows_;
+    std::vector<const DataArray*> parts_;
+};
+
+/// Says which state a message is about.
+std::string state_text(const std::string& where, const SeriesState& state)
+{
+    return fmt::format("{}, the state at {:g} ({})", where, state.time, state.file.string());
+}
+
+/// What is learnt of a field: the next state, or its change.
+DataArray learnt(const DataArray& now, const DataArray& next, const FieldConfig& field, LearntState kind, double step)
+{
+    std::vector<float> values;
+    values.reserve(static_cast<std::size_t>(next.num_values()));
+    for (std::int64_t row = 0; row < next.num_rows(); ++row) {
+        for (std::int32_t c = 0; c < next.num_components(); ++c) {
+            auto value = next.value(row, c);
+            if (kind != LearntState::Next) value -= now.value(row, c);
+            if (kind == LearntState::Rate) value /= step;
+            values.push_back(static_cast<float>(value));
+        }
+    }
+    return DataArray::from(field.from, std::move(values), next.num_components());
+}
+
+}  // namespace
+
+StateArrays::StateArrays(const DataConfig& data)
+    : on_cells(data.on_cells), fields(data.fields), arrays(data.arrays), given(data.series.given),
+      kept({data.normals, data.distances}), learnt(data.series.learnt), history(data.series.history)
+{
+}
+
+std::string StateArrays::description() const
+{
+    std::string names;
+    for (const auto& field : fields) names += fmt::format(" {}:{}", field.name, field.state);
+    return fmt::format("{} states{} told {} given {} keep {} learn {} of {}", on_cells ? "cell" : "point", names,
+                       fmt::join(arrays, " "), fmt::join(given, " "), fmt::join(kept, " "), static_cast<int>(learnt),
+                       history);
+}
+
+Mesh read_state(const SeriesState& state)
+{
+    if (state.file.extension() == ".vti") {
+        auto grid = read_image(state.file);
+        auto mesh = image_mesh(grid);
+        mesh.point_data = std::move(grid.point_data);
+        mesh.cell_data = std::move(grid.cell_data);
+        return mesh;
+    }
+    ReadOptions options;
+    options.time = state.time_in_file;
+    return read_mesh(state.file, options);
+}
+
+DataArray told_besides(const Mesh& state, const Mesh* given, double step, const StateArrays& arrays,
+                       const std::string& where)
+{
+    Columns columns(arrays.on_cells ? state.num_cells() : state.num_points());
+    for (const auto& name : arrays.arrays) columns.add(values_of(state, name, arrays.on_cells, where));
+    for (const auto& name : arrays.given) columns.add(values_of(*given, name, arrays.on_cells, where));
+    return columns.joined(kTold, step);
+}
+
+void add_told(Mesh& mesh, std::span<const Mesh* const> states, const Mesh* given, double step,
+              const StateArrays& arrays, const std::string& where)
+{
+    auto& into = arrays.on_cells ? mesh.cell_data : mesh.point_data;
+    Columns columns(arrays.on_cells ? mesh.num_cells() : mesh.num_points());
+    for (const auto* state : states)
+        for (const auto& field : arrays.fields) columns.add(values_of(*state, field.state, arrays.on_cells, where));
+    const auto besides = told_besides(*states.front(), given, step, arrays, where);
+    columns.add(besides);
+    auto told = columns.joined(kTold);
+    std::erase_if(into, [](const DataArray& array) { return array.name() == kTold; });
+    into.push_back(std::move(told));
+}
+
+void require_same_rows(const Mesh& first, const Mesh& state, const SeriesState& of_state, const std::string& where)
+{
+    const auto refuse = [&](const std::string& what) {
+        throw InvalidInput(fmt::format("{}: {}. The points of a run may move, but not come and go: interpolate its "
+                                       "states onto the mesh of one of them (meshard interpolate).",
+                                       state_text(where, of_state), what));
+    };
+    if (first.num_points() != state.num_points() || first.num_cells() != state.num_cells())
+        refuse(fmt::format("it has {} points and {} cells, and another state of the run {} and {}", state.num_points(),
+                           state.num_cells(), first.num_points(), first.num_cells()));
+    if (first.cells.offsets != state.cells.offsets || first.cells.indices != state.cells.indices)
+        refuse("its cells have other points than those of another state of the run");
+}
+
+Mesh read_step(const RunStep& step, const StateArrays& arrays, const std::string& where)
+{
+    std::vector<Mesh> told;
+    for (std::int64_t back = 0; back < arrays.history; ++back) told.push_back(read_state(step.told(back)));
+    const auto next = read_state(step.next());
+    auto mesh = told.front();
+    for (std::size_t back = 1; back < told.size(); ++back)
+        require_same_rows(mesh, told[back], step.told(static_cast<std::int64_t>(back)), where);
+    require_same_rows(mesh, next, step.next(), where);
+
+    const auto is_kept = [&](const DataArray& array) {
+        return std::ranges::find(arrays.kept, array.name()) != arrays.kept.end();
+    };
+    for (auto* group : {&mesh.point_data, &mesh.cell_data})
+        std::erase_if(*group, [&](const DataArray& array) { return !is_kept(array); });
+    mesh.field_data.clear();
+
+    std::vector<const Mesh*> states;
+    for (const auto& state : told) states.push_back(&state);
+    add_told(mesh, states, &next, step.duration(), arrays, state_text(where, step.told(0)));
+    const auto where_next = state_text(where, step.next());
+    for (const auto& field : arrays.fields) {
+        const auto& now = values_of(told.front(), field.state, arrays.on_cells, where);
+        const auto& then = values_of(next, field.state, arrays.on_cells, where_next);
+        if (now.num_components() != then.num_components())
+            throw InvalidInput(fmt::format("{}: the array '{}' has {} components, and {} in the state before.",
+                                           where_next, field.state, then.num_components(), now.num_components()));
+        (arrays.on_cells ? mesh.cell_data : mesh.point_data)
+            .push_back(learnt(now, then, field, arrays.learnt, step.duration()));
+    }
+    return mesh;
+}
+
+std::shared_ptr<const RunCut> cut_by_metis(const Mesh& mesh, std::int64_t num_parts, std::int64_t seed)
+{
+    auto cut = std::make_shared<RunCut>();
+    cut->graph = mesh_graph(mesh);
+    const MetisOptions options{.num_parts = static_cast<std::int32_t>(num_parts),
+                               .seed = static_cast<std::int32_t>(seed)};
+    cut->partition = partition_with_metis(cut->graph, options);
+    cut->quality = measure_quality(cut->partition, cut->graph);
+    cut->bounds = point_bounds(mesh);
+    return cut;
+}
+
+std::shared_ptr<const RunCut> RunCuts::of(const RunStep& step, std::int64_t num_parts, std::int64_t seed)
+{
+    const std::scoped_lock lock(mutex_);
+    for (const auto& [run, cut] : kept_)
+        if (run == step.run) return cut;
+    kept_.emplace_front(step.run, cut_by_metis(read_state(step.first()), num_parts, seed));
+    if (kept_.size() > kMostRunsKept) kept_.pop_back();
+    return kept_.front().second;
+}
+
+}  // namespace meshard

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "apps/learning/settings/training_config.h"
+#include "io/series.h"
+#include "partition/csr.h"
+#include "partition/cut/partition.h"
+#include "partition/mesh/mesh.h"
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace meshard {
+
+/// A step of a simulation: some states of a run, and the state that follows them.
+struct RunStep {
+    std::shared_ptr<const Series> run;
+    std::int64_t index = 0;  ///< of the last state that is told
+
+    /// Returns a state that is told: 0 is the last one, 1 the one before it.
+    const SeriesState& told(std::int64_t back) const { return run->states[static_cast<std::size_t>(index - back)]; }
+    const SeriesState& next() const { return run->states[static_cast<std::size_t>(index + 1)]; }
+    const SeriesState& first() const { return run->states.front(); }
+    double duration() const { return next().time - told(0).time; }
+};
+
+/// The array of a step's mesh with all that a point is told of the states, in the order of `StateChannels`.
+inline constexpr const char* kTold = "meshard:told";
+
+/// An option in the manifest of a step's shards: the box of its run's first state, which gives the frame of all.
+inline constexpr const char* kFrameBounds = "frame_bounds";
+
+/// Which arrays of a run's states become which arrays of a step's mesh.
+struct StateArrays {
+    explicit StateArrays(const DataConfig& data);
+
+    /// Returns one line that names all settings on which the mesh of a step depends.
+    std::string description() const;
+
+    bool on_cells;
+    std::vector<FieldConfig> fields;
+    std::vector<std::string> arrays, given;
+    std::vector<std::string> kept;  ///< arrays of the last state that the mesh keeps, for inputs
+    LearntState learnt;
+    std::int64_t history;
+};
+
+/// Reads a state; image data as the mesh of its points and cells. @throws as `read_mesh` and `read_image`
+Mesh read_state(const SeriesState& state);
+
+/// Joins what a point is told besides states: the arrays, the given arrays, and the step. @throws as `add_told`
+DataArray told_besides(const Mesh& state, const Mesh* given, double step, const StateArrays& arrays,
+                       const std::string& where);
+
+/// Adds the array `kTold` to the mesh of a run's last state.
+/// @param states   told states: the last one, the one before it, ...
+/// @param given    the mesh that has the arrays of `StateArrays::given`, which may be null if there are none
+/// @param step     time to the next state
+/// @throws InvalidInput, beginning with `where`, for an array that is missing (with the nearest name) or not finite
+void add_told(Mesh& mesh, std::span<const Mesh* const> states, const Mesh* given, double step,
+              const StateArrays& arrays, const std::string& where);
+
+/// @throws InvalidInput, beginning with `where`, if the states of a run have not the same cells and as many points
+void require_same_rows(const Mesh& first, const Mesh& state, const SeriesState& of_state, const std::string& where);
+
+/// Makes the mesh of a step: that of the last state, with what is told (`kTold`) and what is learnt of each field
+/// (`FieldConfig::from`).
+/// @throws as `read_state`, `add_told` and `require_same_rows`
+Mesh read_step(const RunStep& step, const StateArrays& arrays, const std::string& where);
+
+/// A cut with METIS.
+struct RunCut {
+    Csr graph;
+    Partition partition;
+    PartitionQuality quality;
+    std::array<double, 6> bounds{};  ///< the mesh's box: lowest and highest x, y and z
+};
+
+std::shared_ptr<const RunCut> cut_by_metis(const Mesh& mesh, std::int64_t num_parts, std::int64_t seed);
+
+/// The cuts of the last few runs. All states of a run are cut alike, as the first one: so a rank that has predicted a
+/// state's rows is told them in the next step.
+class RunCuts {
+public:
+    /// Returns the cut of a step's run with METIS. Any thread may call it. @throws as `read_state` and METIS
+    std::shared_ptr<const RunCut> of(const RunStep& step, std::int64_t num_parts, std::int64_t seed);
+
+private:
+    std::mutex mutex_;
+    std::deque<std::pair<std::shared_ptr<const Series>, std::shared_ptr<const RunCut>>> kept_;
+};
+
+}  // namespace meshard

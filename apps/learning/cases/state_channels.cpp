@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/cases/state_channels.h"
+
+#include <ATen/ATen.h>
+#include <fmt/core.h>
+
+#include <numeric>
+
+namespace meshard {
+namespace {
+
+/// Makes a tensor of three numbers on the device of another.
+at::Tensor numbers_on(const std::array<double, 3>& numbers, const at::Tensor& like)
+{
+    std::vector<float> values(numbers.begin(), numbers.end());
+    return at::tensor(values).to(like.device());
+}
+
+}  // namespace
+
+StateChannels::StateChannels(const DataConfig& data, std::vector<std::int64_t> channels)
+    : first_(first_channel(data, {})), num_state_(std::accumulate(channels.begin(), channels.end(), std::int64_t{0})),
+      history_(data.series.history), learnt_(data.series.learnt)
+{
+    std::int64_t channel = 0;
+    for (std::size_t f = 0; f < data.fields.size(); ++f) {
+        if (data.fields[f].state == kCoordinates) place_ = channel;
+        channel += channels[f];
+    }
+}
+
+at::Tensor StateChannels::state(const PointInputs& inputs) const
+{
+    return inputs.embedding.narrow(-1, first_, num_state_);
+}
+
+at::Tensor StateChannels::next(const PointInputs& inputs, const at::Tensor& learnt) const
+{
+    if (learnt_ == LearntState::Next) return learnt;
+    const auto step = inputs.embedding.narrow(-1, inputs.embedding.size(-1) - 1, 1);
+    return state(inputs) + (learnt_ == LearntState::Rate ? learnt * step : learnt);
+}
+
+at::Tensor StateChannels::learnt(const PointInputs& inputs, const at::Tensor& next) const
+{
+    if (learnt_ == LearntState::Next) return next;
+    const auto step = inputs.embedding.narrow(-1, inputs.embedding.size(-1) - 1, 1);
+    const auto difference = next - state(inputs);
+    return learnt_ == LearntState::Rate ? difference / step : difference;
+}
+
+PointInputs StateChannels::with_state(const PointInputs& inputs, const at::Tensor& state, const CaseFrame& frame) const
+{
+    if (history_ == 1) return with_states(inputs, state, frame);
+    const auto older = inputs.embedding.narrow(-1, first_ + num_state_, (history_ - 1) * num_state_);
+    return with_states(inputs, at::cat({state, older}, -1), frame);
+}
+
+PointInputs StateChannels::after(const PointInputs& of_step, const PointInputs& before, const at::Tensor& next,
+                                 const CaseFrame& frame) const
+{
+    if (history_ == 1) return with_states(of_step, next, frame);
+    const auto older = before.embedding.narrow(-1, first_, (history_ - 1) * num_state_);
+    return with_states(of_step, at::cat({next, older}, -1), frame);
+}
+
+PointInputs StateChannels::with_states(const PointInputs& inputs, const at::Tensor& states,
+                                       const CaseFrame& frame) const
+{
+    auto changed = inputs;
+    auto of_shape = inputs.embedding.narrow(-1, 0, first_);
+    if (place_) {
+        const auto place = states.narrow(-1, *place_, 3);
+        changed.positions =
+            (place - numbers_on(frame.center, inputs.embedding)) / numbers_on(frame.lengths, inputs.embedding);
+        of_shape = changed.positions;  // the only input where points move
+    }
+    changed.embedding = at::cat({of_shape, states, arrays(inputs)}, -1);
+    return changed;
+}
+
+PointInputs StateChannels::with_arrays(const PointInputs& inputs, const at::Tensor& arrays) const
+{
+    auto changed = inputs;
+    changed.embedding = at::cat({inputs.embedding.narrow(-1, 0, end_of_states()), arrays}, -1);
+    return changed;
+}
+
+at::Tensor StateChannels::arrays(const PointInputs& inputs) const
+{
+    return inputs.embedding.narrow(-1, end_of_states(), inputs.embedding.size(-1) - end_of_states());
+}
+
+std::vector<std::string> told_names(const DataConfig& data, const std::vector<std::int64_t>& channels,
+                                    std::int64_t count)
+{
+    std::vector<std::string> names;
+    for (std::int64_t back = 0; back < data.series.history; ++back) {
+        for (std::size_t f = 0; f < data.fields.size(); ++f) {
+            for (std::int64_t c = 0; c < channels[f]; ++c) {
+                auto name = data.fields[f].name;
+                if (channels[f] == 3)
+                    name += std::string(".") + "xyz"[c];
+                else if (channels[f] > 1)
+                    name += fmt::format(".{}", c);
+                names.push_back(back == 0 ? name : fmt::format("{} {} before", name, back));
+            }
+        }
+    }
+    // The arrays name their numbers only if each has one.
+    auto arrays = data.arrays;
+    arrays.insert(arrays.end(), data.series.given.begin(), data.series.given.end());
+    const auto num_of_arrays = count - 1 - std::ssize(names);
+    for (std::int64_t i = 0; i < num_of_arrays; ++i)
+        names.push_back(std::ssize(arrays) == num_of_arrays ? arrays[static_cast<std::size_t>(i)]
+                                                            : fmt::format("number {} of data.arrays", i + 1));
+    names.emplace_back("step");
+    return names;
+}
+
+}  // namespace meshard

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "apps/learning/settings/setting_table.h"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace meshard {
+
+/// What a model learns of the next state of a simulation.
+enum class LearntState : std::uint8_t {
+    Next,        ///< the state itself
+    Difference,  ///< the next state less the last one
+    Rate         ///< the difference over the time between them
+};
+
+inline const std::vector<std::pair<std::string, LearntState>> kLearntStates{
+    {"state", LearntState::Next}, {"difference", LearntState::Difference}, {"rate", LearntState::Rate}};
+
+/// The array of a step's mesh that holds a field's next state, difference or rate is called after this and the field.
+inline constexpr const char* kNextPrefix = "meshard:next ";
+
+/// The name in `data.fields` of the points' coordinates, which change where it is a field.
+inline constexpr const char* kCoordinates = "points";
+
+/// Cases that are steps of simulations (`data.series`): each is told one or several states of a run, and the fields of
+/// the next state are learnt.
+struct SeriesSettings {
+    bool is_on = false;
+    std::string times;
+    LearntState learnt = LearntState::Difference;
+    std::int64_t history = 1;
+    std::vector<std::string> given;
+
+    // These follow from the cases.
+    std::vector<std::string> told;  ///< names of a point's numbers besides `data.inputs`: states, arrays, and the step
+    double mean_step = 0;           ///< mean time between two states of the training cases
+
+    void add_keys(SettingTable& keys)
+    {
+        keys.add("data.times", times, {},
+                 "of data.series: table with the states' times below the root, .csv with columns file and time; a * "
+                 "stands for the run's id; else the files say them");
+        keys.add_choice("data.next", learnt, kLearntStates,
+                        "of data.series: what is learnt of the next state: the state, its difference to the last one, "
+                        "or that over the time between them");
+        keys.add("data.history", history, {1, 64}, "of data.series: states that the model is told, the last ones");
+        keys.add(
+            "data.given", given, {},
+            "of data.series: arrays known beforehand, such as forcing or motion of the boundary, that the model is "
+            "told as they are at the next state");
+    }
+};
+
+/// How training goes through the steps of a simulation: keys of `training`.
+struct UnrollSettings {
+    std::int64_t num_steps = 1;
+    std::int64_t interval = 0;
+    bool through_all = true;
+    double noise = 0;
+
+    /// Returns how many steps are unrolled in an epoch, from 1.
+    std::int64_t steps_in_epoch(std::int64_t epoch) const
+    {
+        if (interval == 0) return num_steps;
+        const auto grown = 1 + (epoch - 1) / interval;
+        return grown < num_steps ? grown : num_steps;
+    }
+
+    void add_keys(SettingTable& keys)
+    {
+        keys.add("training.unroll", num_steps, {1, 1000},
+                 "of data.series: steps of a run that a training step goes through, each from the state that the step "
+                 "before it predicted; the loss is their mean");
+        keys.add("training.unroll_interval", interval, {},
+                 "epochs after which one step more is unrolled, from 1 to training.unroll; 0: all from the start");
+        keys.add_choice(
+            "training.unroll_gradient", through_all, {{"all", true}, {"step", false}},
+            "gradients through all unrolled steps, or through each step alone, whose start counts as given");
+        keys.add("training.noise", noise, {0, 100},
+                 "of data.series: deviation of the noise added to the states that the model is told in training, in "
+                 "units of each channel's deviation; what is learnt makes up for it");
+    }
+};
+
+}  // namespace meshard

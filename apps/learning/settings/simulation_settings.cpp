@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/settings/simulation_settings.h"
+
+#include "apps/console/console.h"
+#include "partition/error.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+namespace meshard {
+
+void complete_series(const Settings& settings, TrainingRunConfig& config)
+{
+    auto& data = config.data;
+    const auto refuse = [&](const std::string& key, const std::string& why) {
+        throw UsageError(fmt::format("{} does not go with data.series: {}.", settings.where(key), why));
+    };
+    for (const char* key : {"data.surface", "data.volume", "data.grid"})
+        if (settings.has(key)) refuse(key, "data.series stands in its place. Leave one of the two out");
+    if (!settings.names_below("data.volume").empty()) refuse("data.volume.files", "its cases have one part");
+    if (data.has_input("height") || data.needs_wall())
+        refuse("data.inputs", "sdf, wall_direction and height are those of one shape. Name an array in data.arrays");
+    if (!data.time.empty()) refuse("data.time", "the model is told the step to the next state. Leave it out");
+    if (data.nondimensional) refuse("data.targets", "fields of states are told and learnt as they are. Set physical");
+    if (data.num_sampled > 0) refuse("data.sampling_resolution", "a state is predicted at all points. Set 0");
+    if (config.training.augmentation.is_any()) refuse("training.augment", "states are not turned. Leave it out");
+    if (config.training.exact) refuse("training.exact", "statistics of states depend on the cut. Set false");
+    if (config.writes_report) refuse("logging.report", "roll-outs are in val_rollout.csv of the run. Set false");
+    if (find_model(config.model.name).of_bodies())
+        refuse("model.name", "it encodes a body that stands still. Take another model, e.g. transolver");
+    data.series.is_on = true;
+    const bool moves = std::ranges::any_of(data.fields, [](const auto& one) { return one.from == kCoordinates; });
+    const auto* inputs = settings.find("data.inputs");
+    if (moves && inputs && is_default(*inputs, training_rules())) data.inputs = {kCoordinates};
+    for (auto& field : data.fields) {
+        if (field.from == kCoordinates && data.is_grid)
+            refuse("data.fields." + field.name, "the points of a grid do not move. Leave it out");
+        if (field.from == kCoordinates && data.on_cells)
+            refuse("data.fields." + field.name, "points move, and the fields lie on cells. Set data.association=point");
+        if (field.from == kCoordinates && data.inputs.size() > 1)
+            refuse("data.inputs", "normals, areas and boxes of points whose motion is predicted are not found again. "
+                                  "Set [points]");
+        field.state = field.from;
+        field.from = kNextPrefix + field.name;
+    }
+}
+
+void refuse_keys_of_series(const Settings& settings)
+{
+    const auto rules = training_rules();
+    for (const char* key : {"data.times", "data.next", "data.history", "data.given", "training.unroll",
+                            "training.unroll_interval", "training.unroll_gradient", "training.noise"}) {
+        const auto* setting = settings.find(key);
+        if (setting && !is_default(*setting, rules))
+            throw UsageError(settings.where(key) +
+                             " is for simulations in time, and there are none. Set data.series, or leave it out.");
+    }
+}
+
+}  // namespace meshard
