@@ -199,6 +199,11 @@ JudgedModel judged_model(const std::filesystem::path& path, std::size_t part, st
     const auto run = is_file ? run_of(path) : path;
     JudgedModel model{
         is_file ? Predictor::from_file(path, {}, part) : Predictor::from_run(path, part), {}, {}, {}, {}, run};
+    if (model.predictor.data().series.is_on)
+        throw InvalidInput(fmt::format("{} learnt steps of simulations in time, which are judged while it trains: see "
+                                       "val_rollout.csv and test_rollout.csv of its folder. Here they are not yet; "
+                                       "`meshard predict --steps` writes the states.",
+                                       path.string()));
     model.notes = model.predictor.notes();
     if (run.empty()) {
         model.notes.push_back(

@@ -86,7 +86,8 @@ void resume(Run& run)
     run.model.load(checkpoint);
     const auto device = run.ranks.device();
     run.data.set_scales(checkpoint.normalizer().on(device), checkpoint.training_mean().to(device));
-    if (run.config.data.is_grid) run.data.set_input_scales(checkpoint.input_normalizer());
+    if (run.config.data.is_grid || run.data.states())
+        run.data.set_input_scales(checkpoint.input_normalizer().on(device));
     run.progress = before.progress;
     if (const auto planned = before.num_steps.value_or(run.num_steps()); planned != run.num_steps()) {
         run.log.say(fmt::format("the learning rate was planned for {} steps, and goes on as one for {} does", planned,

@@ -24,10 +24,15 @@ void add_case(Run& run, CaseSet RunCases::* split, std::int64_t index, const Exa
     std::int64_t field = 0;
     for (std::size_t p = 0; p < example.size(); ++p) {
         auto& part = run.data.parts()[p];
-        const auto& points = example[p];
+        auto points = example[p];
         const auto& scaling = part.scalings.at(points.id);
-        const auto physical = scaling.physical(part.normalizer.denormalize(prediction.fields[p])),
-                   guess = scaling.physical(part.training_mean);
+        auto physical = scaling.physical(part.normalizer.denormalize(prediction.fields[p])),
+             guess = scaling.physical(part.training_mean);
+        if (const auto& states = run.data.states()) {  // not what is learnt of it is judged, but the next state
+            physical = states->next(points.inputs, physical);
+            points.target = states->next(points.inputs, points.target);
+            guess = part.stored->of_inputs->mean.narrow(0, states->first(), states->num_fields());
+        }
         const auto volumes =
             part.data.is_grid ? at::Tensor()
                               : ((*part.stored).*split).volumes(index, spec_of(points.target)->index_map->global_ids);
@@ -50,6 +55,7 @@ void add_case(Run& run, CaseSet RunCases::* split, std::int64_t index, const Exa
 
 double SplitErrors::mean() const
 {
+    if (!rolled_out.empty()) return mean_error(rolled_out, &RolledOutRun::errors);
     return std::accumulate(relative_l2.begin(), relative_l2.end(), 0.0) / static_cast<double>(relative_l2.size());
 }
 
@@ -76,11 +82,12 @@ SplitErrors split_errors(Run& run, CaseSet RunCases::* split, const std::string&
         sums[num_fields] += model.loss(prediction, example).item<double>();
         add_case(run, split, i, example, prediction, sums);
     }
+    SplitErrors errors;
+    if (run.data.states()) errors.rolled_out = roll_out(run, split);
     model.module().train();
     run.ranks.across_groups().all_reduce(sums);
     sums /= static_cast<double>(cases.size());
 
-    SplitErrors errors;
     errors.relative_l2.assign(sums.const_data_ptr<double>(), sums.const_data_ptr<double>() + num_fields);
     errors.loss = sums[num_fields].item<double>();
     for (auto& part : run.data.parts())
@@ -103,10 +110,22 @@ void record_errors(Run& run, const SplitErrors& errors, const std::string& name,
     Json line{{"phase", name}, {"epoch", epoch}, {"loss", errors.loss}, {"metrics", error_json(run, errors)}};
     line.update(validation_json(errors.judged.front()));
     if (errors.judged.size() > 1) line["errors"].update(validation_json(errors.judged.back())["errors"]);
+    if (!errors.rolled_out.empty()) {
+        line["rollout"] = roll_out_json(errors.rolled_out, run.data.fields());
+        write_file_atomically(run.config.run_dir() / (name + "_rollout.csv"),
+                              roll_out_csv(errors.rolled_out, run.data.fields()));
+    }
     run.log.record(line);
     write_file_atomically(run.config.run_dir() / (name + "_cases.csv"), to_csv(errors.judged.front()));
     if (errors.judged.size() > 1)
         write_file_atomically(run.config.run_dir() / (name + "_volume_cases.csv"), to_csv(errors.judged.back()));
+}
+
+std::string roll_out_text(const SplitErrors& errors)
+{
+    if (errors.rolled_out.empty()) return "";
+    return fmt::format(", rolled out {:.4f} (persistence {:.4f})", errors.mean(),
+                       mean_error(errors.rolled_out, &RolledOutRun::of_persistence));
 }
 
 void judge_test_cases(Run& run)
@@ -118,7 +137,8 @@ void judge_test_cases(Run& run)
     const auto fields = run.data.fields();
     for (std::size_t f = 0; f < fields.size(); ++f)
         text += fmt::format("{} {} {:.4f}", f == 0 ? "" : ",", fields[f].name, errors.relative_l2[f]);
-    run.log.say(fmt::format("test:{} (relative L2 error){}", text, drag_text(errors.judged.front())));
+    run.log.say(
+        fmt::format("test:{} (relative L2 error){}{}", text, roll_out_text(errors), drag_text(errors.judged.front())));
     if (const auto worst = worst_text(errors.judged.front()); !worst.empty()) run.log.say(worst);
 }
 

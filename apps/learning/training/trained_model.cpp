@@ -7,6 +7,7 @@
 #include "models/layers/precision.h"
 #include "models/registry/encoded_model.h"
 #include "models/registry/grid_forward.h"
+#include "ops/slices/row_noise.h"
 #include "partition/error.h"
 #include "sharding/memory/device_graph.h"
 #include "sharding/memory/saved_tensors.h"
@@ -16,8 +17,10 @@
 #include <fmt/core.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
+#include <numbers>
 #include <set>
 
 namespace meshard {
@@ -84,8 +87,8 @@ void TrainedModel::make()
     }
     const auto& targets = data_.coefficient_targets();
     const auto num_features = targets ? config_.training.coefficient_features : 0;
-    model_ = make_model(config_.model.name,
-                        model_arguments(config_.model, config_.data, num_channels[0] + num_features, num_channels[1]));
+    model_ = make_model(config_.model.name, model_arguments(config_.model, data_.parts().front().data,
+                                                            num_channels[0] + num_features, num_channels[1]));
     encode_coordinates(model_, config_.data.encoding, static_cast<std::uint64_t>(config_.seed));
     if (targets)
         forward_with_head_ =
@@ -130,12 +133,39 @@ CasePrediction TrainedModel::predict(const Example& example)
     RECORD_USER_SCOPE("forward");
     const PrecisionGuard precision(config_.training.precision, ranks_.device().type());
     if (forward_with_head_) {
-        const auto predicted = forward_with_head_(example[0].inputs);
+        const auto predicted = forward_with_head_(inputs_of_model(example[0].inputs));
         return {{predicted.fields.to(torch::kFloat)}, predicted.coefficients.to(torch::kFloat)};
     }
-    if (example.size() == 1) return {{model_.forward(example[0].inputs).to(torch::kFloat)}, {}};
+    if (example.size() == 1) return {{model_.forward(inputs_of_model(example[0].inputs)).to(torch::kFloat)}, {}};
     const auto fields = model_.forward_parts(&example[0].inputs, &example[1].inputs);
     return {{fields.surface.to(torch::kFloat), fields.volume.to(torch::kFloat)}, {}};
+}
+
+/// Normalises what points are told of the states of a run.
+PointInputs TrainedModel::inputs_of_model(const PointInputs& inputs) const
+{
+    if (!data_.states() || config_.data.is_grid) return inputs;  // models of grids do it themselves
+    auto normalized = inputs;
+    normalized.embedding = data_.stored().of_inputs->normalize(inputs.embedding);
+    return normalized;
+}
+
+at::Tensor TrainedModel::next_state(const PointInputs& inputs, const CasePrediction& prediction) const
+{
+    return data_.states()->next(inputs, data_.parts().front().normalizer.denormalize(prediction.fields.front()));
+}
+
+/// Adds normal noise (by the transform of Box and Muller, 1958) to the last state that is told.
+PointInputs TrainedModel::with_noise(const PointInputs& inputs, const CaseFrame& frame, std::uint64_t seed) const
+{
+    const auto& states = *data_.states();
+    const auto state = states.state(inputs);
+    const auto deviation = data_.stored().of_inputs->std.narrow(0, states.first(), states.num_fields());
+    RowNoise noise(seed);
+    noise.set_rows({state});
+    const auto length = (-2 * torch::log(1 - noise.draw(state))).sqrt();
+    const auto normal = length * torch::cos(2 * std::numbers::pi * noise.draw(state));
+    return states.with_state(inputs, state + normal * (deviation * config_.training.unroll.noise), frame);
 }
 
 at::Tensor TrainedModel::loss(const CasePrediction& prediction, const Example& example) const
@@ -186,6 +216,36 @@ at::Tensor TrainedModel::loss_with_gradients(const Example& example, double weig
     return loss;
 }
 
+at::Tensor TrainedModel::loss_with_gradients(const std::vector<Example>& steps, double weight, std::uint64_t seed,
+                                             TrainingLog& log)
+{
+    const auto& unroll = config_.training.unroll;
+    if (steps.size() == 1 && unroll.noise == 0) return loss_with_gradients(steps.front(), weight, log);
+    const auto& states = *data_.states();
+    const auto& cases = data_.training_cases().sources();
+    const auto frame = data_.frame_of(*std::ranges::find(cases, steps.front().front().id, &CaseSource::id));
+    auto inputs = steps.front().front().inputs;
+    if (unroll.noise > 0) inputs = with_noise(inputs, frame, seed);
+    at::Tensor sum;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+        auto one = steps[i].front();
+        const auto truth = states.next(one.inputs, one.target);
+        one.inputs = inputs;
+        one.target = states.learnt(inputs, truth);
+        const auto prediction = predict({one});
+        const auto loss = this->loss(prediction, {one});
+        sum = sum.defined() ? sum + loss : loss;
+        if (i + 1 == steps.size()) break;
+        auto next = next_state(inputs, prediction);
+        if (!unroll.through_all) next = next.detach();
+        inputs = states.after(steps[i + 1].front().inputs, inputs, next, frame);
+    }
+    const auto loss = sum / static_cast<double>(steps.size());
+    RECORD_USER_SCOPE("backward");
+    update_->scaled(weight == 1 ? loss : loss * weight).backward();
+    return loss.detach();
+}
+
 void TrainedModel::set_sync(bool is_last_case)
 {
     if (replicated_) replicated_->set_sync(is_last_case);
@@ -211,6 +271,8 @@ std::string TrainedModel::why_no_graphs() const
     if (config_.training.accumulate > 1) return "a step adds up the gradients of several cases";
     if (config_.training.offload) return "training.offload copies tensors to the host in each step";
     if (config_.shard_parameters) return "parallel.parameters=sharded gathers them in each step";
+    if (config_.training.unroll.num_steps > 1 || config_.training.unroll.noise > 0)
+        return "a step goes through several states of a run, or adds noise to them";
     for (const auto& part : data_.parts()) {
         if (part.data.needs_all_points && part.data.num_sampled > 0)
             return "the model knows all points of a case, of which others are drawn in each step";

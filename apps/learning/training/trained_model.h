@@ -40,11 +40,18 @@ public:
 
     /// Predicts a case in the run's precision. Collective.
     CasePrediction predict(const Example& example);
+    /// Returns the next state, in its own units, that a prediction means for a step of a run.
+    at::Tensor next_state(const PointInputs& inputs, const CasePrediction& prediction) const;
     /// Returns the loss of a prediction; in training with the term of the head's coefficients.
     at::Tensor loss(const CasePrediction& prediction, const Example& example) const;
     /// Computes the loss of an example, detached, and adds its gradients times `weight`. Where steps are recorded, it
     /// runs a recorded one. Collective.
     at::Tensor loss_with_gradients(const Example& example, double weight, TrainingLog& log);
+    /// The same for steps of a run that follow each other, each from the state that the one before it predicted, and
+    /// with noise on the first: the mean of their losses. Collective.
+    /// @param seed   of the noise, which also depends on a point's id, so that it is the same on any ranks
+    at::Tensor loss_with_gradients(const std::vector<Example>& steps, double weight, std::uint64_t seed,
+                                   TrainingLog& log);
     /// Whether gradients are exchanged at the end of the next backward pass.
     void set_sync(bool is_last_case);
 
@@ -68,6 +75,8 @@ private:
     void make();
     void check_grids();
     at::Tensor loss_of_part(std::size_t index, const at::Tensor& prediction, const CaseTensors& example) const;
+    PointInputs inputs_of_model(const PointInputs& inputs) const;
+    PointInputs with_noise(const PointInputs& inputs, const CaseFrame& frame, std::uint64_t seed) const;
     at::Tensor differentiated(const Example& example, double weight);
     StepInputs inputs_of_step(const Example& example, double weight) const;
 

@@ -68,6 +68,14 @@ void TrainingData::prepare_part(std::size_t index, const TrainingStart& start, T
                             : prepare_cases(config, part.cases, {.verify_sources = start.verify_sources}, ranks_.mesh,
                                             ranks_.device(), log, stop_requested));
     const auto& train = part.stored->train;
+    if (part.data.series.is_on) {
+        auto& series = part.data.series;
+        series.told =
+            told_names(part.data, train.channels(), train.input_bounds(0).size(-1) - first_channel(part.data, {}));
+        for (const auto& source : train.sources())
+            series.mean_step += source.step->duration() / static_cast<double>(train.size());
+        states_.emplace(part.data, train.channels());
+    }
     part.validation.emplace(part.data, train.channels(), config_.forces, part.cases,
                             names_of_coefficients(config_.training.coefficient_weights));
     if (!part.data.is_grid) check_measures(index);
@@ -170,6 +178,24 @@ void TrainingData::check_augmentation() const
         require_whole_body(source.id, read_manifest(stored().shards.at(source.id)).bounds, augmentation.mirror_axis);
 }
 
+CaseFrame TrainingData::frame_of(const CaseSource& source) const
+{
+    if (!states_->moves_points()) return {};
+    const auto& part = parts_.front();
+    return case_frame(part.data.frame, frame_bounds(read_manifest(part.stored->shards.at(source.id))), source);
+}
+
+std::int64_t TrainingData::num_unrolled(std::int64_t index, std::int64_t epoch) const
+{
+    const auto& steps = training_cases().sources();
+    const auto most = config_.training.unroll.steps_in_epoch(epoch);
+    std::int64_t count = 1;
+    while (count < most && index + count < std::ssize(steps) &&
+           steps[static_cast<std::size_t>(index + count)].step->run == steps[static_cast<std::size_t>(index)].step->run)
+        ++count;
+    return count;
+}
+
 void TrainingData::keep(TrainingLog& log)
 {
     const auto device = ranks_.device();
@@ -178,6 +204,7 @@ void TrainingData::keep(TrainingLog& log)
         if (device.is_cpu()) continue;
         part.normalizer = part.normalizer.on(device);
         part.training_mean = part.training_mean.to(device);
+        if (part.data.series.is_on) part.stored->of_inputs = part.stored->of_inputs->on(device);
         for (auto& [id, scaling] : part.scalings) scaling = scaling.on(device);
     }
     make_losses();

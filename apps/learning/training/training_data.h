@@ -4,6 +4,7 @@
 #include "apps/learning/cases/case_body.h"
 #include "apps/learning/cases/field_scaling.h"
 #include "apps/learning/cases/input_ranges.h"
+#include "apps/learning/cases/state_channels.h"
 #include "apps/learning/evaluation/data_check.h"
 #include "apps/learning/settings/training_log.h"
 #include "apps/learning/steps/run_cases.h"
@@ -76,6 +77,12 @@ public:
     std::int64_t steps_per_epoch() const { return order_.steps_per_epoch(); }
     const std::optional<CoefficientTargets>& coefficient_targets() const { return coefficient_targets_; }
     const std::optional<ShapeCoefficients>& shape_coefficients() const { return shape_coefficients_; }
+    /// Where the states stand among the inputs, if cases are steps of runs.
+    const std::optional<StateChannels>& states() const { return states_; }
+    /// Returns the frame of a case, which is that of its whole run.
+    CaseFrame frame_of(const CaseSource& source) const;
+    /// Returns how many steps a training step goes through from this case on, in an epoch from 1: steps of its run.
+    std::int64_t num_unrolled(std::int64_t index, std::int64_t epoch) const;
 
     std::vector<FieldConfig> fields() const;  ///< of all parts, in their order
     Normalizer normalizer() const;            ///< of the channels of all parts, one part after the other
@@ -108,6 +115,7 @@ private:
     CaseBodies bodies_;
     std::optional<CoefficientTargets> coefficient_targets_;
     std::optional<ShapeCoefficients> shape_coefficients_;  // of the first part's training cases
+    std::optional<StateChannels> states_;
 };
 
 /// Cases of one split in the order of their turns, all parts of each.

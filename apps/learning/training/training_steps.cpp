@@ -3,6 +3,7 @@
 
 #include "apps/learning/checkpoints/kept_checkpoints.h"
 #include "apps/learning/steps/augmentation.h"
+#include "apps/learning/training/roll_out.h"
 #include "apps/learning/training/schedule.h"
 #include "apps/learning/training/split_errors.h"
 #include "apps/learning/training/step_profile.h"
@@ -33,7 +34,8 @@ constexpr double kMuchWaiting = 0.05;  // share of the steps' time
 
 TrainingSteps::TrainingSteps(Run& run)
     : run_(run), training_(run.config.training), first_step_(run.progress.num_steps),
-      examples_(run.data, &RunCases::train, run.data.order().turns(first_step_, run.num_steps_limit()))
+      examples_(run.data, &RunCases::train,
+                unrolled_turns(run.data.order().turns(first_step_, run.num_steps_limit()), run.data))
 {
 }
 
@@ -108,17 +110,18 @@ void TrainingSteps::step(const std::vector<StepCase>& cases, PendingStep& under_
     std::vector<at::Tensor> losses;
     const auto waited_before = examples_.seconds_waited();
     for (const auto& [index, time, slot, weight] : cases) {
-        auto example = examples_.next();
+        auto steps = next_steps(examples_, run_.data.num_unrolled(index, epoch_of(under_way.number)));
         if (const auto& augmentation = training_.augmentation; augmentation.is_any()) {
-            for (auto& part : example)
+            for (auto& part : steps.front())
                 part = mapped_case(part, drawn_map(augmentation, config.data.frame.up, config.seed, time, part.id),
                                    augmentation, config.data);
         }
-        seed_draws(run_.model.module(), static_cast<std::uint64_t>(config.seed) +
-                                            kStepStride * static_cast<std::uint64_t>(under_way.number) +
-                                            kGroupStride * static_cast<std::uint64_t>(slot));
+        const auto seed = static_cast<std::uint64_t>(config.seed) +
+                          kStepStride * static_cast<std::uint64_t>(under_way.number) +
+                          kGroupStride * static_cast<std::uint64_t>(slot);
+        seed_draws(run_.model.module(), seed);
         run_.model.set_sync(losses.size() + 1 == cases.size());  // gradients are exchanged once a step
-        losses.push_back(run_.model.loss_with_gradients(example, weight, run_.log));
+        losses.push_back(run_.model.loss_with_gradients(steps, weight, seed, run_.log));
     }
     under_way.seconds_waited = examples_.seconds_waited() - waited_before;
     UpdateOutcome outcome;
@@ -291,7 +294,7 @@ void TrainingSteps::end_epoch(std::int64_t epoch)
         const auto fields = run_.data.fields();
         for (std::size_t f = 0; f < fields.size(); ++f)
             text += fmt::format(", val {} {:.4f}", fields[f].name, found.relative_l2[f]);
-        text += drag_text(found.judged.front());
+        text += roll_out_text(found) + drag_text(found.judged.front());
         error = found.mean();
     }
     const bool is_best = error < progress.best_error;

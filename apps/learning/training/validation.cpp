@@ -119,9 +119,10 @@ std::string worst_text(const Evaluation& evaluation)
 {
     const auto& split = evaluation.cases.front().split;
     const auto worst = worst_case(evaluation, split);
-    return worst ? fmt::format("worst of {}, case {}: {}; `meshard report` shows where", split, worst->one->source.id,
-                               worst->text())
-                 : "";
+    if (!worst) return "";
+    const auto& source = worst->one->source;
+    return fmt::format("worst of {}, case {}: {}{}", split, source.id, worst->text(),
+                       source.step ? "" : "; `meshard report` shows where");
 }
 
 std::string drag_text(const Evaluation& evaluation)
