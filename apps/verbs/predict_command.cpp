@@ -2,8 +2,10 @@
 #include "apps/devices/rank_device.h"
 #include "apps/learning/cases/case_list.h"
 #include "apps/learning/cases/field_scaling.h"
+#include "apps/learning/cases/state_channels.h"
 #include "apps/learning/prediction/prediction.h"
 #include "apps/learning/prediction/prediction_table.h"
+#include "apps/learning/prediction/series_prediction.h"
 #include "apps/learning/prediction/usable_input.h"
 #include "apps/program/command_line.h"
 #include "apps/program/orient_option.h"
@@ -39,6 +41,7 @@ struct PredictArguments {
     std::vector<std::string> walls;        // one for all inputs, or one each
     std::vector<std::string> other_parts;  // one for all inputs, or one each
     std::string table, csv;
+    SeriesPrediction series;
     bool json = false;
     LocalRanks ranks;
     std::string device = "auto";
@@ -50,6 +53,25 @@ bool is_run_folder(const std::filesystem::path& path)
 {
     return std::filesystem::exists(path / "checkpoints" / "best.safetensors") ||
            std::filesystem::exists(path / "checkpoints" / "last.safetensors");
+}
+
+/// Refuses what does not go with --steps.
+void check_series(const PredictArguments& options)
+{
+    const auto refuse = [](const std::string& option, const std::string& why) {
+        throw UsageError(fmt::format("{} does not go with --steps: {}.", option, why));
+    };
+    if (!options.model.empty()) refuse("--model", "a file of weights does not say what a state is. Give the run");
+    if (options.inputs.size() > 1) refuse(options.inputs[1], "one start is continued at a time");
+    if (std::filesystem::path(options.output).extension() != ".pvd")
+        refuse("-o " + options.output, "a series is written, whose index ends in .pvd");
+    if (options.prediction.with_forces && options.csv.empty())
+        refuse("--forces", "drag and lift of states are written to a table. Give --csv FILE, too");
+    if (options.prediction.num_draws > 0) refuse("--dropout-draws", "give several runs for a spread");
+    if (!options.table.empty()) refuse("--table", "there is one start; give its values with --set");
+    if (options.json) refuse("--json", "the series is the report");
+    if (options.series.goes_on && options.runs.size() > 1)
+        refuse("--resume", "each of several runs goes its own way, of which the output has the mean");
 }
 
 bool parse(std::span<const std::string> arguments, PredictArguments& options)
@@ -77,7 +99,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
         ->type_name("FILE");
     app.add_option("-o,--output", options.output,
                    "file to write: .vtp or .vtu, .pvtp or .pvtu with a piece a rank; .vti of a model of grids; of "
-                   "several inputs a folder")
+                   "several inputs a folder; .pvd with --steps")
         ->required()
         ->type_name("OUT");
     add_overwrite_option(app, options.input_as_output);
@@ -111,6 +133,19 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
                    "(Monte Carlo dropout)")
         ->check(CLI::Range(2, 100000))
         ->type_name("N");
+    auto* steps = app.add_option("--steps", options.series.num_steps,
+                                 "of a run that learnt simulations in time: predict so many states, each from the one "
+                                 "before it, from INPUT on, a mesh or a series");
+    steps->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000000}))->type_name("N");
+    app.add_option("--step", options.series.step,
+                   "with --steps: time between two states, in place of that of INPUT, if it is a series, or of the "
+                   "training")
+        ->check(CLI::PositiveNumber)
+        ->type_name("DT")
+        ->needs(steps);
+    app.add_flag("--resume", options.series.goes_on,
+                 "with --steps: go on after the last state of an output that was interrupted")
+        ->needs(steps);
     app.add_option("--memory", memory,
                    "what a Transolver keeps of each point between layers: stored, recomputed (half), streamed "
                    "(nothing; slower) or auto")
@@ -170,6 +205,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
         if (words.empty()) throw UsageError(fmt::format("which meshes? Give INPUT after {}.", options.runs.back()));
     }
     options.inputs = words;
+    if (options.series.num_steps > 0) check_series(options);
     if (!options.csv.empty() && !options.prediction.with_forces)
         throw UsageError("--csv is a table of drag and lift, and needs --forces.");
     if (!orient.empty()) options.prediction.orient = parse_orient(orient);
@@ -429,10 +465,34 @@ int predict_command(std::span<const std::string> arguments)
 
     // Returns the jobs, and the models of the first one. The output's name suggests whether these are models of grids,
     // so that errors that do not depend on the model are found before one is read.
+    const auto predict_steps = [&](World* world) {
+        if (!std::filesystem::exists(options.inputs.front()))
+            throw IoError(options.inputs.front() + " does not exist.");
+        auto models = make_predictors(options, 0);
+        if (!models.front().data().series.is_on)
+            throw UsageError(fmt::format("--steps: {} learnt no simulation in time (data.series). Leave it out.",
+                                         models.front().checkpoint().string()));
+        require_outputs(options, {{options.inputs.front(), options.output}}, models);
+        options.series.forces = options.csv;
+        if (!options.csv.empty() && StateChannels(models.front().data(), models.front().channels()).moves_points())
+            throw UsageError("--forces: the surface of points that move is not followed yet. Leave it out, and use "
+                             "`meshard forces` on the states.");
+        if (!options.csv.empty() && models.front().data().is_grid) require_grids(options);
+        if (!world) return;
+        if (world->rank() == 0)
+            for (const auto& doubt : ensemble_warnings(models)) warn("predict", doubt);
+        predict_series(models, options.inputs.front(), options.output, options.prediction, options.series, *world);
+        if (world->rank() == 0) std::cout << options.output << std::endl;
+    };
     const auto begin = [&] {
         const bool looks_like_grids = std::filesystem::path(options.output).extension() == ".vti";
         auto work = jobs(options, looks_like_grids);
         auto models = make_predictors(options, part_of_file(work.front().second));
+        if (models.front().data().series.is_on)
+            throw UsageError(
+                fmt::format("{} learnt steps of simulations in time. Say with --steps N how many states to "
+                            "predict, and write a series, -o NAME.pvd.",
+                            models.front().checkpoint().string()));
         const bool of_grids = models.front().data().is_grid;
         if (of_grids) require_grids(options);
         if (of_grids != looks_like_grids) work = jobs(options, of_grids);
@@ -440,6 +500,7 @@ int predict_command(std::span<const std::string> arguments)
         return std::pair(std::move(work), std::move(models));
     };
     const auto verify = [&](int) {
+        if (options.series.num_steps > 0) return predict_steps(nullptr);
         const auto work = begin().first;
         std::set<std::size_t> parts{part_of_file(work.front().second)};
         for (const auto& [input, output] : work) {
@@ -447,6 +508,10 @@ int predict_command(std::span<const std::string> arguments)
         }
     };
     const auto body = [&](World& world) {
+        if (options.series.num_steps > 0) {
+            predict_steps(&world);
+            return exit_code::ok;
+        }
         auto [work, models] = begin();
         auto part = part_of_file(work.front().second);
         if (world.rank() == 0) {

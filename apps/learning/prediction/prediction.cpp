@@ -58,7 +58,28 @@ CaseSource source_of(const std::string& name, const std::map<std::string, double
     return source;
 }
 
-/// Computes the forces of each prediction from its sums. Signs are those of the mean prediction.
+/// Predicts the coefficients by the shape, with each model that has them of its training cases.
+std::map<std::string, std::vector<double>> coefficients_by_shape(std::span<const Predictor> models,
+                                                                 const ShapeSums& shape, const ForceSums& forces,
+                                                                 const std::array<double, 6>& bounds,
+                                                                 const JudgedFields& layout, const CaseSource& source)
+{
+    std::map<std::string, std::vector<double>> all;
+    for (const auto& model : models) {
+        std::string why;
+        const auto flow = flow_reference(force_settings_of(model), source, layout.pressure_kind, why);
+        if (!flow || !model.shape_coefficients()) continue;
+        const auto found =
+            model.shape_coefficients()->of(shape, forces, bounds, *flow, constants_of_case(model.data(), source));
+        if (!found) continue;
+        all["Cd"].push_back(found->drag);
+        all["Cl"].push_back(found->lift);
+    }
+    return all;
+}
+
+}  // namespace
+
 PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predictor& model, const JudgedFields& layout,
                                  const CaseSource& source)
 {
@@ -84,28 +105,6 @@ PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predi
     }
     return found;
 }
-
-/// Predicts the coefficients by the shape, with each model that has them of its training cases.
-std::map<std::string, std::vector<double>> coefficients_by_shape(std::span<const Predictor> models,
-                                                                 const ShapeSums& shape, const ForceSums& forces,
-                                                                 const std::array<double, 6>& bounds,
-                                                                 const JudgedFields& layout, const CaseSource& source)
-{
-    std::map<std::string, std::vector<double>> all;
-    for (const auto& model : models) {
-        std::string why;
-        const auto flow = flow_reference(force_settings_of(model), source, layout.pressure_kind, why);
-        if (!flow || !model.shape_coefficients()) continue;
-        const auto found =
-            model.shape_coefficients()->of(shape, forces, bounds, *flow, constants_of_case(model.data(), source));
-        if (!found) continue;
-        all["Cd"].push_back(found->drag);
-        all["Cl"].push_back(found->lift);
-    }
-    return all;
-}
-
-}  // namespace
 
 bool is_column(const std::string& length)
 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/learning/evaluation/case_sums.h"
 #include "apps/learning/prediction/predictor.h"
 #include "partition/mesh/data_array.h"
 #include "sharding/transport/launch.h"
@@ -75,6 +76,10 @@ void predict_grid(std::span<Predictor> models, const std::filesystem::path& inpu
 
 /// The settings of the model's run; where that says no reference area, it is the column `area`.
 ForceSettings force_settings_of(const Predictor& model);
+
+/// Computes drag and lift of each prediction on a mesh from its sums. Signs are those of the mean prediction.
+PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predictor& model, const JudgedFields& layout,
+                                 const CaseSource& source);
 
 /// Columns that drag and lift need, and that neither the run nor `values` give (the area and the density above 0).
 std::vector<std::string> missing_for_forces(const Predictor& model, const std::map<std::string, double>& values);

@@ -191,7 +191,9 @@ Predictor Predictor::from_run(const std::filesystem::path& run_dir, std::size_t 
     Predictor predictor;
     const auto seed = predictor.load_own(choose_checkpoint(run_dir), part);
     const auto both = training_config(read_run_settings(run_dir));
-    const auto config = both.of_part(part);
+    auto config = both.of_part(part);
+    config.data.series.told = predictor.data_.series.told;  // these follow from the cases
+    config.data.series.mean_step = predictor.data_.series.mean_step;
     const bool says_data = !predictor.data_.fields.empty();  // early versions did not
     if ((says_data && to_json(predictor.data_) != to_json(config.data)) || seed.value_or(both.seed) != both.seed) {
         throw IoError(fmt::format("{} is of another run than {}: data or seed differ. Put the run's own files back.",
@@ -223,6 +225,7 @@ std::optional<std::int64_t> Predictor::load_own(const std::filesystem::path& pat
     if (part == 0) shape_coefficients_ = run.shape_coefficients;
     checkpoint.load_weights(*model_.module);
     if (data_.is_grid) take_rows_of_grids(model_, checkpoint.input_normalizer());
+    if (data_.series.is_on && !data_.is_grid) of_inputs_ = checkpoint.input_normalizer();
     model_.module->eval();
     normalizer_ = checkpoint.normalizer();
     training_mean_ = checkpoint.training_mean();
@@ -361,6 +364,7 @@ void Predictor::move_to(const at::Device& device)
     move_module(*model_.module, device);
     normalizer_ = normalizer_.on(device);
     training_mean_ = training_mean_.to(device);
+    if (of_inputs_) of_inputs_ = of_inputs_->on(device);
 }
 
 bool Predictor::has_weights_of(const Predictor& other) const
@@ -410,9 +414,11 @@ DeviceLoad Predictor::load_of(const PointInputs& inputs) const
     return load;
 }
 
-at::Tensor Predictor::predicted(const PointInputs& inputs, const FieldScaling& scaling, std::vector<double>* of_head)
+at::Tensor Predictor::predicted(const PointInputs& told, const FieldScaling& scaling, std::vector<double>* of_head)
 {
     torch::NoGradGuard no_grad;
+    auto inputs = told;
+    if (of_inputs_) inputs.embedding = of_inputs_->normalize(told.embedding);
     at::Tensor fields;
     if (forward_with_head_) {
         const auto predicted = forward_with_head_(inputs);

@@ -130,7 +130,8 @@ public:
     /// Names the coefficients, cd and cl, that a head of the model predicts beside the fields; mostly none.
     std::vector<std::string> names_of_head() const { return head_ ? head_->names : std::vector<std::string>(); }
 
-    /// Predicts the fields in physical units, (1, N, channels), sharded as the inputs are.
+    /// Predicts the fields in physical units, (1, N, channels), sharded as the inputs are; of a simulation in time what
+    /// was learnt of the next state (`StateChannels`).
     /// @param scaling   what they are measured by in this case (`field_scaling` of `data()` and `channels()`)
     /// @param of_head   if given, receives the head's coefficients. Collective then
     /// @throws DeviceMemoryError if it does not fit into the memory of the inputs' device
@@ -142,7 +143,7 @@ private:
     std::optional<std::int64_t> load_own(const std::filesystem::path& checkpoint, std::size_t part);
     void name_fields(const DataOptions& options, std::int64_t num_channels);
     DeviceLoad load_of(const PointInputs& inputs) const;
-    at::Tensor predicted(const PointInputs& inputs, const FieldScaling& scaling, std::vector<double>* of_head);
+    at::Tensor predicted(const PointInputs& told, const FieldScaling& scaling, std::vector<double>* of_head);
 
     std::filesystem::path checkpoint_;
     DataConfig data_;
@@ -158,6 +159,7 @@ private:
     std::optional<ShapeCoefficients> shape_coefficients_;
     Normalizer normalizer_;
     at::Tensor training_mean_;
+    std::optional<Normalizer> of_inputs_;  // of steps of runs
     Model model_;
     MemoryMode memory_ = MemoryMode::Stored;
     std::optional<DescribedHead> head_;
