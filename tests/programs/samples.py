@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 
 from runner import PROGRAM, SOURCE
@@ -111,6 +112,27 @@ def put_flow(folder, shape=(8, 24), where="CellData", num_cases=4):
     for number in range(num_cases):
         write_flow(folder / f"flows/flow_{number}.vti", number, shape, where)
     (folder / "flow.yaml").write_text(FLOW)
+
+
+VORTEX = """\
+run_id: vortex
+data:
+  root: vortices
+  series: run_*.pvd
+  association: point
+  fields: {vorticity: vorticity, place: points}
+  arrays: [circulation, viscosity]
+  split: {train: 0.7, val: 0.2, test: 0.1}
+model: {name: transolver, n_hidden: 16, n_layers: 1, n_head: 2, slice_num: 4}
+training: {num_epochs: 1}
+"""
+
+
+def put_vortices(folder, num_runs=10, num_states=22, num_points=20):
+    """A configuration `vortex.yaml` of simulations in time, with its `vortices` beside it."""
+    subprocess.run([sys.executable, SOURCE / "apps/sample/simulations.py", "vortex", folder / "vortices", "--runs", str(num_runs), "--states", str(num_states),
+                    "--points", str(num_points)], check=True)
+    (folder / "vortex.yaml").write_text(VORTEX)
 
 
 def write_box(path, n=8):
