@@ -539,7 +539,7 @@ Facts CaseLists::facts() const
                 const auto& run = *source.step->run;
                 if (&source != &cases->front() && (&source - 1)->step->run == source.step->run) continue;
                 text += fmt::format(", {}, {} states", run.path.string(), run.states.size());
-                facts.emplace_back("run " + source.id.substr(0, source.id.rfind('@')), text);
+                facts.emplace_back("run " + source.split_id(), text);
                 continue;
             }
             for (const auto& file : {source.file, source.wall, source.volume}) {

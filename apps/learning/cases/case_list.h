@@ -24,6 +24,9 @@ struct CaseSource {
     std::filesystem::path other_part = {};  ///< the file of the other part, in the lists of `CaseLists::of_part`
     std::optional<RunStep> step = {};       ///< of a case that is a step of a run; `file` is then the last state's
 
+    /// The id by which `data.split` names it: its own, or of a step that of its run.
+    std::string split_id() const { return step ? id.substr(0, id.rfind('@')) : id; }
+
     /// @throws InvalidInput if the table has no such column or no number there, with the nearest name.
     double number(const std::string& column) const;
 };

@@ -20,7 +20,7 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>

@@ -91,12 +91,20 @@ GridKey grid_key(const std::string& word)
     return grid;
 }
 
+/// Returns the ids by which a split names the cases, each once.
+static std::vector<std::string> split_ids(const std::vector<CaseSource>& cases)
+{
+    std::vector<std::string> ids;
+    for (const auto& source : cases) {
+        if (ids.empty() || ids.back() != source.split_id()) ids.push_back(source.split_id());
+    }
+    return ids;
+}
+
 std::vector<SweepRun> sweep_runs(const CaseLists& cases, const std::vector<GridKey>& grid, std::int64_t num_folds,
                                  std::int64_t num_seeds, std::int64_t first_seed)
 {
-    std::vector<std::string> train, val;
-    for (const auto& source : cases.train) train.push_back(source.id);
-    for (const auto& source : cases.val) val.push_back(source.id);
+    std::vector<std::string> train = split_ids(cases.train), val = split_ids(cases.val);
     std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> splits;  // ids of train and val
     if (num_folds == 0) {
         if (val.empty())

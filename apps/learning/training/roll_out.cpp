@@ -7,7 +7,7 @@
 
 #include <ATen/record_function.h>
 #include <fmt/core.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>
@@ -155,7 +155,7 @@ std::vector<RolledOutRun> roll_out(Run& run, CaseSet RunCases::* split)
         const auto [first, count] = runs[r];
         const auto begin = sources.begin() + first;
         auto& one = all.emplace_back();
-        one.run = begin->id.substr(0, begin->id.rfind('@'));
+        one.run = begin->split_id();
         for (auto step = begin; step != begin + count; ++step) one.times.push_back(step->step->next().time);
         if (!is_own(r) && !run.model.is_sharded()) continue;
         RolledOutRun found;
