@@ -2,6 +2,7 @@
 #include "io/series.h"
 
 #include "io/bytes/ascii_numbers.h"
+#include "io/bytes/atomic_file.h"
 #include "io/bytes/comma_separated.h"
 #include "io/bytes/file_pattern.h"
 #include "io/bytes/mapped_file.h"
@@ -74,8 +75,9 @@ std::vector<double> times_of_xml(const fs::path& path, int depth = 0)
     constexpr int deepest = 16;
     const std::string* const source = content != nullptr ? first_file(*content) : nullptr;
     if (source == nullptr || depth == deepest) return {};
-    const fs::path member = path.parent_path() / *source;
     std::error_code ignored;
+    fs::path member = path.parent_path() / *source;
+    if (!fs::exists(member, ignored)) member = followed_links(path).parent_path() / *source;
     const auto extension = lower_extension(member);
     const bool is_xml = extension.starts_with(".vt") || extension.starts_with(".pvt");
     if (!is_xml || extension == ".vtk" || extension == ".vtkhdf" || !fs::exists(member, ignored)) return {};
@@ -377,7 +379,8 @@ private:
                 "a table of times.",
                 where_, match.path.string(), text,
                 numbers.empty() ? "no number" : fmt::format("{} numbers", numbers.size()),
-                numbers.empty() ? "Name the files by their times, " : "Let the last * stand for one number, "));
+                numbers.empty() ? "Name the files by their times, choose a pattern without this one, "
+                                : "Let the last * stand for one number, "));
         const auto at = static_cast<std::size_t>(numbers.front().position());
         const auto size = static_cast<std::size_t>(numbers.front().length());
         NamedTime named{0, text.substr(0, at), text.substr(at + size)};

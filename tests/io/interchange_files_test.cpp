@@ -12,6 +12,7 @@
 #include <vtk_cgns.h>
 #include VTK_CGNS(cgnslib.h)
 #include "io/mesh_io.h"
+#include "io/series.h"
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
@@ -284,6 +285,11 @@ TEST(InterchangeFiles, OfExodusKeepBlocksSideSetsAndTimes)
     ReadOptions options;
     options.time = 0.5;
     EXPECT_EQ(require_array(read_mesh(folder / "a.exo", options).cell_data, "q", "", "cell").value(1), 8);
+    const auto states = read_series(folder / "a.exo");
+    ASSERT_EQ(states.size(), 2);
+    EXPECT_EQ(states[0].time, 0.5);
+    EXPECT_EQ(states[0].time_in_file, 0.5);
+    EXPECT_EQ(states[1].time, 1);
     options.time.reset();
     options.blocks = {"Side Sets"};
     const Mesh inlet = read_mesh(folder / "a.exo", options);

@@ -201,9 +201,8 @@ TEST(ReadSeries, ListsTheTimesOfOpenFoamCases)
 {
     const TemporaryFolder folder;
     write_foam_case(folder / "case", cube(2));
-    write_bytes(folder / "case/a.foam", "");
 
-    for (const char* name : {"case", "case/a.foam"}) {
+    for (const char* name : {"case", "case/case.foam"}) {
         const auto states = read_series(folder / name);
 
         ASSERT_EQ(times_of(states), (Times{0, 0.5})) << name;
@@ -252,6 +251,8 @@ TEST(ReadSeries, IsOneStateOfAnyOtherFile)
     write_strip(folder / "a.vtp", 2);
     write_strip(folder / "b.vtp", 2, 0.25);
     write_strip(folder / "c.pvtp", 2, 0.75);
+    std::filesystem::create_directory(folder / "links");
+    std::filesystem::create_symlink(folder / "c.pvtp", folder / "links/c.pvtp");
     write_strip(folder / "d.vtkhdf", 2, 1.25);
     write_bytes(folder / "e.vtk", "# vtk DataFile Version 3.0\ntitle\nASCII\nDATASET POLYDATA\nFIELD FieldData 1\n"
                                   "TimeValue 1 1 double\n2.5\nPOINTS 1 float\n0 0 0\nVERTICES 1 2\n1 0\n");
@@ -259,9 +260,9 @@ TEST(ReadSeries, IsOneStateOfAnyOtherFile)
                                   "<DataSet index=\"0\" file=\"b.vtp\"/></vtkMultiBlockDataSet></VTKFile>");
     write_bytes(folder / "g.obj", "v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 3\n");
 
-    const std::vector<std::pair<const char*, double>> expected{{"a.vtp", 0},       {"b.vtp", 0.25}, {"c.pvtp", 0.75},
-                                                               {"d.vtkhdf", 1.25}, {"e.vtk", 2.5},  {"f.vtm", 0.25},
-                                                               {"g.obj", 0}};
+    const std::vector<std::pair<const char*, double>> expected{
+        {"a.vtp", 0},       {"b.vtp", 0.25}, {"c.pvtp", 0.75}, {"links/c.pvtp", 0.75},
+        {"d.vtkhdf", 1.25}, {"e.vtk", 2.5},  {"f.vtm", 0.25},  {"g.obj", 0}};
     for (const auto& [name, time] : expected) {
         const auto states = read_series(folder / name);
         EXPECT_EQ(times_of(states), Times{time}) << name;
@@ -320,13 +321,11 @@ TEST(FindSeries, FindsCasesAndFilesWithSteps)
     const TemporaryFolder folder;
     write_foam_case(folder / "case_a/foam", cube(1));
     write_foam_case(folder / "case_b/foam", cube(1));
-    write_bytes(folder / "case_a/foam/x.foam", "");
-    write_bytes(folder / "case_b/foam/x.foam", "");
     write_steps(folder / "long_1.vtkhdf", {0, 1, 2});
     write_steps(folder / "long_2.vtkhdf", {0});  // a run that ended early
 
     EXPECT_EQ(ids_of(find_series(folder.path(), "case_*/foam")), (Names{"a", "b"}));
-    const auto cases = find_series(folder.path(), "case_*/foam/x.foam");
+    const auto cases = find_series(folder.path(), "case_*/foam/case.foam");
     EXPECT_EQ(ids_of(cases), (Names{"a", "b"}));
     EXPECT_EQ(times_of(cases[1].states), (Times{0, 0.5}));
     const auto steps = find_series(folder.path(), "long_*.vtkhdf");
@@ -335,7 +334,7 @@ TEST(FindSeries, FindsCasesAndFilesWithSteps)
     EXPECT_EQ(times_of(steps[1].states), Times{0});
     EXPECT_TRUE(
         throws_with<InvalidInput>("is a folder, but no OpenFOAM case", [&] { find_series(folder.path(), "case_*"); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("two runs have the id 'x'",
+    EXPECT_TRUE(throws_with<InvalidInput>("two runs have the id 'case'",
                                           [&] { find_series(folder.path(), "case_*/foam/*.foam"); }));
 }
 
@@ -408,7 +407,6 @@ TEST(FindSeries, CallsASingleRunAfterItsFolderOrName)
 
     EXPECT_EQ(id("", "run/out_*.vtp"), "run");
     EXPECT_EQ(id("run", "out_*.vtp"), "out");
-    EXPECT_EQ(id("run", "*_1.vtp"), "1") << "the fixed part of its name";
     EXPECT_EQ(id("", "t_*/mesh.vtp"), "mesh");
     std::filesystem::rename(folder / "run/out_1.vtp", folder / "run/1.vtp");
     EXPECT_EQ(id("run", "*.vtp"), "run");
