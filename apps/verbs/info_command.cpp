@@ -3,19 +3,24 @@
 #include "apps/console/json_report.h"
 #include "apps/console/text_table.h"
 #include "apps/fields/mesh_summary.h"
+#include "apps/fields/series_summary.h"
 #include "apps/learning/checkpoints/checkpoint_conversion.h"
 #include "apps/program/command_line.h"
 #include "apps/program/sibling_program.h"
 #include "apps/program/verbs.h"
 #include "io/checkpoints/model_checkpoint.h"
+#include "io/foam/foam_reader.h"
 #include "io/mesh_io.h"
+#include "io/series.h"
 #include "io/shards/manifest.h"
 #include "partition/mesh/mesh_faults.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 
 #include <filesystem>
 #include <iostream>
+#include <optional>
 
 namespace meshard {
 
@@ -46,6 +51,38 @@ Json to_json(const ArraySummary& array)
     if (array.num_components > 1) json["magnitude_range"] = to_json(array.magnitude);
     json["nan_count"] = array.num_nan;
     json["infinite_count"] = array.num_infinite;
+    return json;
+}
+
+/// The states of a file with several, and what differs between them where that was asked for.
+struct SeriesReport {
+    std::vector<SeriesState> states;
+    std::optional<SeriesChanges> changes;
+
+    bool is_series() const { return states.size() > 1; }
+};
+
+Json to_json(const SeriesReport& series)
+{
+    const SeriesTimes times = summarize(series.states);
+    Json json{{"num_states", series.states.size()},
+              {"first_time", times.first},
+              {"last_time", times.last},
+              {"even_steps", times.are_even()},
+              {"least_step", times.least_step},
+              {"most_step", times.most_step},
+              {"times", Json::array()}};
+    for (const SeriesState& state : series.states) json["times"].push_back(state.time);
+    if (!series.changes) return json;
+    Json arrays = Json::array();
+    for (const ArrayOverTime& array : series.changes->arrays)
+        arrays.push_back({{"association", array.association},
+                          {"name", array.name},
+                          {"num_states", array.num_states},
+                          {"changes", array.changes}});
+    json["points_change"] = series.changes->points;
+    json["cells_change"] = series.changes->cells;
+    json["arrays"] = std::move(arrays);
     return json;
 }
 
@@ -125,11 +162,37 @@ void print_surface(const MeshSummary& mesh)
     std::cout << ", area " << number_text(mesh.area) << '\n';
 }
 
-void print(const std::string& file, const MeshSummary& mesh)
+void print_times(const SeriesReport& series)
+{
+    const SeriesTimes times = summarize(series.states);
+    std::cout << "  states      " << series.states.size() << ", times " << number_text(times.first) << " to "
+              << number_text(times.last) << (times.are_even() ? ", even steps of " : ", uneven steps of ");
+    if (times.are_even())
+        std::cout << number_text((times.last - times.first) / static_cast<double>(series.states.size() - 1)) << '\n';
+    else
+        std::cout << number_text(times.least_step) << " to " << number_text(times.most_step) << '\n';
+}
+
+void print(const SeriesChanges& changes, std::size_t num_states)
+{
+    const auto text = [](bool is_changing) { return is_changing ? "changes" : "constant"; };
+    std::cout << "  over all states\n";
+    TextTable table("llll");
+    table.add_row({"  points", "", text(changes.points)});
+    table.add_row({"  cells", "", text(changes.cells)});
+    for (const ArrayOverTime& array : changes.arrays)
+        table.add_row(
+            {"  " + array.association, array.name, text(array.changes),
+             array.num_states == num_states ? "" : fmt::format("in {} of {} states", array.num_states, num_states)});
+    std::cout << table;
+}
+
+void print(const std::string& file, const MeshSummary& mesh, const SeriesReport& series)
 {
     std::cout << file << ": " << mesh.kind << (mesh.num_cells > 0 ? " mesh, " : ", ");
     if (mesh.num_cells > 0) std::cout << count_text(mesh.num_cells, "cell") << ", ";
     std::cout << count_text(mesh.num_points, "point") << " (" << mesh.points.type << ")\n";
+    if (series.is_series()) print_times(series);
     if (!mesh.cell_types.empty()) {
         std::cout << "  cells       ";
         for (std::size_t i = 0; i < mesh.cell_types.size(); ++i) {
@@ -161,6 +224,27 @@ void print(const std::string& file, const MeshSummary& mesh)
                        content_text(array), faults});
     }
     std::cout << table;
+}
+
+/// The states of `file`. That they cannot be listed is a warning unless they are to be compared: the mesh was read.
+SeriesReport report_series(const std::string& file, bool with_changes)
+{
+    SeriesReport series;
+    try {
+        series.states = read_series(file);
+    } catch (const Error& error) {
+        if (with_changes) throw;
+        warn("info", "its states cannot be listed: " + without_function_name(error.what()));
+    }
+    if (!with_changes) return series;
+    if (!series.is_series()) throw UsageError(file + " has one state; --changes compares several. Leave it out.");
+    const std::size_t num_states = series.states.size();
+    series.changes = compare_states(series.states, [&](std::size_t num_read) {
+        show_progress(fmt::format("{} of {} states", num_read, num_states),
+                      static_cast<double>(num_read) / static_cast<double>(num_states));
+    });
+    show_progress("");
+    return series;
 }
 
 Json to_json(const std::string& folder, const Manifest& manifest)
@@ -233,14 +317,18 @@ void print(const std::string& folder, const Manifest& manifest)
 int info_command(std::span<const std::string> arguments)
 {
     std::string file;
-    bool json = false, devices = false;
+    bool json = false, devices = false, changes = false;
     CLI::App app("Lists the contents of a mesh file or a shards folder: cells by type, arrays with range and NaN "
                  "count, bounds,\n"
-                 "closed or open surface, memory; for a checkpoint the architecture and its parameters. Exit code 3 if "
+                 "closed or open surface, memory; of a series in time also its times; for a checkpoint the "
+                 "architecture and its parameters. Exit code 3 if "
                  "it cannot be read.",
                  "info");
-    app.add_option("file", file, "mesh, shards folder or checkpoint; `meshard convert --help` lists the formats")
+    app.add_option("file", file,
+                   "mesh, OpenFOAM case, shards folder or checkpoint; `meshard convert --help` lists the formats")
         ->type_name("FILE");
+    app.add_flag("--changes", changes,
+                 "of a series in time: read all states and list what changes between them and what is constant");
     app.add_flag("--devices", devices,
                  "in place of a file: the GPUs that programs see, and which libraries and kernels there are for them");
     app.add_flag("--json", json, "one JSON object on stdout instead of the report");
@@ -249,7 +337,10 @@ int info_command(std::span<const std::string> arguments)
     if (devices) run_in_sibling_program("info", arguments);
     if (file.empty()) throw UsageError("which file? Give FILE, or --devices.");
 
-    if (std::filesystem::is_directory(file)) {
+    const bool is_mesh = std::filesystem::is_directory(file) ? is_foam_case(file) : !is_checkpoint_file(file);
+    if (changes && !is_mesh)
+        throw UsageError(file + " is no series in time, whose states --changes compares. Leave it out.");
+    if (std::filesystem::is_directory(file) && !is_mesh) {
         const Manifest manifest = read_manifest(file);
         if (json)
             print_json(to_json(file, manifest));
@@ -257,17 +348,22 @@ int info_command(std::span<const std::string> arguments)
             print(file, manifest);
         return exit_code::ok;
     }
-    if (is_checkpoint_file(file)) {
+    if (!is_mesh) {
         print_checkpoint_info(file, json);
         return exit_code::ok;
     }
     const Mesh mesh = read_mesh(file);
     for (const std::string& text : describe(find_faults(mesh))) warn("info", file + ": " + text);
     const MeshSummary summary = summarize(mesh);
-    if (json)
-        print_json(to_json(file, summary));
-    else
-        print(file, summary);
+    const SeriesReport series = report_series(file, changes);
+    if (json) {
+        Json report = to_json(file, summary);
+        if (series.is_series()) report["series"] = to_json(series);
+        print_json(report);
+        return exit_code::ok;
+    }
+    print(file, summary, series);
+    if (series.changes) print(*series.changes, series.states.size());
     return exit_code::ok;
 }
 
