@@ -20,7 +20,7 @@
 namespace meshard {
 namespace {
 
-using Mesh = std::shared_ptr<const DeviceMesh>;
+using RankMesh = std::shared_ptr<const DeviceMesh>;
 
 constexpr std::int64_t kNeighbors = 16, kChannels = 64;
 constexpr double kForever = 1e30;
@@ -59,7 +59,7 @@ T over_ranks(T value, Reduction reduction, const DeviceMesh& mesh)
     return number.template item<T>();
 }
 
-SearchTraffic traffic_of(const at::Tensor& points, double radius, const std::string& method, const Mesh& mesh)
+SearchTraffic traffic_of(const at::Tensor& points, double radius, const std::string& method, const RankMesh& mesh)
 {
     const auto owners = owners_of(points, method, *mesh);
     const auto map = map_of(owners, mesh->all().rank());
@@ -143,7 +143,7 @@ ExchangeTimes time_exchange(std::int64_t num_rows, std::int64_t stride, int num_
 }
 
 /// Makes a graph in which each node receives from ten owned nodes, and each ghost sends to one node.
-Neighbors graph_with_ghosts(const std::shared_ptr<const ExchangePlan>& plan, const Mesh& mesh)
+Neighbors graph_with_ghosts(const std::shared_ptr<const ExchangePlan>& plan, const RankMesh& mesh)
 {
     Neighbors graph;
     const auto n = plan->num_owned(), g = plan->num_ghosts();
@@ -163,7 +163,7 @@ Neighbors graph_with_ghosts(const std::shared_ptr<const ExchangePlan>& plan, con
     return graph;
 }
 
-OverlapTimes time_overlap(std::int64_t num_ghosts, int num_repeats, const Mesh& mesh)
+OverlapTimes time_overlap(std::int64_t num_ghosts, int num_repeats, const RankMesh& mesh)
 {
     const at::NoGradGuard no_grad;
     const auto plan = plan_to_next(num_ghosts, 2, *mesh);

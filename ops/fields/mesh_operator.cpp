@@ -68,7 +68,8 @@ struct StencilPair {
 };
 
 /// (columns, C) to (rows, C, K), or with `contracts` (columns, C, K) to (rows, C).
-at::Tensor product(const std::shared_ptr<const StencilPair>& pair, bool of_adjoint, bool contracts, const at::Tensor& x)
+at::Tensor stencil_product(const std::shared_ptr<const StencilPair>& pair, bool of_adjoint, bool contracts,
+                           const at::Tensor& x)
 {
     const auto& stencil = of_adjoint ? pair->adjoint : pair->forward;
     const auto channels = x.size(1);
@@ -82,7 +83,7 @@ at::Tensor product(const std::shared_ptr<const StencilPair>& pair, bool of_adjoi
     };
     values.scalar_type() == at::kDouble ? run.template operator()<double>() : run.template operator()<float>();
     return with_backward(out, x, "MeshOperatorBackward", [pair, of_adjoint, contracts](const at::Tensor& gradient) {
-        return product(pair, !of_adjoint, !contracts, gradient);
+        return stencil_product(pair, !of_adjoint, !contracts, gradient);
     });
 }
 
@@ -218,11 +219,12 @@ at::Tensor MeshOperator::operator()(const at::Tensor& field) const
     at::Tensor result;
     if (stencils.border) {
         auto pending = begin_ghost_exchange({own}, from.plan);
-        const auto own_rows = flat(own), inner = product(stencils.inner, false, false, own_rows);
+        const auto own_rows = flat(own), inner = stencil_product(stencils.inner, false, false, own_rows);
         const auto inputs = at::cat({own_rows.index_select(0, stencils.border_inputs), flat(pending.end().front())});
-        result = at::cat({inner, product(stencils.border, false, false, inputs)}).index_select(0, stencils.order);
+        result =
+            at::cat({inner, stencil_product(stencils.border, false, false, inputs)}).index_select(0, stencils.order);
     } else {
-        result = product(stencils.inner, false, false, flat(own));
+        result = stencil_product(stencils.inner, false, false, flat(own));
         if (to.plan) result = scatter_ghosts(result, to.plan);
     }
     shape[0] = result.size(0);

@@ -353,7 +353,8 @@ void judge_values(DataFindings& to, const std::vector<KnownCase>& cases, const D
             }
             const auto mean = sum / count, deviation = std::sqrt(std::max(0.0, squares / count - mean * mean));
             const auto& field = layout.fields[f];
-            const auto name = (field.state.empty() ? "" : "what is learnt of ") + field.name + (layout.channels[f] == 3 ? std::string(".") + "xyz"[k] : "");
+            const auto name = (field.state.empty() ? "" : "what is learnt of ") + field.name +
+                              (layout.channels[f] == 3 ? std::string(".") + "xyz"[k] : "");
             if (!(deviation > 1e-12 * std::abs(mean))) {
                 if (std::isfinite(deviation))
                     to.warnings.push_back(fmt::format("{} is {:g} everywhere in the training cases", name, mean));
