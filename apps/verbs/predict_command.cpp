@@ -98,8 +98,8 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
                    "fields' mean and std")
         ->type_name("FILE");
     app.add_option("-o,--output", options.output,
-                   "file to write: .vtp or .vtu, .pvtp or .pvtu with a piece a rank; .vti of a model of grids; of "
-                   "several inputs a folder; .pvd with --steps")
+                   "file to write: .vtp or .vtu, .pvtp or .pvtu with a piece a rank; .vti of grids; .pvd with --steps; "
+                   "of several inputs a folder")
         ->required()
         ->type_name("OUT");
     add_overwrite_option(app, options.input_as_output);

@@ -42,16 +42,15 @@ struct SeriesSettings {
     void add_keys(SettingTable& keys)
     {
         keys.add("data.times", times, {},
-                 "of data.series: table with the states' times below the root, .csv with columns file and time; a * "
-                 "stands for the run's id; else the files say them");
+                 "of data.series: table of the states' times below the root, .csv with columns file and time; a * is "
+                 "the run's id");
         keys.add_choice("data.next", learnt, kLearntStates,
                         "of data.series: what is learnt of the next state: the state, its difference to the last one, "
                         "or that over the time between them");
         keys.add("data.history", history, {1, 64}, "of data.series: states that the model is told, the last ones");
         keys.add(
             "data.given", given, {},
-            "of data.series: arrays known beforehand, such as forcing or motion of the boundary, that the model is "
-            "told as they are at the next state");
+            "of data.series: arrays known beforehand (forcing, motion of walls), told as they are at the next state");
     }
 };
 
@@ -73,16 +72,16 @@ struct UnrollSettings {
     void add_keys(SettingTable& keys)
     {
         keys.add("training.unroll", num_steps, {1, 1000},
-                 "of data.series: steps of a run that a training step goes through, each from the state that the step "
-                 "before it predicted; the loss is their mean");
+                 "of data.series: steps that a training step goes through, each from the state that the one before it "
+                 "predicted");
         keys.add("training.unroll_interval", interval, {},
                  "epochs after which one step more is unrolled, from 1 to training.unroll; 0: all from the start");
         keys.add_choice(
             "training.unroll_gradient", through_all, {{"all", true}, {"step", false}},
             "gradients through all unrolled steps, or through each step alone, whose start counts as given");
         keys.add("training.noise", noise, {0, 100},
-                 "of data.series: deviation of the noise added to the states that the model is told in training, in "
-                 "units of each channel's deviation; what is learnt makes up for it");
+                 "of data.series: deviation of noise on told states, in units of each channel's deviation; what is "
+                 "learnt makes up for it");
     }
 };
 

@@ -182,8 +182,7 @@ struct DataConfig {
                  "image data on regular grids below the root, .vti, for models of grids, in place of data.surface");
         keys.add(
             "data.series", files, {},
-            "simulations in time below the root, in place of data.surface: a series each, run_*.pvd, the last * is "
-            "the run's id, or files of one state, run_*/state_*.vtu");
+            "simulations in time below the root: a series a run, run_*.pvd, or files of one state, run_*/state_*.vtu");
         series.add_keys(keys);
         keys.add("data.arrays", arrays, {},
                  "arrays that a model of grids or of data.series is told, at points or cells as data.association says");
