@@ -34,7 +34,7 @@ def arrays_of(path):
             size, = struct.unpack_from("<" + width, raw, begin)
             found[array.get("Name")] = struct.unpack_from(f"<{size // struct.calcsize(kind)}{kind}", raw, begin + struct.calcsize(width))
         else:
-            found[array.get("Name")] = [float(word) if kind in "fd" else int(word) for word in array.text.split()]
+            found[array.get("Name")] = [float(word) if kind in "fd" else int(word) for word in (array.text or "").split()]
     return found
 
 

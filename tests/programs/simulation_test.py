@@ -2,13 +2,17 @@
 """Simulations in time: learnt on ranks as alone, better than persistence, written as series that go on after a kill; and what is wrong with series is said."""
 import csv
 import json
+import math
+import pathlib
 import re
 import signal
 import subprocess
 import sys
 
+from evaluation_test import arrays_of
 from runner import SOURCE, Case
-from samples import VORTEX, put_vortices
+from samples import VORTEX, copy_sample, put_vortices
+from training_modes_test import arrays_of as tensors_of
 
 BURGERS = """\
 run_id: burgers
@@ -22,6 +26,52 @@ data:
 model: {name: unet2d, num_channels: 8, depth: 2, num_groups: 2}
 training: {num_epochs: 1, unroll: 3, noise: 0.02}
 """
+
+ROTOR = """\
+run_id: rotor
+data:
+  root: rotor
+  series: run_*.pvd
+  association: point
+  inputs: [points]
+  fields: {temperature: temperature, velocity: velocity, place: points}
+  arrays: [speed, warming]
+  split: {train: 0.75, val: 0.25}
+model: {name: transolver, n_hidden: 48, n_layers: 2, n_head: 4, slice_num: 8}
+training: {num_epochs: 12, optimizer: {lr: 2.0e-3}}
+"""
+
+FIELDS = {"vorticity": "vorticity", "place": "Points"}   # of the vortex, to their arrays
+BY_RUN = ("data.split={train: ['000', '001'], val: ['002', '003'], test: ['004']}",)
+
+READ_BY_VTK = """\
+import json, sys
+from vtkmodules.vtkIOXML import vtkXMLPolyDataReader
+reader = vtkXMLPolyDataReader()
+reader.SetFileName(sys.argv[1])
+reader.Update()
+mesh = reader.GetOutput()
+found = {"Points": [x for i in range(mesh.GetNumberOfPoints()) for x in mesh.GetPoint(i)], "TimeValue": [mesh.GetFieldData().GetArray("TimeValue").GetValue(0)]}
+for k in range(mesh.GetPointData().GetNumberOfArrays()):
+    array = mesh.GetPointData().GetArray(k)
+    found[array.GetName()] = [array.GetComponent(i, c) for i in range(array.GetNumberOfTuples()) for c in range(array.GetNumberOfComponents())]
+json.dump(found, sys.stdout)
+"""
+
+
+def python_with_vtk():
+    """An interpreter that has VTK, or None."""
+    for program in (sys.executable, "/usr/bin/python3"):
+        try:
+            if subprocess.run([program, "-c", "import vtkmodules.vtkIOXML"], capture_output=True).returncode == 0:
+                return program
+        except OSError:
+            pass
+    return None
+
+
+def relative_l2(values, truth):
+    return math.sqrt(math.fsum((a - b) ** 2 for a, b in zip(values, truth, strict=True)) / math.fsum(b * b for b in truth))
 
 
 def write_simulations(folder, what, *words):
@@ -48,6 +98,26 @@ class Simulations(Case):
         with open(self.folder / "runs" / run / f"{split}_rollout.csv") as stream:
             return list(csv.DictReader(stream))
 
+    def times(self, name):
+        return [float(time) for time in re.findall(r'timestep="([^"]*)"', (self.folder / name).read_text())]
+
+    def lines(self, run, phase):
+        lines = map(json.loads, (self.folder / "runs" / run / "metrics.jsonl").read_text().splitlines())
+        return [line for line in lines if line["phase"] == phase]
+
+    def losses(self, run):
+        return [line["loss"] for line in self.lines(run, "train_step")]
+
+    def run_states(self, run, folder="vortices"):
+        """Arrays of each state of a run, by time."""
+        index = self.folder / folder / f"run_{run}.pvd"
+        return [arrays_of(index.parent / file) for file in re.findall(r'file="([^"]*)"', index.read_text())]
+
+    def assert_close(self, found, expected, relative, message=None):
+        self.assertEqual(len(found), len(expected), message)
+        for one, other in zip(found, expected):
+            self.assertAlmostEqual(one, other, delta=relative * abs(other), msg=message)
+
     def mean(self, rows, column, field=None):
         values = [float(row[column]) for row in rows if field in (None, row["field"])]
         return sum(values) / len(values)
@@ -63,6 +133,15 @@ class SimulationTraining(Simulations):
         self.assertEqual(max(int(row["step"]) for row in rows), 20)
         last = [row for row in rows if row["step"] == "20"]
         for field in ("place", "vorticity"):
+            self.assertLess(self.mean(last, "rel_l2", field), 0.5 * self.mean(last, "persistence", field))
+
+    def test_on_a_rotor_that_turns_is_far_better_than_persistence(self):
+        write_simulations(self.folder, "rotor", "--runs", 8, "--states", 21, "--points", 120)
+        (self.folder / "rotor.yaml").write_text(ROTOR)
+        self.train("rotor.yaml")
+        last = [row for row in self.rolled_out("rotor") if row["step"] == "20"]
+        self.assertEqual(len(last), 2 * 3)
+        for field in ("temperature", "velocity", "place"):
             self.assertLess(self.mean(last, "rel_l2", field), 0.5 * self.mean(last, "persistence", field))
 
     def test_of_grids_is_the_same_on_ranks_and_after_a_stop(self):
@@ -100,6 +179,156 @@ class SimulationTraining(Simulations):
         self.assert_fails(short, 3, "forcing", "it has 12 states")
 
 
+class SimulationRollOuts(Simulations):
+    """Tables of roll-outs, recomputed here from the files of the states."""
+
+    def setUp(self):
+        super().setUp()
+        put_vortices(self.folder, num_runs=5, num_states=7)
+        index = self.folder / "vortices/run_003.pvd"   # a run that is shorter than the others
+        index.write_text("".join(line for line in index.read_text().splitlines(True) if "state_0005" not in line and "state_0006" not in line))
+
+    def test_list_each_state_of_each_run_with_its_time(self):
+        self.train("vortex.yaml", *BY_RUN)
+        for split, runs in (("val", ("002", "003")), ("test", ("004",))):
+            found = [(row["run"], int(row["step"]), float(row["time"]), row["field"]) for row in self.rolled_out("vortex", split)]
+            self.assertEqual(found, [(run, step, time, field) for run in runs for step, time in enumerate(self.times(f"vortices/run_{run}.pvd")[1:], 1) for field in FIELDS])
+
+    def test_compare_with_the_first_state_and_the_mean_of_the_training_cases(self):
+        self.train("vortex.yaml", *BY_RUN)
+        told = [state for run in ("000", "001") for state in self.run_states(run)[:-1]]
+        num_values = len(told) * 20
+        mean = {"vorticity": [math.fsum(x for state in told for x in state["vorticity"]) / num_values],
+                "Points": [math.fsum(x for state in told for x in state["Points"][k::3]) / num_values for k in range(3)]}
+        for split in ("val", "test"):
+            for row in self.rolled_out("vortex", split):
+                states, array = self.run_states(row["run"]), FIELDS[row["field"]]
+                truth = states[int(row["step"])][array]
+                expected = [relative_l2(states[0][array], truth), relative_l2(20 * mean[array], truth)]
+                self.assert_close([float(row["persistence"]), float(row["mean"])], expected, 1e-4, str(row))
+
+    def test_are_what_predict_writes_from_the_first_state_on(self):
+        self.train("vortex.yaml", *BY_RUN)
+        for run, num_steps in (("002", 6), ("003", 4)):
+            self.assert_good(self.meshard("predict", "runs/vortex", f"vortices/run_{run}.pvd", "--steps", num_steps, "-o", f"out_{run}.pvd"))
+            truth = self.run_states(run)
+            rows = [row for row in self.rolled_out("vortex") if row["run"] == run]
+            self.assertEqual(len(rows), 2 * num_steps)
+            for row in rows:
+                predicted = arrays_of(self.folder / f"out_{run}/out_{run}_{int(row['step']):04}.vtp")
+                array = FIELDS[row["field"]]
+                self.assert_close([float(row["rel_l2"])], [relative_l2(predicted[array], truth[int(row["step"])][array])], 1e-4, str(row))
+
+    def test_are_averaged_over_runs_and_states_in_metrics(self):
+        self.train("vortex.yaml", *BY_RUN)
+        for split, num_steps in (("val", 6), ("test", 6)):
+            rows = self.rolled_out("vortex", split)
+            found = self.lines("vortex", split)[-1]["rollout"]
+            self.assertEqual(found["steps"], num_steps)
+            for column in ("rel_l2", "persistence", "mean"):
+                self.assertEqual(list(found[column]), list(FIELDS))
+                for field in FIELDS:
+                    self.assert_close([found[column][field]], [self.mean(rows, column, field)], 1e-5)
+
+    def test_begin_anew_at_each_state_for_the_errors_of_single_steps(self):
+        """Places are not told relative to the box of the run's first state, which a start in the middle of a run does not know."""
+        self.train("vortex.yaml", *BY_RUN, "data.center=none", "data.length=none")
+        errors = {field: [] for field in FIELDS}
+        for run in ("002", "003"):
+            times, truth = self.times(f"vortices/run_{run}.pvd"), self.run_states(run)
+            for i in range(len(truth) - 1):
+                out = f"from_{run}_{i}"
+                self.assert_good(self.meshard("predict", "runs/vortex", f"vortices/run_{run}/state_{i:04}.vtp", "--steps", 1, "--step", times[i + 1] - times[i], "-o", f"{out}.pvd"))
+                predicted = arrays_of(self.folder / out / f"{out}_0001.vtp")
+                for field, array in FIELDS.items():
+                    errors[field].append(relative_l2(predicted[array], truth[i + 1][array]))
+        found = self.lines("vortex", "val")[-1]["metrics"]
+        for field in FIELDS:
+            self.assert_close([found[field]["rel_l2"]], [math.fsum(errors[field]) / len(errors[field])], 1e-4, field)
+
+    def test_are_the_same_of_numbered_files(self):
+        self.train("vortex.yaml", *BY_RUN)
+        write_simulations(self.folder, "vortex", "--runs", 5, "--states", 7, "--points", 20, "--layout", "numbered")
+        for file in ("state_0005.vtp", "state_0006.vtp"):
+            (self.folder / "vortex/run_003" / file).unlink()
+        self.train("vortex.yaml", *BY_RUN, "run_id=numbered", "data.root=vortex", "data.series=run_*/state_*.vtp")
+        self.assertEqual(self.losses("numbered"), self.losses("vortex"))
+        for split in ("val", "test"):
+            self.assertEqual(self.rolled_out("numbered", split), self.rolled_out("vortex", split))
+
+
+class SimulationOnRanks(Simulations):
+    """A cloud that moves at uneven steps, each state cut among ranks."""
+
+    def assert_same_on_ranks(self, *words):
+        put_vortices(self.folder, num_runs=5, num_states=7, num_points=60)
+        for num_ranks in (1, 2, 3):
+            self.train("vortex.yaml", *BY_RUN, "training.num_epochs=2", f"run_id=on{num_ranks}", "--nproc", num_ranks, *words)
+        expected, rows = self.losses("on1"), self.rolled_out("on1")
+        self.assertGreater(len(expected), 10)
+        for num_ranks in (2, 3):
+            self.assert_close(self.losses(f"on{num_ranks}"), expected, 1e-4, f"{num_ranks} ranks")
+            found = self.rolled_out(f"on{num_ranks}")
+            for column in ("rel_l2", "persistence", "mean"):
+                self.assert_close([float(row[column]) for row in found], [float(row[column]) for row in rows], 1e-4, f"{column} on {num_ranks} ranks")
+
+    def test_learns_single_steps_as_alone(self):
+        self.assert_same_on_ranks()
+
+    def test_learns_unrolled_steps_as_alone(self):
+        self.assert_same_on_ranks("training.unroll=3")
+
+    def test_learns_from_the_same_noise_as_alone(self):
+        self.assert_same_on_ranks("training.unroll=2", "training.unroll_gradient=step", "training.noise=0.05", "data.history=2", "data.next=rate")
+
+
+class SimulationKills(Simulations):
+    """An epoch of unrolled steps that is interrupted goes on where it was, with the same draws of noise."""
+    settings = (*BY_RUN, "training.unroll=3", "training.unroll_interval=2", "training.noise=0.05", "training.num_epochs=16")
+
+    def results(self, run):
+        folder = self.folder / "runs" / run
+        checkpoints = [tensors_of(folder / "checkpoints" / f"{name}.safetensors") for name in ("last", "best")]
+        return self.losses(run), checkpoints, self.rolled_out(run), self.rolled_out(run, "test")
+
+    def stop(self, process, number, num_steps):
+        """Once so many more steps are done. Returns the step that training goes on from."""
+        metrics = self.folder / "runs/killed/metrics.jsonl"
+
+        def done():
+            return metrics.read_text().count('"train_step"') if metrics.exists() else 0
+
+        before = done()
+        process.wait_for(lambda: done() >= before + num_steps, f"{num_steps} steps")
+        process.send_to_group(number)
+        process.result()
+        return json.loads((self.folder / "runs/killed/checkpoints/last.json").read_text())["step"]
+
+    def end_in_the_same_bits(self, num_ranks):
+        put_vortices(self.folder, num_runs=5, num_states=7)
+        self.train("vortex.yaml", *self.settings, "run_id=whole", "--nproc", num_ranks)
+        total = len(self.losses("whole"))
+        of_epoch, rest = divmod(total, 16)
+        self.assertEqual(rest, 0)
+        step = self.stop(self.start_meshard("train", "vortex.yaml", *self.settings, "run_id=killed", "--nproc", num_ranks), signal.SIGTERM, 2 * of_epoch + 3)
+        for _ in range(5):
+            if step % of_epoch != 0:
+                break
+            step = self.stop(self.start_meshard("train", "--resume", "runs/killed", "--nproc", num_ranks), signal.SIGTERM, 3)
+        self.assertNotEqual(step % of_epoch, 0, "no stop was in the middle of an epoch")
+        self.stop(self.start_meshard("train", "--resume", "runs/killed", "--nproc", num_ranks), signal.SIGKILL, 2 * of_epoch)
+        self.assertLess(step, total)
+        self.assert_good(self.meshard("train", "--resume", "runs/killed", "--nproc", num_ranks))
+        for found, expected in zip(self.results("killed"), self.results("whole"), strict=True):
+            self.assertEqual(found, expected)
+
+    def test_of_one_process_end_in_the_same_bits(self):
+        self.end_in_the_same_bits(1)
+
+    def test_of_two_ranks_end_in_the_same_bits(self):
+        self.end_in_the_same_bits(2)
+
+
 class SimulationPrediction(Simulations):
     def setUp(self):
         super().setUp()
@@ -109,14 +338,43 @@ class SimulationPrediction(Simulations):
     def states(self, name):
         return {file.name.partition("_")[2]: file.read_bytes() for file in (self.folder / name).glob("*.vtp")}
 
-    def times(self, name):
-        return [float(time) for time in re.findall(r'timestep="([^"]*)"', (self.folder / name).read_text())]
-
     def test_has_the_times_and_errors_of_the_series_that_it_begins_with(self):
         self.assert_good(self.meshard("predict", "runs/vortex", "vortices/run_002.pvd", "--steps", 7, "-o", "out.pvd"))
         self.assertEqual(self.times("out.pvd"), self.times("vortices/run_002.pvd"))
         run = json.loads(self.meshard("info", "out/out_0007.vtp", "--json").out)
         self.assertEqual(sorted(array["name"] for array in run["arrays"]), ["TimeValue", "circulation", "viscosity", "vorticity"])
+
+    def test_is_read_by_vtk_with_times_and_constants(self):
+        program = python_with_vtk()
+        if program is None:
+            self.skipTest("no Python has VTK's modules")
+        self.assert_good(self.meshard("predict", "runs/vortex", "vortices/run_002.pvd", "--steps", 5, "-o", "out.pvd"))
+        start, times = self.run_states("002")[0], self.times("vortices/run_002.pvd")
+        for i in range(6):
+            file = self.folder / f"out/out_{i:04}.vtp"
+            read = subprocess.run([program, "-c", READ_BY_VTK, file], capture_output=True, text=True, check=True)
+            self.assertEqual(read.stderr, "")
+            found, ours = json.loads(read.stdout), arrays_of(file)
+            self.assertEqual(sorted(found), ["Points", "TimeValue", "circulation", "viscosity", "vorticity"])
+            self.assertEqual(found["TimeValue"], [times[i]])
+            for name in ("Points", "vorticity", "circulation", "viscosity"):
+                self.assertEqual(found[name], list(ours[name]), name)
+            for name in ("circulation", "viscosity", *(("vorticity", "Points") if i == 0 else ())):   # state 0 is the start
+                self.assert_close(found[name], start[name], 1e-7, name)
+        self.assertNotEqual(found["Points"], start["Points"])
+
+    def test_is_the_same_on_ranks(self):
+        for num_ranks in (1, 2, 3):
+            self.assert_good(self.meshard("predict", "runs/vortex", "vortices/run_002.pvd", "--steps", 5, "-o", f"on{num_ranks}.pvd", "--nproc", num_ranks))
+        for num_ranks in (2, 3):
+            self.assertEqual(self.times(f"on{num_ranks}.pvd"), self.times("on1.pvd"))
+            for i in range(6):
+                found, expected = (arrays_of(self.folder / f"on{number}/on{number}_{i:04}.vtp") for number in (num_ranks, 1))
+                self.assertEqual(found.keys(), expected.keys())
+                for name in ("Points", "vorticity"):
+                    self.assertLess(relative_l2(found[name], expected[name]), 1e-5, f"{name} of state {i} on {num_ranks} ranks")
+                for name in ("circulation", "viscosity", "TimeValue"):
+                    self.assertEqual(found[name], expected[name])
 
     def test_of_a_mesh_takes_the_step_that_is_said(self):
         self.assert_good(self.meshard("predict", "runs/vortex", "vortices/run_002/state_0003.vtp", "--steps", 3, "--step", 25, "-o", "out.pvd"))
@@ -143,6 +401,14 @@ class SimulationPrediction(Simulations):
         self.assertIn("vorticity_spread", [array["name"] for array in run["arrays"]])
         self.assert_fails(self.meshard("predict", "runs/vortex", "runs/other", "vortices/run_002.pvd", "--steps", 3, "-o", "out.pvd", "--resume"), 2, "--resume")
 
+    def test_says_what_is_wrong_with_its_words(self):
+        for words, option in ((("--steps", 0), "--steps"), (("--steps", -1), "--steps"), (("--steps", 2, "--step", 0), "--step"), (("--steps", 2, "--step", -3), "--step"),
+                              (("--step", 3), "--step requires --steps"), (("--resume",), "--resume requires --steps"), (("vortices/run_003.pvd", "--steps", 2), "one start")):
+            self.assert_fails(self.meshard("predict", "runs/vortex", "vortices/run_002.pvd", *words, "-o", "out.pvd"), 2, option)
+        copy_sample("runs", self.folder / "others")
+        self.assert_fails(self.meshard("predict", "others/car", "vortices/run_002.pvd", "--steps", 2, "-o", "out.pvd"), 2, "--steps", "others/car", "data.series")
+        self.assertNotIn("out.pvd", self.names())
+
     def test_says_what_is_wrong(self):
         def predict(*words):
             return self.meshard("predict", "runs/vortex", *words)
@@ -155,7 +421,13 @@ class SimulationPrediction(Simulations):
         self.assert_fails(predict("vortices/run_003.pvd", "--steps", 4, "-o", "out.pvd", "--resume"), 3, "another one")
         replace(self.folder / "vortices/run_002/state_0000.vtp", ('Name="viscosity"', 'Name="viscous"'))
         self.assert_fails(predict("vortices/run_002.pvd", "--steps", 2, "-o", "other.pvd"), 3, "viscosity", "viscous")
+        replace(self.folder / "vortices/run_003/state_0000.vtp", ('Name="vorticity"', 'Name="curl"'))
+        self.assert_fails(predict("vortices/run_003.pvd", "--steps", 2, "-o", "other.pvd"), 3, "vorticity", "curl")
+        state = self.folder / "vortices/run_001/state_0000.vtp"
+        state.write_text(re.sub(r'(Name="vorticity"[^>]*>)\S+', r"\1nan", state.read_text()))
+        self.assert_fails(predict("vortices/run_001.pvd", "--steps", 2, "-o", "other.pvd"), 3, "vorticity", "NaN")
         self.assertNotIn("other.pvd", self.names())
+        self.assertNotIn("other", self.names())
         for verb in ("evaluate", "report"):
             self.assert_fails(self.meshard(verb, "runs/vortex", *(("-o", "report") if verb == "report" else ())), 3, "rollout.csv")
 
@@ -187,12 +459,17 @@ class SimulationFaults(Simulations):
     def test_of_times_are_named(self):
         index = self.folder / "vortices/run_000.pvd"
         index.write_text(re.sub(r'timestep="[^"]*"( part="0" file="run_000/state_0002)', r'timestep="0.0"\1', index.read_text()))
-        result = self.meshard("train", "vortex.yaml")
-        self.assertNotEqual(result.code, 0)
-        self.assertIn("run_000", result.err)
+        self.assert_refused(3, "run_000.pvd", "two states have the time 0", "state_0000.vtp", "state_0002.vtp")
 
     def test_of_a_run_that_is_too_short_are_named(self):
         self.assert_refused(3, "run 000", "4 states", words=("data.history=4",))
+        index = self.folder / "vortices/run_002.pvd"
+        index.write_text("".join(line for line in index.read_text().splitlines(True) if not re.search("state_000[123]", line)))
+        self.assert_refused(3, "run 002", "1 state;", "2")
+
+    def test_of_files_that_are_missing_are_named(self):
+        self.state(1, 2).unlink()
+        self.assert_refused(3, "run_001.pvd", "state_0002.vtp", "does not exist")
 
     def test_of_settings_are_named(self):
         for words, texts in ((("data.fields.place=points", "data.association=cell"), ("data.association=point",)),
