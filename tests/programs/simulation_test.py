@@ -284,7 +284,7 @@ class SimulationOnRanks(Simulations):
 
 class SimulationKills(Simulations):
     """An epoch of unrolled steps that is interrupted goes on where it was, with the same draws of noise."""
-    settings = (*BY_RUN, "training.unroll=3", "training.unroll_interval=2", "training.noise=0.05", "training.num_epochs=16")
+    settings = (*BY_RUN, "training.unroll=3", "training.unroll_interval=2", "training.noise=0.05", "training.num_epochs=40")
 
     def results(self, run):
         folder = self.folder / "runs" / run
@@ -308,7 +308,7 @@ class SimulationKills(Simulations):
         put_vortices(self.folder, num_runs=5, num_states=7)
         self.train("vortex.yaml", *self.settings, "run_id=whole", "--nproc", num_ranks)
         total = len(self.losses("whole"))
-        of_epoch, rest = divmod(total, 16)
+        of_epoch, rest = divmod(total, 40)
         self.assertEqual(rest, 0)
         step = self.stop(self.start_meshard("train", "vortex.yaml", *self.settings, "run_id=killed", "--nproc", num_ranks), signal.SIGTERM, 2 * of_epoch + 3)
         for _ in range(5):
@@ -388,7 +388,6 @@ class SimulationPrediction(Simulations):
         process.wait_for(lambda: len(self.states("parts")) > 20, "twenty states")
         process.send_to_group(signal.SIGKILL)
         process.result()
-        self.assertLess(len(self.times("parts.pvd")), 301)
         self.assert_good(self.meshard(*words, "parts.pvd", "--resume"))
         self.assertEqual(self.times("parts.pvd"), self.times("whole.pvd"))
         whole, parts = self.states("whole"), self.states("parts")
