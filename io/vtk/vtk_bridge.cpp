@@ -304,16 +304,14 @@ Mesh validated(Mesh mesh, const std::string& where)
     return mesh;
 }
 
-template <class Reader>
-Mesh converted_by_vtk(Reader& reader, const std::string& where)
+/// Lets VTK read, and turns what it throws or says into an error. @param read   returns the messages of VTK's errors
+/// @throws IoError
+template <class Read>
+void read_by_vtk(const std::string& where, const Read& read)
 {
-    vtkSmartPointer<vtkDataObject> object;
     std::string errors;
     try {
-        const CapturedMessages messages;
-        reader.Update();
-        object = reader.GetOutput();
-        errors = messages.errors();
+        errors = read();
     } catch (const std::bad_alloc&) {
         throw IoError(where + " announces more data than fits into memory. It is truncated or damaged.");
     } catch (const std::length_error&) {
@@ -321,6 +319,18 @@ Mesh converted_by_vtk(Reader& reader, const std::string& where)
     }
     if (!errors.empty())
         throw IoError(where + " cannot be read; VTK says: " + essence(errors) + ". It is truncated or damaged.");
+}
+
+template <class Reader>
+Mesh converted_by_vtk(Reader& reader, const std::string& where)
+{
+    vtkSmartPointer<vtkDataObject> object;
+    read_by_vtk(where, [&] {
+        const CapturedMessages messages;
+        reader.Update();
+        object = reader.GetOutput();
+        return messages.errors();
+    });
     if (object == nullptr) throw IoError(where + " holds no data set that VTK knows.");
     return validated(VtkConverter(where).convert(*object), where);
 }
@@ -533,10 +543,9 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
     const auto format = composite_format(path);
     require_beginning(format, path, where);
     vtkSmartPointer<vtkAlgorithm> reader;
-    std::string errors;
     std::optional<double> time;
     std::vector<MeshBlock> blocks;
-    try {
+    read_by_vtk(where, [&] {
         const CapturedMessages messages;
         const SilentStderr silence;
         reader = composite_reader(format, path);
@@ -546,7 +555,7 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
             reader->UpdateTimeStep(*time);
         else
             reader->Update();
-        errors = messages.errors();
+        const auto errors = messages.errors();
         if (options.warnings != nullptr)
             for (const std::string& text : messages.warnings())
                 options.warnings->push_back(path.string() + ": VTK says: " + essence(text));
@@ -555,13 +564,8 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
             if (data == nullptr) throw IoError(where + " holds no data set that VTK knows.");
             collect_blocks(*data, "", where, blocks);
         }
-    } catch (const std::bad_alloc&) {
-        throw IoError(where + " announces more data than fits into memory. It is truncated or damaged.");
-    } catch (const std::length_error&) {
-        throw IoError(where + " announces more data than can be. It is truncated or damaged.");
-    }
-    if (!errors.empty())
-        throw IoError(where + " cannot be read; VTK says: " + essence(errors) + ". It is truncated or damaged.");
+        return errors;
+    });
     if (blocks.empty()) throw IoError(where + " holds no mesh.");
     for (MeshBlock& block : blocks)
         for (DataArray& array : block.mesh.field_data)
@@ -584,22 +588,15 @@ std::vector<double> times_with_vtk(const std::filesystem::path& path)
     const std::string where = "read_mesh: " + path.string();
     const auto format = composite_format(path);
     require_beginning(format, path, where);
-    std::string errors;
     std::vector<double> times;
-    try {
+    read_by_vtk(where, [&] {
         const CapturedMessages messages;
         const SilentStderr silence;
         const auto reader = composite_reader(format, path);
         reader->UpdateInformation();
         times = times_of(*reader);
-        errors = messages.errors();
-    } catch (const std::bad_alloc&) {
-        throw IoError(where + " announces more data than fits into memory. It is truncated or damaged.");
-    } catch (const std::length_error&) {
-        throw IoError(where + " announces more data than can be. It is truncated or damaged.");
-    }
-    if (!errors.empty())
-        throw IoError(where + " cannot be read; VTK says: " + essence(errors) + ". It is truncated or damaged.");
+        return messages.errors();
+    });
     return times;
 }
 
