@@ -12,8 +12,7 @@ namespace {
 
 bool have_same_cells(const Mesh& a, const Mesh& b)
 {
-    return a.cells.offsets == b.cells.offsets && a.cells.indices == b.cells.indices && a.cell_types == b.cell_types &&
-           a.face_streams.offsets == b.face_streams.offsets && a.face_streams.indices == b.face_streams.indices;
+    return a.cells == b.cells && a.cell_types == b.cell_types && a.face_streams == b.face_streams;
 }
 
 }  // namespace

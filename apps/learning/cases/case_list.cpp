@@ -382,9 +382,9 @@ std::vector<CaseSource> find_files(const DataConfig& data)
                                                           std::filesystem::read_symlink(where, error).string())
                                             : "there is no folder " + where.string()));
     }
-    const auto table = read_case_tables(data);
     if (data.series.is_on) {
         auto runs = find_runs(data);
+        const auto table = read_case_tables(data);
         for (auto& run : runs)
             if (const auto row = table.find(run.id); row != table.end()) run.columns = row->second;
         return runs;
@@ -392,6 +392,8 @@ std::vector<CaseSource> find_files(const DataConfig& data)
     const CasePattern pattern{data.root, data.files};
     const auto files = pattern.files();
     if (files.empty()) throw InvalidInput("no file matches " + pattern.text() + ". Check data.root and data.surface.");
+
+    const auto table = read_case_tables(data);
     std::vector<CaseSource> cases;
     std::set<std::string> ids;
     for (const auto& file : files) {

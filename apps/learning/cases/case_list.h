@@ -51,8 +51,8 @@ struct CaseLists {
 };
 
 /// Finds the cases of all sets and splits them; of simulations in time whole runs are split, and each of their steps is
-/// a case, RUN@STATE. Cases that the split does not name are left out, and, where cases have
-/// two parts, cases that have only one.
+/// a case, RUN@STATE. Cases that the split does not name are left out, and, where cases have two parts, cases that have
+/// only one.
 /// @param volume   the other part of cases that have two
 /// @throws IoError if a folder or file is missing; InvalidInput if no file matches, an id occurs twice, a named case
 /// has no file, a case lacks the surface that `data.wall` asks for, the table lacks the column, or no case is left to

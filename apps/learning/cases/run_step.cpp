@@ -159,8 +159,7 @@ void require_same_rows(const Mesh& first, const Mesh& state, const SeriesState& 
     if (first.num_points() != state.num_points() || first.num_cells() != state.num_cells())
         refuse(fmt::format("it has {} points and {} cells, and another state of the run {} and {}", state.num_points(),
                            state.num_cells(), first.num_points(), first.num_cells()));
-    if (first.cells.offsets != state.cells.offsets || first.cells.indices != state.cells.indices)
-        refuse("its cells have other points than those of another state of the run");
+    if (first.cells != state.cells) refuse("its cells have other points than those of another state of the run");
 }
 
 Mesh read_step(const RunStep& step, const StateArrays& arrays, const std::string& where)
@@ -196,15 +195,14 @@ Mesh read_step(const RunStep& step, const StateArrays& arrays, const std::string
     return mesh;
 }
 
-std::shared_ptr<const RunCut> cut_by_metis(const Mesh& mesh, std::int64_t num_parts, std::int64_t seed)
+RunCut cut_by_metis(const Mesh& mesh, std::int64_t num_parts, std::int64_t seed)
 {
-    auto cut = std::make_shared<RunCut>();
-    cut->graph = mesh_graph(mesh);
+    RunCut cut;
+    cut.graph = mesh_graph(mesh);
     const MetisOptions options{.num_parts = static_cast<std::int32_t>(num_parts),
                                .seed = static_cast<std::int32_t>(seed)};
-    cut->partition = partition_with_metis(cut->graph, options);
-    cut->quality = measure_quality(cut->partition, cut->graph);
-    cut->bounds = point_bounds(mesh);
+    cut.partition = partition_with_metis(cut.graph, options);
+    cut.quality = measure_quality(cut.partition, cut.graph);
     return cut;
 }
 
@@ -213,7 +211,10 @@ std::shared_ptr<const RunCut> RunCuts::of(const RunStep& step, std::int64_t num_
     const std::scoped_lock lock(mutex_);
     for (const auto& [run, cut] : kept_)
         if (run == step.run) return cut;
-    kept_.emplace_front(step.run, cut_by_metis(read_state(step.first()), num_parts, seed));
+    const auto first = read_state(step.first());
+    auto cut = std::make_shared<RunCut>(cut_by_metis(first, num_parts, seed));
+    cut->bounds = point_bounds(first);
+    kept_.emplace_front(step.run, std::move(cut));
     if (kept_.size() > kMostRunsKept) kept_.pop_back();
     return kept_.front().second;
 }

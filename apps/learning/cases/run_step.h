@@ -75,15 +75,16 @@ void require_same_rows(const Mesh& first, const Mesh& state, const SeriesState& 
 /// @throws as `read_state`, `add_told` and `require_same_rows`
 Mesh read_step(const RunStep& step, const StateArrays& arrays, const std::string& where);
 
-/// A cut with METIS.
+/// A cut with METIS, of a run as of its first state.
 struct RunCut {
     Csr graph;
     Partition partition;
     PartitionQuality quality;
-    std::array<double, 6> bounds{};  ///< the mesh's box: lowest and highest x, y and z
+    std::array<double, 6> bounds{};  ///< of a run: the first state's box, lowest and highest x, y and z
 };
 
-std::shared_ptr<const RunCut> cut_by_metis(const Mesh& mesh, std::int64_t num_parts, std::int64_t seed);
+/// Cuts a mesh; the bounds stay 0.
+RunCut cut_by_metis(const Mesh& mesh, std::int64_t num_parts, std::int64_t seed);
 
 /// The cuts of the last few runs. All states of a run are cut alike, as the first one: so a rank that has predicted a
 /// state's rows is told them in the next step.

@@ -82,7 +82,7 @@ void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, 
             deliver_read_warnings({fmt::format("data.parts: case {}, and each of its size: {}", source.id, size)}, {});
         });
     const auto run_cut = source.step ? cache.run_cuts->of(*source.step, cache.num_parts, cache.seed)
-                                     : cut_by_metis(mesh, cache.num_parts, cache.seed);
+                                     : std::make_shared<const RunCut>(cut_by_metis(mesh, cache.num_parts, cache.seed));
     if (run_cut->partition.num_rows() != mesh.num_rows())
         throw InvalidInput(
             fmt::format("case {}: {} has {} rows, and the first state of the run {}. The points of a run "

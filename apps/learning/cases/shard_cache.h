@@ -28,14 +28,13 @@ struct ShardCache {
     std::int64_t seed = 0;
     bool verify_sources = false;   ///< hashes every source whole instead of trusting its size, time and a sample
     ComputedInputs computed = {};  ///< inputs that the shards hold besides the arrays of the file
-    /// Of steps of runs: the arrays of which their meshes are made, and how the runs are cut; else null.
+    /// Steps of runs have the arrays of which their meshes are made, and the cuts of the runs; else both are null.
     std::shared_ptr<const StateArrays> states = {};
     std::shared_ptr<RunCuts> run_cuts = {};
 };
 
 /// Returns the `source_hash` of a case, noted in the cache; for a case with a wall, a hash of both, and for a step of a
-/// run one of its states. @throws IoError
-/// naming the case.
+/// run one of its states. @throws IoError naming the case.
 std::uint64_t hash_of(const CaseSource& source, const ShardCache& cache);
 
 /// Returns where the shards of a case with this hash lie or would lie.

@@ -18,7 +18,7 @@ at::Tensor numbers_on(const std::array<double, 3>& numbers, const at::Tensor& li
 
 }  // namespace
 
-StateChannels::StateChannels(const DataConfig& data, std::vector<std::int64_t> channels)
+StateChannels::StateChannels(const DataConfig& data, const std::vector<std::int64_t>& channels)
     : first_(first_channel(data, {})), num_state_(std::accumulate(channels.begin(), channels.end(), std::int64_t{0})),
       history_(data.series.history), learnt_(data.series.learnt)
 {
@@ -34,19 +34,23 @@ at::Tensor StateChannels::state(const PointInputs& inputs) const
     return inputs.embedding.narrow(-1, first_, num_state_);
 }
 
+/// Returns the time to the next state, which is told last.
+at::Tensor StateChannels::step(const PointInputs& inputs) const
+{
+    return inputs.embedding.narrow(-1, inputs.embedding.size(-1) - 1, 1);
+}
+
 at::Tensor StateChannels::next(const PointInputs& inputs, const at::Tensor& learnt) const
 {
     if (learnt_ == LearntState::Next) return learnt;
-    const auto step = inputs.embedding.narrow(-1, inputs.embedding.size(-1) - 1, 1);
-    return state(inputs) + (learnt_ == LearntState::Rate ? learnt * step : learnt);
+    return state(inputs) + (learnt_ == LearntState::Rate ? learnt * step(inputs) : learnt);
 }
 
 at::Tensor StateChannels::learnt(const PointInputs& inputs, const at::Tensor& next) const
 {
     if (learnt_ == LearntState::Next) return next;
-    const auto step = inputs.embedding.narrow(-1, inputs.embedding.size(-1) - 1, 1);
     const auto difference = next - state(inputs);
-    return learnt_ == LearntState::Rate ? difference / step : difference;
+    return learnt_ == LearntState::Rate ? difference / step(inputs) : difference;
 }
 
 PointInputs StateChannels::with_state(const PointInputs& inputs, const at::Tensor& state, const CaseFrame& frame) const

@@ -20,7 +20,7 @@ namespace meshard {
 class StateChannels {
 public:
     /// @param channels   number of channels of each field
-    StateChannels(const DataConfig& data, std::vector<std::int64_t> channels);
+    StateChannels(const DataConfig& data, const std::vector<std::int64_t>& channels);
 
     std::int64_t first() const { return first_; }           ///< channel of the last state among those of a point
     std::int64_t num_fields() const { return num_state_; }  ///< channels of a state
@@ -49,6 +49,7 @@ public:
     at::Tensor arrays(const PointInputs& inputs) const;
 
 private:
+    at::Tensor step(const PointInputs& inputs) const;
     std::int64_t end_of_states() const { return first_ + history_ * num_state_; }
     PointInputs with_states(const PointInputs& inputs, const at::Tensor& states, const CaseFrame& frame) const;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/grids/grid_case.h"
 
+#include "apps/learning/cases/run_step.h"
 #include "partition/error.h"
 #include "partition/mesh/mesh.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -88,15 +89,13 @@ GridRows grid_rows(const ImageGrid& grid, const DataConfig& data, bool with_trut
     return rows;
 }
 
-GridRows grid_rows_of_step(const RunStep& step, const DataConfig& data, const std::string& where)
+GridRows grid_rows_of_step(const Mesh& states, ImageGrid grid, DataConfig data, bool with_truth,
+                           const std::string& where)
 {
-    const auto mesh = read_step(step, StateArrays(data), where);
-    auto grid = read_image(step.told(0).file);
-    auto of_step = data;
-    of_step.arrays = {kTold};
-    grid.point_data = mesh.point_data;
-    grid.cell_data = mesh.cell_data;
-    return grid_rows(grid, of_step, true, where);
+    data.arrays = {kTold};
+    grid.point_data = states.point_data;
+    grid.cell_data = states.cell_data;
+    return grid_rows(grid, data, with_truth, where);
 }
 
 SpecPtr spec_of_grid(const std::vector<std::int64_t>& extents, std::int64_t rows_together,

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "apps/learning/cases/case_tensors.h"
-#include "apps/learning/cases/run_step.h"
 #include "apps/learning/settings/training_config.h"
 #include "io/vtk/image_file.h"
 #include "sharding/ranks/device_mesh.h"
@@ -32,9 +31,12 @@ struct GridRows {
 /// and a value that is not finite, with the place of the row
 GridRows grid_rows(const ImageGrid& grid, const DataConfig& data, bool with_truth, const std::string& where);
 
-/// Makes the inputs and targets of a step of a run of grids: what is told of the states, and what is learnt.
-/// @throws as `grid_rows` and `read_step`
-GridRows grid_rows_of_step(const RunStep& step, const DataConfig& data, const std::string& where);
+/// Makes the inputs, and on request the targets, of a step of a run of grids: what is told of the states, and what is
+/// learnt.
+/// @param states   the mesh of the step (`read_step`, `add_told`)  @param grid   any state
+/// @throws as `grid_rows`
+GridRows grid_rows_of_step(const Mesh& states, ImageGrid grid, DataConfig data, bool with_truth,
+                           const std::string& where);
 
 /// Writes extents as `32 x 16`, x first.
 std::string extents_text(const std::vector<std::int64_t>& extents);

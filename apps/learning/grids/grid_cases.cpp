@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/grids/grid_cases.h"
 
+#include "apps/learning/cases/run_step.h"
 #include "apps/learning/settings/grid_settings.h"
 #include "partition/error.h"
 
@@ -44,8 +45,11 @@ LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRun
     LoadedGrids grids;
     for (const auto& source : sources) {
         const auto where = fmt::format("case {} ({})", source.id, source.file.string());
-        const auto rows = source.step ? grid_rows_of_step(*source.step, config.data, where)
-                                      : grid_rows(read_image(source.file), config.data, true, where);
+        const auto& step = source.step;
+        auto grid = read_image(source.file);
+        const auto rows = step ? grid_rows_of_step(read_step(*step, StateArrays(config.data), where), std::move(grid),
+                                                   config.data, true, where)
+                               : grid_rows(grid, config.data, true, where);
         const auto spec = spec_of_grid(rows.extents, rows_together(config.model), domain);
         grids.known.push_back(stored_case_of(rows, source.id));
         grids.told.add(rows.told);

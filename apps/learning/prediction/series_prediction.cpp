@@ -279,16 +279,10 @@ at::Tensor with_step(const at::Tensor& arrays, double step)
 
 /// A start that is a regular grid, which each rank reads whole and of which it takes its rows.
 struct StartGrid {
-    StartGrid(const SeriesPlan& plan, const StateArrays& arrays, const std::string& where)
-        : image(read_image(plan.start(0).file)), mesh(told_mesh(plan, arrays, where))
+    StartGrid(const SeriesPlan& plan, const StateArrays& arrays, const DataConfig& data, const std::string& where)
+        : image(read_image(plan.start(0).file)), mesh(told_mesh(plan, arrays, where)),
+          told(grid_rows_of_step(mesh, image, data, false, where))
     {
-        auto one = image;
-        one.point_data = mesh.point_data;
-        one.cell_data = mesh.cell_data;
-        DataConfig data;
-        data.on_cells = arrays.on_cells;
-        data.arrays = {kTold};
-        told = grid_rows(one, data, false, where);
     }
 
     void cut(std::int64_t rows_together, const std::shared_ptr<const DeviceMesh>& domain)
@@ -339,7 +333,7 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
     std::optional<CaseMesh> mesh;
     std::optional<StartGrid> grid;
     if (data.is_grid) {
-        read_together(all, [&] { grid.emplace(plan, arrays, name); });
+        read_together(all, [&] { grid.emplace(plan, arrays, data, name); });
         grid->cut(models.front().rows_together(), device_mesh);
     } else {
         MeshReading reading{.where = name};

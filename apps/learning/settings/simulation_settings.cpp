@@ -48,12 +48,15 @@ void complete_series(const Settings& settings, TrainingRunConfig& config)
 
 void refuse_keys_of_series(const Settings& settings)
 {
-    const auto rules = training_rules();
-    for (const char* key : {"data.times", "data.next", "data.history", "data.given", "training.unroll",
-                            "training.unroll_interval", "training.unroll_gradient", "training.noise"}) {
-        const auto* setting = settings.find(key);
-        if (setting && !is_default(*setting, rules))
-            throw UsageError(settings.where(key) +
+    SeriesSettings series;
+    UnrollSettings unroll;
+    SettingTable keys;
+    series.add_keys(keys);
+    unroll.add_keys(keys);
+    for (const auto& rule : keys.rules()) {
+        const auto* setting = settings.find(rule.path);
+        if (setting && !is_default(*setting, keys.rules()))
+            throw UsageError(settings.where(rule.path) +
                              " is for simulations in time, and there are none. Set data.series, or leave it out.");
     }
 }

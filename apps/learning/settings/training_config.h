@@ -31,7 +31,7 @@ struct FieldConfig {
     std::string name;  ///< its name in metrics and predictions
     std::string from;
     std::string kind;
-    /// Of a step of a simulation the array of its states; `from` is then what is learnt of the next one.
+    /// The array of the states, if cases are steps of simulations; `from` is then what is learnt of the next one.
     std::string state = {};
 
     void add_keys(SettingTable& keys, const std::string& base)

@@ -180,13 +180,15 @@ std::vector<RolledOutRun> roll_out(Run& run, CaseSet RunCases::* split)
     return all;
 }
 
-double mean_error(const std::vector<RolledOutRun>& runs, ErrorsOfStates RolledOutRun::* kind)
+double mean_error(const std::vector<RolledOutRun>& runs, ErrorsOfStates RolledOutRun::* kind,
+                  std::optional<std::size_t> field)
 {
     double sum = 0, count = 0;
     for (const auto& one : runs) {
-        for (const auto& fields : one.*kind) {
-            for (const auto error : fields) {
-                sum += error;
+        for (const auto& of_state : one.*kind) {
+            for (std::size_t f = 0; f < of_state.size(); ++f) {
+                if (field.value_or(f) != f) continue;
+                sum += of_state[f];
                 ++count;
             }
         }
@@ -200,16 +202,8 @@ Json roll_out_json(const std::vector<RolledOutRun>& runs, const std::vector<Fiel
     for (const auto& one : runs) longest = std::max(longest, one.times.size());
     Json json{{"steps", longest}};
     for (std::size_t kind = 0; kind < kNumKinds; ++kind) {
-        for (std::size_t f = 0; f < fields.size(); ++f) {
-            double sum = 0, count = 0;
-            for (const auto& one : runs) {
-                for (const auto& of_state : one.*kKinds[kind]) {
-                    sum += of_state[f];
-                    ++count;
-                }
-            }
-            json[kNames[kind]][fields[f].name] = sum / count;
-        }
+        for (std::size_t f = 0; f < fields.size(); ++f)
+            json[kNames[kind]][fields[f].name] = mean_error(runs, kKinds[kind], f);
     }
     return json;
 }

@@ -34,8 +34,9 @@ struct RolledOutRun {
 /// Rolls out all runs of a split. Data groups share them out. Collective.
 std::vector<RolledOutRun> roll_out(Run& run, CaseSet RunCases::* split);
 
-/// The mean of a kind of errors over runs, states and fields. @param kind   e.g. `&RolledOutRun::errors`
-double mean_error(const std::vector<RolledOutRun>& runs, std::vector<std::vector<double>> RolledOutRun::* kind);
+/// The mean of a kind of errors over runs, states and fields, or one field. @param kind   e.g. `&RolledOutRun::errors`
+double mean_error(const std::vector<RolledOutRun>& runs, std::vector<std::vector<double>> RolledOutRun::* kind,
+                  std::optional<std::size_t> field = std::nullopt);
 
 /// {"steps": of the longest run, "rel_l2": {field: mean over states and runs}, "persistence": {...}, "mean": {...}}
 nlohmann::ordered_json roll_out_json(const std::vector<RolledOutRun>& runs, const std::vector<FieldConfig>& fields);

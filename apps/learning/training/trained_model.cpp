@@ -216,14 +216,12 @@ at::Tensor TrainedModel::loss_with_gradients(const Example& example, double weig
     return loss;
 }
 
-at::Tensor TrainedModel::loss_with_gradients(const std::vector<Example>& steps, double weight, std::uint64_t seed,
-                                             TrainingLog& log)
+at::Tensor TrainedModel::loss_with_gradients(const std::vector<Example>& steps, const CaseFrame& frame, double weight,
+                                             std::uint64_t seed, TrainingLog& log)
 {
     const auto& unroll = config_.training.unroll;
     if (steps.size() == 1 && unroll.noise == 0) return loss_with_gradients(steps.front(), weight, log);
     const auto& states = *data_.states();
-    const auto& cases = data_.training_cases().sources();
-    const auto frame = data_.frame_of(*std::ranges::find(cases, steps.front().front().id, &CaseSource::id));
     auto inputs = steps.front().front().inputs;
     if (unroll.noise > 0) inputs = with_noise(inputs, frame, seed);
     at::Tensor sum;

@@ -49,9 +49,10 @@ public:
     at::Tensor loss_with_gradients(const Example& example, double weight, TrainingLog& log);
     /// The same for steps of a run that follow each other, each from the state that the one before it predicted, and
     /// with noise on the first: the mean of their losses. Collective.
+    /// @param frame   of the run (`TrainingData::frame_of`)
     /// @param seed   of the noise, which also depends on a point's id, so that it is the same on any ranks
-    at::Tensor loss_with_gradients(const std::vector<Example>& steps, double weight, std::uint64_t seed,
-                                   TrainingLog& log);
+    at::Tensor loss_with_gradients(const std::vector<Example>& steps, const CaseFrame& frame, double weight,
+                                   std::uint64_t seed, TrainingLog& log);
     /// Whether gradients are exchanged at the end of the next backward pass.
     void set_sync(bool is_last_case);
 

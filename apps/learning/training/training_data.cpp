@@ -178,11 +178,15 @@ void TrainingData::check_augmentation() const
         require_whole_body(source.id, read_manifest(stored().shards.at(source.id)).bounds, augmentation.mirror_axis);
 }
 
-CaseFrame TrainingData::frame_of(const CaseSource& source) const
+CaseFrame TrainingData::frame_of(const CaseSource& source)
 {
-    if (!states_->moves_points()) return {};
+    if (!states_ || !states_->moves_points()) return {};
+    const auto [found, is_new] = frames_.try_emplace(source.step->run.get());
     const auto& part = parts_.front();
-    return case_frame(part.data.frame, frame_bounds(read_manifest(part.stored->shards.at(source.id))), source);
+    if (is_new)
+        found->second =
+            case_frame(part.data.frame, frame_bounds(read_manifest(part.stored->shards.at(source.id))), source);
+    return found->second;
 }
 
 std::int64_t TrainingData::num_unrolled(std::int64_t index, std::int64_t epoch) const

@@ -79,8 +79,8 @@ public:
     const std::optional<ShapeCoefficients>& shape_coefficients() const { return shape_coefficients_; }
     /// Where the states stand among the inputs, if cases are steps of runs.
     const std::optional<StateChannels>& states() const { return states_; }
-    /// Returns the frame of a case, which is that of its whole run.
-    CaseFrame frame_of(const CaseSource& source) const;
+    /// Returns the frame of a step of a run, which is that of the whole run; any frame if points stand still.
+    CaseFrame frame_of(const CaseSource& source);
     /// Returns how many steps a training step goes through from this case on, in an epoch from 1: steps of its run.
     std::int64_t num_unrolled(std::int64_t index, std::int64_t epoch) const;
 
@@ -116,6 +116,7 @@ private:
     std::optional<CoefficientTargets> coefficient_targets_;
     std::optional<ShapeCoefficients> shape_coefficients_;  // of the first part's training cases
     std::optional<StateChannels> states_;
+    std::map<const Series*, CaseFrame> frames_;  // of runs whose points move
 };
 
 /// Cases of one split in the order of their turns, all parts of each.
