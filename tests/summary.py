@@ -10,8 +10,11 @@ import xml.etree.ElementTree as ElementTree
 
 CLOSING = re.compile(r"\d+% tests passed, \d+ tests? failed out of \d+")
 TOTAL_TIME = re.compile(r"Total Test time \(real\) = +([0-9.]+) sec")
-# What GoogleTest prints between the place of GTEST_SKIP and the name of the test, and what Python's unittest prints.
-REASONS = [re.compile(r": Skipped\n(.*?)\n\[  SKIPPED \]", re.DOTALL), re.compile(r"skipped ['\"](.*)['\"]")]
+# What GoogleTest prints of the cases of a suite: how many there are, which failed, and which were skipped and why; and what Python's unittest prints.
+CASES = re.compile(r"^\[==========\] Running (\d+) test", re.MULTILINE)
+FAILED = re.compile(r"^\[  FAILED  \] ([^ ,\n]+\.[^ ,\n]+)", re.MULTILINE)
+SKIPPED = re.compile(r": Skipped\n(.*?)\n\[  SKIPPED \] (\S+)", re.DOTALL)
+UNITTEST_SKIPPED = re.compile(r"skipped ['\"](.*)['\"]")
 NUM_SLOWEST = 10
 NUM_NAMED = 3   # of the tests that were skipped for one reason
 
@@ -20,31 +23,35 @@ def name_of(test):
     return test.get("name").partition("  # GetParam()")[0]
 
 
-def reason_of(test):
-    """Why a test was skipped, None if it was not."""
-    skipped = test.find("skipped")
-    if skipped is None:
-        return None
+def cases_of(test):
+    """(number of cases, those that failed, {name: why} of those that were skipped) of a test."""
     output = test.findtext("system-out") or ""
-    for pattern in REASONS:
-        found = pattern.search(output)
-        if found and found.group(1).strip():
-            return " ".join(found.group(1).split())
-    message = skipped.get("message", "")
-    return "it does not say why" if message.startswith("SKIP_") else message
+    num_cases = CASES.search(output)
+    failed = set(FAILED.findall(output)) if test.get("status") == "fail" else set()
+    if test.get("status") == "fail" and not failed:
+        failed = {name_of(test)}
+    skipped = {name: reason for reason, name in SKIPPED.findall(output)}
+    mark = test.find("skipped")
+    if mark is not None and not skipped:
+        reason = UNITTEST_SKIPPED.search(output)
+        message = mark.get("message", "")
+        skipped = {name_of(test): reason.group(1) if reason else "it does not say why" if message.startswith("SKIP_") else message}
+    return int(num_cases.group(1)) if num_cases else 1, failed, skipped
 
 
 def summary(tests, seconds):
     """Lines about the test cases of ctest's JUnit file."""
-    reasons = {}
+    num_cases, num_failed, reasons = 0, 0, {}
     for test in tests:
-        reason = reason_of(test)
-        if reason is not None:
-            reasons.setdefault(reason, []).append(name_of(test))
-    num_failed = sum(test.get("status") == "fail" for test in tests)
+        count, failed, skipped = cases_of(test)
+        num_cases += count
+        num_failed += len(failed)
+        for name, reason in skipped.items():
+            reasons.setdefault(" ".join(reason.split()), []).append(name)
     num_skipped = sum(len(names) for names in reasons.values())
     all_seconds = sum(float(test.get("time")) for test in tests)
-    yield f"{len(tests)} tests in {seconds or '?'} s ({all_seconds:.1f} s one after another): {len(tests) - num_failed - num_skipped} passed, {num_failed} failed, {num_skipped} skipped"
+    yield (f"{num_cases} cases of {len(tests)} tests in {seconds or '?'} s ({all_seconds:.1f} s one after another): "
+           f"{num_cases - num_failed - num_skipped} passed, {num_failed} failed, {num_skipped} skipped")
     yield f"the {NUM_SLOWEST} slowest:"
     for test in sorted(tests, key=lambda test: -float(test.get("time")))[:NUM_SLOWEST]:
         yield f"  {float(test.get('time')):8.1f} s  {name_of(test)}"

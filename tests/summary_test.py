@@ -20,15 +20,30 @@ The following tests did not run:
 
 JUNIT = """<?xml version="1.0" encoding="UTF-8"?>
 <testsuite name="x" tests="4">
-  <testcase name="A  # GetParam() = &quot;a&quot;" time="0.1" status="run"><system-out>fine</system-out></testcase>
-  <testcase name="B" time="0.2" status="notrun"><skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/><system-out>[ RUN      ] B
+  <testcase name="A" time="0.1" status="run"><system-out>Note: Google Test filter = A.One:A.Two/0:A.Two/1
+[==========] Running 3 tests from 1 test suite.
+[ RUN      ] A.One
+/place/a.cpp:2: Skipped
+no GPU, &lt;none
+at all
+[  SKIPPED ] A.One (0 ms)
+[ RUN      ] A.Two/0
+[       OK ] A.Two/0 (0 ms)
+</system-out></testcase>
+  <testcase name="B" time="0.2" status="notrun"><skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/><system-out>[==========] Running 1 test from 1 test suite.
+[ RUN      ] B.B
 /place/b.cpp:4: Skipped
 no GPU, &lt;none
 at all
-[  SKIPPED ] B (0 ms)
+[  SKIPPED ] B.B (0 ms)
 </system-out></testcase>
   <testcase name="C" time="30" status="notrun"><skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/><system-out>test_c ... skipped 'no Python'</system-out></testcase>
-  <testcase name="D" time="20" status="fail"><failure message=""/></testcase>
+  <testcase name="D" time="20" status="fail"><failure message=""/><system-out>[==========] Running 4 tests from 1 test suite.
+[  FAILED  ] D.One (0 ms)
+[  FAILED  ] D.Two/1, where GetParam() = 2 (0 ms)
+[  FAILED  ] 2 tests, listed below:
+[  FAILED  ] D.One
+</system-out></testcase>
 </testsuite>
 """
 
@@ -50,14 +65,14 @@ class Summary(unittest.TestCase):
         self.assertTrue(out.startswith(begin))
         self.assertTrue(out.endswith("\n100%" + end))
         self.assertEqual(out[len(begin):-len("100%" + end)], """\
-4 tests in 7.25 s (50.3 s one after another): 1 passed, 1 failed, 2 skipped
+9 cases of 4 tests in 7.25 s (50.3 s one after another): 4 passed, 2 failed, 3 skipped
 the 10 slowest:
       30.0 s  C
       20.0 s  D
        0.2 s  B
        0.1 s  A
 skipped:
-     1  no GPU, <none at all: B
+     2  no GPU, <none at all: A.One, B.B
      1  no Python: C
 
 """)
