@@ -157,21 +157,21 @@ void run_backward(const at::Tensor& gradient, const at::Tensor& queries, const a
 // --- composed of LibTorch's operators --------------------------------------------------------------------------------
 
 /// A rectangle of queries and the rectangle of keys that they attend to, relative to this rank's first query and key.
-struct Tile {
+struct QueryTile {
     std::array<std::int64_t, 2> first_query, num_queries, first_key, num_keys;
 };
 
-std::vector<Tile> tiles(const std::array<GridAxis, 2>& axes)
+std::vector<QueryTile> tiles(const std::array<GridAxis, 2>& axes)
 {
     constexpr std::int64_t kLeast = 16, kMost = 64;
     std::array<std::int64_t, 2> length;
     for (int axis = 0; axis < 2; ++axis)
         length[axis] = std::clamp(axes[axis].here.window * axes[axis].dilation, kLeast, kMost);
-    std::vector<Tile> all;
+    std::vector<QueryTile> all;
     const auto& [rows, columns] = axes;
     for (std::int64_t row = 0; row < rows.here.num_queries; row += length[0]) {
         for (std::int64_t column = 0; column < columns.here.num_queries; column += length[1]) {
-            Tile tile{{row, column}, {}, {}, {}};
+            QueryTile tile{{row, column}, {}, {}, {}};
             for (int axis = 0; axis < 2; ++axis) {
                 const auto& here = axes[axis].here;
                 tile.num_queries[axis] = std::min(length[axis], here.num_queries - tile.first_query[axis]);
@@ -222,7 +222,7 @@ at::Tensor sees(const GridAxis& axis, std::int64_t first_query, std::int64_t num
 }
 
 /// Attention weights of a tile, (B, H, queries, keys).
-at::Tensor tile_weights(const at::Tensor& queries, const at::Tensor& keys, const Tile& tile,
+at::Tensor tile_weights(const at::Tensor& queries, const at::Tensor& keys, const QueryTile& tile,
                         const std::array<GridAxis, 2>& axes, double scale)
 {
     std::array<at::Tensor, 2> seen;

@@ -6,15 +6,16 @@
 
 #include <algorithm>
 #include <barrier>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <thread>
 #include <vector>
 
 namespace meshard::tiles {
 
 /// @param warps   warps of a block; more than one run as threads
-template <class Work>
-void run_block(Block block, int warps, int shared_bytes, const Work& work)
+inline void run_block(Block block, int warps, int shared_bytes, const std::function<void(const Block&)>& work)
 {
     std::vector<float> shared(static_cast<std::size_t>(shared_bytes) / sizeof(float) + 4,
                               std::numeric_limits<float>::quiet_NaN());
@@ -63,17 +64,7 @@ public:
     template <class Kernel>
     void rows(const Kernel& kernel, std::int64_t most, int blocks, int chunks, int shared) const
     {
-        const auto count = blocks > 0 ? parts(most, blocks, chunks) : most;
-        executor_.for_each(1, [=, warps = form_.warps](std::int64_t) {
-            for (std::int64_t i = 0; i < count * chunks; ++i) {
-                Block block{};
-                block.team = 1;
-                block.chunk = static_cast<int>(i % chunks);
-                block.part = static_cast<int>(i / chunks);
-                block.parts = static_cast<int>(count);
-                run_block(block, warps, shared, kernel);
-            }
-        });
+        run_blocks(blocks > 0 ? parts(most, blocks, chunks) : most, 1, chunks, 1, shared, kernel);
     }
 
     template <class Tile, int, class Kernel>
@@ -108,16 +99,24 @@ private:
         if (Kernel::kAnyRows && form_.table_rows > 0)
             kernel.points.table_rows = std::min(kernel.points.table_rows, form_.table_rows);
         const int shared = Kernel::shared_bytes(form_.warps, kernel.points.table_rows, team);
+        run_blocks(parts, kernel.points.heads, chunks, team, shared,
+                   [kernel](const Block& own) { kernel(Tile(), own); });
+    }
+
+    /// Runs `work` for all parts, teams of heads and chunks of slices. Not a template: kernels come in a hundred forms.
+    void run_blocks(std::int64_t parts, int heads, int chunks, int team, int shared,
+                    const std::function<void(const Block&)>& work) const
+    {
         executor_.for_each(1, [=, warps = form_.warps](std::int64_t) {
-            const auto groups = kernel.points.heads / team * chunks;
+            const auto groups = heads / team * chunks;
             for (std::int64_t i = 0; i < parts * groups; ++i) {
                 Block block{};
                 block.team = team;
                 block.parts = static_cast<int>(parts);
                 block.chunk = static_cast<int>(i % chunks);
-                block.first_head = static_cast<int>(i / chunks % (kernel.points.heads / team)) * team;
+                block.first_head = static_cast<int>(i / chunks % (heads / team)) * team;
                 block.part = static_cast<int>(i / groups);
-                run_block(block, warps, shared, [&kernel](const Block& own) { kernel(Tile(), own); });
+                run_block(block, warps, shared, work);
             }
         });
     }

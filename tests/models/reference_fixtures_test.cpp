@@ -5,8 +5,8 @@
 #include "tests/support/run_fixture.h"
 #include "tests/support/test_paths.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 

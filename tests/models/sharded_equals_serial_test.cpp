@@ -13,7 +13,7 @@
 #include "tests/support/small_models.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <random>

@@ -17,7 +17,8 @@
 #include "tests/support/test_device.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/optim/adamw.h>
 
 #include <functional>
 #include <map>

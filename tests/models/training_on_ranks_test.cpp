@@ -10,7 +10,8 @@
 #include "tests/support/small_models.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
+#include <torch/types.h>
 
 #include <optional>
 

@@ -3,7 +3,7 @@
 
 #include "io/checkpoints/safetensors.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <stdexcept>
 

@@ -14,7 +14,6 @@
 #include "models/transolver/transolver.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <array>

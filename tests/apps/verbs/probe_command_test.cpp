@@ -5,7 +5,7 @@
 #include "tests/support/expect_tensors.h"
 
 #include <torch/script.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace meshard {
 namespace {

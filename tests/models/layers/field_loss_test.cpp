@@ -8,7 +8,7 @@
 #include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cmath>
 #include <string>

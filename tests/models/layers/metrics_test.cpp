@@ -4,7 +4,7 @@
 #include "tests/support/fixture_tensors.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <map>
 #include <vector>

@@ -14,7 +14,8 @@
 #include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/optim/adamw.h>
 
 #include <numeric>
 

@@ -3,7 +3,7 @@
 #include "models/registry/registry.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace meshard {
 namespace {

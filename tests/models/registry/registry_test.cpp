@@ -4,7 +4,7 @@
 #include "tests/support/expect_error.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 namespace meshard {
 namespace {

@@ -8,7 +8,7 @@
 #include "tests/support/small_models.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace meshard {
 namespace {

@@ -14,7 +14,9 @@
 #include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/sequential.h>
 
 #include <array>
 #include <numeric>

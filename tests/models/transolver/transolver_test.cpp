@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-#include <torch/torch.h>
+#include <torch/nn/functional/linear.h>
 
 #include <cmath>
 

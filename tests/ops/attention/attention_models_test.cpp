@@ -11,8 +11,10 @@
 #include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/jit.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/script.h>
 
 #include <cmath>
 

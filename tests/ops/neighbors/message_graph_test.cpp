@@ -11,7 +11,7 @@
 #include "tests/support/sample_meshes.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace meshard {
 namespace {

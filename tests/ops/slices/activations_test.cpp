@@ -4,7 +4,8 @@
 #include "tests/support/expect_tensors.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <string>

@@ -5,7 +5,7 @@
 #include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace meshard {
 namespace {

@@ -2,7 +2,8 @@
 #include "sharding/parameters/fused_adamw.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
+#include <torch/types.h>
 
 #include <cmath>
 #include <vector>

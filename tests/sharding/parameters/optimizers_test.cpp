@@ -7,7 +7,8 @@
 #include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>

@@ -18,7 +18,8 @@
 #include "tests/support/temporary_folder.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/optim/adamw.h>
 
 #include <algorithm>
 #include <memory>

@@ -11,7 +11,7 @@
 #include "tests/support/temporary_folder.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace meshard {
 namespace {

@@ -15,7 +15,7 @@
 #include "tests/support/temporary_folder.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <fstream>
 #include <numeric>

@@ -6,7 +6,7 @@
 #include "tests/support/expect_error.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <map>

@@ -5,7 +5,8 @@
 #include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/types.h>
 
 #include <cmath>
 #include <limits>
