@@ -63,8 +63,9 @@ void check_series(const PredictArguments& options)
     };
     if (!options.model.empty()) refuse("--model", "a file of weights does not say what a state is. Give the run");
     if (options.inputs.size() > 1) refuse(options.inputs[1], "one start is continued at a time");
-    if (std::filesystem::path(options.output).extension() != ".pvd")
-        refuse("-o " + options.output, "a series is written, whose index ends in .pvd");
+    const auto extension = std::filesystem::path(options.output).extension();
+    if (extension != ".pvd" && extension != ".vtkhdf")
+        refuse("-o " + options.output, "a series is written: .pvd with a file a state, or .vtkhdf");
     if (options.prediction.with_forces && options.csv.empty())
         refuse("--forces", "drag and lift of states are written to a table. Give --csv FILE, too");
     if (options.prediction.num_draws > 0) refuse("--dropout-draws", "give several runs for a spread");
@@ -98,8 +99,8 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
                    "fields' mean and std")
         ->type_name("FILE");
     app.add_option("-o,--output", options.output,
-                   "file to write: .vtp or .vtu, .pvtp or .pvtu with a piece a rank; .vti of grids; .pvd with --steps; "
-                   "of several inputs a folder")
+                   "file to write: .vtp, .vtu; .pvtp, .pvtu with a piece a rank; .vti of grids; with --steps ."
+                   "pvd, .vtkhdf; of several inputs a folder")
         ->required()
         ->type_name("OUT");
     add_overwrite_option(app, options.input_as_output);
@@ -477,7 +478,11 @@ int predict_command(std::span<const std::string> arguments)
         if (!options.csv.empty() && StateChannels(models.front().data(), models.front().channels()).moves_points())
             throw UsageError("--forces: the surface of points that move is not followed yet. Leave it out, and use "
                              "`meshard forces` on the states.");
-        if (!options.csv.empty() && models.front().data().is_grid) require_grids(options);
+        const bool of_grids = models.front().data().is_grid;
+        if (!options.csv.empty() && of_grids) require_grids(options);
+        if (of_grids && std::filesystem::path(options.output).extension() == ".vtkhdf")
+            throw UsageError(
+                fmt::format("-o {}: states of grids are written as images. Write a .pvd.", options.output));
         if (!world) return;
         if (world->rank() == 0)
             for (const auto& doubt : ensemble_warnings(models)) warn("predict", doubt);

@@ -146,6 +146,36 @@ std::optional<std::string> get_text_attribute(hid_t object, const std::string& n
     return texts->front();
 }
 
+[[noreturn]] void fail_to_write(const Hdf5Group& group, const std::string& name)
+{
+    group.fail("the data set '" + name + "' cannot be written. Is the disk full?");
+}
+
+/// Stores a data set in chunks of at most 2^17 values. @param dims   rows, at least 1, and components
+void set_chunks(hid_t plan, int rank, const std::array<hsize_t, 2>& dims)
+{
+    const std::array<hsize_t, 2> chunk{std::min(dims[0], std::max<hsize_t>(1, (hsize_t{1} << 17) / dims[1])), dims[1]};
+    H5Pset_chunk(plan, rank, chunk.data());
+}
+
+/// Writes the rows of an array from row `start` of a data set on. @param space   of the data set
+bool write_rows(hid_t set, hid_t type, hid_t space, int rank, hsize_t start, const DataArray& rows, const void* data)
+{
+    if (rows.num_values() == 0) return true;
+    const std::array<hsize_t, 2> first{start, 0};
+    const std::array<hsize_t, 2> count{static_cast<hsize_t>(rows.num_rows()),
+                                       static_cast<hsize_t>(rows.num_components())};
+    H5Sselect_hyperslab(space, H5S_SELECT_SET, first.data(), nullptr, count.data(), nullptr);
+    const Handle memory(H5Screate_simple(rank, count.data(), nullptr), H5Sclose);
+    return H5Dwrite(set, type, memory, space, H5P_DEFAULT, data) >= 0;
+}
+
+void set_description(hid_t set, const DataArray& array)
+{
+    if (!array.component_names.empty()) set_text_attribute(set, "ComponentNames", joined(array.component_names));
+    if (!array.unit.empty()) set_text_attribute(set, "Units", array.unit);
+}
+
 }  // namespace
 
 Hdf5Group Hdf5Group::open_file(const std::filesystem::path& path, const std::string& where)
@@ -371,29 +401,45 @@ void Hdf5Group::write(const std::string& name, const std::vector<const DataArray
     const hid_t type = is_text ? static_cast<hid_t>(text_type) : memory_type(first.type());
     const Handle plan(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
     if (compression == Compression::Zlib && total > 0 && !is_text) {
-        const std::array<hsize_t, 2> chunk{std::min<hsize_t>(total, std::max<hsize_t>(1, (hsize_t{1} << 17) / dims[1])),
-                                           dims[1]};
-        H5Pset_chunk(plan, rank, chunk.data());
+        set_chunks(plan, rank, dims);
         H5Pset_deflate(plan, 4);
     }
     const Handle set(H5Dcreate2(id_, name.c_str(), type, space, H5P_DEFAULT, plan, H5P_DEFAULT), H5Dclose);
-    if (set < 0) fail("the data set '" + name + "' cannot be written. Is the disk full?");
-    std::array<hsize_t, 2> start{0, 0};
+    if (set < 0) fail_to_write(*this, name);
+    hsize_t start = 0;
     for (const DataArray* part : parts) {
-        if (part->num_values() == 0) continue;
-        const std::array<hsize_t, 2> count{static_cast<hsize_t>(part->num_rows()), dims[1]};
-        H5Sselect_hyperslab(space, H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr);
-        const Handle memory(H5Screate_simple(rank, count.data(), nullptr), H5Sclose);
         std::vector<const char*> texts;
         if (is_text)
             for (const std::string& text : part->strings()) texts.push_back(text.c_str());
         const void* data = is_text ? static_cast<const void*>(texts.data()) : part->bytes().data();
-        if (H5Dwrite(set, type, memory, space, H5P_DEFAULT, data) < 0)
-            fail("the data set '" + name + "' cannot be written. Is the disk full?");
-        start[0] += count[0];
+        if (!write_rows(set, type, space, rank, start, *part, data)) fail_to_write(*this, name);
+        start += static_cast<hsize_t>(part->num_rows());
     }
-    if (!first.component_names.empty()) set_text_attribute(set, "ComponentNames", joined(first.component_names));
-    if (!first.unit.empty()) set_text_attribute(set, "Units", first.unit);
+    set_description(set, first);
+}
+
+std::int64_t Hdf5Group::append(const std::string& name, const DataArray& rows) const
+{
+    const int rank = rows.num_components() == 1 ? 1 : 2;
+    std::array<hsize_t, 2> dims{0, static_cast<hsize_t>(rows.num_components())};
+    if (!has(name)) {
+        const std::array<hsize_t, 2> most{H5S_UNLIMITED, dims[1]};
+        const Handle space(H5Screate_simple(rank, dims.data(), most.data()), H5Sclose);
+        const Handle plan(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+        set_chunks(plan, rank, {static_cast<hsize_t>(std::max<std::int64_t>(1, rows.num_rows())), dims[1]});
+        const Handle made(
+            H5Dcreate2(id_, name.c_str(), memory_type(rows.type()), space, H5P_DEFAULT, plan, H5P_DEFAULT), H5Dclose);
+        if (made < 0) fail_to_write(*this, name);
+        set_description(made, rows);
+    }
+    const Handle set(H5Dopen2(id_, name.c_str(), H5P_DEFAULT), H5Dclose);
+    const auto first = shape(name).first;
+    dims[0] = static_cast<hsize_t>(first + rows.num_rows());
+    if (H5Dset_extent(set, dims.data()) < 0) fail_to_write(*this, name);
+    const Handle space(H5Dget_space(set), H5Sclose);
+    if (!write_rows(set, memory_type(rows.type()), space, rank, static_cast<hsize_t>(first), rows, rows.bytes().data()))
+        fail_to_write(*this, name);
+    return first;
 }
 
 void Hdf5Group::close()

@@ -61,6 +61,10 @@ public:
     /// Writes arrays of one type and one number of components one after another as one data set.
     void write(const std::string& name, const std::vector<const DataArray*>& parts, Compression compression) const;
 
+    /// Writes numbers behind the rows of a data set that `append` began, in the type of the first ones.
+    /// @returns the first of the new rows
+    std::int64_t append(const std::string& name, const DataArray& rows) const;
+
     void close();  ///< closes a file that was written. @throws IoError if the disk is full
     [[noreturn]] void fail(const std::string& what) const;
 

@@ -7,6 +7,7 @@
 #include "partition/mesh/mesh.h"
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -52,5 +53,13 @@ VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr
 /// @throws InvalidInput for lz4, and for cells that polygonal data cannot hold
 /// @throws IoError if it cannot be written, or this build has no HDF5.
 void write_vtkhdf(const std::filesystem::path& path, std::span<const Mesh> pieces, const WriteOptions& options);
+
+/// Writes states that have the same cells and arrays as one VTKHDF file with steps (version 2.0): cells once, points
+/// and arrays once for as long as they stay the same. Field data are left out. Two states are in memory. Atomic.
+/// @param times   one a state, ascending   @param state   returns a state; called once for each, in order
+/// @throws InvalidInput if there is none, or states differ in cells, number of points or arrays
+/// @throws IoError if it cannot be written, or this build has no HDF5.
+void write_vtkhdf_series(const std::filesystem::path& path, std::span<const double> times,
+                         const std::function<Mesh(std::size_t)>& state);
 
 }  // namespace meshard

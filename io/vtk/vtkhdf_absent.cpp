@@ -39,4 +39,10 @@ void write_vtkhdf(const std::filesystem::path& path, std::span<const Mesh>, cons
     refuse(path);
 }
 
+void write_vtkhdf_series(const std::filesystem::path& path, std::span<const double>,
+                         const std::function<Mesh(std::size_t)>&)
+{
+    refuse(path);
+}
+
 }  // namespace meshard

@@ -5,6 +5,8 @@
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -17,28 +19,56 @@ namespace {
 using Pieces = std::span<const Mesh>;
 using Counts = std::vector<std::int64_t>;
 
+void check_name(const DataArray& array)
+{
+    if (array.name().empty() || array.name() == "." || array.name().find('/') != std::string::npos ||
+        array.name().find('\n') != std::string::npos)
+        throw InvalidInput("write_mesh: the array name '" + array.name() +
+                           "' cannot stand in an HDF5 file (empty, '.', or with '/'). Rename it.");
+}
+
+/// Says in which order a group's arrays stood, and which have roles.
+void set_order_and_roles(const Hdf5Group& group, const std::vector<DataArray>& arrays)
+{
+    std::string order;
+    for (const DataArray& array : arrays) {
+        order += (order.empty() ? "" : "\n") + array.name();
+        for (const std::string_view role : attribute_roles())
+            if ((" " + array.attribute + " ").find(" " + std::string(role) + " ") != std::string::npos)
+                group.set_attribute(std::string(role), array.name());
+    }
+    if (!order.empty()) group.set_attribute("ArrayOrder", order);
+}
+
 class VtkHdfWriter {
 public:
     VtkHdfWriter(Pieces pieces, const WriteOptions& options) : pieces_(pieces), compression_(options.compression) {}
 
     void write(const Hdf5Group& file)
     {
-        const Hdf5Group root = file.create_group("VTKHDF");
-        const bool is_surface = pieces_.front().kind == MeshKind::Surface;
-        const bool has_polyhedra = std::ranges::any_of(pieces_, &Mesh::has_polyhedra);
-        root.set_attribute("Version", is_surface ? Counts{2, 0} : has_polyhedra ? Counts{2, 5} : Counts{1, 0});
-        root.set_attribute("Type", is_surface ? "PolyData" : "UnstructuredGrid");
-        write_counts(root, "NumberOfPoints", [](const Mesh& mesh) { return mesh.num_points(); });
+        const Hdf5Group root = write_cells(file, {1, 0});
         std::vector<const DataArray*> points;
         for (const Mesh& mesh : pieces_) points.push_back(&mesh.points);
         root.write("Points", points, compression_);
+        write_group(root, "PointData", &Mesh::point_data);
+        write_group(root, "CellData", &Mesh::cell_data);
+        write_field_data(root);
+    }
+
+    /// Writes all but points and data. @param least   the version, if the content needs no later one
+    Hdf5Group write_cells(const Hdf5Group& file, const Counts& least) const
+    {
+        Hdf5Group root = file.create_group("VTKHDF");
+        const bool is_surface = pieces_.front().kind == MeshKind::Surface;
+        const bool has_polyhedra = std::ranges::any_of(pieces_, &Mesh::has_polyhedra);
+        root.set_attribute("Version", is_surface ? Counts{2, 0} : has_polyhedra ? Counts{2, 5} : least);
+        root.set_attribute("Type", is_surface ? "PolyData" : "UnstructuredGrid");
+        write_counts(root, "NumberOfPoints", [](const Mesh& mesh) { return mesh.num_points(); });
         if (is_surface)
             write_polygonal(root);
         else
             write_unstructured(root, has_polyhedra);
-        write_group(root, "PointData", &Mesh::point_data);
-        write_group(root, "CellData", &Mesh::cell_data);
-        write_field_data(root);
+        return root;
     }
 
 private:
@@ -59,7 +89,7 @@ private:
 
     /// Writes the rows `first(mesh)` ... `first(mesh) + count(mesh) - 1` of the pieces' cells.
     template <class First, class Count>
-    void write_cells(const Hdf5Group& group, First&& first, Count&& count) const
+    void write_cell_rows(const Hdf5Group& group, First&& first, Count&& count) const
     {
         Counts offsets, entries, num_entries;
         for (const Mesh& mesh : pieces_) {
@@ -78,7 +108,7 @@ private:
 
     void write_unstructured(const Hdf5Group& root, bool has_polyhedra) const
     {
-        write_cells(
+        write_cell_rows(
             root, [](const Mesh&) { return std::int64_t{0}; }, [](const Mesh& mesh) { return mesh.num_cells(); });
         std::vector<std::uint8_t> types;
         for (const Mesh& mesh : pieces_) types.insert(types.end(), mesh.cell_types.begin(), mesh.cell_types.end());
@@ -132,24 +162,15 @@ private:
                                    "which polygonal data keep.");
         }
         for (int group = 0; group < 4; ++group)
-            write_cells(
+            write_cell_rows(
                 root.create_group(names[static_cast<std::size_t>(group)]),
                 [&](const Mesh& mesh) { return before(mesh, group); },
                 [&](const Mesh& mesh) { return before(mesh, group + 1) - before(mesh, group); });
     }
 
-    static void check_name(const DataArray& array)
-    {
-        if (array.name().empty() || array.name() == "." || array.name().find('/') != std::string::npos ||
-            array.name().find('\n') != std::string::npos)
-            throw InvalidInput("write_mesh: the array name '" + array.name() +
-                               "' cannot stand in an HDF5 file (empty, '.', or with '/'). Rename it.");
-    }
-
     void write_group(const Hdf5Group& root, const std::string& name, std::vector<DataArray> Mesh::* arrays) const
     {
         const Hdf5Group group = root.create_group(name);
-        std::string order;
         for (const DataArray& model : pieces_.front().*arrays) {
             check_name(model);
             std::vector<const DataArray*> parts;
@@ -161,24 +182,18 @@ private:
                 parts.push_back(part);
             }
             group.write(model.name(), parts, compression_);
-            order += (order.empty() ? "" : "\n") + model.name();
-            for (const std::string_view role : attribute_roles())
-                if ((" " + model.attribute + " ").find(" " + std::string(role) + " ") != std::string::npos)
-                    group.set_attribute(std::string(role), model.name());
         }
-        if (!order.empty()) group.set_attribute("ArrayOrder", order);
+        set_order_and_roles(group, pieces_.front().*arrays);
     }
 
     void write_field_data(const Hdf5Group& root) const
     {
         const Hdf5Group group = root.create_group("FieldData");
-        std::string order;
         for (const DataArray& array : pieces_.front().field_data) {
             check_name(array);
             group.write(array.name(), {&array}, Compression::None);
-            order += (order.empty() ? "" : "\n") + array.name();
         }
-        if (!order.empty()) group.set_attribute("ArrayOrder", order);
+        set_order_and_roles(group, pieces_.front().field_data);
     }
 
     Pieces pieces_;
@@ -204,6 +219,83 @@ std::uint64_t size_bound(Pieces pieces)
     return size;
 }
 
+/// The rows of an array of a series, of which states with the same values share one copy.
+class ArrayOfSteps {
+public:
+    ArrayOfSteps(const Hdf5Group& group, std::string name) : group_(group), name_(std::move(name)) {}
+
+    /// @param before   the array of the state before, null for the first
+    void add(const DataArray& array, const DataArray* before)
+    {
+        const bool is_same = before && std::ranges::equal(array.bytes(), before->bytes());
+        first_rows_.push_back(is_same ? first_rows_.back() : group_.append(name_, array));
+    }
+
+    void write_first_rows(const Hdf5Group& offsets, const std::string& name) const
+    {
+        const auto rows = DataArray::from(name, first_rows_);
+        offsets.write(name, {&rows}, Compression::None);
+    }
+
+private:
+    const Hdf5Group& group_;
+    std::string name_;
+    Counts first_rows_;
+};
+
+/// The arrays of a group, `PointData` or `CellData`, of a series.
+class GroupOfSteps {
+public:
+    GroupOfSteps(const Hdf5Group& root, std::string name, const std::vector<DataArray>& first)
+        : name_(std::move(name)), group_(root.create_group(name_))
+    {
+        for (const DataArray& array : first) {
+            check_name(array);
+            if (array.type() == ScalarType::String)
+                throw InvalidInput("write_vtkhdf_series: the array '" + array.name() +
+                                   "' has texts, which steps cannot hold. Leave it out.");
+            names_.push_back(array.name());
+            arrays_.emplace_back(group_, array.name());
+        }
+        set_order_and_roles(group_, first);
+    }
+
+    void add(const std::vector<DataArray>& arrays, const std::vector<DataArray>* before)
+    {
+        for (std::size_t i = 0; i < arrays_.size(); ++i)
+            arrays_[i].add(*find_array(arrays, names_[i]), before ? find_array(*before, names_[i]) : nullptr);
+    }
+
+    void write_first_rows(const Hdf5Group& steps) const
+    {
+        const auto offsets = steps.create_group(name_ + "Offsets");
+        for (std::size_t i = 0; i < arrays_.size(); ++i) arrays_[i].write_first_rows(offsets, names_[i]);
+    }
+
+private:
+    std::string name_;
+    Hdf5Group group_;
+    std::vector<std::string> names_;
+    std::vector<ArrayOfSteps> arrays_;
+};
+
+/// @throws InvalidInput if a state has other points, cells or arrays than the first
+void require_same_layout(const Mesh& first, const Mesh& state, double time)
+{
+    const auto is_same = [](const std::vector<DataArray>& a, const std::vector<DataArray>& b) {
+        return std::ranges::equal(a, b, [](const DataArray& x, const DataArray& y) {
+            return x.name() == y.name() && x.type() == y.type() && x.num_components() == y.num_components();
+        });
+    };
+    if (state.num_points() != first.num_points() || state.points.type() != first.points.type() ||
+        state.kind != first.kind || state.cells.offsets != first.cells.offsets ||
+        state.cells.indices != first.cells.indices || state.cell_types != first.cell_types)
+        throw InvalidInput(
+            fmt::format("write_vtkhdf_series: the state at {} has other points or cells than the first.", time));
+    if (!is_same(state.point_data, first.point_data) || !is_same(state.cell_data, first.cell_data))
+        throw InvalidInput(fmt::format("write_vtkhdf_series: the state at {} has other arrays than the first.", time));
+}
+
 }  // namespace
 
 void write_vtkhdf(const std::filesystem::path& path, Pieces pieces, const WriteOptions& options)
@@ -217,6 +309,46 @@ void write_vtkhdf(const std::filesystem::path& path, Pieces pieces, const WriteO
     VtkHdfWriter(pieces, options).write(file);
     file.close();
     finished.commit(options.sync);
+}
+
+void write_vtkhdf_series(const std::filesystem::path& path, std::span<const double> times,
+                         const std::function<Mesh(std::size_t)>& state)
+{
+    if (times.empty()) throw InvalidInput("write_vtkhdf_series: there is no state to write.");
+    const Mesh first = state(0);
+    const Pieces piece(&first, 1);
+    AtomicFile finished(path);
+    finished.reserve(size_bound(piece) * times.size());
+    Hdf5Group file = Hdf5Group::create_file(finished.temporary(), "write_vtkhdf_series: " + path.string());
+    {
+        const auto root = VtkHdfWriter(piece, {}).write_cells(file, {2, 0});
+        ArrayOfSteps points(root, "Points");
+        GroupOfSteps point_data(root, "PointData", first.point_data), cell_data(root, "CellData", first.cell_data);
+        Mesh before;
+        for (std::size_t i = 0; i < times.size(); ++i) {
+            Mesh now = i == 0 ? first : state(i);
+            require_same_layout(first, now, times[i]);
+            points.add(now.points, i > 0 ? &before.points : nullptr);
+            point_data.add(now.point_data, i > 0 ? &before.point_data : nullptr);
+            cell_data.add(now.cell_data, i > 0 ? &before.cell_data : nullptr);
+            before = std::move(now);
+        }
+        const auto num_steps = static_cast<std::int64_t>(times.size());
+        const auto steps = root.create_group("Steps");
+        steps.set_attribute("NSteps", Counts{num_steps});
+        const auto write = [&](const DataArray& array) { steps.write(array.name(), {&array}, Compression::None); };
+        write(DataArray::from("Values", std::vector<double>(times.begin(), times.end())));
+        write(DataArray::from("NumberOfParts", Counts(times.size(), 1)));
+        write(DataArray::from("PartOffsets", Counts(times.size(), 0)));
+        const std::int32_t groups = first.kind == MeshKind::Surface ? 4 : 1;
+        for (const char* name : {"CellOffsets", "ConnectivityIdOffsets"})
+            write(DataArray::from(name, Counts(times.size() * static_cast<std::size_t>(groups), 0), groups));
+        points.write_first_rows(steps, "PointOffsets");
+        point_data.write_first_rows(steps);
+        cell_data.write_first_rows(steps);
+    }
+    file.close();
+    finished.commit();
 }
 
 }  // namespace meshard

@@ -336,7 +336,7 @@ class SimulationPrediction(Simulations):
         self.train("vortex.yaml", "data.split.train=0.5", "data.split.val=0.5", "~data.split.test")
 
     def states(self, name):
-        return {file.name.partition("_")[2]: file.read_bytes() for file in (self.folder / name).glob("*.vtp")}
+        return {file.name.rpartition("_")[2]: file.read_bytes() for file in (self.folder / name).glob("*.vtp")}
 
     def test_has_the_times_and_errors_of_the_series_that_it_begins_with(self):
         self.assert_good(self.meshard("predict", "runs/vortex", "vortices/run_002.pvd", "--steps", 7, "-o", "out.pvd"))
@@ -381,17 +381,26 @@ class SimulationPrediction(Simulations):
         times = self.times("out.pvd")
         self.assertEqual([time - times[0] for time in times], [0, 25, 50, 75])
 
-    def test_killed_goes_on_to_the_same_bytes(self):
+    def test_killed_goes_on_to_the_same_bytes_and_may_be_one_file(self):
         words = ("predict", "runs/vortex", "vortices/run_003.pvd", "--steps", 300, "-o")
         self.assert_good(self.meshard(*words, "whole.pvd"))
-        process = self.start_meshard(*words, "parts.pvd")
-        process.wait_for(lambda: len(self.states("parts")) > 20, "twenty states")
+        process = self.start_meshard(*words, "one.vtkhdf")
+        process.wait_for(lambda: len(self.states("one_steps")) > 20, "twenty states")
         process.send_to_group(signal.SIGKILL)
         process.result()
-        self.assert_good(self.meshard(*words, "parts.pvd", "--resume"))
-        self.assertEqual(self.times("parts.pvd"), self.times("whole.pvd"))
-        whole, parts = self.states("whole"), self.states("parts")
-        self.assertEqual(whole, {name: parts[name] for name in whole})
+        self.assertFalse((self.folder / "one.vtkhdf").exists())
+        before = self.states("one_steps")
+        for _ in range(2):   # the second finds all done
+            self.assert_good(self.meshard(*words, "one.vtkhdf", "--resume"))
+            self.assertEqual([path.name for path in self.folder.glob("one*")], ["one.vtkhdf"])
+        whole, times = self.states("whole"), self.times("whole.pvd")
+        self.assertEqual(before, {name: whole[name] for name in before})
+        listed = json.loads(self.meshard("info", "one.vtkhdf", "--json").out)["series"]
+        self.assertEqual((listed["num_states"], listed["times"]), (301, times))
+        for i in (0, 1, 20, 21, 22, 299, 300):
+            self.assert_good(self.meshard("convert", "one.vtkhdf", "--time", repr(times[i]), "-o", "state.vtp"))
+            self.assertEqual((self.folder / "state.vtp").read_bytes(), whole[f"{i:04}.vtp"], f"state {i}")
+        self.assert_fails(self.meshard("predict", "runs/vortex", "vortices/run_003.pvd", "--steps", 5, "-o", "one.vtkhdf", "--resume"), 3, "301 states")
 
     def test_of_several_runs_has_their_spread(self):
         self.train("vortex.yaml", "run_id=other", "seed=1", "data.split.train=0.5", "data.split.val=0.5", "~data.split.test")

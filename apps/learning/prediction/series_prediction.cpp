@@ -16,6 +16,7 @@
 #include "io/mesh_io.h"
 #include "io/series.h"
 #include "io/vtk/image_file.h"
+#include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -34,6 +35,28 @@
 
 namespace meshard {
 namespace {
+
+/// Returns the index of the states that are written one by one: the output itself, or beside a .vtkhdf NAME_steps.pvd.
+std::filesystem::path index_of(const std::filesystem::path& output)
+{
+    if (output.extension() == ".pvd") return output;
+    return output.parent_path() / (output.stem().string() + "_steps.pvd");
+}
+
+/// Joins the states in the output, if that is one file, and removes them.
+void join_states(const std::filesystem::path& output)
+{
+    const auto index = index_of(output);
+    if (output == index) return;
+    const auto states = read_series(index);
+    std::vector<double> times;
+    for (const auto& state : states) times.push_back(state.time);
+    write_vtkhdf_series(output, times, [&](std::size_t i) { return read_mesh(states[i].file); });
+    std::filesystem::remove(index);
+    for (const auto& state : states) std::filesystem::remove(state.file);
+    std::error_code is_kept;  // a folder with other files
+    std::filesystem::remove(states.front().file.parent_path(), is_kept);
+}
 
 /// Which states there are, and which are to be predicted.
 class SeriesPlan {
@@ -62,17 +85,24 @@ public:
             const bool is_said = i < history_ || (follows_ && i < start_.size());
             times_.push_back(is_said ? start_[i].time : times_.back() + step);
         }
-        if (!wish.goes_on || !std::filesystem::exists(output)) return;
-        done_ = read_series(output);
+        if (!wish.goes_on) return;
+        const auto& written = std::filesystem::exists(index_of(output)) ? index_of(output) : output;
+        if (!std::filesystem::exists(written)) return;
+        done_ = read_series(written);
+        is_finished_ = written.extension() != ".pvd";
+        if (is_finished_ && done_.size() != times_.size())
+            throw InvalidInput(fmt::format("{} has {} states, and this prediction {}. Give it as the start of another "
+                                           "one to go on.",
+                                           output.string(), done_.size(), times_.size()));
         if (done_.size() < history_ || done_.size() > times_.size())
             throw InvalidInput(fmt::format("{} has {} states, and this prediction {} to {}: it is another one. Leave "
                                            "--resume out to begin anew.",
-                                           output.string(), done_.size(), history_, times_.size()));
+                                           written.string(), done_.size(), history_, times_.size()));
         for (std::size_t i = 0; i < done_.size(); ++i) {
             if (std::abs(done_[i].time - times_[i]) > 1e-9 * std::max(1.0, std::abs(times_[i])))
                 throw InvalidInput(fmt::format("{}: its state {} is of time {}, and this prediction's of {}: it is "
                                                "another one. Leave --resume out to begin anew.",
-                                               output.string(), i, done_[i].time, times_[i]));
+                                               written.string(), i, done_[i].time, times_[i]));
         }
     }
 
@@ -81,6 +111,7 @@ public:
     /// The first state that is not written yet; those before the history are the start's own.
     std::size_t next() const { return std::max(done_.size(), history_); }
     bool goes_on() const { return !done_.empty(); }
+    bool is_finished() const { return is_finished_; }
     double time(std::size_t i) const { return times_[i]; }
     double step_to(std::size_t i) const { return times_[i] - times_[i - 1]; }
     const SeriesState& start(std::size_t i) const { return start_[i]; }
@@ -93,7 +124,7 @@ private:
     std::size_t history_;
     std::vector<SeriesState> start_, done_;
     std::vector<double> times_;
-    bool follows_ = false;
+    bool follows_ = false, is_finished_ = false;
 };
 
 /// Reads what the first rank tells the others of the start: the first state's mesh with the array `kTold`.
@@ -326,7 +357,13 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
     std::optional<SeriesPlan> planned;
     read_together(all, [&] { planned.emplace(models.front(), start, output, series); });
     const auto& plan = *planned;
-    if (plan.next() == plan.num_states()) return;
+    if (plan.is_finished()) return;
+    const auto finish = [&] {
+        read_together(all, [&] {
+            if (is_first) join_states(output);
+        });
+    };
+    if (plan.next() == plan.num_states()) return finish();
 
     auto source = said_case(models.front(), options, name, false).source;
     source.file = plan.start(0).file;
@@ -368,7 +405,7 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
     std::optional<StateMesh> written;
     std::optional<ForceTable> table;
     const JudgedFields layout(data.fields, models.front().channels());
-    const SeriesOutput files(output, grid ? ".vti" : whole.kind == MeshKind::Surface ? ".vtp" : ".vtu");
+    const SeriesOutput files(index_of(output), grid ? ".vti" : whole.kind == MeshKind::Surface ? ".vtp" : ".vtu");
     const auto* image = grid ? &grid->image : nullptr;
     read_together(all, [&] {
         if (!is_first) return;
@@ -435,7 +472,7 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
         for (std::size_t m = 0; m < models.size(); ++m)
             inputs[m] = states.after(states.with_arrays(inputs[m], of_next), inputs[m], next[m], frames[m]);
     }
-    all.barrier();
+    finish();
 }
 
 }  // namespace meshard

@@ -20,7 +20,8 @@ struct SeriesPrediction {
 };
 
 /// Predicts states one from the other, from a start on, and writes them as a series: `output`, a .pvd, and a mesh a
-/// state in a folder of its name. The first states written are those that the models are told of the start; predicted
+/// state in a folder of its name; or a .vtkhdf with all states, which are until the last one is there a series
+/// NAME_steps.pvd beside it. The first states written are those that the models are told of the start; predicted
 /// arrays are called as those of the training cases, and of points that move the coordinates change. Arrays of
 /// `data.arrays` and `data.given` are written too, others are not. Of several models each goes its own way; their mean
 /// is written, and their spread as NAME_spread.

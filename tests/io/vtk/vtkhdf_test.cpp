@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "io/bytes/hdf5_file.h"
 #include "io/mesh_io.h"
 #include "io/shards/subdomain_io.h"
 #include "io/vtk/vtkhdf.h"
@@ -102,6 +103,67 @@ TEST(VtkHdf, HoldsAPartitionForEachPiece)
         EXPECT_EQ(merged.num_points(), mesh.num_points());
         EXPECT_EQ(merged.cells, mesh.cells);
     }
+}
+
+/// A state of a series made of `mesh`: from step 2 on its points lie elsewhere, and arrays hold other values in step 3.
+Mesh state_of(const Mesh& mesh, std::size_t step)
+{
+    Mesh state = mesh;
+    const auto with_first_byte_changed = [](DataArray& array) {
+        if (!array.bytes().empty()) array.mutable_bytes().front() ^= std::byte{1};
+    };
+    if (step >= 2) with_first_byte_changed(state.points);
+    if (step == 3)
+        for (auto* group : {&state.point_data, &state.cell_data})
+            for (DataArray& array : *group) with_first_byte_changed(array);
+    state.field_data = {DataArray::from("TimeValue", std::vector<double>{0.5 * static_cast<double>(step * step)})};
+    return state;
+}
+
+TEST(VtkHdf, GivesBackStatesOfASeries)
+{
+    const TemporaryFolder folder;
+    const std::vector<double> times{0, 0.5, 2, 4.5};
+    for (auto [name, mesh] : sample_meshes()) {
+        const auto path = folder / (name + ".vtkhdf");
+        for (auto* group : {&mesh.point_data, &mesh.cell_data})
+            std::erase_if(*group, [](const DataArray& array) { return array.type() == ScalarType::String; });
+
+        write_vtkhdf_series(path, times, [&](std::size_t step) { return state_of(mesh, step); });
+
+        EXPECT_EQ(vtkhdf_times(path), times) << name;
+        for (std::size_t step = 0; step < times.size(); ++step) {
+            ReadOptions options;
+            options.time = times[step];
+            EXPECT_EQ(difference(read_mesh(path, options), state_of(mesh, step)), "") << name << " " << step;
+        }
+        // What does not change is there once.
+        const auto root = Hdf5Group::open_file(path, "test").group("VTKHDF");
+        EXPECT_EQ(root.shape("Points").first, 2 * mesh.num_points()) << name;
+        for (const DataArray& array : mesh.cell_data)
+            EXPECT_EQ(root.group("CellData").shape(array.name()).first, 2 * mesh.num_cells()) << name;
+    }
+}
+
+TEST(VtkHdf, RefusesAStateOfASeriesThatIsUnlikeTheFirst)
+{
+    const TemporaryFolder folder;
+    const std::vector<double> times{0, 1};
+    const auto refused = [&](const Mesh& second, const std::string& what) {
+        EXPECT_TRUE(throws_with<InvalidInput>("the state at 1 has other " + what, [&] {
+            write_vtkhdf_series(folder / "run.vtkhdf", times,
+                                [&](std::size_t step) { return step == 0 ? cube(2) : second; });
+        }));
+        EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+    };
+    refused(cube(3), "points or cells");
+    auto changed = cube(2);
+    std::swap(changed.cells.indices[0], changed.cells.indices[1]);
+    refused(changed, "points or cells");
+    changed = cube(2);
+    changed.point_data.push_back(
+        DataArray::from("more", std::vector<float>(static_cast<std::size_t>(changed.num_points()))));
+    refused(changed, "arrays");
 }
 
 TEST(VtkHdf, RefusesWhatItCannotHold)
