@@ -13,6 +13,7 @@
 #include "io/mesh_io.h"
 #include "io/shards/manifest.h"
 #include "io/shards/subdomain_io.h"
+#include "io/trajectory_records.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtk_xml_writer.h"
 #include "io/vtk/vtkhdf.h"
@@ -47,17 +48,20 @@ struct ConvertOptions {
 
 bool parse(std::span<const std::string> arguments, ConvertOptions& options)
 {
-    CLI::App app("Writes a mesh or a model's checkpoint in another format, given by the extension of OUT. Meshes that "
-                 "are read: OpenFOAM cases (folders) and\n" +
-                     readable_formats() +
-                     ".\n\n"
-                     "Names, units, types and roles of arrays,\n"
-                     "field data, time values and polyhedra are kept. From a shards folder a .vtkhdf gets each piece "
-                     "with its ghosts as a partition,\n"
-                     "a .pvtu or .pvtp gets the pieces as files beside it, other formats get the merged mesh.\n\n"
-                     "Checkpoints: .mdlus (PhysicsNeMo), .pt (PyTorch) and .safetensors are read and written; nothing "
-                     "in them is executed.",
-                 "convert");
+    CLI::App app(
+        "Writes a mesh or a model's checkpoint in another format, given by the extension of OUT. Meshes that "
+        "are read: OpenFOAM cases (folders) and\n" +
+            readable_formats() +
+            ".\n\n"
+            "Names, units, types and roles of arrays,\n"
+            "field data, time values and polyhedra are kept. From a shards folder a .vtkhdf gets each piece "
+            "with its ghosts as a partition,\n"
+            "a .pvtu or .pvtp gets the pieces as files beside it, other formats get the merged mesh.\n\n"
+            "Runs of a .tfrecord as of MeshGraphNets' data sets, with their meta.json, become series: a .vtkhdf a "
+            "run in the folder OUT.\n\n"
+            "Checkpoints: .mdlus (PhysicsNeMo), .pt (PyTorch) and .safetensors are read and written; nothing "
+            "in them is executed.",
+        "convert");
     app.add_option("input", options.input, "mesh, OpenFOAM case, shards folder or checkpoint to read")
         ->required()
         ->type_name("IN");
@@ -146,12 +150,49 @@ Mesh with_joined_points(const Mesh& mesh, const ConvertOptions& options, std::ve
     return std::move(joined.mesh);
 }
 
+/// Writes each run in a file of TensorFlow's records as a series in the folder OUT.
+void convert_records(const ConvertOptions& options)
+{
+    if (!options.blocks.empty() || !options.time.empty() || options.compress != "none" || options.join_points)
+        throw UsageError(fmt::format("--block, --time, --join-points and --compress are for meshes; {} has runs of a "
+                                     "simulation.",
+                                     options.input));
+    const std::filesystem::path input = options.input, folder = options.output;
+    if (folder.has_extension() && !std::filesystem::is_directory(folder))
+        throw UsageError(
+            fmt::format("{} has runs of a simulation, which are written into a folder. Say -o FOLDER.", options.input));
+    TrajectoryRecords records(input);
+    const auto file_of = [&](std::int64_t run) {
+        return folder / fmt::format("{}_{:04}.vtkhdf", input.stem().string(), run);
+    };
+    const MadeFolders folders(file_of(0));
+    std::int64_t num_runs = 0, num_states = 0;
+    while (const auto run = records.next()) {
+        show_progress(fmt::format("writing run {} ...", num_runs));
+        write_vtkhdf_series(file_of(num_runs), run->times(), [&](std::size_t i) { return run->state(i); });
+        num_states += std::ssize(run->times());
+        ++num_runs;
+    }
+    show_progress("");
+    if (options.json) {
+        print_json({{"input", options.input}, {"output", options.output}, {"runs", num_runs}, {"states", num_states}});
+        return;
+    }
+    std::cout << fmt::format("{}: {} with {} in all\nwritten to {}\n", options.input, count_text(num_runs, "run"),
+                             count_text(num_states, "state"),
+                             (folder / (input.stem().string() + "_*.vtkhdf")).string());
+}
+
 }  // namespace
 
 int convert_command(std::span<const std::string> arguments)
 {
     ConvertOptions options;
     if (!parse(arguments, options)) return exit_code::ok;
+    if (std::filesystem::path(options.input).extension() == ".tfrecord") {
+        convert_records(options);
+        return exit_code::ok;
+    }
     require_output(options.output, {options.input}, options.input_as_output);
     if (is_checkpoint_file(options.input)) {
         if (!options.blocks.empty() || !options.time.empty() || options.compress != "none" || options.join_points)

@@ -101,4 +101,27 @@ std::string hash_file(const std::filesystem::path& path)
     return hash_text(xxh64_of_file(path));
 }
 
+std::uint32_t crc32c(std::string_view bytes)
+{
+    static const auto table = [] {
+        std::array<std::uint32_t, 256> entries{};
+        for (std::uint32_t i = 0; i < entries.size(); ++i) {
+            auto value = i;
+            for (int bit = 0; bit < 8; ++bit) value = value >> 1 ^ (value & 1 ? 0x82F63B78U : 0U);
+            entries[i] = value;
+        }
+        return entries;
+    }();
+    std::uint32_t checksum = 0xFFFFFFFFU;
+    for (const char byte : bytes)
+        checksum = table[(checksum ^ static_cast<std::uint8_t>(byte)) & 0xFFU] ^ checksum >> 8;
+    return ~checksum;
+}
+
+std::uint32_t masked_crc32c(std::string_view bytes)
+{
+    const auto checksum = crc32c(bytes);
+    return (checksum >> 15 | checksum << 17) + 0xa282ead8U;
+}
+
 }  // namespace meshard

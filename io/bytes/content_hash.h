@@ -24,4 +24,10 @@ std::string hash_text(std::uint64_t hash);
 /// `hash_text` of a file's bytes. @throws IoError if it cannot be read.
 std::string hash_file(const std::filesystem::path& path);
 
+/// Computes Castagnoli's checksum (CRC-32C) of RFC 3720.
+std::uint32_t crc32c(std::string_view bytes);
+
+/// Returns the checksum as TensorFlow's records have it: rotated and shifted, since a record may itself hold checksums.
+std::uint32_t masked_crc32c(std::string_view bytes);
+
 }  // namespace meshard

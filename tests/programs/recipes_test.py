@@ -2,12 +2,15 @@
 """The recipes in apps/recipes, each from its first command to the last on a tiny twin of its data: same folders, names and arrays."""
 import json
 import math
+import os
+import random
 import re
+import struct
 import subprocess
 
 import twins
 from evaluation_test import arrays_of
-from runner import SOURCE, Case
+from runner import PROGRAM, SOURCE, Case
 
 TRAINED = ("training.num_epochs=4", "training.val_interval=2")
 SMALL = ("model.n_layers=1", "model.n_hidden=16", "model.n_head=2", "model.slice_num=4", *TRAINED, "training.ema=0", "data.sampling_resolution=60")
@@ -15,6 +18,10 @@ SMALL_DOMINO = ("model.interp_res=[16,8,8]", "model.base_filters=2", "model.base
                 "model.volume_neighbors_in_radius=[4,4,4,4]", "model.local_surface_neighbors=[4,4]", "model.local_volume_neighbors=[4,4]",
                 "model.num_neighbors_surface=3", "model.num_neighbors_volume=2", "model.basis_width=8", "model.position_width=8", "model.aggregation_width=8",
                 *TRAINED, "data.sampling_resolution=60", "data.volume.sampling_resolution=60", "training.precision=float32")
+
+
+def as_float32(value):
+    return struct.unpack("<f", struct.pack("<f", value))[0]
 
 
 class Recipe(Case):
@@ -113,3 +120,81 @@ class Recipes(Recipe):
         self.run_recipe("shapenet_car")
         found = self.predicted(next(self.root.glob("param0/*/quadpress_smpl.vtk")))
         self.assertEqual(3 * len(found["pressure"]), len(found["Points"]))
+
+
+class SimulationRecipes(Recipe):
+    """Those of simulations, whose records are converted first."""
+
+    def run_simulation_recipe(self, name, fields, *small):
+        self.root = self.folder / "data"
+        getattr(twins, name)(self.root)
+        recipe = SOURCE / f"apps/recipes/{name}.yaml"
+        once = [line[4:] for line in recipe.read_text().splitlines() if re.match(r"#   (for|ls) ", line)]
+        self.assertEqual(len(once), 2)
+        path = f"{PROGRAM.parent}:{os.environ['PATH']}"
+        for line in once:
+            subprocess.run(["sh", "-ec", line], cwd=self.root, check=True, capture_output=True, env={**os.environ, "PATH": path})
+        for num_ranks, run in ((1, "one"), (2, "two")):
+            self.assert_good(self.meshard("train", recipe, f"data.root={self.root}", f"run_id={run}", *small, "training.num_epochs=2", "--nproc", num_ranks))
+        self.assert_same_losses("one", "two")
+        validated = [line for line in self.lines("one") if line["phase"] == "val"]
+        self.assertEqual(set(validated[-1]["rollout"]["rel_l2"]), set(fields))
+        self.assert_good(self.meshard("train", recipe, f"data.root={self.root}", "--print-config"))
+        self.assert_good(self.meshard("predict", "runs/one", self.root / "test_0000.vtkhdf", "--steps", 8, "-o", "test.pvd", "--nproc", 2))
+        found = arrays_of(self.folder / "test/test_0008.vtp")
+        for field, components in fields.items():
+            self.assertEqual(len(found[field]) * 3, len(found["Points"]) * components)
+
+    def test_of_flow_behind_cylinders(self):
+        self.run_simulation_recipe("cylinder_flow", {"velocity": 2, "pressure": 1}, "model.processor_size=1", "model.hidden_dim_processor=8")
+        # What the converted states hold is what was put into the records.
+        generator = random.Random(11)
+        runs = [twins.trajectory(generator, {"velocity": 2, "pressure": 1}, 9) for _ in range(2)]
+        self.assert_good(self.meshard("convert", self.root / "train_0001.vtkhdf", "--time", "0.03", "-o", "state.vtu"))
+        found = arrays_of(self.folder / "state.vtu")
+        num_points = len(runs[1]["node_type"][2])
+        self.assertEqual([found["Points"][3 * i + c] for i in range(num_points) for c in (0, 1)], [as_float32(v) for v in runs[1]["mesh_pos"][2]])
+        self.assertEqual(list(found["connectivity"]), runs[1]["cells"][2])
+        self.assertEqual(list(found["node_type"]), runs[1]["node_type"][2])
+        for field, components in (("velocity", 2), ("pressure", 1)):
+            size = num_points * components
+            self.assertEqual(list(found[field]), [as_float32(v) for v in runs[1][field][2][3 * size:4 * size]])
+
+    def test_of_aerofoils_in_compressible_flow(self):
+        self.run_simulation_recipe("airfoil", {"velocity": 2, "density": 1, "pressure": 1}, "model.n_layers=1", "model.n_hidden=8", "model.n_head=2",
+                                   "model.slice_num=4")
+
+
+class Records(Case):
+    """Files of TensorFlow's records that are damaged."""
+
+    def setUp(self):
+        super().setUp()
+        twins.cylinder_flow(self.folder / "data")
+        self.records, self.meta = self.folder / "data/valid.tfrecord", self.folder / "data/meta.json"
+
+    def assert_refused(self, *texts):
+        self.assert_fails(self.meshard("convert", self.records, "-o", "out"), 3, *texts)
+        self.assertEqual([path.name for path in (self.folder / "out").glob("*1.vtkhdf")], [])
+
+    def test_that_are_damaged_are_named(self):
+        whole, meta = self.records.read_bytes(), self.meta.read_text()
+        first = 16 + struct.unpack("<Q", whole[:8])[0]   # bytes of the first record
+        for damaged, *texts in ((whole[:first + 5], "record 1", "cut off after 5 bytes"), (whole[:-9], "record 1", "cut off"),
+                                (whole[:first + 99] + b"?" + whole[first + 100:], "record 1", "another checksum"),
+                                (whole[:first] + b"?" + whole[first + 1:], "record 1", "its length has another checksum"),
+                                (whole[:first] + twins.record({"cells": b""}), "record 1", "lacks 'mesh_pos'"),
+                                (whole[:first] + twins.record({"cells": b"123"}), "record 1", "'cells' has 3 bytes")):
+            self.records.write_bytes(damaged)
+            self.assert_refused("valid.tfrecord", *texts)
+        self.records.write_bytes(whole)
+        for old, new, text in (('"int32"', '"complex64"', "complex64"), ('"static"', '"sometimes"', "'cells' must be static"), ("{", "[", "meta.json"),
+                               ('"dt": 0.01', '"dt": -1', "dt is -1"), ("[1, -1, 2]", "[1, -1, 4]", "'mesh_pos' has 392 bytes")):
+            self.meta.write_text(meta.replace(old, new, 1))
+            self.assert_refused(text)
+        self.meta.unlink()
+        self.assert_refused("meta.json", "description of the records")
+
+    def test_are_written_into_a_folder(self):
+        self.assert_fails(self.meshard("convert", self.records, "-o", "out.vtkhdf"), 2, "valid.tfrecord", "-o FOLDER")
+        self.assert_fails(self.meshard("convert", self.records, "-o", "out", "--time", "1"), 2, "--time")

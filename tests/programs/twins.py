@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiny twins of public data sets: the same folders, file names, arrays, associations and units, with a few hundred points of made-up flow."""
+import json
 import math
 import random
 import shutil
+import struct
 
-from evaluation_test import arrays_of
+from evaluation_test import arrays_of, crc32c
 from samples import data_array, write_body
 
 
@@ -159,3 +161,61 @@ def shapenet_car(root, num_cases=6):
         text += f"POINT_DATA {count}\nSCALARS point_scalars float 1\nLOOKUP_TABLE default\n" + "\n".join(f"{p:.6g}" for p in pressure) + "\n"
         (folder / "quadpress_smpl.vtk").write_text(text)
         (folder / "hexvelo_smpl.vtk").write_text("not read\n")
+
+
+def record(features):
+    """A record of TensorFlow's with an Example of {name: bytes}: length, masked checksum, message, masked checksum."""
+    def field(number, content):
+        size, length = len(content), b""
+        while size >= 0x80:
+            length += bytes([size & 0x7F | 0x80])
+            size >>= 7
+        return bytes([number << 3 | 2]) + length + bytes([size]) + content
+
+    def masked(data):
+        value = crc32c(data)
+        return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    entries = b"".join(field(1, field(1, name.encode()) + field(2, field(1, field(1, content)))) for name, content in features.items())
+    example = field(1, entries)
+    length = struct.pack("<Q", len(example))
+    return length + masked(length) + example + masked(example)
+
+
+def trajectory(generator, fields, num_frames, n=6):
+    """Features of a flow that is carried along a channel of triangles: {name: (components, frames, numbers)}."""
+    points = [(3 * i / n, j / n) for j in range(n + 1) for i in range(n + 1)]
+    corners = [(i + (n + 1) * j, i + 1 + (n + 1) * j, i + (n + 1) * (j + 1), i + 1 + (n + 1) * (j + 1)) for j in range(n) for i in range(n)]
+    cells = [p for a, b, c, d in corners for p in (a, b, c, b, d, c)]
+    kinds = [6 if y in (0, 1) else 4 if x == 0 else 5 if x == 3 else 0 for x, y in points]
+    speed, phase = generator.uniform(1, 2), generator.uniform(0, 6)
+    found = {"cells": (3, 1, cells), "mesh_pos": (2, 1, [v for point in points for v in point]), "node_type": (1, 1, kinds)}
+    for name, components in fields.items():
+        found[name] = (components, num_frames, [speed * math.sin(2 * x - 0.3 * speed * t + phase + c) * y * (1 - y) + 1
+                                                for t in range(num_frames) for x, y in points for c in range(components)])
+    return found
+
+
+def _records(root, fields, step, counts, num_frames=9):
+    """PART.tfrecord and meta.json, as MeshGraphNets' data sets have them."""
+    root.mkdir(parents=True)
+    generator = random.Random(11)
+    whole = ("cells", "node_type")
+    for part, count in counts.items():
+        with open(root / f"{part}.tfrecord", "wb") as file:
+            for _ in range(count):
+                runs = trajectory(generator, fields, num_frames)
+                file.write(record({name: struct.pack(f"<{len(numbers)}{'i' if name in whole else 'f'}", *numbers)
+                                   for name, (_, _, numbers) in runs.items()}))
+    features = {name: {"type": "static" if frames == 1 else "dynamic", "shape": [frames, -1, components], "dtype": "int32" if name in whole else "float32"}
+                for name, (components, frames, _) in trajectory(generator, fields, num_frames).items()}
+    (root / "meta.json").write_text(json.dumps({"simulator": "twin", "dt": step, "features": features, "field_names": list(features),
+                                                "trajectory_length": num_frames}))
+
+
+def cylinder_flow(root):
+    _records(root, {"velocity": 2, "pressure": 1}, 0.01, {"train": 5, "valid": 2, "test": 1})
+
+
+def airfoil(root):
+    _records(root, {"velocity": 2, "density": 1, "pressure": 1}, 0.008, {"train": 4, "valid": 1, "test": 1})

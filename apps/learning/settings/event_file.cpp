@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/settings/event_file.h"
 
+#include "io/bytes/content_hash.h"
 #include "partition/error.h"
 
 #include <fmt/core.h>
@@ -34,11 +35,9 @@ std::string field(int number, const std::string& content)
     return varint(static_cast<std::uint64_t>(number) << 3 | 2) + varint(content.size()) + content;
 }
 
-/// Returns a record's checksum, rotated and shifted, since the record may itself hold checksums.
 std::string masked_checksum(std::string_view bytes)
 {
-    const auto checksum = crc32c(bytes);
-    return little_endian<std::uint32_t>((checksum >> 15 | checksum << 17) + 0xa282ead8U);
+    return little_endian(masked_crc32c(bytes));
 }
 
 /// Encodes the time, which is field 1 of an Event.
@@ -49,23 +48,6 @@ std::string wall_time()
 }
 
 }  // namespace
-
-std::uint32_t crc32c(std::string_view bytes)
-{
-    static const auto table = [] {
-        std::array<std::uint32_t, 256> entries{};
-        for (std::uint32_t i = 0; i < entries.size(); ++i) {
-            auto value = i;
-            for (int bit = 0; bit < 8; ++bit) value = value >> 1 ^ (value & 1 ? 0x82F63B78U : 0U);
-            entries[i] = value;
-        }
-        return entries;
-    }();
-    std::uint32_t checksum = 0xFFFFFFFFU;
-    for (const char byte : bytes)
-        checksum = table[(checksum ^ static_cast<std::uint8_t>(byte)) & 0xFFU] ^ checksum >> 8;
-    return ~checksum;
-}
 
 EventFile::EventFile(const std::filesystem::path& folder)
 {

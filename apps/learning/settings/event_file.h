@@ -11,9 +11,6 @@
 
 namespace meshard {
 
-/// Computes Castagnoli's checksum (CRC-32C) of RFC 3720.
-std::uint32_t crc32c(std::string_view bytes);
-
 /// Writes numbers over steps for TensorBoard: a file `events.out.tfevents...` of records (length, its masked checksum,
 /// an Event in protocol buffers' encoding, its masked checksum). Each record is complete when `add` returns.
 class EventFile {
