@@ -34,7 +34,10 @@ bool parse(std::span<const std::string> arguments, EvaluateArguments& options)
     CLI::App app(
         "Predicts cases whose fields are known, on all of their points, and compares: errors of each field, drag and "
         "lift, a line\n"
-        "a case (cases.csv) and all numbers (evaluation.json). Beside each error stands that of the training mean.",
+        "a case (cases.csv) and all numbers (evaluation.json). Beside each error stands that of the training mean. "
+        "Runs\n"
+        "of simulations in time are rolled out from their first states to their ends: errors of one step, over the\n"
+        "roll-out and at its end, and a line a state (rollout.csv).",
         "evaluate");
     std::vector<std::string> bounds;
     std::string orient;
@@ -42,12 +45,13 @@ bool parse(std::span<const std::string> arguments, EvaluateArguments& options)
                    "folder of a run of `meshard train` (its best checkpoint), or one of its checkpoints")
         ->required()
         ->type_name("RUN|CHECKPOINT");
-    app.add_option("cases", options.cases,
-                   "train, val, test, all, ids of the run's cases, or mesh files with the fields; data.root=DIR says "
-                   "where the run's data lie now")
+    app.add_option(
+           "cases", options.cases,
+           "train, val, test, all, ids of the run's cases, or mesh files with the fields, of simulations series; "
+           "data.root=DIR says where the run's data lie now")
         ->type_name("CASES")
         ->default_str("test, or val where there is no test");
-    app.add_option("-o,--output", options.output, "folder for evaluation.json and cases.csv")
+    app.add_option("-o,--output", options.output, "folder for evaluation.json, cases.csv and rollout.csv")
         ->type_name("DIR")
         ->default_str("evaluation in the run's folder");
     app.add_option(
@@ -130,8 +134,10 @@ int evaluate_command(std::span<const std::string> arguments)
             }
             if (options.json) continue;
             std::cout << to_text(evaluation) << "all numbers: " << (folder / "evaluation.json").string()
-                      << ", a line a case: " << (folder / "cases.csv").string() << " (model: " << evaluation.model
-                      << ")" << std::endl;
+                      << ", a line a case: " << (folder / "cases.csv").string()
+                      << (roll_outs_of(evaluation).empty() ? ""
+                                                           : ", a line a state: " + (folder / "rollout.csv").string())
+                      << " (model: " << evaluation.model << ")" << std::endl;
         }
         if (world.rank() != 0) return exit_code::ok;
         const auto numbers = joined_json(evaluations);

@@ -35,7 +35,8 @@ bool parse(std::span<const std::string> arguments, ReportArguments& options)
                  "errors of each field,\n"
                  "drag and lift, curves of training, a table of the cases, pictures of the best, the median and the "
                  "worst (report.html); the\n"
-                 "same numbers as report.json and cases.csv.",
+                 "same numbers as report.json and cases.csv. Of simulations in time: errors of roll-outs against time, "
+                 "some states, an animation.",
                  "report");
     std::vector<std::string> bounds, planes;
     std::string orient;

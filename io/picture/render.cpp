@@ -446,7 +446,7 @@ public:
 
     Rasterizer& rasterizer() { return rasterizer_; }
 
-    std::string png(const RenderOptions& options, Theme theme) const
+    Image image(const RenderOptions& options, Theme theme) const
     {
         const Paper paper = paper_of(theme);
         Image image = rasterizer_.image(paper.ground);
@@ -455,7 +455,7 @@ public:
         const auto* const size = std::ranges::find_if(title_sizes, fits);
         draw_text(image, margin, margin, title, size == title_sizes.end() ? title_sizes.back() : *size, paper.ink);
         if (!coloring_.is_plain) draw_legend(image, coloring_, paper.ink);
-        return png_of(image);
+        return image;
     }
 
 private:
@@ -505,9 +505,14 @@ void PicturePainter::add_layer(std::span<const std::byte> layer)
     canvas_->rasterizer().add_layer(layer);
 }
 
+Image PicturePainter::image(Theme theme) const
+{
+    return canvas_->image(options_, theme);
+}
+
 std::string PicturePainter::png(Theme theme) const
 {
-    return canvas_->png(options_, theme);
+    return png_of(image(theme));
 }
 
 void PicturePainter::save(const std::filesystem::path& path, Theme theme) const

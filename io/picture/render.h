@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/picture/png_writer.h"
 #include "partition/mesh/mesh.h"
 
 #include <array>
@@ -97,6 +98,7 @@ public:
 
     /// `look`, `begin` and `draw` for the whole mesh. @throws InvalidInput as `render_mesh`.
     void paint_whole(const Mesh& mesh);
+    Image image(Theme theme = Theme::Light) const;
     std::string png(Theme theme = Theme::Light) const;                               ///< the bytes of a PNG file
     void save(const std::filesystem::path& path, Theme theme = Theme::Light) const;  ///< @throws IoError
 

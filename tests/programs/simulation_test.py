@@ -6,6 +6,7 @@ import math
 import pathlib
 import re
 import signal
+import struct
 import subprocess
 import sys
 
@@ -57,6 +58,51 @@ for k in range(mesh.GetPointData().GetNumberOfArrays()):
     found[array.GetName()] = [array.GetComponent(i, c) for i in range(array.GetNumberOfTuples()) for c in range(array.GetNumberOfComponents())]
 json.dump(found, sys.stdout)
 """
+
+
+def frames_of_gif(path):
+    """Width, height, and for each frame what a viewer shows: an index into the palette a pixel."""
+    data = path.read_bytes()
+    assert data[:6] == b"GIF89a", data[:6]
+    width, height, flags = struct.unpack("<HHB", data[6:11])
+    at, frames, hidden = 13 + 3 * 2 ** ((flags & 7) + 1), [], None
+
+    def blocks(at):
+        joined = b""
+        while data[at]:
+            joined += data[at + 1:at + 1 + data[at]]
+            at += 1 + data[at]
+        return joined, at + 1
+
+    while data[at] != 0x3b:
+        if data[at] == 0x21:
+            block, end = blocks(at + 2)
+            if data[at + 1] == 0xf9:
+                hidden = block[3] if block[0] & 1 else None
+            at = end
+            continue
+        assert data[at] == 0x2c and struct.unpack("<HHHH", data[at + 1:at + 9]) == (0, 0, width, height)
+        least = data[at + 10]
+        coded, at = blocks(at + 11)
+        bits, clear, place, pixels = int.from_bytes(coded, "little"), 1 << least, 0, bytearray()
+        table, size, last = None, least + 1, None
+        while True:
+            code = bits >> place & (1 << size) - 1
+            place += size
+            if code == clear:
+                table, size, last = [bytes([i]) for i in range(clear)] + [b"", b""], least + 1, None
+                continue
+            if code == clear + 1:
+                break
+            entry = table[code] if code < len(table) else last + last[:1]
+            pixels += entry
+            if last is not None and len(table) < 4096:
+                table.append(last + entry[:1])
+            size = max(size, min(12, len(table).bit_length()))
+            last = entry
+        assert len(pixels) == width * height, len(pixels)
+        frames.append(bytes(old if new == hidden else new for new, old in zip(pixels, frames[-1] if frames else pixels)))
+    return width, height, frames
 
 
 def python_with_vtk():
@@ -218,6 +264,75 @@ class SimulationRollOuts(Simulations):
                 predicted = arrays_of(self.folder / f"out_{run}/out_{run}_{int(row['step']):04}.vtp")
                 array = FIELDS[row["field"]]
                 self.assert_close([float(row["rel_l2"])], [relative_l2(predicted[array], truth[int(row["step"])][array])], 1e-4, str(row))
+        self.check_evaluation()
+        self.check_report()
+
+    def check_evaluation(self):
+        """What `evaluate` says of the same roll-outs, by the table of training and by the states that `predict` wrote."""
+        result = self.meshard("evaluate", "runs/vortex", "val", "-o", "judged", "--json", "--nproc", 2)
+        self.assert_good(result)
+        with open(self.folder / "judged/rollout.csv") as stream:
+            found = list(csv.DictReader(stream))
+        trained = self.rolled_out("vortex")
+        self.assertEqual(len(found), len(trained))
+        for row, other in zip(found, trained, strict=True):
+            for column in ("run", "step", "time", "field"):
+                self.assertEqual(row[column], other[column])
+            self.assert_close([float(row[column]) for column in ("rel_l2", "persistence", "mean")], [float(other[column]) for column in ("rel_l2", "persistence", "mean")], 1e-4, str(row))
+            name = f"out_{row['run']}"
+            predicted, truth = (state[FIELDS[row["field"]]] for state in (arrays_of(self.folder / f"{name}/{name}_{int(row['step']):04}.vtp"), self.run_states(row["run"])[int(row["step"])]))
+            width = 3 if row["field"] == "place" else 1
+            means = [[math.fsum(values[k::width]) / 20 for k in range(width)] for values in (predicted, truth)]
+            energies = [math.fsum(value * value for value in values) / 20 for values in (predicted, truth)]
+            drift = math.dist(*means) / math.hypot(*means[1])
+            self.assertAlmostEqual(float(row["integral"]), drift, delta=1e-4 * drift + 1e-6, msg=str(row))
+            self.assertAlmostEqual(float(row["energy"]), energies[0] / energies[1] - 1, delta=1e-5, msg=str(row))
+        numbers = json.loads(result.out)
+        self.assertEqual([(case["id"], len(case["rollout"]["times"])) for case in numbers["cases"]], [("002", 6), ("003", 4)])
+        split = numbers["splits"]["val"]
+        for field in FIELDS:
+            of_runs = [[row for row in found if (row["run"], row["field"]) == (run, field)] for run in ("002", "003")]
+            for name, column in (("rel_l2", "rel_l2"), ("rel_l2_one_step", "one_step"), ("persistence_rel_l2", "persistence"), ("guess_rel_l2", "mean")):
+                self.assert_close([split["fields"][field][name]["mean"]], [sum(self.mean(rows, column) for rows in of_runs) / 2], 1e-5, name)
+            self.assert_close([split["fields"][field]["rel_l2_end"]["mean"]], [sum(float(rows[-1]["rel_l2"]) for rows in of_runs) / 2], 1e-5)
+            self.assert_close([split["rollout"]["rel_l2"][field]], [self.mean(found, "rel_l2", field)], 1e-5)
+        self.assertEqual(split["fields"]["vorticity"]["rel_l2"]["worst"], max(("002", "003"), key=lambda run: self.mean([row for row in found if row["run"] == run], "rel_l2", "vorticity")))
+        given = self.meshard("evaluate", "runs/vortex", "vortices/run_003.pvd", "-o", "given", "--fail-if", "val.vorticity.rel_l2<10")
+        self.assertEqual(given.code, 1, given.err)
+        self.assertIn("val: 1 run", given.out)
+        self.assert_fails(self.meshard("evaluate", "runs/vortex", "0o2", "-o", "given"), 2, "0o2", "002")
+        self.assert_fails(self.meshard("evaluate", "runs/vortex", "vortices/run_003/state_0000.vtp", "-o", "given"), 3, "state_0000.vtp", "1 state")
+
+    def check_report(self):
+        self.assert_good(self.meshard("report", "runs/vortex", "-o", "page"))
+        page, numbers = (self.folder / "page/report.html").read_text(), json.loads((self.folder / "page/report.json").read_text())
+        with open(self.folder / "judged/rollout.csv") as stream:
+            judged = list(csv.DictReader(stream))
+        cases = {case["id"]: case for case in numbers["runs"][0]["evaluation"]["cases"]}
+        self.assertEqual(list(cases), ["002", "003", "004"])
+        for field in FIELDS:
+            found = [value for run in ("002", "003") for value in cases[run]["rollout"]["rel_l2"][field]]
+            self.assert_close(found, [float(row["rel_l2"]) for row in judged if row["field"] == field], 1e-4, field)
+            self.assertIn(f"val: relative L2 error of {field}, rolled out", page)
+            self.assertIn(f"val {field} rolled out", page)
+        pictures = {file.name for file in (self.folder / "page/pictures").glob("*.png")}
+        drawn = {run for run in cases if f"vortex_{run}_0_vorticity_true.png" in pictures}
+        self.assertEqual(len(drawn), 2)
+        self.assertEqual(len(pictures), 2 * 3 * 2 * 3 * 2)   # runs, times, fields; true, predicted and error; light and dark
+        last = self.times(f"vortices/run_{min(drawn)}.pvd")[-1]
+        self.assertIn(f"vorticity, t = {last:.4g}", page)
+        animations = list((self.folder / "page/pictures").glob("*.gif"))
+        if not animations:
+            self.assertIn("There is no animation: this build of meshard has no giflib", page)
+            return
+        run = max(("002", "003", "004"), key=lambda run: sum(cases[run]["fields"][field]["rel_l2"] for field in FIELDS))
+        self.assertEqual([file.name for file in animations], [f"vortex_{run}_animation.gif"])
+        self.assertLess(animations[0].stat().st_size, 1_000_000)
+        width, height, frames = frames_of_gif(animations[0])
+        self.assertEqual((width, height, len(frames)), (720, 240, len(cases[run]["rollout"]["times"])))
+        for half in range(2):   # the truth, and the prediction
+            seen = {tuple(frame[row * width + half * 360:row * width + half * 360 + 360] for row in range(80, height)) for frame in frames}   # below the title, which has the time
+            self.assertEqual(len(seen), len(frames))
 
     def test_are_averaged_over_runs_and_states_in_metrics(self):
         self.train("vortex.yaml", *BY_RUN)
@@ -243,8 +358,12 @@ class SimulationRollOuts(Simulations):
                 for field, array in FIELDS.items():
                     errors[field].append(relative_l2(predicted[array], truth[i + 1][array]))
         found = self.lines("vortex", "val")[-1]["metrics"]
+        self.assert_good(self.meshard("evaluate", "runs/vortex", "val", "-o", "judged"))
+        with open(self.folder / "judged/rollout.csv") as stream:
+            judged = list(csv.DictReader(stream))
         for field in FIELDS:
             self.assert_close([found[field]["rel_l2"]], [math.fsum(errors[field]) / len(errors[field])], 1e-4, field)
+            self.assert_close([float(row["one_step"]) for row in judged if row["field"] == field], errors[field], 1e-4, field)
 
     def test_are_the_same_of_numbered_files(self):
         self.train("vortex.yaml", *BY_RUN)
@@ -436,8 +555,7 @@ class SimulationPrediction(Simulations):
         self.assert_fails(predict("vortices/run_001.pvd", "--steps", 2, "-o", "other.pvd"), 3, "vorticity", "NaN")
         self.assertNotIn("other.pvd", self.names())
         self.assertNotIn("other", self.names())
-        for verb in ("evaluate", "report"):
-            self.assert_fails(self.meshard(verb, "runs/vortex", *(("-o", "report") if verb == "report" else ())), 3, "rollout.csv")
+        self.assert_fails(self.meshard("evaluate", "runs/vortex", "001"), 3, "vorticity", "NaN")
 
 
 class SimulationFaults(Simulations):

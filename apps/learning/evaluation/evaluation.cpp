@@ -13,6 +13,7 @@
 #include <charconv>
 #include <cmath>
 #include <iostream>
+#include <limits>
 #include <sstream>
 
 namespace meshard {
@@ -115,6 +116,18 @@ Json spread_json(const std::vector<const EvaluatedCase*>& cases, std::size_t met
             {"worst", spread.largest_case < 0 ? Json(nullptr) : Json(cases[spread.largest_case]->source.id)}};
 }
 
+Json roll_out_of_case(const RolledOutRun& run)
+{
+    Json json{{"times", run.times}};
+    for (const auto& [name, kind] : kErrorKinds) {
+        for (std::size_t f = 0; f < run.fields.size(); ++f) {
+            auto& values = json[name][run.fields[f]] = Json::array();
+            for (const auto& of_state : run.*kind) values.push_back(number_json(of_state[f]));
+        }
+    }
+    return json;
+}
+
 Json case_json(const EvaluatedCase& one)
 {
     Json json{{"id", one.source.id},
@@ -123,6 +136,7 @@ Json case_json(const EvaluatedCase& one)
               {"num_points", one.num_points},
               {"seconds", one.seconds}};
     for (const auto& [name, value] : one.metrics) put(json["fields"], name, number_json(value));
+    if (one.rolled_out) json["rollout"] = roll_out_of_case(*one.rolled_out);
     if (one.isolation) json["isolation"] = *one.isolation;
     if (!one.beyond.empty()) json["beyond"] = one.beyond;
     for (const auto& [field, region] : one.error_regions)
@@ -151,6 +165,10 @@ Json split_json(const Evaluation& evaluation, const std::string& split)
                        {"beyond", worst->one->beyond}};
     for (std::size_t m = 0; m < cases.front()->metrics.size(); ++m)
         put(to["fields"], cases.front()->metrics[m].first, spread_json(cases, m));
+    std::vector<RolledOutRun> runs;
+    for (const auto* one : cases)
+        if (one->rolled_out) runs.push_back(*one->rolled_out);
+    if (!runs.empty()) to["rollout"] = roll_out_json(runs);
     for (const auto& series : coefficients_of(evaluation, split)) {
         for (const auto& [name, value] : coefficient_metrics(series.predicted, series.truth, series.guess))
             to[series.name][name] = number_json(value);
@@ -178,14 +196,83 @@ Json split_json(const Evaluation& evaluation, const std::string& split)
     return to;
 }
 
+/// Makes a table of fields for a person.
+TextTable field_table(const Json& of_fields)
+{
+    TextTable fields("lrrrrlr");
+    fields.add_row({"  field", "rel_l2", "median", "max", "mae", " worst case", "rel_l2 of the training mean"});
+    for (const auto& [name, metrics] : of_fields.items()) {
+        const auto number = [&](const char* metric, const char* which) {
+            const auto& value = metrics[metric][which];
+            return value.is_number() ? short_text(value.get<double>()) : std::string("-");
+        };
+        const auto& worst = metrics["rel_l2"]["worst"];
+        fields.add_row({"  " + name, number("rel_l2", "mean"), number("rel_l2", "median"), number("rel_l2", "max"),
+                        number("mae", "mean"), " " + (worst.is_string() ? worst.get<std::string>() : "-"),
+                        number("guess_rel_l2", "mean")});
+    }
+    return fields;
+}
+
+/// Makes a table of roll-outs for a person, a line a field.
+TextTable roll_out_table(const Json& fields)
+{
+    TextTable table("lrrrrrrrl");
+    table.add_row({"  field", "one step", "rolled out", "persistence", "mean", "at the end", "persistence", "mean",
+                   " worst run"});
+    for (const auto& [name, metrics] : fields.items()) {
+        std::vector<std::string> row{"  " + name};
+        for (const char* metric : {"rel_l2_one_step", "rel_l2", "persistence_rel_l2", "guess_rel_l2", "rel_l2_end",
+                                   "persistence_rel_l2_end", "guess_rel_l2_end"}) {
+            const auto& value = metrics[metric]["mean"];
+            row.push_back(value.is_number() ? short_text(value.get<double>()) : "-");
+        }
+        const auto& worst = metrics["rel_l2"]["worst"];
+        row.push_back(" " + (worst.is_string() ? worst.get<std::string>() : "-"));
+        table.add_row(std::move(row));
+    }
+    return table;
+}
+
 }  // namespace
+
+Metrics roll_out_metrics(const RolledOutRun& run)
+{
+    Metrics metrics;
+    for (std::size_t f = 0; f < run.fields.size(); ++f) {
+        const auto add = [&](const char* name, double value) {
+            metrics.emplace_back(run.fields[f] + "." + name, value);
+        };
+        const auto mean = [&](ErrorsOfStates RolledOutRun::* kind) { return mean_error({&run, 1}, kind, f); };
+        add("rel_l2", mean(&RolledOutRun::errors));
+        add("rel_l2_one_step", mean(&RolledOutRun::of_one_step));
+        add("rel_l2_end", run.errors.back()[f]);
+        add("persistence_rel_l2", mean(&RolledOutRun::of_persistence));
+        add("persistence_rel_l2_end", run.of_persistence.back()[f]);
+        add("guess_rel_l2", mean(&RolledOutRun::of_mean));
+        add("guess_rel_l2_end", run.of_mean.back()[f]);
+        add("integral_end", run.integral_drift.back()[f]);
+        add("energy_end", run.energy_drift.back()[f]);
+    }
+    return metrics;
+}
+
+std::vector<RolledOutRun> roll_outs_of(const Evaluation& evaluation)
+{
+    std::vector<RolledOutRun> runs;
+    for (const auto& one : evaluation.cases)
+        if (one.rolled_out) runs.push_back(*one.rolled_out);
+    return runs;
+}
 
 double mean_rel_l2(const EvaluatedCase& one)
 {
     double sum = 0;
     int count = 0;
     for (const auto& [name, value] : one.metrics) {
-        if (!is_of_whole_field(name) || !std::isfinite(value)) continue;
+        if (!is_of_whole_field(name)) continue;
+        if (one.rolled_out && std::isnan(value)) return std::numeric_limits<double>::infinity();  // it has diverged
+        if (!std::isfinite(value)) continue;
         sum += value;
         ++count;
     }
@@ -361,20 +448,11 @@ std::string to_text(const Evaluation& evaluation)
     const auto json = to_json(evaluation);
     for (const auto& split : splits_of(evaluation)) {
         const auto cases = cases_of(evaluation, split);
-        out << split << ": " << count_text(static_cast<std::int64_t>(cases.size()), "case") << "\n";
-        TextTable fields("lrrrrlr");
-        fields.add_row({"  field", "rel_l2", "median", "max", "mae", " worst case", "rel_l2 of the training mean"});
-        for (const auto& [name, metrics] : json["splits"][split]["fields"].items()) {
-            const auto number = [&](const char* metric, const char* which) {
-                const auto& value = metrics[metric][which];
-                return value.is_number() ? short_text(value.get<double>()) : std::string("-");
-            };
-            const auto& worst = metrics["rel_l2"]["worst"];
-            fields.add_row({"  " + name, number("rel_l2", "mean"), number("rel_l2", "median"), number("rel_l2", "max"),
-                            number("mae", "mean"), " " + (worst.is_string() ? worst.get<std::string>() : "-"),
-                            number("guess_rel_l2", "mean")});
-        }
-        out << fields;
+        const bool is_of_runs = cases.front()->rolled_out.has_value();
+        out << split << ": " << count_text(static_cast<std::int64_t>(cases.size()), is_of_runs ? "run" : "case")
+            << "\n";
+        const auto& of_fields = json["splits"][split]["fields"];
+        out << (is_of_runs ? roll_out_table(of_fields) : field_table(of_fields));
         if (json["splits"][split].contains("worst")) {
             const auto& worst = json["splits"][split]["worst"];
             out << "  worst, " << worst["id"].get<std::string>() << ": " << worst["why"].get<std::string>() << "\n";
@@ -423,8 +501,11 @@ void write_evaluation(const Evaluation& evaluation, const std::filesystem::path&
 {
     const auto table = to_csv(evaluation),
                numbers = to_json(evaluation).dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
-    write_files_atomically(
-        std::array{FileContent{folder / "cases.csv", table}, FileContent{folder / "evaluation.json", numbers}});
+    std::vector files{FileContent{folder / "cases.csv", table}, FileContent{folder / "evaluation.json", numbers}};
+    const auto runs = roll_outs_of(evaluation);
+    const auto states = roll_out_csv(runs);
+    if (!runs.empty()) files.push_back({folder / "rollout.csv", states});
+    write_files_atomically(files);
 }
 
 Threshold::Threshold(const std::string& text_) : text(text_)

@@ -6,6 +6,7 @@
 #include "apps/learning/evaluation/error_region.h"
 #include "apps/learning/evaluation/field_metrics.h"
 #include "apps/learning/evaluation/force_metrics.h"
+#include "apps/learning/evaluation/rolled_out_run.h"
 
 #include <nlohmann/json.hpp>
 
@@ -35,12 +36,17 @@ struct EvaluatedCase {
     std::vector<std::pair<std::string, std::vector<double>>> error_histograms = {};
     /// Regions by field; none for grids.
     std::vector<std::pair<std::string, ErrorRegion>> error_regions = {};
-    bool on_cells = true;                  ///< whether `error_regions` count cells, else points
-    std::vector<std::string> beyond = {};  ///< a sentence for each input outside the training cases' ranges
-    bool has_ranges = false;               ///< whether the model has these ranges
-    std::optional<double> isolation = {};  ///< as in `ShapeCoefficients::Values`
-    double seconds = 0;                    ///< time of the prediction, without reading
+    bool on_cells = true;                         ///< whether `error_regions` count cells, else points
+    std::vector<std::string> beyond = {};         ///< a sentence for each input outside the training cases' ranges
+    bool has_ranges = false;                      ///< whether the model has these ranges
+    std::optional<double> isolation = {};         ///< as in `ShapeCoefficients::Values`
+    std::optional<RolledOutRun> rolled_out = {};  ///< of a simulation in time, whose metrics are `roll_out_metrics`
+    double seconds = 0;                           ///< time of the prediction, without reading
 };
+
+/// Sums up a roll-out for each field: `rel_l2` (mean over its states), `rel_l2_one_step`, `rel_l2_end` (of the last
+/// state), the first and the last of persistence and of the training mean (guess), and the drifts at the end.
+Metrics roll_out_metrics(const RolledOutRun& run);
 
 /// The numbers of `evaluate` and of the report.
 struct Evaluation {
@@ -93,7 +99,8 @@ std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, con
 /// std, max, worst}, ...}}, cd: {...}, error_histograms: {pressure: {low: -1, high: 1, below, counts, above}}, worst:
 /// {id, why, field, times_median, beyond}, sets: {NAME: {num_cases, fields, cd, ...}} where cases are of several data
 /// sets}}, cases: [{id, split, num_points, fields, error_regions: {pressure: {bounds, error_share, row_share}}, cd, cl,
-/// ...}]}. Numbers that are not defined are null.
+/// ...}]}. Numbers that are not defined are null. Of simulations in time a case is a run, which has `rollout`: {times,
+/// rel_l2: {pressure: [of each state]}, ...} (`kErrorKinds`), and a split has `roll_out_json` as `rollout`.
 nlohmann::ordered_json to_json(const Evaluation& evaluation);
 
 /// All numbers of a run with one part, or with two (surface, then volume): those of the surface, all of the volume
@@ -110,10 +117,14 @@ std::string exact_text(double value);
 /// num_points, every metric, coefficients and their errors, seconds.
 std::string to_csv(const Evaluation& evaluation);
 
+/// Returns the roll-outs of its cases; none unless these are simulations in time.
+std::vector<RolledOutRun> roll_outs_of(const Evaluation& evaluation);
+
 /// Returns short tables for a person.
 std::string to_text(const Evaluation& evaluation);
 
-/// Writes evaluation.json and cases.csv, each in one step. @throws IoError
+/// Writes evaluation.json, cases.csv and, of simulations in time, rollout.csv (`roll_out_csv`), each in one step.
+/// @throws IoError
 void write_evaluation(const Evaluation& evaluation, const std::filesystem::path& folder);
 
 /// A bound such as `test.cd.mae>0.01` or `val.pressure.rel_l2.max>=0.2`: it is broken if the comparison holds.

@@ -82,6 +82,9 @@ public:
     {
         return scaling.scale.defined() ? normalizer_.std * scaling.scale.to(normalizer_.std.device()) : normalizer_.std;
     }
+    /// Returns the mean over the training cases of each number that a point is told (`StateChannels`), on the host;
+    /// undefined unless these are steps of simulations.
+    const at::Tensor& told_mean() const { return told_mean_; }
     /// Returns the settings of the run's configuration; without area for a file of weights.
     const ForceSettings& forces() const { return forces_; }
     /// Returns how surfaces and walls of the training cases face.
@@ -158,7 +161,7 @@ private:
     TrainedFacing facing_;
     std::optional<ShapeCoefficients> shape_coefficients_;
     Normalizer normalizer_;
-    at::Tensor training_mean_;
+    at::Tensor training_mean_, told_mean_;
     std::optional<Normalizer> of_inputs_;  // of steps of runs
     Model model_;
     MemoryMode memory_ = MemoryMode::Stored;

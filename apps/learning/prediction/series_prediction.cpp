@@ -4,11 +4,9 @@
 #include "apps/console/console.h"
 #include "apps/learning/cases/computed_inputs.h"
 #include "apps/learning/cases/run_step.h"
-#include "apps/learning/cases/state_channels.h"
-#include "apps/learning/grids/grid_case.h"
-#include "apps/learning/prediction/case_mesh.h"
 #include "apps/learning/prediction/prediction_spread.h"
 #include "apps/learning/prediction/prediction_table.h"
+#include "apps/learning/prediction/series_roll_out.h"
 #include "apps/learning/prediction/usable_input.h"
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/interruption.h"
@@ -24,10 +22,8 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <fstream>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -56,95 +52,6 @@ void join_states(const std::filesystem::path& output)
     for (const auto& state : states) std::filesystem::remove(state.file);
     std::error_code is_kept;  // a folder with other files
     std::filesystem::remove(states.front().file.parent_path(), is_kept);
-}
-
-/// Which states there are, and which are to be predicted.
-class SeriesPlan {
-public:
-    /// @throws InvalidInput, IoError as `predict_series`
-    SeriesPlan(const Predictor& model, const std::filesystem::path& start, const std::filesystem::path& output,
-               const SeriesPrediction& wish)
-        : history_(static_cast<std::size_t>(model.data().series.history)), start_(read_series(start))
-    {
-        const auto& series = model.data().series;
-        const auto num_steps = static_cast<std::size_t>(wish.num_steps);
-        if (start_.size() < history_)
-            throw InvalidInput(fmt::format("{} has {} state{}, and the model is told {}.", start.string(),
-                                           start_.size(), start_.size() == 1 ? "" : "s", history_));
-        if (!series.given.empty() && (wish.step || start_.size() < history_ + num_steps)) {
-            throw InvalidInput(fmt::format(
-                "{}: the model is told '{}' of the state to be predicted, which a series "
-                "must give for each of the {} steps{}.",
-                start.string(), series.given.front(), num_steps,
-                wish.step ? " at its own times; leave --step out"
-                          : fmt::format("; it has {} states, of which {} are the start", start_.size(), history_)));
-        }
-        follows_ = !wish.step && start_.size() > history_;
-        const auto step = wish.step.value_or(series.mean_step);
-        for (std::size_t i = 0; i < history_ + num_steps; ++i) {
-            const bool is_said = i < history_ || (follows_ && i < start_.size());
-            times_.push_back(is_said ? start_[i].time : times_.back() + step);
-        }
-        if (!wish.goes_on) return;
-        const auto& written = std::filesystem::exists(index_of(output)) ? index_of(output) : output;
-        if (!std::filesystem::exists(written)) return;
-        done_ = read_series(written);
-        is_finished_ = written.extension() != ".pvd";
-        if (is_finished_ && done_.size() != times_.size())
-            throw InvalidInput(fmt::format("{} has {} states, and this prediction {}. Give it as the start of another "
-                                           "one to go on.",
-                                           output.string(), done_.size(), times_.size()));
-        if (done_.size() < history_ || done_.size() > times_.size())
-            throw InvalidInput(fmt::format("{} has {} states, and this prediction {} to {}: it is another one. Leave "
-                                           "--resume out to begin anew.",
-                                           written.string(), done_.size(), history_, times_.size()));
-        for (std::size_t i = 0; i < done_.size(); ++i) {
-            if (std::abs(done_[i].time - times_[i]) > 1e-9 * std::max(1.0, std::abs(times_[i])))
-                throw InvalidInput(fmt::format("{}: its state {} is of time {}, and this prediction's of {}: it is "
-                                               "another one. Leave --resume out to begin anew.",
-                                               written.string(), i, done_[i].time, times_[i]));
-        }
-    }
-
-    std::size_t history() const { return history_; }
-    std::size_t num_states() const { return times_.size(); }
-    /// The first state that is not written yet; those before the history are the start's own.
-    std::size_t next() const { return std::max(done_.size(), history_); }
-    bool goes_on() const { return !done_.empty(); }
-    bool is_finished() const { return is_finished_; }
-    double time(std::size_t i) const { return times_[i]; }
-    double step_to(std::size_t i) const { return times_[i] - times_[i - 1]; }
-    const SeriesState& start(std::size_t i) const { return start_[i]; }
-    /// A state that is there: of the start, or predicted before.
-    const SeriesState& known(std::size_t i) const { return goes_on() ? done_[i] : start_[i]; }
-    /// The start's state whose arrays are those of a predicted state; null where the start has none.
-    const SeriesState* followed(std::size_t i) const { return follows_ && i < start_.size() ? &start_[i] : nullptr; }
-
-private:
-    std::size_t history_;
-    std::vector<SeriesState> start_, done_;
-    std::vector<double> times_;
-    bool follows_ = false, is_finished_ = false;
-};
-
-/// Reads what the first rank tells the others of the start: the first state's mesh with the array `kTold`.
-Mesh told_mesh(const SeriesPlan& plan, const StateArrays& arrays, const std::string& where)
-{
-    auto mesh = read_state(plan.start(0));
-    std::vector<Mesh> told;
-    std::vector<const Mesh*> states;
-    told.reserve(plan.history());
-    for (std::size_t back = 1; back <= plan.history(); ++back) {
-        const auto& state = plan.known(plan.next() - back);
-        told.push_back(read_state(state));
-        require_same_rows(mesh, told.back(), state, where);
-        states.push_back(&told.back());
-    }
-    std::optional<Mesh> given;
-    if (const auto* followed = plan.followed(plan.next()); followed && !arrays.given.empty())
-        given = read_state(*followed);
-    add_told(mesh, states, given ? &*given : nullptr, plan.step_to(plan.next()), arrays, where);
-    return mesh;
 }
 
 /// The mesh of a state that is written, on the first rank.
@@ -288,57 +195,6 @@ private:
     std::string text_;
 };
 
-/// Makes a tensor (1, rows, columns) of this rank's rows of an array that the first rank has. Collective.
-at::Tensor own_rows(const std::optional<DataArray>& whole, const std::vector<std::int64_t>& rows, const SpecPtr& spec,
-                    const at::Device& device, const RankGroup& all)
-{
-    const std::array<std::int64_t, 2> shape{whole ? whole->num_rows() : 0, whole ? whole->num_components() : 0};
-    const auto of_first = all.all_gather_integers(shape).front();
-    auto values = torch::empty({of_first[0], of_first[1]});
-    if (whole) std::ranges::copy(whole->values<float>(), values.data_ptr<float>());
-    all.broadcast(values, 0);
-    return from_local(values.index_select(0, torch::tensor(rows)).unsqueeze(0).to(device), spec);
-}
-
-/// Replaces the time to the next state.
-at::Tensor with_step(const at::Tensor& arrays, double step)
-{
-    auto local = to_local(arrays).clone();
-    local.select(-1, local.size(-1) - 1).fill_(step);
-    return from_local(local, spec_of(arrays));
-}
-
-/// A start that is a regular grid, which each rank reads whole and of which it takes its rows.
-struct StartGrid {
-    StartGrid(const SeriesPlan& plan, const StateArrays& arrays, const DataConfig& data, const std::string& where)
-        : image(read_image(plan.start(0).file)), mesh(told_mesh(plan, arrays, where)),
-          told(grid_rows_of_step(mesh, image, data, false, where))
-    {
-    }
-
-    void cut(std::int64_t rows_together, const std::shared_ptr<const DeviceMesh>& domain)
-    {
-        spec = spec_of_grid(told.extents, rows_together, domain);
-        const auto me = domain->coordinate(domain->axis("domain"));
-        rows.resize(static_cast<std::size_t>((*spec->axes[0].extents)[me]));
-        std::iota(rows.begin(), rows.end(), spec->axes[0].offset(me));
-    }
-
-    PointInputs inputs(const at::Device& device) const
-    {
-        PointInputs inputs;
-        inputs.embedding = own_rows_of_grid(told.told.to(device), spec);
-        inputs.grid = told.extents;
-        return inputs;
-    }
-
-    ImageGrid image;
-    Mesh mesh;
-    GridRows told;
-    SpecPtr spec;
-    std::vector<std::int64_t> rows;  // of this rank
-};
-
 }  // namespace
 
 void predict_series(std::span<Predictor> models, const std::filesystem::path& start,
@@ -350,14 +206,19 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
     const bool is_first = world.rank() == 0;
     const auto& data = models.front().data();
     const auto name = start.filename().string();
-    const auto device = world.device();
-    const StateArrays arrays(data);
-    const StateChannels states(data, models.front().channels());
 
     std::optional<SeriesPlan> planned;
-    read_together(all, [&] { planned.emplace(models.front(), start, output, series); });
+    const auto index = index_of(output);
+    const bool is_joined = series.goes_on && !std::filesystem::exists(index) && std::filesystem::exists(output);
+    read_together(all, [&] {
+        planned.emplace(models.front(), start, is_joined ? output : index, series);
+        if (is_joined && planned->next() < planned->num_states())
+            throw InvalidInput(fmt::format("{} has {} states, and this prediction {}. Give it as the start of another "
+                                           "one to go on.",
+                                           output.string(), planned->next(), planned->num_states()));
+    });
     const auto& plan = *planned;
-    if (plan.is_finished()) return;
+    if (is_joined) return;
     const auto finish = [&] {
         read_together(all, [&] {
             if (is_first) join_states(output);
@@ -365,48 +226,28 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
     };
     if (plan.next() == plan.num_states()) return finish();
 
-    auto source = said_case(models.front(), options, name, false).source;
-    source.file = plan.start(0).file;
-    std::optional<CaseMesh> mesh;
-    std::optional<StartGrid> grid;
-    if (data.is_grid) {
-        read_together(all, [&] { grid.emplace(plan, arrays, data, name); });
-        grid->cut(models.front().rows_together(), device_mesh);
-    } else {
-        MeshReading reading{.where = name};
-        reading.prepare = [&](Mesh& whole) { whole = told_mesh(plan, arrays, name); };
-        reading.report = [](const std::string& fault) { warn("predict", fault); };
-        reading.with_geometry = reading.with_forces = !series.forces.empty();
-        mesh.emplace(source, models, reading, output, device_mesh);
-    }
-    const auto& whole = grid ? grid->mesh : mesh->whole();  // on the first rank
-    const auto& rows = grid ? grid->rows : mesh->rows();
-
-    std::vector<PointInputs> inputs;
-    std::vector<FieldScaling> scalings;
-    std::vector<CaseFrame> frames;
-    const auto bytes = memory_for_points(world, all);
+    std::vector<SeriesTrack> tracks;
     for (auto& model : models) {
-        const auto said = said_case(model, options, name, is_first && inputs.empty());
-        model.move_to(device);
-        model.set_memory(options.memory ? *options.memory : model.memory_for(std::ssize(rows), bytes));
-        if (mesh) frames.push_back(case_frame(said.data.frame, mesh->bounds(), source));
-        auto told = mesh ? mesh->inputs(model, said.data, device) : grid->inputs(device);
-        if (grid) {
-            frames.emplace_back();
-            add_case_inputs(told, model, said.data, said.source, device);
-        }
-        warn_of_ranges(model, told, name, models.size() > 1, all);
-        inputs.push_back(states.with_state(told, states.state(told), frames.back()));
-        scalings.push_back(field_scaling(said.data, model.channels(), said.source));
+        auto said = said_case(model, options, name, is_first && tracks.empty());
+        tracks.push_back({&model, std::move(said.data), std::move(said.source)});
     }
+    const auto source = tracks.front().source;
+    MeshReading reading{.where = name};
+    reading.report = [](const std::string& fault) { warn("predict", fault); };
+    reading.with_geometry = reading.with_forces = !series.forces.empty();
+    SeriesRollOut roll_out(plan, models, std::move(tracks), reading, output, options.memory, world, device_mesh);
+    for (std::size_t m = 0; m < models.size(); ++m)
+        warn_of_ranges(models[m], roll_out.inputs(m), name, models.size() > 1, all);
+    const auto& arrays = roll_out.arrays();
+    const auto& whole = roll_out.whole();  // on the first rank
+    const auto& rows = roll_out.rows();
 
     std::optional<MadeFolders> folders;
     std::optional<StateMesh> written;
     std::optional<ForceTable> table;
     const JudgedFields layout(data.fields, models.front().channels());
-    const SeriesOutput files(index_of(output), grid ? ".vti" : whole.kind == MeshKind::Surface ? ".vtp" : ".vtu");
-    const auto* image = grid ? &grid->image : nullptr;
+    const SeriesOutput files(index, roll_out.image() ? ".vti" : whole.kind == MeshKind::Surface ? ".vtp" : ".vtu");
+    const auto* image = roll_out.image();
     read_together(all, [&] {
         if (!is_first) return;
         folders.emplace(files.file(0));
@@ -430,17 +271,17 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
         std::vector<at::Tensor> next;
         std::vector<ForceSums> sums;
         for (std::size_t m = 0; m < models.size(); ++m) {
-            next.push_back(states.next(inputs[m], models[m].predict(inputs[m], scalings[m])));
+            next.push_back(roll_out.next(m));
             const auto own = to_local(next.back()).squeeze(0).cpu();
             predictions.add(own);
             if (!series.forces.empty())
-                sums.push_back(case_sums(own, own, mesh->geometry(), layout, torch::zeros({own.size(1)}), all).forces);
+                sums.push_back(
+                    case_sums(own, own, roll_out.geometry(), layout, torch::zeros({own.size(1)}), all).forces);
         }
         const auto values = rows_on_first_rank(predictions.mean(), rows, all);
         const auto deviations = models.size() > 1 ? rows_on_first_rank(predictions.spread(), rows, all) : at::Tensor();
         std::optional<DataArray> besides;
         const auto* followed = plan.followed(i);
-        const auto* given = i + 1 < plan.num_states() ? plan.followed(i + 1) : nullptr;
         read_together(all, [&] {
             if (!is_first) return;
             if (!torch::isfinite(values).all().item<bool>())
@@ -451,10 +292,7 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
                 const auto state = read_state(*followed);
                 require_same_rows(whole, state, *followed, name);
                 written->take_arrays(state);
-                std::optional<Mesh> of_next;
-                if (given && !arrays.given.empty()) of_next = read_state(*given);
-                if (given)
-                    besides = told_besides(state, of_next ? &*of_next : nullptr, plan.step_to(i + 1), arrays, name);
+                besides = roll_out.told_after(i, state);
             }
             written->take_fields(values, deviations, models.front().channels());
             written->write(files.file(i), plan.time(i));
@@ -466,11 +304,7 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
             files.write_index(plan, i + 1);
         });
         if (i + 1 == plan.num_states()) break;
-        const auto spec = spec_of(inputs.front().embedding);
-        const auto of_next = given ? own_rows(besides, rows, spec, device, all)
-                                   : with_step(states.arrays(inputs.front()), plan.step_to(i + 1));
-        for (std::size_t m = 0; m < models.size(); ++m)
-            inputs[m] = states.after(states.with_arrays(inputs[m], of_next), inputs[m], next[m], frames[m]);
+        roll_out.go_on(i, next, besides);
     }
     finish();
 }

@@ -4,13 +4,18 @@
 #include "apps/console/console.h"
 #include "apps/learning/cases/case_tensors.h"
 #include "apps/learning/cases/field_scaling.h"
+#include "apps/learning/cases/run_step.h"
 #include "apps/learning/evaluation/case_sums.h"
 #include "apps/learning/evaluation/error_histogram.h"
 #include "apps/learning/grids/grid_case.h"
 #include "apps/learning/prediction/case_mesh.h"
 #include "apps/learning/prediction/prediction.h"
+#include "apps/learning/prediction/series_roll_out.h"
+#include "apps/learning/prediction/usable_input.h"
 #include "apps/learning/settings/run_record.h"
 #include "io/bytes/file_pattern.h"
+#include "io/bytes/interruption.h"
+#include "io/series.h"
 #include "io/vtk/image_file.h"
 #include "partition/error.h"
 #include "partition/nearest_name.h"
@@ -20,6 +25,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <optional>
 #include <tuple>
@@ -78,7 +84,7 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
     result.metrics = sums.metrics(layout);
     if (see) {
         const auto whole = full_tensor(of_all).squeeze(0).cpu();
-        if (world.rank() == 0) see(index, image_mesh(grid), whole, rows.target);
+        if (world.rank() == 0) see({index, image_mesh(grid), whole, rows.target});
     }
     return result;
 }
@@ -149,8 +155,115 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     if (see) {
         const auto all_predicted = rows_on_first_rank(predicted, rows, all),
                    all_truth = rows_on_first_rank(truth, rows, all);
-        if (world.rank() == 0) see(index, mesh.whole(), all_predicted, all_truth);
+        if (world.rank() == 0) see({index, mesh.whole(), all_predicted, all_truth});
     }
+    return result;
+}
+
+/// Mean weights of the rows of a mesh, (rows, 1): cells by area, or volume, and points alike.
+at::Tensor mean_weights(const Mesh& mesh, bool on_cells)
+{
+    const auto num_rows = on_cells ? mesh.num_cells() : mesh.num_points();
+    auto weights = at::ones({num_rows, 1}, at::kDouble);
+    if (on_cells) {
+        auto geometry = row_geometry(mesh, true);
+        weights.copy_(at::from_blob(geometry.data(), {num_rows, kGeometryColumns}, at::kDouble)
+                          .narrow(1, kGeometryColumns - 1, 1));
+    }
+    return weights / weights.sum();
+}
+
+/// Rolls out a run, and predicts each of its states from the true one before it, too. The first rank compares whole
+/// states.
+EvaluatedCase evaluate_run(JudgedModel& model, const JudgedCase& judged, std::size_t index,
+                           const std::filesystem::path& folder, World& world,
+                           const std::shared_ptr<const DeviceMesh>& device_mesh, const SeeCase& see,
+                           std::vector<std::string>& notes)
+{
+    auto& predictor = model.predictor;
+    const auto& [source, split] = judged;
+    const auto& data = predictor.data();
+    const auto& channels = predictor.channels();
+    const auto& all = device_mesh->all();
+    const bool is_first = world.rank() == 0;
+    const SeriesPlan plan(predictor, *source.step->run);
+    const MeshReading reading{.where = source.file.string(),
+                              .report = [&](const std::string& fault) { notes.push_back(fault); }};
+    const SeriesTrack track{&predictor, data, source};
+    SeriesRollOut roll_out(plan, {&predictor, 1}, {track, track}, reading, folder / ("case_" + source.id), {}, world,
+                           device_mesh);
+    const auto& states = roll_out.states();
+    const auto rows_of = [&](const at::Tensor& state) {
+        return rows_on_first_rank(to_local(state).squeeze(0).cpu(), roll_out.rows(), all);
+    };
+
+    EvaluatedCase result{.source = source, .split = split};
+    result.has_ranges = !predictor.ranges().is_empty();
+    result.beyond = predictor.ranges().beyond(roll_out.inputs(0), data, all);
+    RolledOutRun run{.run = source.id};
+    for (const auto& field : data.fields) run.fields.push_back(field.name);
+    for (auto i = plan.next(); i < plan.num_states(); ++i) run.times.push_back(plan.time(i));
+    at::Tensor first, weights;
+    read_together(all, [&] {
+        if (!is_first) return;
+        weights = mean_weights(roll_out.whole(), data.on_cells);
+        first = roll_out.state_values(read_state(plan.known(plan.next() - 1)));
+    });
+    const std::array<std::int64_t, 1> num_rows{is_first ? weights.size(0) : 0};
+    result.num_points = all.all_gather_integers(num_rows).front()[0];
+    for (auto i = plan.next(); i < plan.num_states(); ++i) {
+        throw_if_interrupted();
+        const auto start = std::chrono::steady_clock::now();
+        const auto predicted = roll_out.next(0);
+        result.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        const auto of_one_step = i == plan.next() ? predicted : roll_out.next(1);
+        const auto whole = rows_of(predicted), whole_of_one_step = rows_of(of_one_step);
+        at::Tensor truth;
+        std::optional<DataArray> besides;
+        std::optional<Mesh> state;
+        read_together(all, [&] {
+            if (!is_first) return;
+            state = read_state(*plan.followed(i));
+            require_same_rows(roll_out.whole(), *state, *plan.followed(i), reading.where);
+            truth = roll_out.state_values(*state);
+            besides = roll_out.told_after(i, *state);
+        });
+        if (is_first) {
+            const auto mean = predictor.told_mean().narrow(0, states.first(), states.num_fields());
+            run.errors.push_back(field_errors(whole, truth, channels));
+            run.of_persistence.push_back(field_errors(first, truth, channels));
+            run.of_mean.push_back(field_errors(mean.expand_as(truth), truth, channels));
+            run.of_one_step.push_back(field_errors(whole_of_one_step, truth, channels));
+            auto [integral, energy] = field_drifts(whole, truth, weights, channels);
+            run.integral_drift.push_back(std::move(integral));
+            run.energy_drift.push_back(std::move(energy));
+            if (see) see({index, *state, whole, truth, i - plan.next()});
+        }
+        if (i + 1 == plan.num_states()) break;
+        roll_out.go_on(i, std::array{predicted, roll_out.own_rows(truth)}, besides);
+    }
+    std::vector<double> numbers(kErrorKinds.size() * run.times.size() * run.fields.size());
+    auto next = numbers.begin();
+    for (const auto& [name, kind] : kErrorKinds)
+        for (const auto& of_state : run.*kind) next = std::ranges::copy(of_state, next).out;
+    auto shared = at::tensor(numbers, at::kDouble);
+    all.broadcast(shared, 0);
+    const auto* value = shared.const_data_ptr<double>();
+    for (const auto& [name, kind] : kErrorKinds) {
+        (run.*kind).resize(run.times.size());
+        for (auto& of_state : run.*kind) {
+            of_state.assign(value, value + run.fields.size());
+            value += run.fields.size();
+        }
+    }
+    result.metrics = roll_out_metrics(run);
+    for (std::size_t i = 0; i < run.times.size(); ++i) {
+        if (std::ranges::all_of(run.errors[i], [](double error) { return std::isfinite(error); })) continue;
+        notes.push_back(fmt::format("run {}: the roll-out has diverged: the state predicted at {:g} is not finite.",
+                                    source.id, run.times[i]));
+        break;
+    }
+    result.rolled_out = std::move(run);
     return result;
 }
 
@@ -168,6 +281,28 @@ std::string sizes_of(const CaseLists& cases)
 {
     return fmt::format("{} of train, {} of val and {} of test", cases.train.size(), cases.val.size(),
                        cases.test.size());
+}
+
+/// Leaves of the steps of each run the first one, which stands for the run.
+void keep_runs(std::vector<CaseSource>& steps)
+{
+    const auto repeated = std::ranges::unique(steps, {}, [](const auto& source) { return source.step->run; });
+    steps.erase(repeated.begin(), repeated.end());
+    for (auto& source : steps) {
+        source.id = source.split_id();
+        source.file = source.step->run->path;
+    }
+}
+
+/// Lists the states of a series that the run does not know.
+std::shared_ptr<const Series> run_of_file(const std::filesystem::path& file, const std::string& id,
+                                          std::int64_t history)
+{
+    Series run{id, file, read_series(file)};
+    if (std::ssize(run.states) <= history)
+        throw InvalidInput(fmt::format("{} has {} state{}; the model is told {}, and judged on those that follow.",
+                                       file.string(), run.states.size(), run.states.size() == 1 ? "" : "s", history));
+    return std::make_shared<const Series>(std::move(run));
 }
 
 bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b)
@@ -199,11 +334,6 @@ JudgedModel judged_model(const std::filesystem::path& path, std::size_t part, st
     const auto run = is_file ? run_of(path) : path;
     JudgedModel model{
         is_file ? Predictor::from_file(path, {}, part) : Predictor::from_run(path, part), {}, {}, {}, {}, run};
-    if (model.predictor.data().series.is_on)
-        throw InvalidInput(fmt::format("{} learnt steps of simulations in time, which are judged while it trains: see "
-                                       "val_rollout.csv and test_rollout.csv of its folder. Here they are not yet; "
-                                       "`meshard predict --steps` writes the states.",
-                                       path.string()));
     model.notes = model.predictor.notes();
     if (run.empty()) {
         model.notes.push_back(
@@ -226,6 +356,8 @@ JudgedModel judged_model(const std::filesystem::path& path, std::size_t part, st
     }
     try {
         model.cases = find_cases(config).of_part(part);
+        if (config.data.series.is_on)
+            for (auto* cases : {&model.cases.train, &model.cases.val, &model.cases.test}) keep_runs(*cases);
     } catch (const Error& error) {
         model.why_no_cases = std::string("the data of the run are not found: ") + error.what();
         model.notes.push_back(model.why_no_cases);
@@ -256,7 +388,10 @@ std::vector<JudgedCase> judged_cases(const JudgedModel& model, std::span<const s
             known, [&](const auto& one) { return word == one.first.id || word == one.second || word == "all"; });
         if (cases.size() > before || is_repeated) continue;
         if (std::filesystem::exists(word)) {
-            cases.emplace_back(CaseSource{std::filesystem::path(word).stem().string(), word, {}}, "given");
+            CaseSource source{std::filesystem::path(word).stem().string(), word, {}};
+            if (const auto& series = model.predictor.data().series; series.is_on)
+                source.step = RunStep{run_of_file(word, source.id, series.history), series.history - 1};
+            cases.emplace_back(std::move(source), "given");
             continue;
         }
         if (!model.why_no_cases.empty())
@@ -285,6 +420,11 @@ Evaluation evaluate(JudgedModel& model, std::span<const JudgedCase> cases, const
     for (std::size_t i = 0; i < cases.size(); ++i) {
         if (world.rank() == 0)
             show_progress("case " + cases[i].first.id, static_cast<double>(i) / static_cast<double>(cases.size()));
+        if (model.predictor.data().series.is_on) {
+            evaluation.cases.push_back(
+                evaluate_run(model, cases[i], i, folder, world, device_mesh, see, evaluation.notes));
+            continue;
+        }
         if (model.predictor.data().is_grid) {
             evaluation.cases.push_back(evaluate_grid(model, cases[i], i, world, device_mesh, see));
             continue;

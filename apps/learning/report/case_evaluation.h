@@ -21,7 +21,7 @@ namespace meshard {
 struct JudgedModel {
     Predictor predictor;
     ForceSettings forces;
-    CaseLists cases;                 ///< empty where the run's data are not found
+    CaseLists cases;                 ///< empty where the run's data are not found; of simulations a case is a run
     std::vector<std::string> notes;  ///< what is missing, a sentence each
     std::string why_no_cases = {};   ///< says which data of the run are missing where; empty if they are found
     std::filesystem::path run;       ///< folder of the run; empty for a checkpoint outside of one
@@ -43,19 +43,26 @@ std::vector<std::string> take_data_path_overrides(std::vector<std::string>& word
 /// A case and the split to which it belongs.
 using JudgedCase = std::pair<CaseSource, std::string>;
 
-/// Finds the cases that words name: `train`, `val`, `test`, `all`, ids of the run's cases, or mesh files. Without words
-/// these are test, or val where there is no test.
+/// Finds the cases that words name: `train`, `val`, `test`, `all`, ids of the run's cases, or mesh files (series of
+/// simulations in time). Without words these are test, or val where there is no test.
 /// @throws UsageError for a word that is none of these; IoError if it may be one and the run's data are not found
 std::vector<JudgedCase> judged_cases(const JudgedModel& model, std::span<const std::string> words);
 
-/// Function called on the first rank after each case, with the whole mesh (for a grid only points and cells) and the
-/// fields of all its rows in order, (N, channels).
-using SeeCase =
-    std::function<void(std::size_t index, const Mesh& whole, const at::Tensor& predicted, const at::Tensor& truth)>;
+/// A predicted case on the first rank, or a state of a run.
+struct SeenCase {
+    std::size_t index = 0;        ///< of the case
+    const Mesh& whole;            ///< for a grid only points and cells; of a run as the true state is
+    at::Tensor predicted, truth;  ///< fields of all its rows in order, (N, channels)
+    std::size_t state = 0;        ///< of a run, counted from its first predicted one
+};
+
+/// Function called on the first rank after each case, or each state of a run.
+using SeeCase = std::function<void(const SeenCase&)>;
 
 /// Predicts all points of each case over all ranks and compares them with the case's own fields. The result is the same
 /// on every rank, and up to rounding on any number of ranks. Parts of meshes lie in `folder` for a moment (see
-/// `hand_out_mesh`). Collective.
+/// `hand_out_mesh`). Of simulations in time each run is predicted state by state from its first states to its end
+/// (`RolledOutRun`). Collective.
 /// @throws InvalidInput naming the case, for a missing field or values that are not finite.
 Evaluation evaluate(JudgedModel& model, std::span<const JudgedCase> cases, const std::filesystem::path& folder,
                     World& world, const SeeCase& see = {});

@@ -2,6 +2,7 @@
 #include "apps/learning/report/case_pictures.h"
 
 #include "apps/console/console.h"
+#include "io/picture/gif_writer.h"
 #include "io/picture/render.h"
 #include "partition/error.h"
 
@@ -13,6 +14,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -124,6 +126,110 @@ std::vector<Scene> scenes_of(const Mesh& mesh, std::span<const PlaneAcross> plan
     return scenes;
 }
 
+/// Draws a field of some states with the same colours, and where points move with the same camera.
+class FieldPainter {
+public:
+    FieldPainter(std::span<const DrawnState> states, const DrawnField& field, std::int32_t width, std::int32_t height)
+        : states_(states), field_(field), width_(width), height_(height)
+    {
+        for (const auto& state : states) {
+            const auto truth = number(of(state.truth)),
+                       error = number(of(state.predicted) - of(state.truth)).abs().nan_to_num(0, 0, 0);
+            ranges_[0] = std::min(ranges_[0], truth.min().item<double>());
+            ranges_[1] = std::max(ranges_[1], truth.max().item<double>());
+            ranges_[2] = std::max(ranges_[2], error.max().item<double>());
+        }
+    }
+
+    /// The lowest and the highest true number, and the largest error.
+    const std::array<double, 3>& ranges() const { return ranges_; }
+
+    /// Returns the field's channels.
+    at::Tensor of(const at::Tensor& channels) const { return channels.narrow(1, field_.first, field_.count); }
+
+    /// Returns the glance at all states, where points move.
+    std::optional<PictureGlance> camera(const Scene& scene) const
+    {
+        if (!states_.front().moved) return {};
+        const PicturePainter painter(options(scene, {}, {0, 1}, false));
+        PictureGlance glance;
+        for (const auto& state : states_)
+            for (const bool is_moved : {false, true})
+                glance.join(painter.look(colored(scene, state, is_moved, of(state.truth))).numbers);
+        return glance;
+    }
+
+    /// @param name   of what is drawn: true, predicted or error
+    std::unique_ptr<PicturePainter> paint(const Scene& scene, const std::optional<PictureGlance>& camera,
+                                          const DrawnState& state, const std::string& name, const at::Tensor& values,
+                                          std::array<double, 2> range, bool is_diverging) const
+    {
+        if (!(range[1] > range[0])) range[1] = range[0] + std::max(1e-12, std::abs(range[0]) * 1e-6);
+        const auto title = field_.name + (field_.count > 1 ? " (length) " : " ") + name +
+                           (state.when.empty() ? "" : ", " + state.when);
+        auto painter = std::make_unique<PicturePainter>(options(scene, title, range, is_diverging));
+        const auto mesh = colored(scene, state, name == "predicted", values);
+        if (camera) {
+            painter->begin(*camera);
+            painter->draw(mesh);
+        } else {
+            painter->paint_whole(mesh);
+        }
+        return painter;
+    }
+
+private:
+    RenderOptions options(const Scene& scene, const std::string& title, std::array<double, 2> range,
+                          bool is_diverging) const
+    {
+        return {.color_by = "value",
+                .component = {},
+                .range = range,
+                .is_diverging = is_diverging,
+                .view = scene.view,
+                .width = width_,
+                .height = height_,
+                .title = title};
+    }
+    at::Tensor number(const at::Tensor& values) const
+    {
+        return field_.count > 1 ? values.norm(2, 1) : values.squeeze(1);
+    }
+
+    /// Returns the mesh of a state with these values as its only array but for marks of what is not drawn.
+    Mesh colored(const Scene& scene, const DrawnState& state, bool is_moved, const at::Tensor& values) const
+    {
+        auto mesh = state.mesh;
+        if (is_moved && state.moved) mesh.points = *state.moved;
+        const auto numbers = number(values).contiguous();
+        const auto* begin = numbers.data_ptr<float>();
+        mesh.cell_data = scene.marks;
+        mesh.point_data.clear();
+        auto& arrays = field_.on_cells ? mesh.cell_data : mesh.point_data;
+        arrays.push_back(DataArray::from("value", std::vector<float>(begin, begin + numbers.numel()), 1));
+        return mesh;
+    }
+
+    std::span<const DrawnState> states_;
+    const DrawnField& field_;
+    std::int32_t width_, height_;
+    std::array<double, 3> ranges_{infinity, -infinity, 1e-30};
+};
+
+/// Puts a picture to the right of another one of its size.
+Image beside(const Image& left, const Image& right)
+{
+    Image both{left.width + right.width, left.height, {}};
+    const auto line = 3 * static_cast<std::ptrdiff_t>(left.width);
+    for (std::ptrdiff_t row = 0; row < left.height; ++row) {
+        for (const auto* half : {&left, &right}) {
+            const auto begin = half->pixels.begin() + row * line;
+            both.pixels.insert(both.pixels.end(), begin, begin + line);
+        }
+    }
+    return both;
+}
+
 }  // namespace
 
 PlaneAcross PlaneAcross::from_text(const std::string& text)
@@ -143,52 +249,67 @@ std::string PlaneAcross::text() const
     return fmt::format("{} = {:.4g}", kAxes[static_cast<std::size_t>(axis)], at);
 }
 
-std::vector<CasePictures> draw_case(const Mesh& whole, const std::string& field, bool on_cells,
-                                    const at::Tensor& predicted, const at::Tensor& truth,
-                                    std::span<const PlaneAcross> planes, const std::string& stem)
+std::vector<CasePictures> draw_states(std::span<const DrawnState> states, const DrawnField& field,
+                                      std::span<const PlaneAcross> planes, const std::string& stem)
 {
-    const bool is_vector = truth.size(1) > 1;
-    const auto error = predicted - truth;
-    const auto number = [&](const at::Tensor& values) { return is_vector ? values.norm(2, 1) : values.squeeze(1); };
-    const auto shown = number(truth);
-    const auto low = shown.min().item<double>(), high = shown.max().item<double>();
-    const auto most = std::max(number(error).abs().max().item<double>(), 1e-30);
-
-    Mesh mesh = whole;
-    mesh.cell_data.clear();
-    mesh.point_data.clear();
-    const auto draw = [&](const Scene& scene, const std::string& name, const at::Tensor& values,
-                          std::array<double, 2> range, bool is_diverging) {
-        if (!(range[1] > range[0])) range[1] = range[0] + std::max(1e-12, std::abs(range[0]) * 1e-6);
-        const auto numbers = number(values).contiguous();
-        const auto* begin = numbers.data_ptr<float>();
-        mesh.cell_data = scene.marks;
-        mesh.point_data.clear();
-        auto& arrays = on_cells ? mesh.cell_data : mesh.point_data;
-        arrays.push_back(DataArray::from("value", std::vector<float>(begin, begin + numbers.numel()), 1));
-        PicturePainter painter({.color_by = "value",
-                                .component = {},
-                                .range = range,
-                                .is_diverging = is_diverging,
-                                .view = scene.view,
-                                .width = 640,
-                                .height = 400,
-                                .title = field + (is_vector ? " (length) " : " ") + name});
-        painter.paint_whole(mesh);
-        return ThemedPicture{stem + scene.file_name + "_" + field + "_" + name, painter.png(),
-                             painter.png(Theme::Dark)};
-    };
+    const FieldPainter painter(states, field, 640, 400);
+    const auto& [low, high, most] = painter.ranges();
     std::vector<CasePictures> all;
-    for (const auto& scene : scenes_of(mesh, planes)) {
-        CasePictures drawn;
-        drawn.field = field;
-        drawn.seen = scene.seen;
-        drawn.pictures = {draw(scene, "true", truth, {low, high}, false),
-                          draw(scene, "predicted", predicted, {low, high}, false),
-                          draw(scene, "error", error, {is_vector ? 0 : -most, most}, !is_vector)};
-        all.push_back(std::move(drawn));
+    for (const auto& scene : scenes_of(states.front().mesh, planes)) {
+        const auto camera = painter.camera(scene);
+        for (const auto& state : states) {
+            const auto draw = [&](const std::string& name, const at::Tensor& values, std::array<double, 2> range,
+                                  bool is_diverging) {
+                const auto file = stem + (states.size() > 1 ? "_" + std::to_string(&state - &states.front()) : "") +
+                                  scene.file_name + "_" + field.name + "_" + name;
+                const auto picture = painter.paint(scene, camera, state, name, values, range, is_diverging);
+                return ThemedPicture{file, picture->png(), picture->png(Theme::Dark)};
+            };
+            const auto predicted = painter.of(state.predicted), truth = painter.of(state.truth);
+            const bool is_vector = field.count > 1;
+            CasePictures drawn;
+            drawn.field = field.name;
+            drawn.when = state.when;
+            drawn.seen = scene.seen;
+            drawn.pictures = {draw("true", truth, {low, high}, false), draw("predicted", predicted, {low, high}, false),
+                              draw("error", predicted - truth, {is_vector ? 0 : -most, most}, !is_vector)};
+            all.push_back(std::move(drawn));
+        }
     }
     return all;
+}
+
+Animation animate_states(std::span<const DrawnState> states, const DrawnField& field,
+                         std::span<const PlaneAcross> planes, const std::string& stem)
+{
+    constexpr std::size_t most_bytes = 1'000'000;
+    constexpr std::int32_t width = 360, height = 240;
+    constexpr int duration = 300;  // of the whole, in hundredths of a second
+    Animation animation{.field = field.name, .name = stem + "_animation"};
+    if (!writes_gif()) {
+        animation.why_none = "this build of meshard has no giflib (libgif-dev)";
+        return animation;
+    }
+    const FieldPainter painter(states, field, width, height);
+    const auto& [low, high, most] = painter.ranges();
+    const auto scene = scenes_of(states.front().mesh, planes).front();
+    const auto camera = painter.camera(scene);
+    std::vector<Image> frames;
+    for (const auto& state : states) {
+        const auto draw = [&](const std::string& name, const at::Tensor& values) {
+            return painter.paint(scene, camera, state, name, painter.of(values), {low, high}, false)->image();
+        };
+        frames.push_back(beside(draw("true", state.truth), draw("predicted", state.predicted)));
+    }
+    const auto written = [&] { return gif_of(frames, duration / static_cast<int>(frames.size())); };
+    animation.gif = written();
+    while (animation.gif.size() >= most_bytes && frames.size() > 1) {
+        std::size_t num_kept = 0;
+        for (std::size_t i = 0; i < frames.size(); i += 2) std::swap(frames[num_kept++], frames[i]);
+        frames.resize(num_kept);
+        animation.gif = written();
+    }
+    return animation;
 }
 
 }  // namespace meshard

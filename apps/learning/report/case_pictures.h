@@ -5,6 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,8 +21,9 @@ struct ThemedPicture {
 /// Pictures of one field of one case: the truth, the prediction and their difference, with the same camera.
 struct CasePictures {
     std::string run, id, split, field;
-    std::string why;   ///< best, median or worst
-    std::string seen;  ///< the part of the mesh that is drawn, e.g. `cells at y = 0`; empty for the whole
+    std::string when = {};  ///< time of a state of a run, e.g. `t = 0.5`; else empty
+    std::string why;        ///< best, median or worst
+    std::string seen;       ///< the part of the mesh that is drawn, e.g. `cells at y = 0`; empty for the whole
     std::vector<ThemedPicture> pictures;
 };
 
@@ -34,16 +37,42 @@ struct PlaneAcross {
     std::string text() const;
 };
 
-/// Draws one field of a case: the outside of a surface, all of a plane mesh, or the cells of a volume that each plane
-/// crosses; without planes those at y = 0, or in the middle where that lies outside. Vectors and their differences are
-/// drawn by length, differences of scalars in colours that diverge from zero.
+/// A case with truth that is drawn, or a state of a run.
+struct DrawnState {
+    Mesh mesh = {};                         ///< points and cells, of a run as they truly are; arrays are ignored
+    std::optional<DataArray> moved = {};    ///< predicted points, where they move
+    at::Tensor predicted = {}, truth = {};  ///< (N, channels), of the cells or the points in the mesh's order
+    std::string when = {};
+};
+
+/// Which channels of a state are a field.
+struct DrawnField {
+    std::string name;
+    std::int64_t first = 0, count = 1;
+    bool on_cells = true;
+};
+
+/// Draws one field of a case, or of some states of a run with the same colours and camera: the outside of a surface,
+/// all of a plane mesh, or the cells of a volume that each plane crosses; without planes those at y = 0, or in the
+/// middle where that lies outside. Vectors and their differences are drawn by length, differences of scalars in colours
+/// that diverge from zero.
 ///
-/// @return one, or for a volume one a plane
-/// @param predicted   (N, channels), of the cells or the points in the mesh's order
+/// @return for each state one, or for a volume one a plane
 /// @param stem        beginning of the pictures' names
 /// @throws InvalidInput for a plane beside the volume
-std::vector<CasePictures> draw_case(const Mesh& whole, const std::string& field, bool on_cells,
-                                    const at::Tensor& predicted, const at::Tensor& truth,
-                                    std::span<const PlaneAcross> planes, const std::string& stem);
+std::vector<CasePictures> draw_states(std::span<const DrawnState> states, const DrawnField& field,
+                                      std::span<const PlaneAcross> planes, const std::string& stem);
+
+/// An animation of one field of a run: the bytes of a GIF file below 1 MB.
+struct Animation {
+    std::string run = {}, id = {}, field, name;
+    std::string gif = {};  ///< empty if there is none
+    std::string why_none = {};
+};
+
+/// Draws the truth beside the prediction, state by state; of a volume the cells that the first plane crosses. Where
+/// that takes too many bytes, every second state is left out.
+Animation animate_states(std::span<const DrawnState> states, const DrawnField& field,
+                         std::span<const PlaneAcross> planes, const std::string& stem);
 
 }  // namespace meshard

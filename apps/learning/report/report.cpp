@@ -63,7 +63,8 @@ OrderedJson convergence_of(const OrderedJson& log)
             {"converged", fell <= still_falling}};
 }
 
-/// Returns the indices of the worst, the best and the median case with these words, each case once.
+/// Returns the indices of the worst, the best and, of cases that are no runs, the median one with these words, each
+/// case once.
 std::vector<std::pair<std::size_t, std::string>> cases_to_draw(const Evaluation& evaluation)
 {
     std::vector<std::size_t> order(evaluation.cases.size());
@@ -77,8 +78,66 @@ std::vector<std::pair<std::size_t, std::string>> cases_to_draw(const Evaluation&
     if (order.empty()) return drawn;
     add(order.size() - 1, "worst");
     add(0, "best");
-    add(order.size() / 2, "median");
+    if (!evaluation.cases.front().rolled_out) add(order.size() / 2, "median");
     return drawn;
+}
+
+/// Predicts a case once more, and returns on the first rank what is drawn of it: the case, or of a run its first and
+/// last state and others between them, at even steps. Collective.
+std::vector<DrawnState> states_of_case(JudgedModel& model, std::span<const JudgedCase> cases, std::size_t index,
+                                       const EvaluatedCase& evaluated, const std::filesystem::path& folder,
+                                       World& world)
+{
+    constexpr std::int64_t most_rows = 5'000'000, most_states = 24;
+    const auto num_states =
+        evaluated.rolled_out ? static_cast<std::int64_t>(evaluated.rolled_out->times.size()) : std::int64_t{1};
+    const auto num_kept =
+        std::min(num_states,
+                 std::clamp<std::int64_t>(most_rows / std::max<std::int64_t>(1, evaluated.num_points), 3, most_states));
+    std::vector<std::int64_t> kept{0};
+    for (std::int64_t i = 1; i < num_kept; ++i) kept.push_back(i * (num_states - 1) / (num_kept - 1));
+    std::vector<DrawnState> states;
+    const auto see = [&](const SeenCase& seen) {
+        if (std::ranges::find(kept, static_cast<std::int64_t>(seen.state)) == kept.end()) return;
+        auto& state = states.emplace_back();
+        state.mesh = seen.whole;
+        state.mesh.point_data.clear();
+        state.mesh.cell_data.clear();
+        state.predicted = seen.predicted;
+        state.truth = seen.truth;
+        if (!evaluated.rolled_out) return;
+        state.when = fmt::format("t = {:.4g}", evaluated.rolled_out->times[seen.state]);
+        std::int64_t first = 0;
+        for (std::size_t f = 0; f < model.predictor.channels().size(); ++f) {
+            const auto count = model.predictor.channels()[f];
+            if (model.predictor.data().fields[f].state == kCoordinates) {
+                const auto places = seen.predicted.narrow(1, first, count).contiguous();
+                const auto* begin = places.const_data_ptr<float>();
+                state.moved =
+                    DataArray::from(state.mesh.points.name(), std::vector<float>(begin, begin + places.numel()), 3);
+            }
+            first += count;
+        }
+    };
+    evaluate(model, cases.subspan(index, 1), folder, world, see);
+    return states;
+}
+
+/// Returns the first field that is no coordinates, or 0.
+std::size_t field_to_animate(const DataConfig& data)
+{
+    for (std::size_t f = 0; f < data.fields.size(); ++f)
+        if (data.fields[f].state != kCoordinates) return f;
+    return 0;
+}
+
+/// Returns the first, the middle and the last of some states.
+std::vector<DrawnState> stills_of(std::span<const DrawnState> states)
+{
+    std::vector<DrawnState> stills{states.front()};
+    if (states.size() > 2) stills.push_back(states[states.size() / 2]);
+    if (states.size() > 1) stills.push_back(states.back());
+    return stills;
 }
 
 /// Returns the name of a run's folder, with a number from 2 on if an earlier run of the report has it, since the name
@@ -107,6 +166,10 @@ OrderedJson report_json(std::span<const ReportedRun> runs)
                 if (metrics.contains("rel_l2"))
                     curves["val " + field + " rel_l2"].push_back({line["epoch"], metrics["rel_l2"]});
             }
+            if (line.contains("rollout")) {
+                for (const auto& [field, value] : line["rollout"]["rel_l2"].items())
+                    curves["val " + field + " rolled out"].push_back({line["epoch"], value});
+            }
             const auto forces = line.value("forces", OrderedJson::object());
             for (const auto& [name, metrics] : forces.items()) {
                 curves["val " + name + " mae"].push_back({line["epoch"], metrics["mae"]});
@@ -128,6 +191,7 @@ std::vector<std::vector<Evaluation>> write_report(const ReportOptions& options, 
     const bool is_first = world.rank() == 0;
     std::vector<ReportedRun> reported;
     std::vector<CasePictures> pictures;
+    std::vector<Animation> animations;
     std::vector<std::vector<Evaluation>> evaluations;
     const auto judge = [&](const std::filesystem::path& run, std::size_t part) {
         auto model = judged_model(run, part, options.places);
@@ -142,26 +206,27 @@ std::vector<std::vector<Evaluation>> write_report(const ReportOptions& options, 
         const auto stem = (named.filename().empty() ? named.parent_path() : named).filename().string();
         const auto name = unique_name(part == 0 ? stem : stem + "_volume", reported);
         for (const auto& [index, why] : cases_to_draw(evaluation)) {
-            const auto see = [&, index = index, why = why](std::size_t, const Mesh& whole, const at::Tensor& predicted,
-                                                           const at::Tensor& truth) {
-                std::int64_t first = 0;
-                const auto& data = model.predictor.data();
-                for (std::size_t f = 0; f < data.fields.size(); ++f) {
-                    const auto count = model.predictor.channels()[f];
-                    const auto stem_of_pictures = name + "_" + cases[index].first.id;
-                    for (auto& drawn :
-                         draw_case(whole, data.fields[f].name, data.on_cells, predicted.narrow(1, first, count),
-                                   truth.narrow(1, first, count), options.planes, stem_of_pictures)) {
-                        drawn.run = name;
-                        drawn.id = cases[index].first.id;
-                        drawn.split = cases[index].second;
-                        drawn.why = why;
-                        pictures.push_back(std::move(drawn));
-                    }
-                    first += count;
+            const auto seen = states_of_case(model, cases, index, evaluation.cases[index], folder, world);
+            if (seen.empty()) continue;  // not the first rank
+            const auto& data = model.predictor.data();
+            DrawnField field{.name = {}, .on_cells = data.on_cells};
+            for (std::size_t f = 0; f < data.fields.size(); ++f, field.first += field.count) {
+                field.name = data.fields[f].name;
+                field.count = model.predictor.channels()[f];
+                const auto stem = name + "_" + cases[index].first.id;
+                if (why == "worst" && !seen.front().when.empty() && f == field_to_animate(data)) {
+                    auto& animation = animations.emplace_back(animate_states(seen, field, options.planes, stem));
+                    animation.run = name;
+                    animation.id = cases[index].first.id;
                 }
-            };
-            evaluate(model, std::span(cases).subspan(index, 1), folder, world, see);
+                for (auto& drawn : draw_states(stills_of(seen), field, options.planes, stem)) {
+                    drawn.run = name;
+                    drawn.id = cases[index].first.id;
+                    drawn.split = cases[index].second;
+                    drawn.why = why;
+                    pictures.push_back(std::move(drawn));
+                }
+            }
         }
         // Both parts share a log.
         reported.push_back({name, named, evaluation, is_first && part == 0 ? log_of(run) : OrderedJson()});
@@ -189,8 +254,10 @@ std::vector<std::vector<Evaluation>> write_report(const ReportOptions& options, 
             files.push_back({folder / "pictures" / (name + "_dark.png"), dark});
         }
     }
+    for (const auto& animation : animations)
+        if (!animation.gif.empty()) files.push_back({folder / "pictures" / (animation.name + ".gif"), animation.gif});
     const auto numbers = report_json(reported).dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n",
-               page = report_html(reported, pictures);
+               page = report_html(reported, pictures, animations);
     files.push_back({folder / "cases.csv", lines});
     files.push_back({folder / "report.json", numbers});
     files.push_back({folder / "report.html", page});

@@ -231,24 +231,29 @@ std::string table_of_cases(const PageJson& run)
 {
     const auto& cases = run["evaluation"]["cases"];
     if (cases.empty()) return {};
-    std::vector<std::string> names{"case", "split", "points"};
+    const bool is_of_runs = cases[0].contains("rollout");
+    const auto metrics = is_of_runs ? std::vector{"rel_l2_one_step", "rel_l2", "rel_l2_end", "persistence_rel_l2_end"}
+                                    : std::vector{"rel_l2", "mae", "max_abs"};
+    std::vector<std::string> names{is_of_runs ? "run" : "case", "split", "points"};
     for (const auto& [field, values] : cases[0]["fields"].items()) {
-        for (const char* metric : {"rel_l2", "mae", "max_abs"}) names.push_back(field + " " + metric);
+        for (const char* metric : metrics) names.push_back(field + " " + metric);
     }
-    for (const char* name :
-         {"Cd predicted", "Cd true", "Cd table", "Cd error", "Cl predicted", "Cl true", "Cl error", "seconds"})
-        names.emplace_back(name);
+    for (const char* name : {"Cd predicted", "Cd true", "Cd table", "Cd error", "Cl predicted", "Cl true", "Cl error"})
+        if (!is_of_runs) names.emplace_back(name);
+    names.emplace_back("seconds");
     std::vector<std::vector<PageJson>> rows;
     for (const auto& one : cases) {
         std::vector<PageJson> row{one["id"], one["split"], one["num_points"]};
         for (const auto& [field, values] : one["fields"].items()) {
-            for (const char* metric : {"rel_l2", "mae", "max_abs"}) row.push_back(values[metric]);
+            for (const char* metric : metrics) row.push_back(values[metric]);
         }
         const auto coefficient = [&](const char* name, const char* which) {
             return one.contains(name) && one[name].contains(which) ? one[name][which] : PageJson();
         };
-        for (const char* which : {"predicted", "true", "table", "error"}) row.push_back(coefficient("cd", which));
-        for (const char* which : {"predicted", "true", "error"}) row.push_back(coefficient("cl", which));
+        for (const char* which : {"predicted", "true", "table", "error"})
+            if (!is_of_runs) row.push_back(coefficient("cd", which));
+        for (const char* which : {"predicted", "true", "error"})
+            if (!is_of_runs) row.push_back(coefficient("cl", which));
         row.push_back(one["seconds"]);
         rows.push_back(std::move(row));
     }
@@ -340,6 +345,47 @@ std::string histograms(const PageJson& run)
     return html;
 }
 
+/// Plots errors and drifts of each field against time: means over the runs of a split, at the times of its longest.
+std::string plots_of_roll_outs(const PageJson& run)
+{
+    std::string html;
+    for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
+        if (!numbers.contains("rollout")) continue;
+        std::vector<const PageJson*> roll_outs;
+        for (const auto& one : run["evaluation"]["cases"])
+            if (one["split"] == split) roll_outs.push_back(&one["rollout"]);
+        const auto& times = (*std::ranges::max_element(roll_outs, {}, [](const auto* one) {
+                                return one->at("times").size();
+                            }))->at("times");
+        for (const auto& [field, values] : numbers["fields"].items()) {
+            const auto line_of = [&](const char* kind, const char* name) {
+                PlotSeries line{name, {}, {}};
+                for (std::size_t i = 0; i < times.size(); ++i) {
+                    double sum = 0, count = 0;
+                    for (const auto* one : roll_outs) {
+                        const auto& of_states = one->at(kind).at(field);
+                        if (i >= of_states.size() || !of_states[i].is_number()) continue;
+                        sum += of_states[i].get<double>();
+                        ++count;
+                    }
+                    if (count > 0) line.points.push_back({times[i].get<double>(), sum / count});
+                }
+                return line;
+            };
+            html += plot({.title = fmt::format("{}: relative L2 error of {}, rolled out", split, field),
+                          .x = "time",
+                          .y = "",
+                          .log_y = true},
+                         {line_of("rel_l2", "model"), line_of("persistence", "persistence"),
+                          line_of("mean", "training mean"), line_of("one_step", "model, one step")});
+            html += plot(
+                {.title = fmt::format("{}: drift of {}, relative to the truth", split, field), .x = "time", .y = ""},
+                {line_of("integral", "integral"), line_of("energy", "energy")});
+        }
+    }
+    return html;
+}
+
 std::string curves(const PageJson& report)
 {
     std::vector<std::string> names;
@@ -364,29 +410,34 @@ std::string curves(const PageJson& report)
     return html;
 }
 
-/// Says for each field and drag whether the model is better than the training mean.
+/// Says for each field and drag whether the model is better than the training mean, of runs also than persistence.
 std::string verdict(const PageJson& run)
 {
     std::string html = "<ul>";
     for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
-        const auto line = [&](const std::string& what, const PageJson& found, const PageJson& guess) {
+        const auto line = [&](const std::string& what, const PageJson& found, const PageJson& guess, const char* of) {
             if (!found.is_number() || !guess.is_number()) return;
             const bool is_better = found.get<double>() < guess.get<double>();
-            html += fmt::format("<li>{} {}, {} than {} of the training mean</li>", escaped(split + ": " + what),
+            html += fmt::format("<li>{} {}, {} than {} of {}</li>", escaped(split + ": " + what),
                                 short_text(found.get<double>()), is_better ? "better" : "<b>not better</b>",
-                                short_text(guess.get<double>()));
+                                short_text(guess.get<double>()), of);
         };
-        for (const auto& [field, values] : numbers["fields"].items())
-            line(field + " rel_l2", values["rel_l2"]["mean"], values["guess_rel_l2"]["mean"]);
+        for (const auto& [field, values] : numbers["fields"].items()) {
+            line(field + " rel_l2", values["rel_l2"]["mean"], values["guess_rel_l2"]["mean"], "the training mean");
+            if (values.contains("persistence_rel_l2"))
+                line(field + " rel_l2", values["rel_l2"]["mean"], values["persistence_rel_l2"]["mean"],
+                     "persistence, the first state");
+        }
         for (const char* name : {"cd_table", "cd"}) {
             if (!numbers.contains(name)) continue;
-            line(std::string(name) + " mae", numbers[name]["mae"], numbers[name]["guess_mae"]);
+            line(std::string(name) + " mae", numbers[name]["mae"], numbers[name]["guess_mae"], "the training mean");
         }
     }
     return html + "</ul>";
 }
 
-std::string section_of(const PageJson& run, std::span<const CasePictures> pictures)
+std::string section_of(const PageJson& run, std::span<const CasePictures> pictures,
+                       std::span<const Animation> animations)
 {
     const auto name = run["name"].get<std::string>();
     auto html = fmt::format("<section><h2>{}</h2><p>{}</p>{}", escaped(name),
@@ -404,6 +455,8 @@ std::string section_of(const PageJson& run, std::span<const CasePictures> pictur
                             end["of"].get<std::string>(), short_text(100 * end["fell_by"].get<double>()));
     }
     html += "<h3>Fields, means over cases</h3>" + tables_of_fields(run) + worst_cases(run);
+    if (const auto errors = plots_of_roll_outs(run); !errors.empty())
+        html += "<h3>Roll-outs, means over runs</h3><div class=\"plots\">" + errors + "</div>";
     if (const auto errors = histograms(run); !errors.empty()) html += "<div class=\"plots\">" + errors + "</div>";
     const auto forces = table_of_forces(run);
     if (!forces.empty()) html += "<h3>Drag and lift</h3>" + forces + "<div class=\"plots\">" + plots_of_forces(run);
@@ -417,9 +470,19 @@ std::string section_of(const PageJson& run, std::span<const CasePictures> pictur
     }
     if (!forces.empty()) html += "</div>";
     html += "<h3>Cases</h3>" + table_of_cases(run);
+    for (const auto& animation : animations) {
+        if (animation.run != name) continue;
+        html += "<h3>" + escaped(fmt::format("run {} (worst), {}", animation.id, animation.field)) + "</h3>";
+        if (animation.gif.empty())
+            html += "<p class=\"note\">" + escaped("There is no animation: " + animation.why_none + ".") + "</p>";
+        else
+            html += fmt::format("<div class=\"wide\"><img alt=\"{}\" src=\"data:image/gif;base64,{}\"></div>",
+                                escaped(animation.name), base64_of(animation.gif));
+    }
     for (const auto& picture : pictures) {
         if (picture.run != name) continue;
-        const auto what = fmt::format("case {} ({}), {}{}", picture.id, picture.why, picture.field,
+        const auto what = fmt::format("{} {} ({}), {}{}{}", picture.when.empty() ? "case" : "run", picture.id,
+                                      picture.why, picture.field, picture.when.empty() ? "" : ", " + picture.when,
                                       picture.seen.empty() ? "" : ", " + picture.seen);
         html += "<h3>" + escaped(what) + "</h3><div class=\"pictures\">";
         for (const auto& [called, light, dark] : picture.pictures) {
@@ -435,14 +498,15 @@ std::string section_of(const PageJson& run, std::span<const CasePictures> pictur
 
 }  // namespace
 
-std::string report_html(std::span<const ReportedRun> runs, std::span<const CasePictures> pictures)
+std::string report_html(std::span<const ReportedRun> runs, std::span<const CasePictures> pictures,
+                        std::span<const Animation> animations)
 {
     const auto report = report_json(runs);
     std::string html = "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
                        "content=\"width=device-width,initial-scale=1\">";
     html += "<link rel=\"icon\" href=\"data:,\"><title>meshard report</title><style>" + std::string(kStyle) +
             "</style></head><body><h1>meshard report</h1>";
-    for (const auto& run : report["runs"]) html += section_of(run, pictures);
+    for (const auto& run : report["runs"]) html += section_of(run, pictures, animations);
     if (const auto lines = curves(report); !lines.empty())
         html += "<section><h2>Curves</h2><div class=\"plots\">" + lines + "</div></section>";
     return html + "<script>" + kScript + "</script></body></html>\n";

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/training/roll_out.h"
 
-#include "models/layers/metrics.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -10,20 +9,12 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cmath>
 #include <deque>
+#include <span>
 #include <utility>
 
 namespace meshard {
 namespace {
-
-using Json = nlohmann::ordered_json;
-using ErrorsOfStates = std::vector<std::vector<double>>;
-
-constexpr std::size_t kNumKinds = 3;  // of errors
-constexpr ErrorsOfStates RolledOutRun::* kKinds[kNumKinds] = {&RolledOutRun::errors, &RolledOutRun::of_persistence,
-                                                              &RolledOutRun::of_mean};
-constexpr const char* kNames[kNumKinds] = {"rel_l2", "persistence", "mean"};
 
 /// Lays the tensors of a step as those of an earlier step of its run, of which each rank has the same rows.
 CaseTensors laid_as(CaseTensors example, const SpecPtr& spec)
@@ -53,18 +44,6 @@ std::vector<std::pair<std::int64_t, std::int64_t>> runs_of(const CaseSet& cases)
             runs.emplace_back(i, 1);
     }
     return runs;
-}
-
-std::vector<double> field_errors(const at::Tensor& state, const at::Tensor& truth,
-                                 const std::vector<std::int64_t>& channels)
-{
-    std::vector<double> errors;
-    std::int64_t channel = 0;
-    for (const auto count : channels) {
-        errors.push_back(relative_l2(state.narrow(-1, channel, count), truth.narrow(-1, channel, count)));
-        channel += count;
-    }
-    return errors;
 }
 
 /// Rolls out one run, whose steps `examples` gives. Collective over the domain.
@@ -149,78 +128,37 @@ std::vector<RolledOutRun> roll_out(Run& run, CaseSet RunCases::* split)
     });
     const auto fields = run.data.fields();
     const auto num_fields = static_cast<std::int64_t>(fields.size());
-    auto numbers = torch::zeros({cases.size(), static_cast<std::int64_t>(kNumKinds), num_fields}, torch::kDouble);
+    auto numbers =
+        torch::zeros({cases.size(), static_cast<std::int64_t>(kNumTrainingKinds), num_fields}, torch::kDouble);
     std::vector<RolledOutRun> all;
     for (std::size_t r = 0; r < runs.size(); ++r) {
         const auto [first, count] = runs[r];
         const auto begin = sources.begin() + first;
         auto& one = all.emplace_back();
         one.run = begin->split_id();
+        for (const auto& field : fields) one.fields.push_back(field.name);
         for (auto step = begin; step != begin + count; ++step) one.times.push_back(step->step->next().time);
         if (!is_own(r) && !run.model.is_sharded()) continue;
         RolledOutRun found;
         roll_out_run(run, examples, {begin, begin + count}, found);
         if (!is_own(r)) continue;
-        for (std::size_t kind = 0; kind < kNumKinds; ++kind) {
+        for (std::size_t kind = 0; kind < kNumTrainingKinds; ++kind) {
             for (std::int64_t i = 0; i < count; ++i)
                 numbers[first + i][static_cast<std::int64_t>(kind)] =
-                    torch::tensor((found.*kKinds[kind])[static_cast<std::size_t>(i)], torch::kDouble);
+                    torch::tensor((found.*kErrorKinds[kind].of)[static_cast<std::size_t>(i)], torch::kDouble);
         }
     }
     run.ranks.across_groups().all_reduce(numbers);
     const auto* value = numbers.const_data_ptr<double>();
     for (auto& one : all) {
         for (std::size_t i = 0; i < one.times.size(); ++i) {
-            for (const auto kind : kKinds) {
+            for (const auto& [name, kind] : std::span(kErrorKinds).first<kNumTrainingKinds>()) {
                 (one.*kind).emplace_back(value, value + num_fields);
                 value += num_fields;
             }
         }
     }
     return all;
-}
-
-double mean_error(const std::vector<RolledOutRun>& runs, ErrorsOfStates RolledOutRun::* kind,
-                  std::optional<std::size_t> field)
-{
-    double sum = 0, count = 0;
-    for (const auto& one : runs) {
-        for (const auto& of_state : one.*kind) {
-            for (std::size_t f = 0; f < of_state.size(); ++f) {
-                if (field.value_or(f) != f) continue;
-                sum += of_state[f];
-                ++count;
-            }
-        }
-    }
-    return sum / count;
-}
-
-Json roll_out_json(const std::vector<RolledOutRun>& runs, const std::vector<FieldConfig>& fields)
-{
-    std::size_t longest = 0;
-    for (const auto& one : runs) longest = std::max(longest, one.times.size());
-    Json json{{"steps", longest}};
-    for (std::size_t kind = 0; kind < kNumKinds; ++kind) {
-        for (std::size_t f = 0; f < fields.size(); ++f)
-            json[kNames[kind]][fields[f].name] = mean_error(runs, kKinds[kind], f);
-    }
-    return json;
-}
-
-std::string roll_out_csv(const std::vector<RolledOutRun>& runs, const std::vector<FieldConfig>& fields)
-{
-    std::string csv = "run,step,time,field,rel_l2,persistence,mean\n";
-    for (const auto& one : runs) {
-        for (std::size_t i = 0; i < one.times.size(); ++i) {
-            for (std::size_t f = 0; f < fields.size(); ++f) {
-                csv += fmt::format("{},{},{},{}", one.run, i + 1, one.times[i], fields[f].name);
-                for (const auto kind : kKinds) csv += fmt::format(",{:.7g}", (one.*kind)[i][f]);
-                csv += "\n";
-            }
-        }
-    }
-    return csv;
 }
 
 }  // namespace meshard

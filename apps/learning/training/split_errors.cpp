@@ -111,9 +111,8 @@ void record_errors(Run& run, const SplitErrors& errors, const std::string& name,
     line.update(validation_json(errors.judged.front()));
     if (errors.judged.size() > 1) line["errors"].update(validation_json(errors.judged.back())["errors"]);
     if (!errors.rolled_out.empty()) {
-        line["rollout"] = roll_out_json(errors.rolled_out, run.data.fields());
-        write_file_atomically(run.config.run_dir() / (name + "_rollout.csv"),
-                              roll_out_csv(errors.rolled_out, run.data.fields()));
+        line["rollout"] = roll_out_json(errors.rolled_out);
+        write_file_atomically(run.config.run_dir() / (name + "_rollout.csv"), roll_out_csv(errors.rolled_out));
     }
     run.log.record(line);
     write_file_atomically(run.config.run_dir() / (name + "_cases.csv"), to_csv(errors.judged.front()));

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "apps/learning/cases/run_step.h"
+#include "apps/learning/cases/state_channels.h"
+#include "apps/learning/grids/grid_case.h"
+#include "apps/learning/prediction/case_mesh.h"
+#include "apps/learning/prediction/series_prediction.h"
+#include "io/series.h"
+#include "io/vtk/image_file.h"
+#include "partition/mesh/data_array.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace meshard {
+
+/// Which states of a simulation there are, and which are to be predicted.
+class SeriesPlan {
+public:
+    /// Goes on from the first states of `start`, or from those that `output` has.
+    /// @throws InvalidInput, IoError as `predict_series`
+    SeriesPlan(const Predictor& model, const std::filesystem::path& start, const std::filesystem::path& output,
+               const SeriesPrediction& wish);
+
+    /// Predicts all states of a run but its first ones, which are told.
+    SeriesPlan(const Predictor& model, const Series& run);
+
+    std::size_t history() const { return history_; }
+    std::size_t num_states() const { return times_.size(); }
+    /// The first state that is not written yet; those before the history are the start's own.
+    std::size_t next() const { return std::max(done_.size(), history_); }
+    bool goes_on() const { return !done_.empty(); }
+    double time(std::size_t i) const { return times_[i]; }
+    double step_to(std::size_t i) const { return times_[i] - times_[i - 1]; }
+    const SeriesState& start(std::size_t i) const { return start_[i]; }
+    /// A state that is there: of the start, or predicted before.
+    const SeriesState& known(std::size_t i) const { return goes_on() ? done_[i] : start_[i]; }
+    /// The start's state whose arrays are those of a predicted state; null where the start has none.
+    const SeriesState* followed(std::size_t i) const { return follows_ && i < start_.size() ? &start_[i] : nullptr; }
+
+private:
+    std::size_t history_;
+    std::vector<SeriesState> start_, done_;
+    std::vector<double> times_;
+    bool follows_ = false;
+};
+
+/// A model that goes its own way through a simulation.
+struct SeriesTrack {
+    Predictor* model = nullptr;
+    DataConfig data;    ///< of the model, with the numbers of this simulation in place
+    CaseSource source;  ///< its columns are the simulation's constants
+};
+
+/// The steps of models through a simulation, each from a state to the next. Several tracks may have one model. All
+/// functions but those that only look are collective.
+class SeriesRollOut {
+public:
+    /// Reads the states that are told, and hands out the rows of the first one as `CaseMesh` does.
+    /// @param tracks   of models with the same fields
+    /// @param memory   of the models; nothing: as `Predictor::memory_for` chooses
+    /// @throws UnusableInput as `predict_series`
+    SeriesRollOut(const SeriesPlan& plan, std::span<Predictor> models, std::vector<SeriesTrack> tracks,
+                  MeshReading reading, const std::filesystem::path& output, std::optional<MemoryMode> memory,
+                  World& world, const std::shared_ptr<const DeviceMesh>& device_mesh);
+
+    const Mesh& whole() { return grid_ ? grid_->mesh : mesh_->whole(); }  ///< on the first rank
+    const std::vector<std::int64_t>& rows() const { return grid_ ? grid_->rows : mesh_->rows(); }  ///< this rank's
+    const ImageGrid* image() const { return grid_ ? &grid_->image : nullptr; }  ///< of a grid, else null
+    const at::Tensor& geometry() const { return mesh_->geometry(); }            ///< `CaseMesh::geometry`
+    const StateArrays& arrays() const { return arrays_; }
+    const StateChannels& states() const { return states_; }
+    /// What a track's model is told next.
+    const PointInputs& inputs(std::size_t track) const { return inputs_[track]; }
+
+    /// Predicts the next state of a track, in its own units: (1, N, channels), sharded.
+    at::Tensor next(std::size_t track);
+
+    /// Returns on the first rank what is told besides states in the step from state `i` on, whose mesh is `state`;
+    /// nothing where the start says none. Not collective. @throws as `told_besides`
+    std::optional<DataArray> told_after(std::size_t i, const Mesh& state) const;
+
+    /// Goes on to the step from state `i` on.
+    /// @param states   of each track, as `next` gives them
+    /// @param besides   on the first rank, what `told_after` returns
+    void go_on(std::size_t i, std::span<const at::Tensor> states, const std::optional<DataArray>& besides);
+
+    /// Returns the fields of a state, (rows, channels). Not collective. @throws as `add_told`
+    at::Tensor state_values(const Mesh& state) const;
+
+    /// Returns this rank's rows, (1, rows, columns), of what the first rank has, (all rows, columns), as the inputs
+    /// are.
+    /// @param whole   undefined on the other ranks
+    at::Tensor own_rows(at::Tensor whole) const;
+
+private:
+    /// A start that is a regular grid, which each rank reads whole and of which it takes its rows.
+    struct StartGrid {
+        StartGrid(const SeriesPlan& plan, const StateArrays& arrays, const DataConfig& data, const std::string& where);
+        void cut(std::int64_t rows_together, const std::shared_ptr<const DeviceMesh>& domain);
+        PointInputs inputs(const at::Device& device) const;
+
+        ImageGrid image;
+        Mesh mesh;
+        GridRows told;
+        SpecPtr spec;
+        std::vector<std::int64_t> rows;  // of this rank
+    };
+
+    const SeriesPlan& plan_;
+    std::string where_;
+    at::Device device_;
+    std::shared_ptr<const DeviceMesh> device_mesh_;
+    StateArrays arrays_;
+    StateChannels states_;
+    std::optional<CaseMesh> mesh_;
+    std::optional<StartGrid> grid_;
+    std::vector<SeriesTrack> tracks_;
+    std::vector<PointInputs> inputs_;
+    std::vector<FieldScaling> scalings_;
+    std::vector<CaseFrame> frames_;
+};
+
+}  // namespace meshard
