@@ -66,6 +66,45 @@ def test_arrays_of_other_kinds_are_taken_or_refused_by_name():
     assert meshard.mesh(points.astype("f2")).points.dtype == np.float32
 
 
+def test_polygons_of_numpy_and_of_vtk_are_surfaces():
+    """The cube's area, and the same mesh by each spelling."""
+    cube = cube_surface()
+    quads = cube.connectivity.reshape(-1, 4)
+    for polygons in (quads, [list(quad) for quad in quads], (cube.offsets, cube.connectivity)):
+        taken = meshard.partition((cube.points, polygons), 1)[0].mesh
+        assert taken.is_surface and meshard.merge([*meshard.partition((cube.points, polygons), 2)]).difference(cube) == "", taken.difference(cube)
+    triangles = np.concatenate([quads[:, [0, 1, 2]], quads[:, [0, 2, 3]]])
+    assert abs(meshard.forces((cube.points, triangles), np.zeros(12)).area - 6) < 1e-12
+    mixed = meshard.merge(meshard.partition((cube.points, [[0, 2, 3, 1], [0, 1, 5], [0, 4, 6, 2, 3]]), 1))
+    assert mixed.cell_types.tolist() == [9, 5, 7] and mixed.connectivity.tolist() == [0, 2, 3, 1, 0, 1, 5, 0, 4, 6, 2, 3]
+    refused(lambda: meshard.partition((cube.points, quads.astype(float)), 1), ValueError, "integers; found float64")
+    refused(lambda: meshard.partition((cube.points, [[0, 1, 8]]), 1), ValueError, "8")
+    refused(lambda: meshard.partition("no.vtp", 1), OSError, "no.vtp")
+    refused(lambda: meshard.partition((1, 2, 3), 1), ValueError, "(points, polygons); found tuple")
+    try:
+        from vtkmodules.util.numpy_support import numpy_to_vtk, numpy_to_vtkIdTypeArray
+        from vtkmodules.vtkCommonCore import vtkPoints
+        from vtkmodules.vtkCommonDataModel import vtkCellArray, vtkPolyData, vtkUnstructuredGrid
+    except ImportError:
+        return "VTK has no Python here"
+    points, cells = vtkPoints(), vtkCellArray()
+    points.SetData(numpy_to_vtk(cube.points, deep=True))
+    cells.SetData(numpy_to_vtkIdTypeArray(cube.offsets.astype(np.int64), deep=True), numpy_to_vtkIdTypeArray(cube.connectivity.astype(np.int64), deep=True))
+    surface, grid = vtkPolyData(), vtkUnstructuredGrid()
+    for of_vtk in (surface, grid):
+        of_vtk.SetPoints(points)
+    surface.SetPolys(cells)
+    grid.SetCells(9, cells)
+    p = numpy_to_vtk(np.arange(6.), deep=True)
+    p.SetName("p")
+    surface.GetCellData().AddArray(p)
+    assert abs(meshard.forces(surface, "p").area - 6) < 1e-12
+    assert np.array_equal(meshard.merge(meshard.partition(surface, 2)).cell_data["p"], np.arange(6.))
+    assert np.array_equal(meshard.merge(meshard.partition(grid, 2)).connectivity, cube.connectivity)
+    surface.SetVerts(cells)
+    refused(lambda: meshard.partition(surface, 1), ValueError, "vertices")
+
+
 def test_what_is_assigned_stays():
     points, cells, types = box()
     mesh = meshard.mesh(points, cells, types)

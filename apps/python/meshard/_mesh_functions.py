@@ -126,6 +126,11 @@ def _face_streams_of_pyvista(given: Any, types: Any) -> tuple[Any, Any]:
     return np.cumsum([0] + [len(row) for row in rows]), [value for row in rows for value in row]
 
 
+def _polygon_types(offsets: Any) -> Any:
+    sizes = np.diff(offsets)
+    return np.where(sizes == 3, 5, np.where(sizes == 4, 9, 7))
+
+
 def _of_pyvista(given: Any) -> Mesh:
     data = dict(point_data=dict(given.point_data), cell_data=dict(given.cell_data))
     if hasattr(given, "celltypes"):
@@ -142,9 +147,8 @@ def _of_pyvista(given: Any) -> Mesh:
         connectivity.append(stream[at + 1:at + 1 + size])
         offsets.append(offsets[-1] + size)
         at += size + 1
-    sizes = np.diff(offsets)
-    types = np.where(sizes == 3, 5, np.where(sizes == 4, 9, 7))
-    return _with_fields(mesh(given.points, (offsets, np.concatenate(connectivity) if connectivity else []), types, surface=True, **data), given.field_data)
+    return _with_fields(mesh(given.points, (offsets, np.concatenate(connectivity) if connectivity else []), _polygon_types(offsets), surface=True, **data),
+                        given.field_data)
 
 
 def _wedges_in_order(points: Any, wedges: Any) -> Any:
@@ -185,8 +189,40 @@ def _of_meshio(given: Any) -> Mesh:
     return _with_fields(taken, given.field_data)
 
 
+def _of_vtk(given: Any) -> Mesh:
+    """Of VTK's own polygonal data, whose cells are polygons, or unstructured grid."""
+    from vtkmodules.util.numpy_support import vtk_to_numpy
+
+    def named(attributes: Any) -> dict[str, Any]:
+        arrays = (attributes.GetArray(i) for i in range(attributes.GetNumberOfArrays()))
+        return {array.GetName(): vtk_to_numpy(array) for array in arrays if array is not None and array.GetName()}
+
+    is_surface = hasattr(given, "GetPolys")
+    if is_surface and given.GetPolys().GetNumberOfCells() != given.GetNumberOfCells():
+        raise InvalidInput("mesh: polygonal data of VTK with vertices, lines or strips; vtkTriangleFilter leaves polygons alone.")
+    cells = given.GetPolys() if is_surface else given.GetCells()
+    offsets, connectivity = vtk_to_numpy(cells.GetOffsetsArray()), vtk_to_numpy(cells.GetConnectivityArray())
+    types = _polygon_types(offsets) if is_surface else np.array([given.GetCellType(i) for i in range(given.GetNumberOfCells())])
+    streams = _face_streams_of_pyvista(given, types) if (types == _POLYHEDRON).any() else None
+    return mesh(vtk_to_numpy(given.GetPoints().GetData()), (offsets, connectivity), types, face_streams=streams, surface=is_surface,
+                point_data=named(given.GetPointData()), cell_data=named(given.GetCellData()))
+
+
+def _of_polygons(points: Any, polygons: Any) -> Mesh:
+    """Of points (N, 3) and polygons: an array (M, k) or a list of point numbers for each, or (offsets, connectivity)."""
+    if isinstance(polygons, tuple):
+        offsets, connectivity = (np.asarray(part) for part in polygons)
+    else:
+        rows = [np.asarray(polygon) for polygon in polygons]
+        offsets, connectivity = np.cumsum([0] + [len(row) for row in rows]), np.concatenate(rows) if rows else np.zeros(0, int)
+    if connectivity.dtype.kind not in "iu":
+        raise InvalidInput(f"mesh: polygons are numbers of points, integers; found {connectivity.dtype}.")
+    return mesh(points, (offsets, connectivity), _polygon_types(offsets), surface=True)
+
+
 def as_mesh(given: Any) -> Mesh:
-    """A mesh as it is, or one of a file, of pyvista, of meshio, or points (N, 3) of a cloud. Raises InvalidInput (a ValueError) for anything else."""
+    """A mesh as it is, or one of a file, of pyvista, of VTK, of meshio, points (N, 3) of a cloud, or (points, polygons) of a surface. Raises InvalidInput (a
+    ValueError) for anything else."""
     if isinstance(given, Mesh):
         return given
     if isinstance(given, (str, os.PathLike)):
@@ -197,9 +233,14 @@ def as_mesh(given: Any) -> Mesh:
         return _of_pyvista(given.cast_to_unstructured_grid())  # grids of pyvista
     if hasattr(given, "point_data") and hasattr(given, "cells"):
         return _of_meshio(given)
+    if hasattr(given, "GetPolys") or hasattr(given, "GetCells"):
+        return _of_vtk(given)
     if isinstance(given, np.ndarray):
         return mesh(given)
-    raise InvalidInput(f"expected a Mesh of meshard, pyvista or meshio, the path of a file, or an array (N, 3) of points; found {type(given).__name__}.")
+    if isinstance(given, tuple) and len(given) == 2:
+        return _of_polygons(*given)
+    raise InvalidInput("expected a Mesh of meshard, pyvista, VTK or meshio, the path of a file, an array (N, 3) of points, or (points, polygons); "
+                       f"found {type(given).__name__}.")
 
 
 def read(path: Union[str, os.PathLike]) -> Mesh:
@@ -218,7 +259,7 @@ def write(path: Union[str, os.PathLike], mesh: Any) -> None:
 
 def partition(mesh: Any, n: int, *, method: str = "metis", ghost_layers: int = 1, imbalance: float = 1.03, seed: int = 0, quality: bool = False,
               owners: Optional[Sequence[int]] = None) -> list[Part]:
-    """Cuts a mesh (or one of a file, of pyvista or meshio, or points of a cloud) into n parts with ghosts. Same arguments, same parts.
+    """Cuts a mesh (or one of a file, of pyvista, VTK or meshio, points of a cloud, or (points, polygons)) into n parts with ghosts. Same arguments, same parts.
 
     method:    'metis', 'recursive', 'scotch', 'rcb', 'hilbert' or 'auto', as of `meshard partition`
     quality:   searches longer for fewer cut faces
