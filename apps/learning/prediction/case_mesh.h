@@ -24,6 +24,7 @@ void add_case_inputs(PointInputs& inputs, const Predictor& model, const DataConf
 /// How the mesh of a case is read for models.
 struct MeshReading {
     std::string where;                        ///< begins messages
+    std::function<Mesh()> read = {};          ///< gives the mesh on the first rank, in place of `source.file`
     std::function<void(Mesh&)> prepare = {};  ///< called on the first rank with the whole mesh as it was read
     /// Called on the first rank for a surface that does not face as those of the training cases.
     std::function<void(const std::string& fault)> report = {};
@@ -35,7 +36,7 @@ struct MeshReading {
 /// collective.
 class CaseMesh {
 public:
-    /// The first rank reads `source.file` and hands out the parts by files beside `output`.
+    /// The first rank reads the mesh and hands out the parts by files beside `output`.
     /// @param models   whose fields are on the same rows: all on cells, or all on points
     /// @throws UnusableInput (usable_input.h) if the mesh cannot be read, or lacks what models take of points
     CaseMesh(const CaseSource& source, std::span<const Predictor> models, const MeshReading& reading,

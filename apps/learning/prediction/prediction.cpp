@@ -208,10 +208,9 @@ void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std
     }
 }
 
-std::int64_t memory_for_points(const World& world, const RankGroup& all)
+std::int64_t memory_for_points(const at::Device& device, const RankGroup& all)
 {
-    const auto device = world.device();
-    return memory_of(device) / 4 / (device.is_cpu() ? world.size() : ranks_a_device(world, all));
+    return memory_of(device) / 4 / (device.is_cpu() ? all.size() : ranks_a_device(device, all));
 }
 
 void require_same_fields(std::span<const Predictor> models, bool with_dropout)
@@ -262,40 +261,35 @@ std::vector<std::string> ensemble_warnings(std::span<const Predictor> models)
     return doubts;
 }
 
-PredictedForces predict_file(std::span<Predictor> models, const std::filesystem::path& input,
-                             const std::filesystem::path& named_output, const PredictionOptions& options, World& world)
+MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input, const PredictionOptions& options,
+                            const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device)
 {
-    const auto output = followed_links(named_output);  // pieces lie beside the index itself, not beside a link to it
     if (options.orient)
         for (auto& model : models) model.set_orient(*options.orient);
-    const auto kind = kind_of_output(named_output);
-    const bool in_pieces = named_output.extension() == ".pvtp" || named_output.extension() == ".pvtu";
-    const auto folder = std::filesystem::absolute(output).parent_path();
-    const auto device_mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
     const auto& all = device_mesh->all();
     const auto& data = models.front().data();  // of the fields the same in all
-    const auto name = input.filename().string();
-    const bool speaks = world.rank() == 0;
+    const auto& name = input.name;
+    const bool speaks = all.rank() == 0;
 
     auto source = said_case(models.front(), options, name, false).source;
-    source.file = input;
+    source.file = input.file;
     std::set<std::string> faults;  // that were warned of: a surface may be its own wall
-    MeshReading reading{.where = name};
+    MeshReading reading{.where = name, .read = input.read};
     reading.prepare = [&](Mesh& mesh) {
-        mesh.kind = kind;
+        if (input.kind) mesh.kind = *input.kind;
         if ((data.on_cells ? mesh.num_cells() : mesh.num_points()) == 0)
-            throw InvalidInput(
-                fmt::format("{} has no {} to predict on.", input.string(), data.on_cells ? "cells" : "points"));
+            throw InvalidInput(fmt::format("{} has no {} to predict on.",
+                                           input.file.empty() ? name : input.file.string(),
+                                           data.on_cells ? "cells" : "points"));
     };
     reading.report = [&](const std::string& fault) {
         if (faults.insert(fault).second) warn("predict", fault);
     };
     reading.with_geometry = reading.with_forces = options.with_forces;
-    CaseMesh mesh(source, models, reading, output, device_mesh);
+    CaseMesh mesh(source, models, reading, input.output, device_mesh);
     const auto& rows = mesh.rows();
 
-    const auto device = world.device();
-    const auto bytes = memory_for_points(world, all);
+    const auto bytes = memory_for_points(device, all);
     const JudgedFields layout(data.fields, models.front().channels());
     std::map<std::string, std::vector<double>> by_heads;  // Cd, Cl
     PredictionSpread predictions;
@@ -327,7 +321,6 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     auto& subdomain = mesh.subdomain();
     remove_computed_inputs(subdomain.mesh);
     remove_computed_inputs(whole);
-    const auto fields = predictions.mean(), spread = predictions.spread();
     PredictedForces found;
     if (options.with_forces) {
         found = predicted_forces(forces, models.front(), layout, source);
@@ -336,13 +329,34 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     }
     found.of_head = std::move(by_heads);
     for (auto* one : {&whole, &subdomain.mesh}) add_coefficients(*one, found.of_head);
+    return {std::move(whole), std::move(subdomain), rows, predictions.mean(), predictions.spread(), std::move(found)};
+}
 
-    const auto values = in_pieces ? fields : rows_on_first_rank(fields, rows, all);
+PredictedForces predict_file(std::span<Predictor> models, const std::filesystem::path& input,
+                             const std::filesystem::path& named_output, const PredictionOptions& options, World& world)
+{
+    const auto output = followed_links(named_output);  // pieces lie beside the index itself, not beside a link to it
+    const auto kind = kind_of_output(named_output);
+    const bool in_pieces = named_output.extension() == ".pvtp" || named_output.extension() == ".pvtu";
+    const auto folder = std::filesystem::absolute(output).parent_path();
+    const auto device_mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
+    const auto& all = device_mesh->all();
+    auto predicted =
+        predict_mesh(models, {.name = input.filename().string(), .file = input, .kind = kind, .output = output},
+                     options, device_mesh, world.device());
+    const auto& rows = predicted.rows;
+    auto& whole = predicted.whole;
+    auto& subdomain = predicted.subdomain;
+    const auto& found = predicted.forces;
+    const bool on_cells = models.front().data().on_cells;
+
+    const auto& spread = predicted.spread;
+    const auto values = in_pieces ? predicted.fields : rows_on_first_rank(predicted.fields, rows, all);
     const auto deviations = in_pieces || !spread.defined() ? spread : rows_on_first_rank(spread, rows, all);
     read_together(all, [&] {
         auto& written = in_pieces ? subdomain.mesh : whole;
         if (in_pieces || world.rank() == 0)
-            add_fields(data.on_cells ? written.cell_data : written.point_data, values, deviations, models.front());
+            add_fields(on_cells ? written.cell_data : written.point_data, values, deviations, models.front());
     });
     std::optional<MadeFolders> folders;
     if (world.rank() == 0) folders.emplace(output);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/learning/evaluation/case_sums.h"
+#include "apps/learning/prediction/case_mesh.h"
 #include "apps/learning/prediction/predictor.h"
 #include "partition/mesh/data_array.h"
 #include "sharding/transport/launch.h"
@@ -23,7 +24,7 @@ bool is_column(const std::string& length);
 
 /// What a rank may take of its device for points between layers: of the machine's memory, or of what its device has
 /// free, a quarter, shared by the ranks there. Collective over `all`.
-std::int64_t memory_for_points(const World& world, const RankGroup& all);
+std::int64_t memory_for_points(const at::Device& device, const RankGroup& all);
 
 /// How a mesh is predicted on.
 struct PredictionOptions {
@@ -53,18 +54,41 @@ struct PredictedForces {
     std::map<std::string, std::vector<double>> of_shape = {};
 };
 
-/// Predicts on the mesh `input` and writes it with the fields as further arrays to `output`: .vtp, .vtu, or .pvtp,
-/// .pvtu with a piece a rank in a folder beside it. Collective over all ranks.
+/// A mesh to predict on.
+struct MeshInput {
+    std::string name;                   ///< begins messages
+    std::filesystem::path file;         ///< empty for a mesh in memory
+    std::function<Mesh()> read = {};    ///< gives the mesh, on the first rank, in place of the file
+    std::optional<MeshKind> kind = {};  ///< in place of that of the file
+    std::filesystem::path output = {};  ///< beside which ranks hand over parts; not used by one rank
+};
+
+/// What models predict on a mesh.
+struct MeshPrediction {
+    Mesh whole;           ///< on the first rank: as it was read, with `Cd_head` and `Cl_head` as `predict_file`
+    Subdomain subdomain;  ///< of this rank, with the same arrays
+    std::vector<std::int64_t> rows;  ///< ids of this rank's cells or points
+    at::Tensor fields, spread;       ///< (rows, channels), on the CPU; no spread of one prediction
+    PredictedForces forces;          ///< on every rank, where the options ask for them
+};
+
+/// Predicts on a mesh: means and standard deviations (of n - 1) over models and draws of dropout. What the models are
+/// told is compared with their training cases: what lies beyond is warned of. Collective over all ranks.
+/// @param models   with the same fields (`require_same_fields`)
+/// @throws UnusableInput (usable_input.h) if the mesh or the wall cannot be read, or has not what a model is told about
+/// points. @throws UsageError naming a value that a model is told and the options lack
+MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input, const PredictionOptions& options,
+                            const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device);
+
+/// Predicts on the mesh `input` by `predict_mesh` and writes it with the fields as further arrays to `output`: .vtp,
+/// .vtu, or .pvtp, .pvtu with a piece a rank in a folder beside it. Collective over all ranks.
 ///
 /// What heads of the models predict of the whole case is written as arrays `Cd_head` and `Cl_head` of the mesh (field
 /// data). A field is called as in the configuration, and `<name>_predicted` where the mesh has an array of that name
-/// already. Of several models, or of several draws of dropout, the arrays are the means, and `<name>_spread` the
-/// standard deviations (of n - 1), component by component. What the models are told is compared with their training
-/// cases: what lies beyond is warned of.
-/// @param models   with the same fields (`require_same_fields`)
+/// already. Of several models, or of several draws of dropout, `<name>_spread` is their deviation, component by
+/// component.
 /// @return drag and lift of each prediction, on every rank, where the options ask for them
-/// @throws UnusableInput (usable_input.h) if the mesh or the wall cannot be read, or has not what a model is told about
-/// points; nothing is written then
+/// @throws UnusableInput as `predict_mesh`; nothing is written then
 PredictedForces predict_file(std::span<Predictor> models, const std::filesystem::path& input,
                              const std::filesystem::path& output, const PredictionOptions& options, World& world);
 

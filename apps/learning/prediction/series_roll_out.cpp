@@ -139,7 +139,7 @@ SeriesRollOut::SeriesRollOut(const SeriesPlan& plan, std::span<Predictor> models
         reading.prepare = [&](Mesh& whole) { whole = told_mesh(plan_, arrays_, where_); };
         mesh_.emplace(source, models, reading, output, device_mesh_);
     }
-    const auto bytes = memory_for_points(world, all);
+    const auto bytes = memory_for_points(device_, all);
     for (const auto& [model, data, source] : tracks_) {
         model->move_to(device_);
         model->set_memory(memory ? *memory : model->memory_for(std::ssize(rows()), bytes));

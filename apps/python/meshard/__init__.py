@@ -40,12 +40,13 @@ from ._tensors import (checkpoint, describe, device_mesh, distribute_tensor, ext
 if TYPE_CHECKING:
     from . import datasets, models
     from ._mesh_functions import Mesh, Part, SurfaceForces, check, forces, merge, mesh, partition, read, read_shards, write, write_shards
+    from ._surrogate import Forces, Prediction, Surrogate, load
 
 __all__ = [
-    "CommunicationError", "DeviceMesh", "Error", "FullyShardedModule", "GhostPlan", "InvalidInput", "IoError", "Mesh", "MissingShardRule", "Neighbors",
-    "Part", "Partial", "Placement", "ProbeReport", "Replicate", "Shard", "SurfaceDistance", "SurfaceForces", "check", "checkpoint", "datasets", "describe",
+    "CommunicationError", "DeviceMesh", "Error", "Forces", "FullyShardedModule", "GhostPlan", "InvalidInput", "IoError", "Mesh", "MissingShardRule", "Neighbors",
+    "Part", "Partial", "Placement", "Prediction", "ProbeReport", "Replicate", "Shard", "SurfaceDistance", "SurfaceForces", "Surrogate", "check", "checkpoint", "datasets", "describe",
     "device_mesh", "distribute_tensor", "exchange_ghosts", "extents", "forces", "from_local", "from_torch_mesh", "full_tensor", "fully_shard",
-    "gather_neighbors", "gather_rows", "init_device_mesh", "is_sharded", "knn", "merge", "mesh", "models", "no_sync", "partition", "placements", "probe",
+    "gather_neighbors", "gather_rows", "init_device_mesh", "is_sharded", "knn", "load", "merge", "mesh", "models", "no_sync", "partition", "placements", "probe",
     "radius_search", "read", "read_shards", "record_rules", "redistribute", "replicate", "scatter_add", "scatter_ghosts", "segment_reduce",
     "segment_softmax", "set_exact_mode", "set_gather_policy", "signed_distance", "to_local", "with_ghosts", "write", "write_shards",
 ]
@@ -53,14 +54,18 @@ __all__ = [
 _torch_hooks.install()
 _install_backend()
 
-# Loaded at the first use: models, and meshes and their files, which need VTK and other libraries.
+# Loaded at the first use: models, meshes and their files, which need VTK and other libraries, and trained models, which need still more.
 _SUBMODULES = ("datasets", "models")
 _MESH_FUNCTIONS = ("Mesh", "Part", "SurfaceForces", "check", "forces", "merge", "mesh", "partition", "read", "read_shards", "write", "write_shards")
+_SURROGATE_FUNCTIONS = ("Forces", "Prediction", "Surrogate", "load")
 
 
 def __getattr__(name: str) -> object:
     if name in _SUBMODULES:
         return importlib.import_module(f".{name}", __name__)
+    if name in _SURROGATE_FUNCTIONS:
+        from . import _surrogate
+        return getattr(_surrogate, name)
     if name not in _MESH_FUNCTIONS:
         raise AttributeError(f"module 'meshard' has no attribute '{name}'")
     from . import _mesh_functions
@@ -68,4 +73,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MESH_FUNCTIONS, *_SUBMODULES})
+    return sorted({*globals(), *_MESH_FUNCTIONS, *_SURROGATE_FUNCTIONS, *_SUBMODULES})

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace meshard {
+
+/// Keeps the texts of `warn` of this thread while it lives, in place of printing them. Of several the newest does.
+class KeptWarnings {
+public:
+    KeptWarnings();
+    ~KeptWarnings();
+    KeptWarnings(const KeptWarnings&) = delete;
+    KeptWarnings& operator=(const KeptWarnings&) = delete;
+
+    const std::vector<std::string>& texts() const { return texts_; }
+
+private:
+    friend void warn(std::string_view verb, std::string_view text);
+    std::vector<std::string> texts_;
+    KeptWarnings* before_;
+};
+
+}  // namespace meshard

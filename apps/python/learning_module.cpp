@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// The module `meshard._learning` predicts with trained models, as `meshard predict` does. It is loaded at its first
+// use, and takes what it shares with `meshard._core` from that module (CMakeLists.txt).
+#include "apps/console/console.h"
+#include "apps/console/error_text.h"
+#include "apps/console/kept_warnings.h"
+#include "apps/devices/rank_device.h"
+#include "apps/learning/prediction/prediction.h"
+#include "apps/learning/prediction/prediction_table.h"
+#include "apps/learning/prediction/told_values.h"
+#include "io/bytes/read_warnings.h"
+#include "io/checkpoints/model_checkpoint.h"
+#include "partition/error.h"
+#include "partition/mesh/surface_facing.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <pybind11/stl/filesystem.h>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace py = pybind11;
+
+namespace meshard {
+namespace {
+
+using SharedMesh = std::shared_ptr<Mesh>;  // whose class is that of `meshard._meshes`
+using MeshOrFile = std::variant<SharedMesh, std::filesystem::path>;
+using MeansAndDeviations = std::map<std::string, std::pair<double, std::optional<double>>>;
+
+/// What Python is given of a prediction.
+struct Prediction {
+    SharedMesh mesh;
+    std::vector<std::pair<std::string, at::Tensor>> fields, spread;
+    MeansAndDeviations coefficients;  // none, and why
+    std::string why;
+    std::vector<std::string> warnings;
+};
+
+py::array_t<float> to_numpy(const at::Tensor& rows)
+{
+    std::vector<py::ssize_t> shape{rows.size(0)};
+    if (rows.size(1) != 1) shape.push_back(rows.size(1));
+    return py::array_t<float>(shape, rows.contiguous().const_data_ptr<float>());  // a copy
+}
+
+py::dict to_numpy(const std::vector<std::pair<std::string, at::Tensor>>& fields)
+{
+    py::dict named;
+    for (const auto& [name, rows] : fields) named[py::str(name)] = to_numpy(rows);
+    return named;
+}
+
+void add(MeansAndDeviations& all, const std::string& name, const std::vector<double>& values)
+{
+    const MeanOfPredictions found(values);
+    if (found.mean) all[name] = {*found.mean, found.deviation};
+}
+
+/// Trained models that predict together.
+class Models {
+public:
+    /// @param in_volume   of runs with surface and volume, predict on the volume
+    /// @param orient      as of `--orient`; empty: as the runs did
+    Models(const std::vector<std::filesystem::path>& runs, bool in_volume, const std::string& orient,
+           const std::string& device, int device_index)
+        : device_(device_of_rank(device, {.local_rank = device_index}))
+    {
+        const KeptWarnings warnings;
+        for (const auto& run : runs) {
+            const std::size_t part = in_volume && num_trained_parts(run) > 1 ? 1 : 0;
+            const bool is_file = std::filesystem::is_regular_file(run) && is_checkpoint_file(run);
+            models_.push_back(is_file ? Predictor::from_file(run, {}, part) : Predictor::from_run(run, part));
+            if (!orient.empty()) models_.back().set_orient(parse_orient(orient));
+            const auto& data = models_.back().data();
+            if (data.is_grid || data.series.is_on)
+                throw InvalidInput(
+                    fmt::format("{} learnt {}, on which Python does not predict yet. Use `meshard predict`.",
+                                run.string(), data.is_grid ? "regular grids" : "simulations in time"));
+        }
+        require_same_fields(models_, false);
+        for (const auto& note : models_.front().notes()) warn("predict", note);
+        for (const auto& doubt : ensemble_warnings(models_)) warn("predict", doubt);
+        warnings_ = warnings.texts();
+    }
+
+    Prediction predict(const MeshOrFile& given, const PredictionOptions& options)
+    {
+        const py::gil_scoped_release without_gil;
+        const std::lock_guard one_at_a_time(in_use_);
+        const KeptWarnings warnings;
+        const auto list = [](const std::filesystem::path& file) {
+            return file.empty() ? std::vector<std::string>() : std::vector{file.string()};
+        };
+        require_asked_for(models_, options, list(options.wall), list(options.other_part));
+        MeshInput input{.name = "the mesh"};
+        if (const auto* mesh = std::get_if<SharedMesh>(&given)) {
+            input.read = [mesh = *mesh] { return *mesh; };
+            if (options.wall.empty() &&
+                std::ranges::any_of(models_, [](const auto& m) { return m.data().needs_wall(); }))
+                throw InvalidInput(
+                    "the patches of the wall are read from the mesh's file. Give the path of the mesh, or "
+                    "of the wall.");
+        } else {
+            input.file = std::get<std::filesystem::path>(given);
+            input.name = input.file.filename().string();
+            if (!std::filesystem::exists(input.file)) throw IoError(input.file.string() + " does not exist.");
+        }
+        auto found = predict_mesh(models_, input, options, DeviceMesh::single(), device_);
+
+        Prediction prediction{.mesh = std::make_shared<Mesh>(std::move(found.whole)), .why = found.forces.why};
+        const auto& model = models_.front();
+        auto& arrays = on_cells() ? prediction.mesh->cell_data : prediction.mesh->point_data;
+        add_fields(arrays, found.fields, found.spread, model);
+        std::int64_t first = 0;
+        for (std::size_t f = 0; f < model.channels().size(); ++f) {
+            const auto& name = model.data().fields[f].name;
+            const auto count = model.channels()[f];
+            prediction.fields.emplace_back(name, found.fields.narrow(1, first, count));
+            if (found.spread.defined()) prediction.spread.emplace_back(name, found.spread.narrow(1, first, count));
+            first += count;
+        }
+        auto& coefficients = prediction.coefficients;
+        add(coefficients, "Cd", found.forces.drag);
+        add(coefficients, "Cl", found.forces.lift);
+        for (const auto& [name, values] : found.forces.of_head) add(coefficients, name + "_head", values);
+        for (const auto& [name, values] : found.forces.of_shape) add(coefficients, name + "_shape", values);
+        prediction.warnings = warnings.texts();
+        return prediction;
+    }
+
+    bool on_cells() const { return models_.front().data().on_cells; }
+    const std::vector<std::string>& warnings() const { return warnings_; }
+
+    /// Returns name and number of components of each field.
+    std::vector<std::pair<std::string, std::int64_t>> targets() const
+    {
+        std::vector<std::pair<std::string, std::int64_t>> all;
+        const auto& model = models_.front();
+        for (std::size_t f = 0; f < model.channels().size(); ++f)
+            all.emplace_back(model.data().fields[f].name, model.channels()[f]);
+        return all;
+    }
+
+    std::vector<ToldValue> inputs() const { return told_values(models_); }
+
+    /// Returns what drag and lift need and neither the runs nor the values give.
+    std::vector<std::string> missing_for_forces(const std::map<std::string, double>& values) const
+    {
+        return meshard::missing_for_forces(models_.front(), values);
+    }
+
+    std::vector<std::filesystem::path> checkpoints() const
+    {
+        std::vector<std::filesystem::path> all;
+        for (const auto& model : models_) all.push_back(model.checkpoint());
+        return all;
+    }
+
+    std::string device() const { return device_.str(); }
+
+private:
+    at::Device device_;
+    std::vector<Predictor> models_;
+    std::vector<std::string> warnings_;
+    std::mutex in_use_;  // predicting sets modes of the models
+};
+
+void bind_models(py::module_& module)
+{
+    py::class_<ToldValue>(module, "Input", "A number that a surrogate is told of a case.")
+        .def_readonly("name", &ToldValue::name)
+        .def_readonly("required", &ToldValue::is_required)
+        .def_readonly("for_forces", &ToldValue::is_for_forces);
+    py::class_<Prediction>(module, "Prediction")
+        .def_readonly("mesh", &Prediction::mesh)
+        .def_property_readonly("fields", [](const Prediction& p) { return to_numpy(p.fields); })
+        .def_property_readonly("spread", [](const Prediction& p) { return to_numpy(p.spread); })
+        .def_readonly("coefficients", &Prediction::coefficients)
+        .def_readonly("why", &Prediction::why)
+        .def_readonly("warnings", &Prediction::warnings);
+    py::class_<Models>(module, "Models")
+        .def(py::init<const std::vector<std::filesystem::path>&, bool, const std::string&, const std::string&, int>(),
+             py::call_guard<py::gil_scoped_release>())
+        .def("predict",
+             [](Models& models, const MeshOrFile& mesh, const std::map<std::string, double>& values,
+                const std::filesystem::path& wall, const std::filesystem::path& other_part, bool with_forces) {
+                 return models.predict(
+                     mesh, {.values = values, .wall = wall, .other_part = other_part, .with_forces = with_forces});
+             })
+        .def("missing_for_forces", &Models::missing_for_forces)
+        .def_property_readonly("on_cells", &Models::on_cells)
+        .def_property_readonly("warnings", &Models::warnings)
+        .def_property_readonly("targets", &Models::targets)
+        .def_property_readonly("inputs", &Models::inputs)
+        .def_property_readonly("checkpoints", &Models::checkpoints)
+        .def_property_readonly("device", &Models::device);
+}
+
+}  // namespace
+}  // namespace meshard
+
+PYBIND11_MODULE(_learning, module)
+{
+    module.doc() = "Bindings of meshard's trained models. Use `meshard.load`.";
+    py::register_local_exception_translator([](std::exception_ptr error) {
+        const auto throw_as = [](const char* type, const std::exception& what) {
+            PyErr_SetString(py::module_::import("meshard._core").attr(type).ptr(),
+                            meshard::without_function_name(meshard::error_text(what)).c_str());
+        };
+        try {
+            if (error) std::rethrow_exception(error);
+        } catch (const meshard::UsageError& wrong) {
+            throw_as("InvalidInput", wrong);
+        } catch (const meshard::InvalidInput& invalid) {
+            throw_as("InvalidInput", invalid);
+        } catch (const meshard::IoError& failed) {
+            throw_as("IoError", failed);
+        } catch (const meshard::Error& other) {
+            throw_as("Error", other);
+        }
+    });
+    meshard::set_read_warning_handler([](const std::string& text) { meshard::warn("predict", text); });
+    meshard::bind_models(module);
+}

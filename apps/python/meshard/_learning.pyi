@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+from typing import Any, Mapping, Optional, Sequence, Union
+
+from ._meshes import Mesh
+
+Path = Union[str, os.PathLike]
+
+class Input:
+    name: str
+    required: bool
+    for_forces: bool
+
+class Prediction:
+    mesh: Mesh
+    fields: dict[str, Any]
+    spread: dict[str, Any]
+    coefficients: dict[str, tuple[float, Optional[float]]]
+    why: str
+    warnings: list[str]
+
+class Models:
+    on_cells: bool
+    warnings: list[str]
+    targets: list[tuple[str, int]]
+    inputs: list[Input]
+    checkpoints: list[os.PathLike]
+    device: str
+    def __init__(self, runs: Sequence[Path], volume: bool, orient: str, device: str, device_index: int, /) -> None: ...
+    def predict(self, mesh: Union[Mesh, Path], values: Mapping[str, float], wall: Path, other_part: Path, with_forces: bool, /) -> Prediction: ...
+    def missing_for_forces(self, values: Mapping[str, float], /) -> list[str]: ...

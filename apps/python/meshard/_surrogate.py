@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional, Sequence, Union
+
+from . import _learning
+from ._core import InvalidInput
+from ._learning import Input
+from ._mesh_functions import Mesh, as_mesh
+
+Path = Union[str, os.PathLike]
+
+
+class Prediction(Mapping):
+    """Fields by name, as arrays of numpy: (N) or (N, components), float32, with a row a cell or point of the mesh, in the units of the training data.
+
+    spread:    of several runs the standard deviations (of n - 1), by name; else empty
+    on_cells:  whether rows are cells, not points
+    mesh:      the Mesh with the fields, as `meshard predict` writes it
+    warnings:  what is doubtful, a sentence each; these are UserWarnings, too"""
+
+    def __init__(self, found: _learning.Prediction, on_cells: bool) -> None:
+        self._fields: dict[str, Any] = found.fields
+        self.spread: dict[str, Any] = found.spread
+        self.on_cells, self.mesh, self.warnings = on_cells, found.mesh, list(found.warnings)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"'{name}': {array.shape}" for name, array in self.items())
+        return f"<Prediction on {'cells' if self.on_cells else 'points'}: {fields}>"
+
+
+class Forces(Mapping):
+    """Coefficients by name: Cd and Cl by the fields, Cd_head and Cl_head by a head of the model, Cd_shape and Cl_shape by the shape alone, where there are such.
+
+    spread:      of several runs the standard deviations (of n - 1), by name; else empty
+    prediction:  the fields that they are of"""
+
+    def __init__(self, coefficients: Mapping[str, tuple[float, Optional[float]]], prediction: Prediction) -> None:
+        self._means = {name: mean for name, (mean, _) in coefficients.items()}
+        self.spread: dict[str, float] = {name: deviation for name, (_, deviation) in coefficients.items() if deviation is not None}
+        self.prediction = prediction
+
+    def __getitem__(self, name: str) -> float:
+        return self._means[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._means)
+
+    def __len__(self) -> int:
+        return len(self._means)
+
+    def __repr__(self) -> str:
+        return f"<Forces: {', '.join(f'{name} {value:.5g}' for name, value in self.items())}>"
+
+
+class Surrogate:
+    """Trained models, loaded once. Made by `meshard.load`."""
+
+    def __init__(self, models: _learning.Models) -> None:
+        self._models = models
+
+    @property
+    def inputs(self) -> dict[str, Input]:
+        """What is told of a case by arguments, by name: whether it is `required`, or needed `for_forces` only."""
+        return {one.name: one for one in self._models.inputs}
+
+    @property
+    def targets(self) -> dict[str, int]:
+        """The predicted fields and their numbers of components."""
+        return dict(self._models.targets)
+
+    def _predict(self, mesh: Any, with_forces: bool, values: Mapping[str, float], wall: Path, other_part: Path) -> _learning.Prediction:
+        given = os.fspath(mesh) if isinstance(mesh, (str, os.PathLike)) else as_mesh(mesh)
+        found = self._models.predict(given, dict(values), wall, other_part, with_forces)
+        for text in found.warnings:
+            warnings.warn(text, stacklevel=3)
+        return found
+
+    def predict(self, mesh: Any, *, wall: Path = "", other_part: Path = "", values: Mapping[str, float] = {},
+                **constants: float) -> Prediction:
+        """The fields on a mesh, the same as of `meshard predict`.
+
+        mesh:       the path of a file, a Mesh, one of pyvista, VTK or meshio, or (points, polygons) as arrays: (N, 3), and (M, 3) or a list of polygons
+        constants:  `inputs`, by name; those whose names are no names of Python in `values`
+        wall, other_part: files, as --wall, --other-part of `meshard predict`
+
+        Raises InvalidInput (a ValueError) for a value that is missing or not asked for, and a mesh that lacks what the model is told; IoError (an OSError) for a
+        file that cannot be read."""
+        return Prediction(self._predict(mesh, False, {**values, **constants}, wall, other_part), self._models.on_cells)
+
+    def forces(self, mesh: Any, *, wall: Path = "", other_part: Path = "", values: Mapping[str, float] = {},
+               **constants: float) -> Forces:
+        """Drag and lift coefficients, as of `meshard predict --forces`; arguments as of `predict`.
+
+        Raises InvalidInput (a ValueError), too, where area, speed or density are not known, or no field is a pressure."""
+        said = {**values, **constants}
+        found = self._predict(mesh, True, said, wall, other_part)
+        if "Cd" not in found.coefficients:
+            missing = self._models.missing_for_forces(said)
+            raise InvalidInput(f"no drag and lift: {found.why}." + (f" Give {', '.join(missing)}." if missing else ""))
+        return Forces(found.coefficients, Prediction(found, self._models.on_cells))
+
+    def __repr__(self) -> str:
+        return f"<Surrogate of {', '.join(map(str, self._models.checkpoints))} on {self._models.device}>"
+
+
+def load(runs: Union[Path, Sequence[Path]], *, volume: bool = False, orient: str = "", device: str = "auto") -> Surrogate:
+    """Loads what `meshard train` has learnt: a run's folder, a file of weights, or several of them, whose predictions are averaged.
+
+    volume:    of runs with surface and volume, predict on the volume
+    orient:    'outward' or 'as-is', in place of what the run did
+    device:    'auto' (a GPU if there is one), 'cpu', 'cuda' or 'cuda:1'
+
+    Raises IoError (an OSError) if there is no finished run, InvalidInput (a ValueError) where several have different fields, and for models of grids and of
+    simulations in time."""
+    paths = [runs] if isinstance(runs, (str, os.PathLike)) else list(runs)
+    if not paths:
+        raise InvalidInput("load: expected a run or several, found none.")
+    kind, _, index = str(device).partition(":")
+    models = _learning.Models(paths, volume, orient, kind, int(index or 0))
+    for text in models.warnings:
+        warnings.warn(text, stacklevel=2)
+    return Surrogate(models)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trained models in Python; what the program predicts is the oracle. Run on one rank."""
+import contextlib
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import types
+import warnings
+
+import meshard
+import numpy as np
+
+from ranks import refused
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "programs"))
+PROGRAM = pathlib.Path(os.environ.get("MESHARD_TEST_BUILD", "")) / "bin/meshard"
+TOLD = {"speed": 32, "U_inf": 30, "area": 0.5}
+
+
+def run(folder, *words):
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "PYTHONPATH")}
+    return subprocess.run([str(PROGRAM), *map(str, words)], cwd=folder, env=environment, capture_output=True, text=True, timeout=200, check=False)
+
+
+@contextlib.contextmanager
+def trained():
+    """A folder with two runs that are told the speed, and a body of which neither learnt."""
+    from samples import put_training
+    with tempfile.TemporaryDirectory() as own:
+        folder = pathlib.Path(own)
+        put_training(folder)
+        for seed in (1, 2):
+            ended = run(folder, "train", "car.yaml", f"run_id=r{seed}", f"seed={seed}", "training.max_steps=2", "data.constants=[speed]", "--accept-data")
+            assert ended.returncode == 0, ended
+        yield folder, folder / "cases/run_4/boundary_4.vtp"
+
+
+def said(values):
+    return [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+
+
+def test_predictions_are_those_of_the_program():
+    if not PROGRAM.exists():
+        return "there is no build folder with the programs"
+    with trained() as (folder, body), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        one, two = meshard.load(folder / "runs/r1", device="cpu"), meshard.load([folder / "runs/r1", folder / "runs/r2"], device="cpu")
+        assert one.inputs["speed"].required and one.inputs["area"].for_forces and not one.inputs["area"].required
+        assert one.targets == {"pressure": 1, "wss": 3}
+
+        # Of one run and of two, by a file, by arrays and by other libraries' meshes.
+        for surrogate, runs in ((one, ["runs/r1"]), (two, ["runs/r1", "runs/r2"])):
+            ended = run(folder, "predict", *runs, body, "-o", "out.vtp", "--forces", "--device", "cpu", *said(TOLD))
+            assert ended.returncode == 0, ended
+            written = meshard.read(folder / "out.vtp")
+            found = surrogate.predict(body, speed=32)
+            assert list(found) == ["pressure", "wss"] and found.on_cells
+            mesh = meshard.read(body)
+            ends, points = mesh.offsets[1:], mesh.connectivity
+            polygons = points.reshape(-1, 4)
+            given = [str(body), mesh, (mesh.points, polygons), (mesh.points, [list(row) for row in polygons]), (mesh.points, (np.r_[0, ends], points)),
+                     types.SimpleNamespace(points=mesh.points, cells=[types.SimpleNamespace(type="quad", data=polygons)], point_data={}, cell_data={}, field_data={})]
+            for other in given:
+                again = surrogate.predict(other, speed=32)
+                for name in found:
+                    assert found[name].dtype == np.float32 and np.array_equal(found[name], written.cell_data[name]), name
+                    assert np.array_equal(again[name], found[name]), (name, type(other))
+            assert np.array_equal(found.mesh.cell_data["wss"], found["wss"])
+            assert sorted(found.spread) == (["pressure", "wss"] if len(runs) == 2 else [])
+            for name, deviation in found.spread.items():
+                assert np.array_equal(deviation, written.cell_data[f"{name}_spread"]) and deviation.max() > 0
+            forces = surrogate.forces(body, **TOLD)
+            said_forces = re.search(r"Cd (-?[\d.]+)(?: ± \S+)?, Cl (-?[\d.]+)", ended.stdout)
+            assert (f"{forces['Cd']:.5f}", f"{forces['Cl']:.5f}") == said_forces.groups(), (forces, ended.stdout)
+            assert sorted(forces.spread) == (["Cd", "Cl"] if len(runs) == 2 else [])
+            assert np.array_equal(forces.prediction["pressure"], found["pressure"])
+
+        # An STL, whose triangles have no fields.
+        triangles = np.concatenate([polygons[:, [0, 1, 2]], polygons[:, [0, 2, 3]]])
+        (folder / "body.stl").write_text("solid body\n" + "".join(
+            "facet normal 0 0 0\nouter loop\n" + "".join(f"vertex {x:.9g} {y:.9g} {z:.9g}\n" for x, y, z in mesh.points[row]) + "endloop\nendfacet\n"
+            for row in triangles) + "endsolid body\n")
+        assert run(folder, "predict", "runs/r1", "body.stl", "-o", "stl.vtp", "--device", "cpu", "--set", "speed=32").returncode == 0
+        assert np.array_equal(one.predict(folder / "body.stl", speed=32)["wss"], meshard.read(folder / "stl.vtp").cell_data["wss"])
+
+        # Errors and warnings have the program's texts.
+        for values in ({}, {"speed": 32, "sped": 1}):
+            ended = run(folder, "predict", "runs/r1", body, "-o", "wrong.vtp", "--device", "cpu", *said(values))
+            assert ended.returncode == 2, ended
+            refused(lambda: one.predict(body, values=values), ValueError, ended.stderr.removeprefix("meshard predict: ").strip())
+        ended = run(folder, "predict", "runs/r1", "none.vtp", "-o", "wrong.vtp", "--set", "speed=32")
+        refused(lambda: one.predict("none.vtp", speed=32), OSError, ended.stderr.removeprefix("meshard predict: ").strip())
+        refused(lambda: one.forces(body, speed=32), ValueError, "Give area, U_inf")
+        refused(lambda: one.predict(np.zeros((5, 3)), speed=32), ValueError, "no cells to predict on")
+        refused(lambda: meshard.load(folder), OSError, "no checkpoints/best.safetensors")
+        assert any("speed is 99; in training" in text for text in one.predict(body, speed=99).warnings)
