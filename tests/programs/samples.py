@@ -220,6 +220,8 @@ def _make(folder):
     _meshard(folder, "train", "car.yaml", "~model", "model.name=geotransolver", "model.n_layers=1", "model.n_hidden=16", "model.n_head=2", "model.slice_num=4",
              "data.constants=[rho, speed]", "run_id=geo", "training.max_steps=1")
     _meshard(folder, "convert", "runs/geo/checkpoints/last.safetensors", "geo.mdlus")
+    put_vortices(folder / "simulation", num_runs=4, num_states=8)
+    _meshard(folder / "simulation", "train", "vortex.yaml", "data.split.train=0.5", "data.split.val=0.5", "~data.split.test")
 
 
 def sample(name):

@@ -451,8 +451,7 @@ class SimulationKills(Simulations):
 class SimulationPrediction(Simulations):
     def setUp(self):
         super().setUp()
-        put_vortices(self.folder, num_runs=4, num_states=8)
-        self.train("vortex.yaml", "data.split.train=0.5", "data.split.val=0.5", "~data.split.test")
+        copy_sample("simulation", self.folder)
 
     def states(self, name):
         return {file.name.rpartition("_")[2]: file.read_bytes() for file in (self.folder / name).glob("*.vtp")}

@@ -61,7 +61,7 @@ std::string range_text(const std::string& name, double low, double high, double 
 {
     if (share < 0) return fmt::format("{} is {:.4g}; in training it was {:.4g} to {:.4g}", name, least, low, high);
     return fmt::format(
-        "{} goes from {:.4g} to {:.4g}; in training from {:.4g} to {:.4g} ({:.2g} % of the points are beyond)", name,
+        "{} goes from {:.4g} to {:.4g}; in training from {:.4g} to {:.4g} ({:.3g} % of the points are beyond)", name,
         least, most, low, high, 100 * share);
 }
 

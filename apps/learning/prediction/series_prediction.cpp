@@ -49,9 +49,14 @@ void join_states(const std::filesystem::path& output)
     for (const auto& state : states) times.push_back(state.time);
     write_vtkhdf_series(output, times, [&](std::size_t i) { return read_mesh(states[i].file); });
     std::filesystem::remove(index);
-    for (const auto& state : states) std::filesystem::remove(state.file);
+    const auto folder = states.front().file.parent_path();
+    std::vector<std::filesystem::path> own;  // states, and what a kill left of one
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+        if (entry.path().filename().string().find(index.stem().string()) != std::string::npos)
+            own.push_back(entry.path());
+    for (const auto& file : own) std::filesystem::remove(file);
     std::error_code is_kept;  // a folder with other files
-    std::filesystem::remove(states.front().file.parent_path(), is_kept);
+    std::filesystem::remove(folder, is_kept);
 }
 
 /// The mesh of a state that is written, on the first rank.
