@@ -8,6 +8,7 @@
 #include "apps/program/verbs.h"
 #include "io/mesh_io.h"
 #include "partition/mesh/surface_forces.h"
+#include "partition/mesh/vector_algebra.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/ranges.h>
@@ -40,7 +41,7 @@ struct ForcesOptions {
     Vector3 center{};
     Vector3 drag_direction{1, 0, 0};
     Vector3 lift_direction{0, 0, 1};
-
+    Vector3 side_direction{0, 1, 0};  ///< at right angles to the other two
     bool has_coefficients() const { return speed && area; }
     double dynamic_pressure() const { return 0.5 * rho * *speed * *speed; }
 
@@ -67,14 +68,8 @@ struct ForcesReport {
     double agreement = -1;  ///< result of `normals_agreement`
     bool is_flipped = false;
     SurfaceForces forces;
-    Split drag;
-    Split lift;
+    Split drag, side, lift;
 };
-
-double dot(const Vector3& a, const Vector3& b)
-{
-    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2];
-}
 
 Vector3 unit(const Vector3& a, const std::string& option)
 {
@@ -122,6 +117,10 @@ void set_flow(const std::string& u_inf, const std::string& drag, const std::stri
     if (!drag.empty()) options.drag_direction = unit(parse_vector(drag, "--drag-dir"), "--drag-dir");
     options.lift_direction =
         lift.empty() ? upright(options.drag_direction) : unit(parse_vector(lift, "--lift-dir"), "--lift-dir");
+    const auto side = cross(options.lift_direction, options.drag_direction);
+    if (norm(side) < 1e-9)
+        throw UsageError(fmt::format("--lift-dir {} is the direction of drag; expected another one.", lift));
+    options.side_direction = unit(side, "--lift-dir");
     if (options.kind == FieldKind::Coefficient && !options.speed) {
         throw UsageError("--pressure-kind cp needs --u-inf (and --rho): the fields are divided by 0.5 rho U^2.");
     }
@@ -133,7 +132,8 @@ bool parse(std::span<const std::string> arguments, ForcesOptions& options)
     std::string shear_sign = "openfoam", orient;
     std::string kind = "kinematic";
     CLI::App app(
-        "Sums pressure and wall shear stress over surfaces: force, drag, lift, and with --u-inf and --area their\n"
+        "Sums pressure and wall shear stress over surfaces: force, drag, side force, lift, and with --u-inf and --area "
+        "their\n"
         "coefficients. The order of each polygon's points must be such that its normal points out of the body into the "
         "fluid;\n"
         "an array `Normals` is compared with it.",
@@ -282,20 +282,16 @@ ForcesReport compute(const std::string& file, const ForcesOptions& options)
         return Split{dot(report.forces.pressure_force, direction), dot(report.forces.viscous_force, direction)};
     };
     report.drag = along(options.drag_direction);
+    report.side = along(options.side_direction);
     report.lift = along(options.lift_direction);
     return report;
-}
-
-Vector3 sum_of(const Vector3& a, const Vector3& b)
-{
-    return {a[0] + b[0], a[1] + b[1], a[2] + b[2]};
 }
 
 Json to_json(const ForcesReport& report, const ForcesOptions& options)
 {
     const SurfaceForces& forces = report.forces;
     const auto split = [](const Vector3& pressure, const Vector3& viscous) {
-        return Json{{"pressure", pressure}, {"viscous", viscous}, {"total", sum_of(pressure, viscous)}};
+        return Json{{"pressure", pressure}, {"viscous", viscous}, {"total", pressure + viscous}};
     };
     Json json{{"file", report.file},
               {"pressure_field", report.pressure_field.name},
@@ -306,26 +302,24 @@ Json to_json(const ForcesReport& report, const ForcesOptions& options)
               {"normals_flipped", report.is_flipped},
               {"normals_agreement", report.agreement < 0 ? Json(nullptr) : Json(report.agreement)},
               {"force", split(forces.pressure_force, forces.viscous_force)},
-              {"moment", split(forces.pressure_moment, forces.viscous_moment)},
-              {"drag", report.drag.total()},
-              {"drag_pressure", report.drag.pressure},
-              {"drag_viscous", report.drag.viscous},
-              {"lift", report.lift.total()},
-              {"lift_pressure", report.lift.pressure},
-              {"lift_viscous", report.lift.viscous}};
+              {"moment", split(forces.pressure_moment, forces.viscous_moment)}};
     const auto coefficient = [&](double force) {
         return options.has_coefficients() ? Json(force / (options.dynamic_pressure() * *options.area)) : Json(nullptr);
     };
-    json["Cd"] = coefficient(report.drag.total());
-    json["Cd_pressure"] = coefficient(report.drag.pressure);
-    json["Cd_viscous"] = coefficient(report.drag.viscous);
-    json["Cl"] = coefficient(report.lift.total());
-    json["Cl_pressure"] = coefficient(report.lift.pressure);
-    json["Cl_viscous"] = coefficient(report.lift.viscous);
+    const auto add = [&](const std::string& force, const std::string& name, const Split& split) {
+        for (const auto& [part, value] : {std::pair("", split.total()), std::pair("_pressure", split.pressure),
+                                          std::pair("_viscous", split.viscous)}) {
+            json[force + part] = value;
+            json[name + part] = coefficient(value);
+        }
+    };
+    add("drag", "Cd", report.drag);
+    add("side", "Cs", report.side);
+    add("lift", "Cl", report.lift);
     json["Cm"] = nullptr;
     if (options.has_coefficients() && options.length) {
         json["Cm"] = Json::array();
-        for (const double m : sum_of(forces.pressure_moment, forces.viscous_moment))
+        for (const double m : forces.pressure_moment + forces.viscous_moment)
             json["Cm"].push_back(coefficient(m / *options.length));
     }
     const auto or_null = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
@@ -335,6 +329,7 @@ Json to_json(const ForcesReport& report, const ForcesOptions& options)
                          {"length", or_null(options.length)},
                          {"center", options.center},
                          {"drag_direction", options.drag_direction},
+                         {"side_direction", options.side_direction},
                          {"lift_direction", options.lift_direction}};
     return json;
 }
@@ -393,10 +388,12 @@ void print_forces(const ForcesReport& report, const ForcesOptions& options)
     for (int d = 0; d < 3; ++d)
         add(std::string("moment ") + "xyz"[d], forces.pressure_moment[d], forces.viscous_moment[d]);
     add("drag", report.drag.pressure, report.drag.viscous);
+    add("side", report.side.pressure, report.side.viscous);
     add("lift", report.lift.pressure, report.lift.viscous);
     if (options.has_coefficients()) {
         const double unit_force = options.dynamic_pressure() * *options.area;
         add("Cd", report.drag.pressure / unit_force, report.drag.viscous / unit_force);
+        add("Cs", report.side.pressure / unit_force, report.side.viscous / unit_force);
         add("Cl", report.lift.pressure / unit_force, report.lift.viscous / unit_force);
         for (int d = 0; d < 3 && options.length; ++d) {
             add(std::string("Cm ") + "xyz"[d], forces.pressure_moment[d] / (unit_force * *options.length),

@@ -112,6 +112,36 @@ TEST_F(Forces, LiftABodyByItsVolume)
     EXPECT_NE(words.out.find("mean of each polygon's points"), std::string::npos) << words.out;
 }
 
+TEST_F(Forces, PushSidewaysByTheGradientOfPressure)
+{
+    // Pressure g.x on a closed surface: the force is -g times the volume, whatever the directions.
+    Mesh mesh = sphere(40);
+    std::vector<double> pressure;
+    for (std::int64_t i = 0; i < mesh.num_points(); ++i) {
+        const auto x = mesh.points.value(i, 0), y = mesh.points.value(i, 1), z = mesh.points.value(i, 2);
+        pressure.push_back(x + 2 * y + 3 * z);
+    }
+    mesh.point_data = {DataArray::from("p", std::move(pressure))};
+    const std::string file = write("sphere.vtp", mesh);
+    const auto report = [&](const std::vector<std::string>& words) {
+        std::vector<std::string> all{"forces", file, "--shear", "none", "--rho", "1.5", "--u-inf", "4", "--area", "2"};
+        all.insert(all.end(), words.begin(), words.end());
+        return meshard_json(all);
+    };
+
+    auto plain = report({}), turned = report({"--drag-dir", "3,4,0"});
+
+    const double unit_force = 0.5 * 1.5 * 16 * 2, force = -1.5 * 4 * M_PI / 3;
+    const double tolerance = 0.03 * std::abs(force);
+    EXPECT_NEAR(plain["side"].get<double>(), 2 * force, tolerance);
+    EXPECT_NEAR(plain["Cs"].get<double>(), 2 * force / unit_force, tolerance / unit_force);
+    EXPECT_EQ(plain["Cs_viscous"], 0.0);
+    EXPECT_NEAR(turned["drag"].get<double>(), (1 * 0.6 + 2 * 0.8) * force, tolerance);
+    EXPECT_NEAR(turned["side"].get<double>(), (-1 * 0.8 + 2 * 0.6) * force, tolerance);
+    EXPECT_NEAR(turned["Cl"].get<double>(), 3 * force / unit_force, tolerance / unit_force);
+    EXPECT_TRUE(fails_with(meshard({"forces", file, "--lift-dir", "1,0,0"}), 2, {"--lift-dir", "direction of drag"}));
+}
+
 TEST_F(Forces, WarnOfAClosedSurfaceTurnedInwards)
 {
     Mesh mesh = sphere(8);
