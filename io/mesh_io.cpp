@@ -8,6 +8,7 @@
 #include "io/surface_files/obj_reader.h"
 #include "io/surface_files/ply_reader.h"
 #include "io/surface_files/stl_reader.h"
+#include "io/vtk/image_file.h"
 #include "io/vtk/reading_conventions.h"
 #include "io/vtk/vtk_bridge.h"
 #include "io/vtk/vtk_parallel_reader.h"
@@ -35,6 +36,16 @@ struct Format {
 
 using Path = std::filesystem::path;
 
+/// The points and cells of a grid, with its arrays.
+Mesh mesh_of(ImageGrid grid)
+{
+    auto mesh = image_mesh(grid);
+    mesh.point_data = std::move(grid.point_data);
+    mesh.cell_data = std::move(grid.cell_data);
+    mesh.field_data = std::move(grid.field_data);
+    return mesh;
+}
+
 constexpr Format kFormats[] = {
     {".vtu", read_vtk_piece,
      [](const Path& path, const Mesh& mesh, const WriteOptions& o) {
@@ -56,6 +67,7 @@ constexpr Format kFormats[] = {
      [](const Path& path, const Mesh& mesh, const WriteOptions& o) { write_vtkhdf(path, std::span(&mesh, 1), o); }},
     {".hdf", nullptr,
      [](const Path& path, const Mesh& mesh, const WriteOptions& o) { write_vtkhdf(path, std::span(&mesh, 1), o); }},
+    {".vti", [](const Path& path, const ReadOptions&) { return mesh_of(read_image(path)); }},
     {".vtm"},
     {".vtpc"},
     {".pvd"},

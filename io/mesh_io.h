@@ -19,6 +19,7 @@ namespace meshard {
 /// | .vtu .vtp     | VTK XML: ascii, base64, appended; uncompressed, zlib, lz4, lzma                                |
 /// | .pvtu .pvtp   | their pieces as one mesh without ghosts (`vtkGhostType`), in the order of global ids            |
 /// |               | (`GlobalCellIds`, `GlobalPointIds`) with shared points merged, else one piece after another    |
+/// | .vti          | image data as the mesh of its points and cells (`image_mesh`)                                  |
 /// | .vtk          | legacy, ascii or binary: polydata and unstructured grids (by way of VTK)                       |
 /// | .stl          | ascii or binary; points of exactly equal coordinates merged; of several solids the cell array  |
 /// |               | `SolidId` and the field array `SolidName`                                                      |

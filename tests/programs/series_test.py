@@ -65,6 +65,18 @@ class InfoOfSeries(Case):
         self.assertEqual(self.series("case")["times"], [2.5, 10])
         self.assertIn("  states      2, times 2.5 to 10, even steps of 7.5\n", self.meshard("info", "case").out)
 
+    def test_of_images_are_listed(self):
+        for number in range(2):
+            values = " ".join(str(number + i) for i in range(6))
+            (self.folder / f"states/{number}.vti").write_text(
+                '<VTKFile type="ImageData" version="0.1" byte_order="LittleEndian"><ImageData WholeExtent="0 2 0 1 0 0" Origin="0 0 0" Spacing="1 1 1">'
+                '<Piece Extent="0 2 0 1 0 0"><PointData><DataArray type="Float64" Name="u" format="ascii">' + values + "</DataArray></PointData></Piece>"
+                "</ImageData></VTKFile>\n")
+        write_index(self.folder / "images.pvd", [(0, "states/0.vti"), (2, "states/1.vti")])
+        told = self.meshard("info", "images.pvd", "--changes").out
+        self.assertRegex(told, r"point +u +Float64 +1 to 6\n(.|\n)* points +constant\n(.|\n)*point +u +changes\n")
+        self.assertEqual(self.series("images.pvd")["times"], [0, 2])
+
     def test_leaves_files_of_one_state_as_they_were(self):
         write_body(self.folder / "body.vtp")
         result = self.meshard("info", "body.vtp")

@@ -3,7 +3,6 @@
 
 #include "apps/learning/cases/case_tensors.h"
 #include "io/mesh_io.h"
-#include "io/vtk/image_file.h"
 #include "partition/cut/metis_partitioner.h"
 #include "partition/error.h"
 #include "partition/mesh/mesh_graph.h"
@@ -114,13 +113,6 @@ std::string StateArrays::description() const
 
 Mesh read_state(const SeriesState& state)
 {
-    if (state.file.extension() == ".vti") {
-        auto grid = read_image(state.file);
-        auto mesh = image_mesh(grid);
-        mesh.point_data = std::move(grid.point_data);
-        mesh.cell_data = std::move(grid.cell_data);
-        return mesh;
-    }
     ReadOptions options;
     options.time = state.time_in_file;
     return read_mesh(state.file, options);

@@ -52,7 +52,7 @@ struct StateArrays {
     std::int64_t history;
 };
 
-/// Reads a state; image data as the mesh of its points and cells. @throws as `read_mesh` and `read_image`
+/// Reads a state. @throws as `read_mesh`
 Mesh read_state(const SeriesState& state);
 
 /// Joins what a point is told besides states: the arrays, the given arrays, and the step. @throws as `add_told`

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "io/mesh_io.h"
 #include "io/vtk/image_file.h"
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
@@ -145,6 +146,23 @@ TEST(ImageFile, AsAMeshHasItsPointsAndCellsInOrder)
 
     grid.num_points = {3, 1, 1};
     EXPECT_TRUE(throws_with<InvalidInput>("3 1 1 points has no cells", [&] { image_mesh(grid); }));
+}
+
+TEST(ImageFile, IsAMeshToThoseWhoReadMeshes)
+{
+    const TemporaryFolder folder;
+    const auto grid = small_image();
+    write_image(folder / "a.vti", grid);
+
+    const auto mesh = read_mesh(folder / "a.vti");
+
+    mesh.validate();
+    EXPECT_EQ(mesh.num_points(), 12);
+    EXPECT_EQ(mesh.num_cells(), 6);
+    EXPECT_NEAR(mesh.points.value(11, 0), 0.1 + 5 * 0.5, 1e-6);
+    EXPECT_NEAR(mesh.points.value(11, 1), -2 + 2 * 0.25, 1e-6);
+    EXPECT_EQ(find_array(mesh.point_data, "vector")->to_doubles(), grid.point_data[1].to_doubles());
+    EXPECT_EQ(find_array(mesh.cell_data, "c")->to_doubles(), grid.cell_data[0].to_doubles());
 }
 
 TEST(ImageFile, RefusesWhatItCannotRead)
