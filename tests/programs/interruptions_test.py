@@ -271,6 +271,7 @@ class InterruptedOutput(Case):
 class LastWords(Case):
     """Verbs that go through cases say in one line what is left and how to go on, whenever Ctrl-C comes."""
     num_inputs = 6
+    timeout = 300   # many interruptions, each some seconds of a busy machine
 
     def setUp(self):
         super().setUp()
