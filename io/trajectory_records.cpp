@@ -175,7 +175,7 @@ Trajectory::Trajectory(std::vector<Feature> features, double step, const std::st
         mesh_.cells.indices.push_back(static_cast<std::int32_t>(corner));
     }
     for (std::int64_t cell = 1; cell <= cells.values.num_rows(); ++cell)
-        mesh_.cells.offsets.push_back(static_cast<decltype(mesh_.cells.offsets)::value_type>(cell * num_corners));
+        mesh_.cells.offsets.push_back(cell * num_corners);
     constexpr std::array<std::uint8_t, 5> kTypes{0, 0, 3, 5, 10};  // VTK's: line, triangle, tetrahedron
     mesh_.cell_types.assign(static_cast<std::size_t>(cells.values.num_rows()),
                             kTypes[static_cast<std::size_t>(num_corners)]);

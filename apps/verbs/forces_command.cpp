@@ -131,13 +131,12 @@ bool parse(std::span<const std::string> arguments, ForcesOptions& options)
     std::string rho = "1", u_inf, area, length, center, drag, lift;
     std::string shear_sign = "openfoam", orient;
     std::string kind = "kinematic";
-    CLI::App app(
-        "Sums pressure and wall shear stress over surfaces: force, drag, side force, lift, and with --u-inf and --area "
-        "their\n"
-        "coefficients. The order of each polygon's points must be such that its normal points out of the body into the "
-        "fluid;\n"
-        "an array `Normals` is compared with it.",
-        "forces");
+    CLI::App app("Sums pressure and wall shear stress over surfaces: force, drag, side force, lift, and with --u-inf\n"
+                 "and --area their coefficients. The order of each polygon's points must be such that its normal "
+                 "points out of the body into the "
+                 "fluid;\n"
+                 "an array `Normals` is compared with it.",
+                 "forces");
     app.add_option("file", options.files, "surfaces with the two fields (.vtp .pvtp .vtk, or .vtu of polygons)")
         ->required()
         ->type_name("FILE");

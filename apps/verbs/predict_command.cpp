@@ -99,8 +99,8 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
                    "fields' mean and std")
         ->type_name("FILE");
     app.add_option("-o,--output", options.output,
-                   "file to write: .vtp, .vtu; .pvtp, .pvtu with a piece a rank; .vti of grids; with --steps ."
-                   "pvd, .vtkhdf; of several inputs a folder")
+                   "file to write: .vtp, .vtu; .pvtp, .pvtu with a piece a rank; .vti of grids; with --steps "
+                   ".pvd, .vtkhdf; of several inputs a folder")
         ->required()
         ->type_name("OUT");
     add_overwrite_option(app, options.input_as_output);

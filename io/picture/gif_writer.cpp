@@ -18,7 +18,7 @@ namespace meshard {
 namespace {
 
 constexpr int kNumColors = 256, kUnchanged = 255;  // the last is no colour: what the picture before shows
-constexpr int kBits = 5;                           // of each channel, by which colours are told apart
+constexpr int kBits = 5;                           // colours are told apart by so many bits of each channel
 
 std::size_t bin_of(const std::uint8_t* pixel)
 {

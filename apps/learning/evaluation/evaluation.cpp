@@ -165,10 +165,7 @@ Json split_json(const Evaluation& evaluation, const std::string& split)
                        {"beyond", worst->one->beyond}};
     for (std::size_t m = 0; m < cases.front()->metrics.size(); ++m)
         put(to["fields"], cases.front()->metrics[m].first, spread_json(cases, m));
-    std::vector<RolledOutRun> runs;
-    for (const auto* one : cases)
-        if (one->rolled_out) runs.push_back(*one->rolled_out);
-    if (!runs.empty()) to["rollout"] = roll_out_json(runs);
+    if (const auto runs = roll_outs_of(evaluation, split); !runs.empty()) to["rollout"] = roll_out_json(runs);
     for (const auto& series : coefficients_of(evaluation, split)) {
         for (const auto& [name, value] : coefficient_metrics(series.predicted, series.truth, series.guess))
             to[series.name][name] = number_json(value);
@@ -257,11 +254,11 @@ Metrics roll_out_metrics(const RolledOutRun& run)
     return metrics;
 }
 
-std::vector<RolledOutRun> roll_outs_of(const Evaluation& evaluation)
+std::vector<RolledOutRun> roll_outs_of(const Evaluation& evaluation, const std::string& split)
 {
     std::vector<RolledOutRun> runs;
     for (const auto& one : evaluation.cases)
-        if (one.rolled_out) runs.push_back(*one.rolled_out);
+        if (one.rolled_out && (split.empty() || one.split == split)) runs.push_back(*one.rolled_out);
     return runs;
 }
 

@@ -117,8 +117,8 @@ std::string exact_text(double value);
 /// num_points, every metric, coefficients and their errors, seconds.
 std::string to_csv(const Evaluation& evaluation);
 
-/// Returns the roll-outs of its cases; none unless these are simulations in time.
-std::vector<RolledOutRun> roll_outs_of(const Evaluation& evaluation);
+/// Returns the roll-outs of the cases of a split, or of all without one; none unless these are simulations in time.
+std::vector<RolledOutRun> roll_outs_of(const Evaluation& evaluation, const std::string& split = {});
 
 /// Returns short tables for a person.
 std::string to_text(const Evaluation& evaluation);

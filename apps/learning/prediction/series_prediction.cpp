@@ -51,9 +51,11 @@ void join_states(const std::filesystem::path& output)
     std::filesystem::remove(index);
     const auto folder = states.front().file.parent_path();
     std::vector<std::filesystem::path> own;  // states, and what a kill left of one
-    for (const auto& entry : std::filesystem::directory_iterator(folder))
-        if (entry.path().filename().string().find(index.stem().string()) != std::string::npos)
-            own.push_back(entry.path());
+    const auto beginning = index.stem().string() + "_";
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+        const auto name = entry.path().filename().string();
+        if (name.starts_with(beginning) || name.starts_with("." + beginning)) own.push_back(entry.path());
+    }
     for (const auto& file : own) std::filesystem::remove(file);
     std::error_code is_kept;  // a folder with other files
     std::filesystem::remove(folder, is_kept);

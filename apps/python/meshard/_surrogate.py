@@ -14,7 +14,23 @@ from ._mesh_functions import Mesh, as_mesh
 Path = Union[str, os.PathLike]
 
 
-class Prediction(Mapping):
+class _Named(Mapping):
+    """Values by name, which are not to be changed."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class Prediction(_Named):
     """Fields by name, as arrays of numpy: (N) or (N, components), float32, with a row a cell or point of the mesh, in the units of the training data.
 
     spread:    of several runs the standard deviations (of n - 1), by name; else empty
@@ -23,43 +39,25 @@ class Prediction(Mapping):
     warnings:  what is doubtful, a sentence each; these are UserWarnings, too"""
 
     def __init__(self, found: _learning.Prediction, on_cells: bool) -> None:
-        self._fields: dict[str, Any] = found.fields
+        super().__init__(found.fields)
         self.spread: dict[str, Any] = found.spread
         self.on_cells, self.mesh, self.warnings = on_cells, found.mesh, list(found.warnings)
-
-    def __getitem__(self, name: str) -> Any:
-        return self._fields[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._fields)
-
-    def __len__(self) -> int:
-        return len(self._fields)
 
     def __repr__(self) -> str:
         fields = ", ".join(f"'{name}': {array.shape}" for name, array in self.items())
         return f"<Prediction on {'cells' if self.on_cells else 'points'}: {fields}>"
 
 
-class Forces(Mapping):
+class Forces(_Named):
     """Coefficients by name: Cd and Cl by the fields, Cd_head and Cl_head by a head of the model, Cd_shape and Cl_shape by the shape alone, where there are such.
 
     spread:      of several runs the standard deviations (of n - 1), by name; else empty
     prediction:  the fields that they are of"""
 
     def __init__(self, coefficients: Mapping[str, tuple[float, Optional[float]]], prediction: Prediction) -> None:
-        self._means = {name: mean for name, (mean, _) in coefficients.items()}
+        super().__init__({name: mean for name, (mean, _) in coefficients.items()})
         self.spread: dict[str, float] = {name: deviation for name, (_, deviation) in coefficients.items() if deviation is not None}
         self.prediction = prediction
-
-    def __getitem__(self, name: str) -> float:
-        return self._means[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._means)
-
-    def __len__(self) -> int:
-        return len(self._means)
 
     def __repr__(self) -> str:
         return f"<Forces: {', '.join(f'{name} {value:.5g}' for name, value in self.items())}>"
