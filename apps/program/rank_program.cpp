@@ -79,6 +79,13 @@ RankMemory memory_of_rank()
             kilobytes("/proc/self/status", "VmSize:") + kThreads};
 }
 
+/// Whether ranks may be forks of this process, which saves each the half second in which LibTorch loads: a driver of a
+/// GPU does not survive a fork, nor do threads that compute. `end_well_on_interruption` has one thread beside this one.
+bool can_fork(const at::Device& device)
+{
+    return device.is_cpu() && number_in_file("/proc/self/status", "Threads:").value_or(3) <= 2;
+}
+
 constexpr int kRanksOfCore = 4;
 
 }  // namespace
@@ -121,10 +128,17 @@ int run_on_ranks(const LocalRanks& ranks, const std::string& verb, std::span<con
         }
         return run_as_rank(info, verb, body, device);
     }
-    device_of_rank(device, info);  // throws before ranks are started
+    const auto of_first = device_of_rank(device, info);  // throws before ranks are started
     check_local_ranks(ranks);
     verify(ranks.number > 0 ? ranks.number : 1);
     if (ranks.number <= 1) return run_as_rank(info, verb, body, device);
+    if (can_fork(of_first)) {
+        if (const auto code = fork_local_ranks(ranks.number)) return *code;
+        const auto forked = detect_launch();
+        if (forked.rank > 0) say_on_interruption({}, {});  // the first rank says it for all
+        end_well_on_interruption();  // lets signals come, and starts the thread again that waits for SIGTERM
+        return run_as_rank(forked, verb, body, device);
+    }
     std::vector<std::string> words{verb};
     words.insert(words.end(), arguments.begin(), arguments.end());
     return run_local_ranks(ranks.number, words);

@@ -69,8 +69,13 @@ private:
 /// code is returned, or 5 if a signal ended it. Passes on every SIGINT, SIGTERM and SIGHUP: ranks may get one twice,
 /// from the terminal and from here. If they end the ranks, the exit code is 130, or that of an error that occurs on a
 /// rank while it ends.
-/// while it ends.
 int run_local_ranks(int size, const std::vector<std::string>& arguments, double grace_seconds = 10);
+
+/// As `run_local_ranks`, with forks of this process: each goes on after this call, which returns nothing there, and
+/// has all that was loaded and read before, in memory that it shares until it writes. Only for a process that has not
+/// used a GPU and whose other threads, which the ranks lack, hold no locks and are not waited for. If it has handlers
+/// of SIGINT, that and SIGHUP are blocked in the ranks, so that they can change what these do.
+std::optional<int> fork_local_ranks(int size, double grace_seconds = 10);
 
 /// Called by a rank that fails, before it ends: writes its message to where `run_local_ranks` looks for it, so that the
 /// first error is the one shown. Returns false if this process was not started by `run_local_ranks` (the caller then

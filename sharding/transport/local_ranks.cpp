@@ -12,12 +12,13 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <iterator>
+#include <optional>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-extern char** environ;
+#include <utility>
 
 namespace meshard {
 namespace {
@@ -49,10 +50,7 @@ public:
             if (kSignals[i] != SIGHUP || before_[i].sa_handler != SIG_IGN) sigaction(kSignals[i], &action, nullptr);
         }
     }
-    ~RememberedSignals()
-    {
-        for (std::size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &before_[i], nullptr);
-    }
+    ~RememberedSignals() { restore(); }
     RememberedSignals(const RememberedSignals&) = delete;
     RememberedSignals& operator=(const RememberedSignals&) = delete;
 
@@ -70,14 +68,19 @@ public:
         }
     }
 
+    /// Called in a rank that goes on in this program just after fork: restores the program's handlers.
+    void restore() const
+    {
+        for (std::size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &before_[i], nullptr);
+    }
+
 private:
     struct sigaction before_[std::size(kSignals)] = {};
 };
 
 /// A temporary folder for the rendezvous of one run, removed at its end.
-struct MeetingPlace {
-    std::filesystem::path folder;
-
+class MeetingPlace {
+public:
     MeetingPlace()
     {
         const char* const wanted = std::getenv("TMPDIR");
@@ -87,44 +90,49 @@ struct MeetingPlace {
             throw IoError("--nproc: cannot make a folder in " + parent.string() + ": " + std::strerror(errno) +
                           ". Set TMPDIR to a folder that can be written.");
         }
-        folder = pattern;
+        folder_ = pattern;
     }
+    /// Does nothing in ranks that were forked from the process which made the folder.
     ~MeetingPlace()
     {
         std::error_code ignored;
-        std::filesystem::remove_all(folder, ignored);
+        if (getpid() == maker_) std::filesystem::remove_all(folder_, ignored);
     }
     MeetingPlace(const MeetingPlace&) = delete;
     MeetingPlace& operator=(const MeetingPlace&) = delete;
+
+    const std::filesystem::path& folder() const { return folder_; }
+
+private:
+    std::filesystem::path folder_;
+    pid_t maker_ = getpid();
 };
 
-/// @param delays_signals   block signals until the rank has its handlers: while it loads, they would end it without a
-/// message
-pid_t start_rank(int rank, int size, const std::vector<std::string>& arguments, const std::filesystem::path& folder,
-                 bool delays_signals)
+/// The environment variables that tell a rank its place among the ranks of this machine.
+std::vector<std::pair<std::string, std::string>> variables_of_rank(int rank, int size,
+                                                                   const std::filesystem::path& folder)
 {
-    std::vector<std::string> variables;
-    const auto replaced = {
-        "RANK=", "WORLD_SIZE=", "LOCAL_RANK=", "LOCAL_WORLD_SIZE=", "MESHARD_LAUNCH=", "MESHARD_RENDEZVOUS="};
-    for (char** entry = environ; *entry; ++entry) {
-        const std::string text = *entry;
-        bool keep = true;
-        for (const char* name : replaced) keep &= !text.starts_with(name);
-        if (keep) variables.push_back(text);
-    }
-    variables.push_back(fmt::format("RANK={}", rank));
-    variables.push_back(fmt::format("WORLD_SIZE={}", size));
-    variables.push_back(fmt::format("LOCAL_RANK={}", rank));
-    variables.push_back(fmt::format("LOCAL_WORLD_SIZE={}", size));
-    variables.push_back("MESHARD_LAUNCH=env");
-    variables.push_back("MESHARD_RENDEZVOUS=file://" + (folder / "store").string());
-    variables.push_back(kFailureFolder + ("=" + folder.string()));
+    return {{"RANK", std::to_string(rank)},
+            {"WORLD_SIZE", std::to_string(size)},
+            {"LOCAL_RANK", std::to_string(rank)},
+            {"LOCAL_WORLD_SIZE", std::to_string(size)},
+            {"MESHARD_LAUNCH", "env"},
+            {"MESHARD_RENDEZVOUS", "file://" + (folder / "store").string()},
+            {kFailureFolder, folder.string()}};
+}
 
-    std::vector<char*> argv{const_cast<char*>("meshard")}, envp;
-    for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-    for (const auto& variable : variables) envp.push_back(const_cast<char*>(variable.c_str()));
+/// Forks a process that becomes a rank.
+/// @param arguments   of the copy of this program that it executes; null: it returns, with the program's own handlers
+///                    of signals
+/// @return the number of the process; 0 in the rank that returns
+pid_t start_rank(int rank, int size, const std::vector<std::string>* arguments, const std::filesystem::path& folder,
+                 const RememberedSignals& signals)
+{
+    const auto variables = variables_of_rank(rank, size, folder);
+    std::vector<char*> argv{const_cast<char*>("meshard")};
+    if (arguments)
+        for (const auto& argument : *arguments) argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);
-    envp.push_back(nullptr);
 
     // Signals are blocked during fork: the new process starts with this one's handlers and would lose a signal.
     sigset_t all, before;
@@ -132,16 +140,24 @@ pid_t start_rank(int rank, int size, const std::vector<std::string>& arguments, 
     sigprocmask(SIG_BLOCK, &all, &before);
     const auto parent = getpid();
     const pid_t pid = fork();
-    if (pid == 0) RememberedSignals::let_them_end();
-    if (pid == 0 && delays_signals)
-        for (const int signal : {SIGINT, SIGHUP}) sigaddset(&before, signal);
+    if (pid == 0) {
+        for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+        if (arguments)
+            RememberedSignals::let_them_end();
+        else
+            signals.restore();
+        // Until a rank of a program with handlers has its own, signals wait: they would end it without a message, or
+        // with the launcher's.
+        if (signals.had_handler())
+            for (const int signal : {SIGINT, SIGHUP}) sigaddset(&before, signal);
+        prctl(PR_SET_PDEATHSIG, SIGTERM);  // ranks do not outlive the launcher
+        if (getppid() != parent) _exit(kExitOfDeadRank);
+    }
     sigprocmask(SIG_SETMASK, &before, nullptr);
     if (pid < 0)
         throw CommunicationError(fmt::format("--nproc: cannot start rank {}: {}.", rank, std::strerror(errno)));
-    if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGTERM);  // ranks do not outlive the launcher
-        if (getppid() != parent) _exit(kExitOfDeadRank);
-        execve("/proc/self/exe", argv.data(), envp.data());
+    if (pid == 0 && arguments) {
+        execv("/proc/self/exe", argv.data());
         _exit(kExitOfDeadRank);
     }
     return pid;
@@ -200,16 +216,17 @@ Failure explain(const std::vector<int>& order, const std::vector<int>& status, c
     return best;
 }
 
-}  // namespace
-
-int run_local_ranks(int size, const std::vector<std::string>& arguments, double grace_seconds)
+/// Starts ranks, waits for them and returns the exit code; empty in ranks that go on in this program.
+std::optional<int> run(int size, const std::vector<std::string>* arguments, double grace_seconds)
 {
     const RememberedSignals signals;  // in effect until the folder is removed, too
     const MeetingPlace place;
 
     std::vector<pid_t> pids(size, -1);
-    for (int rank = 0; rank < size; ++rank)
-        pids[rank] = start_rank(rank, size, arguments, place.folder, signals.had_handler());
+    for (int rank = 0; rank < size; ++rank) {
+        pids[rank] = start_rank(rank, size, arguments, place.folder(), signals);
+        if (pids[rank] == 0) return std::nullopt;
+    }
 
     std::vector<int> status(size, 0), order;  // order: ranks in the order in which they ended by themselves
     int running = size;
@@ -247,10 +264,24 @@ int run_local_ranks(int size, const std::vector<std::string>& arguments, double 
             }
         }
     }
-    const auto failure = explain(order, status, place.folder);
+    const auto failure = explain(order, status, place.folder());
     if (failure.rank < 0) return 0;
     if (!failure.message.empty()) std::fprintf(stderr, "%s\n", failure.message.c_str());
     return failure.exit_code;
+}
+
+}  // namespace
+
+int run_local_ranks(int size, const std::vector<std::string>& arguments, double grace_seconds)
+{
+    return *run(size, &arguments, grace_seconds);
+}
+
+std::optional<int> fork_local_ranks(int size, double grace_seconds)
+{
+    std::fflush(nullptr);
+    std::cout.flush();
+    return run(size, nullptr, grace_seconds);
 }
 
 bool report_failure_to_launcher(const std::string& message, bool is_consequence)

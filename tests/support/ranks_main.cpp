@@ -8,10 +8,10 @@
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-#include <vector>
 
 namespace {
 
@@ -29,17 +29,20 @@ struct SameNumbers : testing::EmptyTestEventListener {
 int main(int argc, char** argv)
 {
     using namespace meshard;
-    std::vector<std::string> arguments(argv + 1, argv + argc);
     const std::string flag = "--ranks=";
-    if (!arguments.empty() && arguments[0].starts_with(flag)) {
-        const int num_ranks = std::atoi(arguments[0].c_str() + flag.size());
-        arguments.erase(arguments.begin());
-        return run_local_ranks(num_ranks, arguments);
+    if (argc > 1 && std::string(argv[1]).starts_with(flag)) {
+        if (const auto code = fork_local_ranks(std::atoi(argv[1] + flag.size()))) return *code;
+        std::copy(argv + 2, argv + argc + 1, argv + 1);
+        --argc;
     }
     const auto info = detect_launch();
     GTEST_FLAG_SET(brief, info.rank > 0);
     testing::InitGoogleTest(&argc, argv);
-    if (info.size == 1) return RUN_ALL_TESTS();
+    if (info.size == 1) {
+        const int code = RUN_ALL_TESTS();
+        std::fflush(nullptr);
+        std::_Exit(code);  // as the programs end, without LibTorch's global destructors
+    }
 
     GTEST_FLAG_SET(catch_exceptions, false);  // an error on one rank ends it, and with it the others
     testing::UnitTest::GetInstance()->listeners().Append(new SameNumbers);

@@ -474,6 +474,7 @@ const bool is_registered = [] {
     at::RegisterPrivateUse1HooksInterface(new Hooks);
     c10::SetAllocator(kType, &device_allocator());
     std::atexit(report);
+    std::at_quick_exit(report);
     return true;
 }();
 
