@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of a test: `ranks.py FILE [CASE...]`, started by run.py. What the files of cases use: `mesh()`, `say`, `cuts`, `refused`.
+"""One rank of a test, started by run.py. What the files of cases use: `mesh()`, `say`, `cuts`, `refused`.
 
 MESHARD_TEST_DEVICE names the device on which tensors are made that say none: `cpu`, `cuda`, or `standin`, the accelerator of the tests, whose library MESHARD_TEST_STANDIN names. With MESHARD_TEST_GOES_ON further cases follow one that fails."""
 import importlib
@@ -146,8 +146,3 @@ def run(file, names):
         os._exit(1 if failed else 0)
     dist.destroy_process_group()
     return 0
-
-
-if __name__ == "__main__":
-    sys.modules["ranks"] = sys.modules["__main__"]   # the files of cases import this very module
-    sys.exit(run(sys.argv[1], sys.argv[2:]))
