@@ -24,6 +24,12 @@ static void describe(DescribedKeys& keys, DescribedHead& head)
     keys.required("deviations", head.deviations);
 }
 
+static void describe(DescribedKeys& keys, HeldOutErrors& errors)
+{
+    keys.required("cd", errors.drag);
+    keys.required("cl", errors.lift);
+}
+
 static void describe(DescribedKeys& keys, TrainedFacing& facing)
 {
     keys.added("surfaces", facing.surfaces);
@@ -67,6 +73,7 @@ static void describe(DescribedKeys& keys, RunDescription& run)
     keys.optional("coefficients", run.head);
     keys.optional("shape_coefficients", run.shape_coefficients);
     keys.optional("val", run.validation_errors);
+    keys.optional("val_coefficient_errors", run.held_out_errors);
     keys.optional("seed", run.seed);
     keys.added("draws", draws);
     keys.added("optimizer", run.optimizer);

@@ -3,6 +3,7 @@
 
 #include "apps/learning/cases/input_ranges.h"
 #include "apps/learning/cases/surface_orientation.h"
+#include "apps/learning/evaluation/held_out_errors.h"
 #include "apps/learning/evaluation/shape_coefficients.h"
 #include "apps/learning/settings/training_config.h"
 
@@ -74,6 +75,7 @@ struct RunDescription {
     std::optional<std::vector<float>> training_mean;  ///< mean of each channel, where it is not the normaliser's
     std::optional<DescribedHead> head;
     std::optional<ShapeCoefficients> shape_coefficients;
+    std::optional<HeldOutErrors> held_out_errors;  ///< of the epoch
     nlohmann::json validation_errors;  ///< {field: {rel_l2: ...}} of the epoch; null where there was no validation
 
     std::optional<std::int64_t> seed;

@@ -3,6 +3,7 @@
 
 #include "apps/console/console.h"
 #include "apps/console/text_table.h"
+#include "apps/learning/evaluation/held_out_errors.h"
 #include "io/bytes/atomic_file.h"
 #include "partition/error.h"
 
@@ -169,6 +170,10 @@ Json split_json(const Evaluation& evaluation, const std::string& split)
     for (const auto& series : coefficients_of(evaluation, split)) {
         for (const auto& [name, value] : coefficient_metrics(series.predicted, series.truth, series.guess))
             to[series.name][name] = number_json(value);
+        if (series.interval) {
+            to[series.name]["interval"] = *series.interval;
+            to[series.name]["coverage"] = series.coverage();
+        }
         std::vector<double> errors;
         for (std::size_t i = 0; i < series.truth.size(); ++i)
             errors.push_back(std::abs(series.predicted[i] - series.truth[i]));
@@ -375,8 +380,17 @@ std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, con
         if (one->drag_of_table) add(series[2], *one, one->forces->drag_predicted, *one->drag_of_table);
         if (one->lift_of_table) add(series[3], *one, one->forces->lift_predicted, *one->lift_of_table);
     }
+    series[series[2].truth.empty() ? 0 : 2].interval = evaluation.drag_interval;
+    series[series[3].truth.empty() ? 1 : 3].interval = evaluation.lift_interval;
     std::erase_if(series, [](const auto& one) { return one.truth.empty(); });
     return series;
+}
+
+double CoefficientSeries::coverage() const
+{
+    double num_inside = 0;
+    for (std::size_t i = 0; i < truth.size(); ++i) num_inside += std::abs(predicted[i] - truth[i]) <= *interval;
+    return num_inside / static_cast<double>(truth.size());
 }
 
 Json to_json(const Evaluation& evaluation)
@@ -476,6 +490,11 @@ std::string to_text(const Evaluation& evaluation)
             forces.add_row(std::move(row));
         }
         out << forces;
+        for (const auto& one : series) {
+            if (one.interval)
+                out << fmt::format("  {}: {:.0f} % lie within ±{} of the prediction, expected are {:.0f} %\n", one.name,
+                                   100 * one.coverage(), short_text(*one.interval), 100 * kCoverage);
+        }
         if (static_cast<std::int64_t>(cases.size()) < kFewCases) {
             out << "  " << count_text(static_cast<std::int64_t>(cases.size()), "case")
                 << ": r2 and spearman of fewer than " << kFewCases << " say little\n";

@@ -53,7 +53,9 @@ struct Evaluation {
     std::string model = {};  ///< path of its checkpoint
     std::vector<EvaluatedCase> cases = {};
     std::optional<double> drag_guess = {}, lift_guess = {};  ///< means of the table over the training cases
-    std::vector<std::string> notes = {};                     ///< sentences for the reader
+    /// Half the widths of the intervals of the coefficients by the fields (held_out_errors.h).
+    std::optional<double> drag_interval = {}, lift_interval = {};
+    std::vector<std::string> notes = {};  ///< sentences for the reader
 };
 
 /// Mean of the fields' rel_l2, by which cases are ordered; fields without a finite rel_l2 are left out.
@@ -89,6 +91,10 @@ struct CoefficientSeries {
     std::vector<double> predicted, truth;
     std::vector<std::string> ids;
     std::optional<double> guess;
+    std::optional<double> interval = {};  ///< of `cd_table`, `cl_table`, or without those of `cd`, `cl`
+
+    /// The share of cases whose truth lies within the interval around the prediction.
+    double coverage() const;
 };
 
 /// Splits that have cases, in the order train, val, test, given.

@@ -10,22 +10,29 @@ namespace meshard {
 
 namespace {
 
-/// Computes `ShapeCoefficients::Values::isolation` from rows of equal length.
-double isolation(const std::vector<std::vector<double>>& cases, const std::vector<double>& numbers)
+struct Distances {
+    double of_case = 0;               // from the nearest training case
+    std::vector<double> among_cases;  // of each training case from the nearest other, ascending
+};
+
+/// Computes the distances by which `ShapeCoefficients::Values` tells how far a case lies from the training cases, from
+/// rows of equal length.
+Distances distances(const std::vector<std::vector<double>>& cases, const std::vector<double>& numbers)
 {
-    constexpr double least_deviation = 1e-3;  // as in ShapeRegression
+    // A number that all training cases have in common counts too: it differs where it differs by more than this.
+    constexpr double least_deviation = 1e-2;  // of numbers of shapes, and of a constant by its mean
     const auto n = static_cast<double>(cases.size());
     std::vector<double> deviations(numbers.size(), 0.0);
     for (std::size_t k = 0; k < numbers.size(); ++k) {
         double mean = 0;
         for (const auto& row : cases) mean += row[k] / n;
         for (const auto& row : cases) deviations[k] += (row[k] - mean) * (row[k] - mean) / n;
-        deviations[k] = std::sqrt(deviations[k]);
+        deviations[k] = std::max(std::sqrt(deviations[k]), least_deviation * (k < kShapeNumbers ? 1 : std::abs(mean)));
     }
     const auto distance = [&](const std::vector<double>& a, const std::vector<double>& b) {
         double squares = 0;
         for (std::size_t k = 0; k < numbers.size(); ++k) {
-            if (deviations[k] > least_deviation) squares += std::pow((a[k] - b[k]) / deviations[k], 2);
+            if (deviations[k] > 0) squares += std::pow((a[k] - b[k]) / deviations[k], 2);
         }
         return std::sqrt(squares);
     };
@@ -36,11 +43,10 @@ double isolation(const std::vector<std::vector<double>>& cases, const std::vecto
         }
         return least;
     };
-    std::vector<double> among;
-    for (const auto& row : cases) among.push_back(nearest(row, &row));
-    std::ranges::nth_element(among, among.begin() + static_cast<std::ptrdiff_t>(among.size() / 2));
-    const auto typical = among[among.size() / 2];
-    return typical > 0 ? nearest(numbers, nullptr) / typical : 0;
+    Distances found{nearest(numbers, nullptr), {}};
+    for (const auto& row : cases) found.among_cases.push_back(nearest(row, &row));
+    std::ranges::sort(found.among_cases);
+    return found;
 }
 
 }  // namespace
@@ -100,7 +106,10 @@ std::optional<ShapeCoefficients::Values> ShapeCoefficients::of(const ShapeSums& 
     row->insert(row->end(), constants.begin(), constants.end());
     if (row->size() != numbers_.front().size()) return std::nullopt;  // the checkpoint has other numbers of shapes
     if (!learnt_) learnt_ = std::make_shared<const Regressions>(Regressions{{numbers_, drags_}, {numbers_, lifts_}});
-    return Values{learnt_->drag(*row), learnt_->lift(*row), isolation(numbers_, *row)};
+    const auto [of_case, among_cases] = distances(numbers_, *row);
+    const auto typical = among_cases[among_cases.size() / 2];
+    return Values{learnt_->drag(*row), learnt_->lift(*row), typical > 0 ? of_case / typical : 0,
+                  of_case > among_cases.back()};
 }
 
 std::vector<double> constants_of_case(const DataConfig& data, const CaseSource& source)

@@ -22,8 +22,12 @@ public:
     struct Values {
         double drag = 0, lift = 0;
         /// Distance of the case's numbers from those of the nearest training case, each in deviations of the training
-        /// cases, over the median of that distance among the training cases; 0 for one of them.
+        /// cases (of at least 0.01, constants of at least 1 % of their mean), over the median of that distance among
+        /// the training cases; 0 for one of them.
         double isolation = 0;
+        /// Whether that distance is larger than each training case's from the nearest other: of n cases drawn as they
+        /// were one in n + 1 is.
+        bool is_outside = false;
     };
 
     /// Learns from the training cases; returns nothing for fewer than kFewestCases of them, or if the shape, drag or

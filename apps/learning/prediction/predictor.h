@@ -96,6 +96,8 @@ public:
     /// Predicts drag and lift by the shape alone, from the training cases; nothing for a checkpoint that does not have
     /// them.
     const std::optional<ShapeCoefficients>& shape_coefficients() const { return shape_coefficients_; }
+    /// Returns the errors of drag and lift in the run's validation cases; nothing where it had none.
+    const std::optional<HeldOutErrors>& held_out_errors() const { return held_out_errors_; }
     const std::vector<std::string>& notes() const { return notes_; }  ///< what a user should know, a sentence each
     /// Returns the least mean rel_l2 of the fields over the run's validation cases; nothing where it had none.
     const std::optional<double>& validation_error() const { return validation_error_; }
@@ -160,6 +162,7 @@ private:
     InputRanges ranges_;
     TrainedFacing facing_;
     std::optional<ShapeCoefficients> shape_coefficients_;
+    std::optional<HeldOutErrors> held_out_errors_;
     Normalizer normalizer_;
     at::Tensor training_mean_, told_mean_;
     std::optional<Normalizer> of_inputs_;  // of steps of runs

@@ -413,6 +413,10 @@ Evaluation evaluate(JudgedModel& model, std::span<const JudgedCase> cases, const
                     World& world, const SeeCase& see)
 {
     Evaluation evaluation{.model = model.predictor.checkpoint().string(), .notes = model.notes};
+    if (const auto& errors = model.predictor.held_out_errors()) {
+        evaluation.drag_interval = interval_of(errors->drag);
+        evaluation.lift_interval = interval_of(errors->lift);
+    }
     evaluation.drag_guess = table_mean(model.cases.train, model.forces.drag);
     evaluation.lift_guess = table_mean(model.cases.train, model.forces.lift);
     model.predictor.move_to(world.device());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/console/text_table.h"
+#include "apps/learning/evaluation/held_out_errors.h"
 #include "apps/learning/report/report.h"
 
 #include <fmt/core.h>
@@ -431,6 +432,10 @@ std::string verdict(const PageJson& run)
         for (const char* name : {"cd_table", "cd"}) {
             if (!numbers.contains(name)) continue;
             line(std::string(name) + " mae", numbers[name]["mae"], numbers[name]["guess_mae"], "the training mean");
+            if (!numbers[name].contains("interval")) continue;
+            html += fmt::format("<li>{}: {}: {:.0f} % lie within ±{} of the prediction, expected are {:.0f} %</li>",
+                                escaped(split), name, 100 * numbers[name]["coverage"].get<double>(),
+                                short_text(numbers[name]["interval"].get<double>()), 100 * kCoverage);
         }
     }
     return html + "</ul>";

@@ -31,13 +31,14 @@ Run::Run(const TrainingRunConfig& config, const CaseLists& cases, const Training
     seconds_in_preparation = seconds_since(this->start);
 }
 
-RunDescription describe(const Run& run, const nlohmann::json& errors)
+RunDescription describe(const Run& run, const nlohmann::json& errors, const HeldOutErrors& held_out)
 {
     const auto& config = run.config;
     RunDescription all;
     all.model_class = run.model.model().class_name;
     all.model_arguments = run.model.model().arguments;
     all.validation_errors = errors;
+    if (!held_out.drag.empty()) all.held_out_errors = held_out;
     all.parts.clear();
     for (const auto& part : run.data.parts()) {
         all.parts.push_back({part.data, part.ranges, part.stored->facing});
@@ -67,7 +68,7 @@ RunDescription describe(const Run& run, const nlohmann::json& errors)
     return all;
 }
 
-void save(const Run& run, const char* name, const nlohmann::json& errors)
+void save(const Run& run, const char* name, const nlohmann::json& errors, const HeldOutErrors& held_out)
 {
     if (!run.ranks.is_first() && !run.model.is_sharded()) return;
     const auto values = run.model.values();
@@ -75,7 +76,8 @@ void save(const Run& run, const char* name, const nlohmann::json& errors)
     const auto path = checkpoint_path(run.config, name);
     std::filesystem::create_directories(path.parent_path());
     const auto& of_inputs = run.data.stored().of_inputs;
-    save_checkpoint(path, values, run.data.normalizer(), describe(run, errors), of_inputs ? &*of_inputs : nullptr);
+    save_checkpoint(path, values, run.data.normalizer(), describe(run, errors, held_out),
+                    of_inputs ? &*of_inputs : nullptr);
 }
 
 void resume(Run& run)

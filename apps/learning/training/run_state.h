@@ -48,10 +48,11 @@ struct Run {
 };
 
 /// Describes the run as it stands. @param errors   of the epoch's validation, as `error_json` gives them; null: none
-RunDescription describe(const Run& run, const nlohmann::json& errors);
+/// @param held_out   of the same
+RunDescription describe(const Run& run, const nlohmann::json& errors, const HeldOutErrors& held_out = {});
 
-/// Saves checkpoints/NAME in the run's folder. Collective. @param errors   as of `describe`
-void save(const Run& run, const char* name, const nlohmann::json& errors);
+/// Saves checkpoints/NAME in the run's folder. Collective. @param errors, held_out   as of `describe`
+void save(const Run& run, const char* name, const nlohmann::json& errors, const HeldOutErrors& held_out = {});
 
 /// Goes on from checkpoints/last. Collective. @throws InvalidInput if that is of another run; IoError as `Checkpoint`
 void resume(Run& run);

@@ -285,12 +285,14 @@ void TrainingSteps::end_epoch(std::int64_t epoch)
     if (wait > kMuchWaiting)
         text += fmt::format(", {:.0f} % of the steps' time was spent waiting for cases to be read", 100 * wait);
     Json errors;
+    HeldOutErrors held_out;
     auto error = std::numeric_limits<double>::infinity();
     if (run_.data.stored().val.size() == 0) {
         error = mean_loss;
     } else if (is_last || epoch % training_.val_interval == 0) {
         const auto found = split_errors(run_, &RunCases::val, "val");
         errors = error_json(run_, found);
+        held_out = HeldOutErrors::of_split(found.judged.front(), "val");
         record_errors(run_, found, "val", epoch);
         const auto fields = run_.data.fields();
         for (std::size_t f = 0; f < fields.size(); ++f)
@@ -302,11 +304,11 @@ void TrainingSteps::end_epoch(std::int64_t epoch)
     progress.best_error = std::min(progress.best_error, error);
     // An epoch that was cut short is not one that a run without a stop has.
     if (!errors.is_null() && progress.num_steps % order.steps_per_epoch() == 0) check_error(error);
-    if (is_best) save(run_, "best", errors);  // first: `last` says which error it has
+    if (is_best) save(run_, "best", errors, held_out);  // first: `last` says which error it has
     const KeptCheckpoints kept{training_.num_kept, training_.snapshot_interval};
     const bool is_snapshot = kept.snapshot_interval > 0 && epoch % kept.snapshot_interval == 0;
     if (is_last || is_snapshot || is_over(progress.early_stop, training_) || epoch % training_.save_interval == 0) {
-        save(run_, "last", errors);
+        save(run_, "last", errors, held_out);
         if (run_.ranks.is_first()) keep_last_checkpoint(run_.config.run_dir() / "checkpoints", epoch, kept);
     }
     run_.log.say(text + fmt::format(", {:.1f} s", Run::seconds_since(epoch_start_)));

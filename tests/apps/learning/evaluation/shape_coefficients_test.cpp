@@ -250,21 +250,37 @@ TEST_F(BoxesInAFlow, SayHowFarAShapeLiesFromThoseOfTraining)
 {
     const auto shapes = found();
     ASSERT_TRUE(shapes);
-    const auto isolation_of = [&](double longer) {
+    const auto of = [&](double longer) {
         auto bounds = figures.back().bounds;
         bounds[1] += longer;
         std::string why;
-        return shapes
-            ->of(figures.back().shape, figures.back().forces, bounds,
-                 *flow_reference(settings, cases.back(), "kinematic", why), {})
-            ->isolation;
+        return *shapes->of(figures.back().shape, figures.back().forces, bounds,
+                           *flow_reference(settings, cases.back(), "kinematic", why), {});
     };
+    const auto isolation_of = [&](double longer) { return of(longer).isolation; };
     // The boxes differ in their length alone, by 0.2 each, so that their numbers lie evenly on a line.
     EXPECT_NEAR(isolation_of(0), 0, 1e-9);
     EXPECT_NEAR(isolation_of(0.1), 0.5, 1e-6);
     EXPECT_NEAR(isolation_of(0.2), 1, 1e-6);
     EXPECT_NEAR(isolation_of(2), 10, 1e-5);
     EXPECT_NEAR(isolation_of(-0.1), 0.5, 1e-6);
+    for (const auto longer : {0.0, 0.1, -0.1, 0.19}) EXPECT_FALSE(of(longer).is_outside) << longer;
+    for (const auto longer : {0.21, 2.0}) EXPECT_TRUE(of(longer).is_outside) << longer;
+}
+
+TEST_F(BoxesInAFlow, LieFarAwayWhereAllThoseOfTrainingAreAlike)
+{
+    data.constants = {"yaw"};
+    for (auto& source : cases) source.columns["yaw"] = "5";
+    const auto shapes = found();
+    ASSERT_TRUE(shapes);
+    std::string why;
+    const auto flow = *flow_reference(settings, cases.back(), "kinematic", why);
+    const auto of = [&](double yaw) {
+        return *shapes->of(figures.back().shape, figures.back().forces, figures.back().bounds, flow, {yaw});
+    };
+    EXPECT_NEAR(of(5).isolation, 0, 1e-9);
+    EXPECT_TRUE(of(7).is_outside);  // 40 times 1 % of 5
 }
 
 TEST_F(BoxesInAFlow, SayNothingWhereTheyCannot)
