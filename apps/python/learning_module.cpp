@@ -132,8 +132,7 @@ public:
             first += count;
         }
         auto& coefficients = prediction.coefficients;
-        add(coefficients, "Cd", found.forces.drag);
-        add(coefficients, "Cl", found.forces.lift);
+        for (const auto& [name, values] : found.forces.of_fields) add(coefficients, name, values);
         for (const auto& [name, values] : found.forces.of_head) add(coefficients, name + "_head", values);
         for (const auto& [name, values] : found.forces.of_shape) add(coefficients, name + "_shape", values);
         prediction.warnings = warnings.texts();

@@ -47,7 +47,8 @@ bool parse(std::span<const std::string> arguments, EvaluateArguments& options)
         ->type_name("RUN|CHECKPOINT");
     app.add_option("cases", options.cases,
                    "train, val, test, all, ids of cases, or meshes (of simulations series) with the fields; "
-                   "data.root=DIR says where data lie now")
+                   "data.root=DIR says where data lie now, data.forces.length=L and data.forces.center=[X, Y, Z] what "
+                   "moments refer to")
         ->type_name("CASES")
         ->default_str("test, or val where there is no test");
     app.add_option("-o,--output", options.output, "folder for evaluation.json, cases.csv and rollout.csv")

@@ -120,13 +120,14 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
         ->allow_extra_args(false)
         ->type_name("FILE");
     app.add_flag("--forces", options.prediction.with_forces,
-                 "say drag and lift, of several predictions with their standard deviation; area and U_inf as in the "
-                 "run, or by --set or --table");
+                 "say Cd, Cl and Cs, of several predictions with their standard deviation; area and U_inf as in the "
+                 "run, or by --set or --table; with moment_length (moment_x, _y, _z) or data.forces.length also "
+                 "moments");
     app.add_option("--table", options.table,
                    "values of each input before those of --set, .csv or .json; its column id is the file's name, or "
                    "the id that it has in training")
         ->type_name("FILE");
-    app.add_option("--csv", options.csv, "table of drag and lift to write, with a row an input; with --forces")
+    app.add_option("--csv", options.csv, "table of coefficients to write, with a row an input; with --forces")
         ->type_name("FILE");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     app.add_option("--dropout-draws", options.prediction.num_draws,
@@ -389,10 +390,16 @@ void print_input(const PredictedInput& one, const std::vector<Predictor>& models
                       << std::endl;
     };
     print(one.forces.of_head, "the model's head");
-    if (!one.forces.drag.empty())
-        std::cout << "  Cd " << MeanOfPredictions(one.forces.drag).text() << ", Cl "
-                  << MeanOfPredictions(one.forces.lift).text()
-                  << (one.forces.drag.size() > 1 ? fmt::format(" ({} predictions)", one.forces.drag.size()) : "")
+    std::string text;
+    std::size_t num_predictions = 0;
+    for (const auto* name : kForceCoefficients) {
+        const auto found = one.forces.of_fields.find(name);
+        if (found == one.forces.of_fields.end()) continue;
+        num_predictions = found->second.size();
+        text += fmt::format("{}{} {}", text.empty() ? "  " : ", ", name, MeanOfPredictions(found->second).text());
+    }
+    if (!text.empty())
+        std::cout << text << (num_predictions > 1 ? fmt::format(" ({} predictions)", num_predictions) : "")
                   << std::endl;
     print(one.forces.of_shape, "the shape alone");
 }
@@ -477,7 +484,10 @@ int predict_command(std::span<const std::string> arguments)
             if (world.rank() == 0) std::cerr << "meshard predict: " << where << std::endl;
         }
         const auto values = values_of_inputs(options, models.front());
-        const auto told = requested_names(models, options.prediction.with_forces);
+        auto told = requested_names(models, options.prediction.with_forces);
+        std::erase_if(told, [&](const auto& name) {
+            return std::ranges::none_of(values, [&](const auto& of_input) { return of_input.contains(name); });
+        });
         if (options.prediction.with_forces && world.rank() == 0) warn_of_missing(options, values, models.front());
         std::vector<PredictedInput> rows;
         std::vector<std::filesystem::path> unusable;
@@ -514,7 +524,7 @@ int predict_command(std::span<const std::string> arguments)
                 row.forces = {};
             }
             if (world.rank() != 0) continue;
-            if (how.with_forces && row.note.empty() && row.forces.drag.empty()) {
+            if (how.with_forces && row.note.empty() && row.forces.of_fields.empty()) {
                 row.note = row.forces.why;
                 if (missing_for_forces(models.front(), how.values).empty()) without_forces[row.note].push_back(input);
             }

@@ -40,8 +40,10 @@ bool parse(std::span<const std::string> arguments, ReportArguments& options)
                  "report");
     std::vector<std::string> bounds, planes;
     std::string orient;
-    app.add_option("runs", options.runs,
-                   "folders of runs of `meshard train`; data.root=DIR says where their data lie now")
+    app.add_option(
+           "runs", options.runs,
+           "folders of runs of `meshard train`; data.root=DIR says where their data lie now, data.forces.length=L "
+           "and data.forces.center=[X, Y, Z] what moments refer to")
         ->required()
         ->type_name("RUN...");
     app.add_option("-o,--output", options.output, "folder of the report")->required()->type_name("DIR");

@@ -38,11 +38,17 @@ def arrays_of(path):
     return found
 
 
-def area_vectors(arrays):
+LENGTH, CENTER = 1.5, [0.2, -0.1, 0.05]   # of moments
+
+
+def cells_of(arrays):
     points, offsets, corners = arrays["Points"], arrays["offsets"], arrays["connectivity"]
+    return [[points[3 * p:3 * p + 3] for p in corners[offsets[i - 1] if i else 0:end]] for i, end in enumerate(offsets)]
+
+
+def area_vectors(arrays):
     vectors = []
-    for i, end in enumerate(offsets):
-        cell = [points[3 * p:3 * p + 3] for p in corners[offsets[i - 1] if i else 0:end]]
+    for cell in cells_of(arrays):
         vector = [0.0] * 3
         for a, b in zip(cell, cell[1:] + cell[:1]):
             a, b = [x - o for x, o in zip(a, cell[0])], [x - o for x, o in zip(b, cell[0])]
@@ -50,6 +56,22 @@ def area_vectors(arrays):
                 vector[k] += 0.5 * (a[(k + 1) % 3] * b[(k + 2) % 3] - a[(k + 2) % 3] * b[(k + 1) % 3])
         vectors.append(vector)
     return vectors
+
+
+def centroids(arrays):
+    """Of the triangles between the edges of a cell and the mean of its points, by their areas."""
+    found = []
+    for cell in cells_of(arrays):
+        mean = [sum(x[k] for x in cell) / len(cell) for k in range(3)]
+        weighted, weight = [0.0] * 3, 0.0
+        for a, b in zip(cell, cell[1:] + cell[:1]):
+            u, v = [x - o for x, o in zip(a, mean)], [x - o for x, o in zip(b, mean)]
+            size = math.hypot(*(u[(k + 1) % 3] * v[(k + 2) % 3] - u[(k + 2) % 3] * v[(k + 1) % 3] for k in range(3)))
+            weight += size
+            for k in range(3):
+                weighted[k] += size * (mean[k] + a[k] + b[k]) / 3
+        found.append([w / weight for w in weighted])
+    return found
 
 
 class Judged(Case):
@@ -96,15 +118,26 @@ class Judged(Case):
             force = sum(-p * v[axis] - shear[3 * i + axis] * areas[i] for i, (p, v) in enumerate(zip(pressure, vectors)))
             return force / (0.5 * 40 * 40 * 0.1)
 
-        found["cd"] = {"true": coefficient(t, truth["wallShearStressMean"], 0), "predicted": coefficient(y, predicted["wss"], 0)}
-        found["cl"] = {"true": coefficient(t, truth["wallShearStressMean"], 2), "predicted": coefficient(y, predicted["wss"], 2)}
+        centers = centroids(truth)
+
+        def moment(pressure, shear, axis):
+            one, other = (axis + 1) % 3, (axis + 2) % 3
+            total = 0.0
+            for i, (p, v, x) in enumerate(zip(pressure, vectors, centers)):
+                force, arm = [-p * v[k] - shear[3 * i + k] * areas[i] for k in range(3)], [a - b for a, b in zip(x, CENTER)]
+                total += arm[one] * force[other] - arm[other] * force[one]
+            return total / (0.5 * 40 * 40 * 0.1 * LENGTH)
+
+        for name, number, axis in (("cd", coefficient, 0), ("cl", coefficient, 2), ("cs", coefficient, 1), ("cmx", moment, 0), ("cmy", moment, 1), ("cmz", moment, 2)):
+            found[name] = {"true": number(t, truth["wallShearStressMean"], axis), "predicted": number(y, predicted["wss"], axis)}
+            found[name]["error"] = found[name]["predicted"] - found[name]["true"]
         return found
 
     def assert_numbers(self, case, expected):
         for field in ("pressure", "wss"):
             for metric, value in expected[field].items():
                 self.assertAlmostEqual(case["fields"][field][metric] / value, 1, 5, f"{case['id']} {field} {metric}")
-        for name in ("cd", "cl"):
+        for name in ("cd", "cl", "cs", "cmx", "cmy", "cmz"):
             for which, value in expected[name].items():
                 self.assertAlmostEqual(case[name][which], value, 6, f"{case['id']} {name} {which}")
 
@@ -166,7 +199,7 @@ class Evaluation(Judged):
     def test_agrees_with_plain_python_on_any_number_of_ranks(self):
         expected = {number: self.recomputed(number) for number in ("3", "4")}
         for ranks in (1, 2, 3):
-            self.good("evaluate", "runs/car", "val", "test", "-o", f"judged_{ranks}", "--nproc", ranks)
+            self.good("evaluate", "runs/car", "val", "test", f"data.forces.length={LENGTH}", f"data.forces.center={CENTER}", "-o", f"judged_{ranks}", "--nproc", ranks)
             numbers = json.loads((self.folder / f"judged_{ranks}/evaluation.json").read_text())
             self.assertEqual([case["id"] for case in numbers["cases"]], ["3", "4"])
             for case in numbers["cases"]:
@@ -179,6 +212,9 @@ class Evaluation(Judged):
             self.assertEqual(sorted(row["id"] for row in rows), ["3", "4"])
             for row in rows:
                 self.assertAlmostEqual(float(row["wss.rel_l2"]) / expected[row["id"]]["wss"]["rel_l2"], 1, 5)
+                self.assertAlmostEqual(float(row["cmy.predicted"]), expected[row["id"]]["cmy"]["predicted"], 6)
+            self.assertAlmostEqual(test["cmz"]["mae"], abs(expected["4"]["cmz"]["error"]), 6)
+        self.assertNotIn("cmz", json.loads(self.good("evaluate", "runs/car", "-o", "plain", "--json").out)["splits"]["test"])   # no length is said
         last = [json.loads(line) for line in (self.folder / "runs/car/metrics.jsonl").read_text().splitlines()]
         val = [line for line in last if line["phase"] == "val"][-1]
         self.assertEqual(set(val["forces"]), {"cd", "cl", "cd_table", "cl_table"})

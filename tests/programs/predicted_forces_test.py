@@ -8,7 +8,8 @@ from runner import PROGRAM, Case
 from samples import put_training, write_body
 
 SPEED, AREAS = 30.0, (0.4, 0.8, 1.6, 0.2)
-COEFFICIENTS = ["Cd", "Cl", "Cd_std", "Cl_std", "Cd_head", "Cl_head", "Cd_shape", "Cl_shape"]
+COEFFICIENTS = ["Cd", "Cl", "Cs", "Cd_std", "Cl_std", "Cs_std", "Cd_head", "Cl_head", "Cd_shape", "Cl_shape"]
+MOMENTS = ["Cmx", "Cmy", "Cmz"]
 
 
 class PredictedForces(Case):
@@ -35,7 +36,7 @@ class PredictedForces(Case):
         result = self.meshard("forces", f"out/{name}", "--pressure", "pressure", "--shear", "wss", "--u-inf", SPEED, "--area", area, "--json")
         self.assert_good(result)
         found = json.loads(result.out)
-        return {c: [found[f"{c}_pressure"] + sign * found[f"{c}_viscous"] for sign in (1, -1)] for c in ("Cd", "Cl")}
+        return {c: [found[f"{c}_pressure"] + sign * found[f"{c}_viscous"] for sign in (1, -1)] for c in ("Cd", "Cl", "Cs")}
 
     def assert_right(self, row, name, area):
         for coefficient, expected in self.integrals(name, area).items():
@@ -86,6 +87,39 @@ class PredictedForces(Case):
         self.assert_good(self.predict("--table", "t.csv", "--set", "area=5", "--csv", "table.csv"))
         for row, name, area in zip(self.rows(), self.inputs, (*AREAS[:3], 5)):
             self.assert_right(row, name, area)
+
+    def test_have_moments_where_a_length_is_said(self):
+        self.train("car", f"data.reference.U_inf={SPEED}", "data.forces.area=0.5")
+        center, length = (0.3, -0.2, 0.1), 1.7
+        told = [word for name, x in zip("xyz", center) for word in ("--set", f"moment_{name}={x}")]
+        for num_ranks in (1, 2):
+            result = self.predict("--csv", "table.csv", "--set", f"moment_length={length}", *told, "--nproc", num_ranks)
+            self.assert_good(result)
+            rows = self.rows()
+            self.assertEqual(list(rows[0])[2:11], ["Cd", "Cl", "Cs", *MOMENTS, "Cd_std", "Cl_std", "Cs_std"])
+            for row, name in zip(rows, self.inputs):
+                self.assertIn(f"Cmz {float(row['Cmz']):.5f}", result.out)
+                found = [json.loads(self.meshard("forces", f"out/{name}", "--pressure", "pressure", "--shear", "wss", "--shear-sign", sign, "--u-inf", SPEED,
+                                                 "--area", 0.5, "--length", length, f"--center={','.join(map(str, center))}", "--json").out)
+                         for sign in ("openfoam", "traction")]
+                one = min(found, key=lambda one: abs(one["Cd"] - float(row["Cd"])))
+                for names, expected in ((["Cd"], [one["Cd"]]), (["Cs"], [one["Cs"]]), (MOMENTS, one["Cm"])):
+                    for name, value in zip(names, expected, strict=True):
+                        self.assertAlmostEqual(float(row[name]), value, delta=1e-10 * max(1, abs(value)), msg=name)
+        # A run that says them is told nothing; where a column lacks a number, the other coefficients stay.
+        words = ("data.forces.length=wheelbase", "data.forces.center=[axle, 0, 0]")
+        self.train("told", f"data.reference.U_inf={SPEED}", "data.forces.area=0.5", *words)
+        (self.folder / "axles.csv").write_text("id,wheelbase,axle\n" + "".join(f"{i},1.7,{'' if i == 2 else 0.3}\n" for i in range(4)))
+        result = self.predict("--csv", "told.csv", "--table", "axles.csv", "--set", "axle=0", run="runs/told", inputs=self.inputs[:2])
+        self.assert_good(result)
+        self.assertTrue(all(row["Cmy"] and row["wheelbase"] == "1.7" for row in self.rows("told.csv")))
+        result = self.predict("--csv", "told.csv", "--table", "axles.csv", run="runs/told")
+        self.assert_good(result)
+        self.assertIn("boundary_2.vtp: no moments", result.err)
+        self.assertIn("'axle'", result.err)
+        self.assertEqual([bool(row["Cmy"]) for row in self.rows("told.csv")], [True, True, False, True])
+        self.assertTrue(all(row["Cd"] for row in self.rows("told.csv")))
+        self.assertIn("'moment_length'", self.predict("--set", "moment_length=0").err)
 
     def test_as_json_are_the_table(self):
         self.train("car", f"data.reference.U_inf={SPEED}")

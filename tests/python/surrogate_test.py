@@ -38,6 +38,16 @@ def trained():
         yield folder, folder / "cases/run_4/boundary_4.vtp"
 
 
+def write_stl(path, mesh):
+    """Writes quadrilaterals as triangles without fields, and returns the path."""
+    polygons = mesh.connectivity.reshape(-1, 4)
+    triangles = np.concatenate([polygons[:, [0, 1, 2]], polygons[:, [0, 2, 3]]])
+    path.write_text("solid body\n" + "".join(
+        "facet normal 0 0 0\nouter loop\n" + "".join(f"vertex {x:.9g} {y:.9g} {z:.9g}\n" for x, y, z in mesh.points[row]) + "endloop\nendfacet\n"
+        for row in triangles) + "endsolid body\n")
+    return path
+
+
 def said(values):
     return [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
 
@@ -75,14 +85,17 @@ def test_predictions_are_those_of_the_program():
             forces = surrogate.forces(body, **TOLD)
             said_forces = re.search(r"Cd (-?[\d.]+)(?: ± \S+)?, Cl (-?[\d.]+)", ended.stdout)
             assert (f"{forces['Cd']:.5f}", f"{forces['Cl']:.5f}") == said_forces.groups(), (forces, ended.stdout)
-            assert sorted(forces.spread) == (["Cd", "Cl"] if len(runs) == 2 else [])
+            assert sorted(forces) == ["Cd", "Cl", "Cs"] and sorted(forces.spread) == (sorted(forces) if len(runs) == 2 else [])
+            turned = surrogate.forces(body, moment_length=2, moment_z=0.25, **TOLD)
+            about_origin = surrogate.forces(body, moment_length=2, **TOLD)
+            assert {name: turned[name] for name in forces} == dict(forces) and about_origin["Cmz"] == turned["Cmz"]
+            # The point moves along z: the moments change by the forces at that arm.
+            assert abs(turned["Cmy"] - (about_origin["Cmy"] - 0.125 * forces["Cd"])) < 1e-12
+            assert abs(turned["Cmx"] - (about_origin["Cmx"] + 0.125 * forces["Cs"])) < 1e-12
             assert np.array_equal(forces.prediction["pressure"], found["pressure"])
 
         # An STL, whose triangles have no fields.
-        triangles = np.concatenate([polygons[:, [0, 1, 2]], polygons[:, [0, 2, 3]]])
-        (folder / "body.stl").write_text("solid body\n" + "".join(
-            "facet normal 0 0 0\nouter loop\n" + "".join(f"vertex {x:.9g} {y:.9g} {z:.9g}\n" for x, y, z in mesh.points[row]) + "endloop\nendfacet\n"
-            for row in triangles) + "endsolid body\n")
+        write_stl(folder / "body.stl", mesh)
         assert run(folder, "predict", "runs/r1", "body.stl", "-o", "stl.vtp", "--device", "cpu", "--set", "speed=32").returncode == 0
         assert np.array_equal(one.predict(folder / "body.stl", speed=32)["wss"], meshard.read(folder / "stl.vtp").cell_data["wss"])
 

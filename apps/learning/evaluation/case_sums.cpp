@@ -6,6 +6,7 @@
 #include "partition/error.h"
 #include "partition/mesh/cell_geometry.h"
 #include "partition/mesh/surface_geometry.h"
+#include "partition/mesh/vector_algebra.h"
 
 #include <torch/types.h>
 
@@ -46,7 +47,8 @@ std::array<double*, ForceSums::kNumbers> places_of(ForceSums& sums)
     std::array<double*, ForceSums::kNumbers> places{};
     std::size_t next = 0;
     for (auto* vector : {&sums.true_pressure, &sums.true_shear, &sums.predicted_pressure, &sums.predicted_shear,
-                         &sums.area_vector, &sums.place}) {
+                         &sums.area_vector, &sums.place, &sums.true_pressure_moment, &sums.true_shear_moment,
+                         &sums.predicted_pressure_moment, &sums.predicted_shear_moment}) {
         for (auto& number : *vector) places[next++] = &number;
     }
     places[next++] = &sums.outward;
@@ -69,19 +71,24 @@ at::Tensor channel_sums(const at::Tensor& y, const at::Tensor& t, const at::Tens
                         1);
 }
 
-/// Returns the force sums over some rows, (20), in the order of `places_of`.
+/// Returns the force sums over some rows, (kNumbers), in the order of `places_of`.
 at::Tensor force_sums(const at::Tensor& y, const at::Tensor& t, const at::Tensor& geometry, const JudgedFields& layout)
 {
     const auto a = geometry.narrow(1, 0, 3), x = geometry.narrow(1, 3, 3);
+    const auto x_cross_a = geometry.narrow(1, 7, 3), x_by_area = geometry.narrow(1, 10, 3);
     const auto area = geometry.narrow(1, 6, 1) * a.abs().sum(1, true).gt(0);  // the volume of a solid counts as 0
     const auto none = torch::zeros({3}, t.options());
-    const auto pressure = [&](const at::Tensor& field) {
-        return layout.pressure < 0 ? none : (field.narrow(1, layout.pressure, 1) * a).sum(0);
+    const auto pressure = [&](const at::Tensor& field, const at::Tensor& vectors) {
+        return layout.pressure < 0 ? none : (field.narrow(1, layout.pressure, 1) * vectors).sum(0);
     };
     const auto shear = [&](const at::Tensor& field) {
         return layout.shear < 0 ? none : (field.narrow(1, layout.shear, 3) * area).sum(0);
     };
-    return torch::cat({pressure(t), shear(t), pressure(y), shear(y), a.sum(0), (x * area).sum(0),
+    const auto shear_moment = [&](const at::Tensor& field) {
+        return layout.shear < 0 ? none : torch::linalg_cross(x_by_area, field.narrow(1, layout.shear, 3)).sum(0);
+    };
+    return torch::cat({pressure(t, a), shear(t), pressure(y, a), shear(y), a.sum(0), (x * area).sum(0),
+                       pressure(t, x_cross_a), shear_moment(t), pressure(y, x_cross_a), shear_moment(y),
                        (x * a).sum().reshape({1}), area.sum().reshape({1})});
 }
 
@@ -107,8 +114,16 @@ std::vector<double> row_geometry(const Mesh& mesh, bool on_cells)
         static_cast<std::size_t>((on_cells ? mesh.num_cells() : mesh.num_points()) * kGeometryColumns), 0.0);
     const auto numbers = cell_numbers(mesh);
     const auto add = [&](std::int64_t row, std::int64_t cell, double share) {
-        for (int c = 0; c < 3; ++c) rows[row * kGeometryColumns + c] += share * numbers.vectors[cell][c];
-        rows[row * kGeometryColumns + 6] += share * numbers.sizes[cell];
+        const auto& vector = numbers.vectors[cell];
+        const auto& centroid = numbers.centroids[cell];
+        const auto moment = cross(centroid, vector);
+        auto* const to = rows.data() + row * kGeometryColumns;
+        for (int c = 0; c < 3; ++c) {
+            to[c] += share * vector[c];
+            to[7 + c] += share * moment[c];
+            to[10 + c] += share * norm(vector) * centroid[c];
+        }
+        to[6] += share * numbers.sizes[cell];
     };
     for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) {
         if (on_cells) {

@@ -79,6 +79,14 @@ std::vector<const EvaluatedCase*> cases_of(const Evaluation& evaluation, const s
     return cases;
 }
 
+/// The name that evaluations give a coefficient: Cs is cs.
+std::string evaluated_name(const Coefficient& coefficient)
+{
+    std::string name = coefficient.name;
+    name.front() = 'c';
+    return name;
+}
+
 /// Returns name and value of each force number of a case.
 Metrics force_numbers(const EvaluatedCase& one)
 {
@@ -100,6 +108,12 @@ Metrics force_numbers(const EvaluatedCase& one)
     numbers.emplace_back("cd.pressure_predicted", forces.pressure_drag_predicted);
     numbers.emplace_back("cd.pressure_true", forces.pressure_drag_true);
     add("cl", forces.lift_predicted, forces.lift_true, one.lift_of_table);
+    for (const auto& other : forces.others) {
+        const auto name = evaluated_name(other);
+        numbers.emplace_back(name + ".predicted", other.predicted);
+        numbers.emplace_back(name + ".true", other.truth);
+        numbers.emplace_back(name + ".error", other.predicted - other.truth);
+    }
     if (one.drag_of_shape) numbers.emplace_back("cd.shape", *one.drag_of_shape);
     if (one.lift_of_shape) numbers.emplace_back("cl.shape", *one.lift_of_shape);
     return numbers;
@@ -379,6 +393,12 @@ std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, con
         add(series[1], *one, one->forces->lift_predicted, one->forces->lift_true);
         if (one->drag_of_table) add(series[2], *one, one->forces->drag_predicted, *one->drag_of_table);
         if (one->lift_of_table) add(series[3], *one, one->forces->lift_predicted, *one->lift_of_table);
+        for (const auto& other : one->forces->others) {
+            const auto name = evaluated_name(other);
+            auto to = std::ranges::find(series, name, &CoefficientSeries::name);
+            if (to == series.end()) to = series.insert(to, {name, {}, {}, {}, {}});
+            add(*to, *one, other.predicted, other.truth);
+        }
     }
     series[series[2].truth.empty() ? 0 : 2].interval = evaluation.drag_interval;
     series[series[3].truth.empty() ? 1 : 3].interval = evaluation.lift_interval;
@@ -429,25 +449,27 @@ std::string to_csv(const Evaluation& evaluation)
     std::vector<const EvaluatedCase*> order;
     for (const auto& one : evaluation.cases) order.push_back(&one);
     std::ranges::stable_sort(order, std::greater<>(), [](const auto* one) { return mean_rel_l2(*one); });
-    Metrics force_columns;  // the longest list, whose beginning is that of any other case
+    std::vector<std::string> force_columns;
     for (const auto* one : order) {
-        if (auto numbers = force_numbers(*one); numbers.size() > force_columns.size())
-            force_columns = std::move(numbers);
+        for (const auto& [name, value] : force_numbers(*one))
+            if (std::ranges::find(force_columns, name) == force_columns.end()) force_columns.push_back(name);
     }
 
     std::string text = "id,split,num_points,seconds";
     if (!order.empty()) {
         for (const auto& [name, value] : order.front()->metrics) text += "," + csv_text(name);
     }
-    for (const auto& [name, value] : force_columns) text += "," + name;
+    for (const auto& name : force_columns) text += "," + name;
     text += "\n";
     for (const auto* one : order) {
         text +=
             fmt::format("{},{},{},{}", csv_text(one->source.id), one->split, one->num_points, exact_text(one->seconds));
         for (const auto& [name, value] : one->metrics) text += "," + exact_text(value);
         const auto numbers = force_numbers(*one);
-        for (std::size_t i = 0; i < force_columns.size(); ++i)
-            text += "," + (i < numbers.size() ? exact_text(numbers[i].second) : std::string());
+        for (const auto& name : force_columns) {
+            const auto found = std::ranges::find(numbers, name, &Metrics::value_type::first);
+            text += "," + (found == numbers.end() ? std::string() : exact_text(found->second));
+        }
         text += "\n";
     }
     return text;

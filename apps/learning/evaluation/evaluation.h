@@ -85,7 +85,7 @@ void add_of_head(EvaluatedCase& one, const std::vector<std::string>& names, std:
 /// A predicted coefficient of the cases of a split, and its truth. Names: `cd`, `cl` (integrals of the true fields),
 /// `cd_table`, `cl_table` (the solver's), `cd_head`, `cl_head` (what the model's head predicts, against the solver's,
 /// or where the table has none the integral of the true fields), `cd_shape`, `cl_shape` (predicted from the shape
-/// alone, against the same truth).
+/// alone, against the same truth), and `cs`, `cmx`, `cmy`, `cmz` as cd, where they are known.
 struct CoefficientSeries {
     std::string name;
     std::vector<double> predicted, truth;

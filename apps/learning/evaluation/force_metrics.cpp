@@ -48,6 +48,34 @@ Coefficients coefficients(const ForceSums& sums, const FlowReference& flow)
     found.drag_predicted = found.pressure_drag_predicted + of_shear(sums.predicted_shear, flow.drag);
     found.lift_true = of_pressure(sums.true_pressure, flow.lift) + of_shear(sums.true_shear, flow.lift);
     found.lift_predicted = of_pressure(sums.predicted_pressure, flow.lift) + of_shear(sums.predicted_shear, flow.lift);
+    const auto side = unit(cross(flow.lift, flow.drag));
+    found.others.push_back({kForceCoefficients[2],
+                            of_pressure(sums.true_pressure, side) + of_shear(sums.true_shear, side),
+                            of_pressure(sums.predicted_pressure, side) + of_shear(sums.predicted_shear, side)});
+    if (!flow.length) return found;
+    const auto moment = [&](const Vector3& pressure, const Vector3& shear, const Vector3& pressure_force,
+                            const Vector3& shear_force, const Vector3& axis) {
+        return (of_pressure(pressure - cross(flow.center, pressure_force), axis) +
+                of_shear(shear - cross(flow.center, shear_force), axis)) /
+               *flow.length;
+    };
+    for (int axis = 0; axis < 3; ++axis) {
+        Vector3 along{};
+        along[axis] = 1;
+        found.others.push_back(
+            {kForceCoefficients[3 + axis],
+             moment(sums.true_pressure_moment, sums.true_shear_moment, sums.true_pressure, sums.true_shear, along),
+             moment(sums.predicted_pressure_moment, sums.predicted_shear_moment, sums.predicted_pressure,
+                    sums.predicted_shear, along)});
+    }
+    return found;
+}
+
+std::vector<Coefficient> Coefficients::all() const
+{
+    std::vector<Coefficient> found{{kForceCoefficients[0], drag_true, drag_predicted},
+                                   {kForceCoefficients[1], lift_true, lift_predicted}};
+    found.insert(found.end(), others.begin(), others.end());
     return found;
 }
 
@@ -93,7 +121,22 @@ std::optional<FlowReference> flow_reference(const ForceSettings& settings, const
         return std::nullopt;
     }
     const auto dynamic_pressure = pressure_kind == "cp" ? 1.0 : 0.5 * *density * speed_squared;
-    return FlowReference{*drag, *lift, 1 / (dynamic_pressure * area)};
+    FlowReference flow{*drag, *lift, 1 / (dynamic_pressure * area)};
+    flow.length = number_of_case(settings.length, source);
+    if (flow.length && !(*flow.length > 0)) flow.length.reset();
+    if (!settings.length.empty() && !flow.length)
+        flow.why_no_moments = no_number(source, settings.length, "data.forces.length");
+    for (std::size_t c = 0; flow.length && c < settings.center.size(); ++c) {
+        const auto place = number_of_case(settings.center[c], source);
+        if (place) {
+            flow.center[c] = *place;
+            continue;
+        }
+        flow.why_no_moments = fmt::format("case {} has no number in the column '{}' of its table (data.forces.center)",
+                                          source.id, settings.center[c]);
+        flow.length.reset();
+    }
+    return flow;
 }
 
 std::optional<double> table_value(const CaseSource& source, const std::string& column)

@@ -9,20 +9,23 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace meshard {
 
 /// Sums over a surface: a area vectors by the order of the points, A their lengths, x places, p pressure, tau wall
 /// shear stress.
 struct ForceSums {
-    Vector3 true_pressure{}, true_shear{};            ///< sum p a, tau A of the truth
-    Vector3 predicted_pressure{}, predicted_shear{};  ///< the same of the prediction
-    Vector3 area_vector{};                            ///< sum a; zero for a closed surface
-    Vector3 place{};                                  ///< sum x A
-    double outward = 0;                               ///< sum x.a
-    double area = 0;                                  ///< sum A
+    Vector3 true_pressure{}, true_shear{};                ///< sum p a, tau A of the truth
+    Vector3 predicted_pressure{}, predicted_shear{};      ///< the same of the prediction
+    Vector3 area_vector{};                                ///< sum a; zero for a closed surface
+    Vector3 place{};                                      ///< sum x A
+    Vector3 true_pressure_moment{}, true_shear_moment{};  ///< sum p x cross a, x cross tau A, about the origin
+    Vector3 predicted_pressure_moment{}, predicted_shear_moment{};  ///< the same of the prediction
+    double outward = 0;                                             ///< sum x.a
+    double area = 0;                                                ///< sum A
 
-    static constexpr int kNumbers = 20;
+    static constexpr int kNumbers = 32;
 };
 
 /// Signs of the data: `normal` is -1 if the order of the points makes normals point into the body, `shear` is -1 if the
@@ -35,12 +38,27 @@ struct ForceSigns {
 struct FlowReference {
     Vector3 drag{1, 0, 0}, lift{0, 0, 1};
     double scale = 1;  ///< coefficient = scale * sum of the field times area: 1 / (0.5 U^2 A) for kinematic fields
+    std::optional<double> length = {};  ///< of the moment coefficients; nothing: there are none
+    Vector3 center{};                   ///< about which moments are
+    std::string why_no_moments = {};    ///< what of length and centre the settings name and the case does not say
 };
 
-/// Drag and lift coefficients of one case by its fields.
+/// Names of coefficients in tables: of drag, lift, the force along lift times drag, and the moments about x, y, z.
+inline constexpr std::array kForceCoefficients{"Cd", "Cl", "Cs", "Cmx", "Cmy", "Cmz"};
+
+/// A coefficient of one case by its true and its predicted fields.
+struct Coefficient {
+    const char* name;
+    double truth, predicted;
+};
+
+/// Coefficients of one case by its fields.
 struct Coefficients {
     double drag_true = 0, drag_predicted = 0, lift_true = 0, lift_predicted = 0;
     double pressure_drag_true = 0, pressure_drag_predicted = 0;  ///< the part of the drag that pressure makes
+    std::vector<Coefficient> others = {};                        ///< Cs, and where a length is known the moments
+    /// Returns all that are known, in the order of kForceCoefficients.
+    std::vector<Coefficient> all() const;
 };
 
 /// Finds the signs from the sums of the truth. Normals point outwards if sum (x - centre).a > 0, for a half body too.

@@ -55,6 +55,7 @@ CaseSource source_of(const std::string& name, const std::map<std::string, double
 {
     CaseSource source{name, {}, {}};
     for (const auto& [column, value] : values) source.columns[column] = fmt::format("{:.17g}", value);
+    for (const auto* column : kMomentCenter) source.columns.try_emplace(column, "0");
     return source;
 }
 
@@ -99,10 +100,11 @@ PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predi
     }
     for (auto one : sums) {
         one.true_shear = mean_shear;
-        const auto coefficient = coefficients(one, *flow);
-        found.drag.push_back(coefficient.drag_predicted);
-        found.lift.push_back(coefficient.lift_predicted);
+        for (const auto& coefficient : coefficients(one, *flow).all())
+            found.of_fields[coefficient.name].push_back(coefficient.predicted);
     }
+    if (!model.forces().length.empty() || source.columns.contains(kMomentLength))
+        found.why_no_moments = flow->why_no_moments;
     return found;
 }
 
@@ -141,6 +143,8 @@ ForceSettings force_settings_of(const Predictor& model)
 {
     auto forces = model.forces();
     if (forces.area.empty()) forces.area = "area";
+    if (forces.length.empty()) forces.length = kMomentLength;
+    if (forces.center.empty()) forces.center.assign(kMomentCenter.begin(), kMomentCenter.end());
     return forces;
 }
 
@@ -324,6 +328,8 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
     PredictedForces found;
     if (options.with_forces) {
         found = predicted_forces(forces, models.front(), layout, source);
+        if (!found.why_no_moments.empty() && speaks)
+            warn("predict", fmt::format("{}: no moments: {}.", name, found.why_no_moments));
         found.of_shape =
             coefficients_by_shape(models, shape_sums(whole, all), forces.front(), mesh.bounds(), layout, source);
     }

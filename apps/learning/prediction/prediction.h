@@ -7,6 +7,7 @@
 #include "partition/mesh/data_array.h"
 #include "sharding/transport/launch.h"
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -40,14 +41,20 @@ struct PredictionOptions {
     /// machine's memory, or of what the ranks' device has free, shared by the ranks.
     std::optional<MemoryMode> memory = {};
     std::int64_t num_draws = 0;         ///< predictions of each model with its dropout, as in training; 0: one without
-    bool with_forces = false;           ///< also drag and lift
+    bool with_forces = false;           ///< also the coefficients of forces
     std::optional<Orient> orient = {};  ///< in place of what the run says (`data.orient`)
 };
 
-/// Drag and lift coefficients of a case, one a prediction; none, and why, where they are not known.
+/// Names that tell `predict` the reference length and the point of moments, where the run does not say them.
+inline constexpr const char* kMomentLength = "moment_length";
+inline constexpr std::array kMomentCenter{"moment_x", "moment_y", "moment_z"};
+
+/// Coefficients of a case by name (kForceCoefficients), with a value a prediction: moments where a length is known;
+/// none, and why, where they are not known.
 struct PredictedForces {
-    std::vector<double> drag, lift;
-    std::string why;
+    std::map<std::string, std::vector<double>> of_fields = {};
+    std::string why = {};
+    std::string why_no_moments = {};  ///< what is not said of the length or the point that are asked for
     /// Cd and Cl by heads of the models beside their fields, where they have some.
     std::map<std::string, std::vector<double>> of_head = {};
     /// Cd and Cl by the shape alone, where the models' training cases have them (shape_coefficients.h).
@@ -87,7 +94,7 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
 /// data). A field is called as in the configuration, and `<name>_predicted` where the mesh has an array of that name
 /// already. Of several models, or of several draws of dropout, `<name>_spread` is their deviation, component by
 /// component.
-/// @return drag and lift of each prediction, on every rank, where the options ask for them
+/// @return coefficients of each prediction, on every rank, where the options ask for them
 /// @throws UnusableInput as `predict_mesh`; nothing is written then
 PredictedForces predict_file(std::span<Predictor> models, const std::filesystem::path& input,
                              const std::filesystem::path& output, const PredictionOptions& options, World& world);
@@ -98,10 +105,11 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
 void predict_grid(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& output,
                   const PredictionOptions& options, World& world);
 
-/// The settings of the model's run; where that says no reference area, it is the column `area`.
+/// The settings of the model's run; where that says no reference area, it is the column `area`, and as the length and
+/// the point of moments kMomentLength and kMomentCenter, by default the origin.
 ForceSettings force_settings_of(const Predictor& model);
 
-/// Computes drag and lift of each prediction on a mesh from its sums. Signs are those of the mean prediction.
+/// Computes the coefficients of each prediction on a mesh from its sums. Signs are those of the mean prediction.
 PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predictor& model, const JudgedFields& layout,
                                  const CaseSource& source);
 

@@ -28,8 +28,8 @@ struct MeanOfPredictions {
     std::optional<double> mean, deviation;  ///< nothing of no prediction; no deviation of one
 };
 
-/// A row an input: `input`, `output`, Cd and Cl by the fields, by a head of the model and by the shape alone, the
-/// columns that were told, `note`.
+/// A row an input: `input`, `output`, Cd, Cl and Cs by the fields, and moments where an input has them, their
+/// deviations, Cd and Cl by a head of the model and by the shape alone, the columns that were told, `note`.
 /// @param columns   of `values`
 std::string to_csv(const std::vector<PredictedInput>& inputs, const std::vector<std::string>& columns);
 

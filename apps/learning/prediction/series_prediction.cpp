@@ -174,7 +174,7 @@ private:
     std::string extension_;
 };
 
-/// The table of drag and lift, a line a state.
+/// The table of the coefficients, a line a state.
 class ForceTable {
 public:
     /// Keeps the lines of the first `num_done` states from an earlier part of the prediction.
@@ -189,12 +189,19 @@ public:
 
     void add(std::size_t state, double time, const PredictedForces& forces)
     {
-        const MeanOfPredictions drag(forces.drag), lift(forces.lift);
+        std::string names, deviations_names, deviations;
         text_ += fmt::format("{},{}", state, time);
-        for (const auto& value : {drag.mean, lift.mean, drag.deviation, lift.deviation})
-            text_ += value ? fmt::format(",{}", *value) : ",";
-        text_ += "\n";
-        write_file_atomically(file_, "state,time,Cd,Cl,Cd_std,Cl_std\n" + text_);
+        for (const std::string name : kForceCoefficients) {
+            const auto found = forces.of_fields.find(name);
+            if (found == forces.of_fields.end()) continue;
+            const MeanOfPredictions values(found->second);
+            names += "," + name;
+            deviations_names += "," + name + "_std";
+            text_ += fmt::format(",{}", *values.mean);
+            deviations += values.deviation ? fmt::format(",{}", *values.deviation) : ",";
+        }
+        text_ += deviations + "\n";
+        write_file_atomically(file_, "state,time" + names + deviations_names + "\n" + text_);
     }
 
 private:
@@ -305,7 +312,7 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
             written->write(files.file(i), plan.time(i));
             if (table) {
                 const auto forces = predicted_forces(sums, models.front(), layout, source);
-                if (forces.drag.empty()) throw InvalidInput(fmt::format("no drag and lift: {}.", forces.why));
+                if (forces.of_fields.empty()) throw InvalidInput(fmt::format("no drag and lift: {}.", forces.why));
                 table->add(i, plan.time(i), forces);
             }
             files.write_index(plan, i + 1);

@@ -15,7 +15,8 @@ struct SeriesPrediction {
     std::int64_t num_steps = 0;
     std::optional<double> step = {};  ///< time between two states; else that of the start's series, or of the training
     bool goes_on = false;             ///< from the last state of an earlier, shorter output
-    /// Table of drag and lift to write, with a line a state: state, time, Cd, Cl, Cd_std, Cl_std; empty: none.
+    /// Table to write, with a line a state: state, time, the coefficients that are known and their deviations (Cd_std);
+    /// empty: none.
     std::filesystem::path forces = {};
 };
 

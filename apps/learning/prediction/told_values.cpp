@@ -32,6 +32,8 @@ std::set<std::string> requested_names(std::span<const Predictor> models, bool wi
         const auto forces = force_settings_of(models.front());
         if (is_column(forces.area)) names.insert(forces.area);
         auto said = forces.velocity;
+        said.push_back(forces.length);
+        said.insert(said.end(), forces.center.begin(), forces.center.end());
         const auto& fields = models.front().data().fields;
         if (std::ranges::any_of(fields, [](const auto& field) { return field.kind == "static"; }))
             said.push_back(forces.density);

@@ -140,6 +140,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     if (!flow) {
         note("no drag and lift: " + why + ".");
     } else {
+        if (!flow->why_no_moments.empty()) note("no moments: " + flow->why_no_moments + ".");
         if (const auto& by_shape = predictor.shape_coefficients()) {
             const auto found = by_shape->of(shape_sums(mesh.whole(), all), sums.forces, bounds, *flow,
                                             constants_of_case(data, source));
@@ -167,8 +168,7 @@ at::Tensor mean_weights(const Mesh& mesh, bool on_cells)
     auto weights = at::ones({num_rows, 1}, at::kDouble);
     if (on_cells) {
         auto geometry = row_geometry(mesh, true);
-        weights.copy_(at::from_blob(geometry.data(), {num_rows, kGeometryColumns}, at::kDouble)
-                          .narrow(1, kGeometryColumns - 1, 1));
+        weights.copy_(at::from_blob(geometry.data(), {num_rows, kGeometryColumns}, at::kDouble).narrow(1, 6, 1));
     }
     return weights / weights.sum();
 }
@@ -319,9 +319,11 @@ std::vector<std::string> take_data_path_overrides(std::vector<std::string>& word
     std::erase_if(words, [&](const std::string& word) {
         const auto key = std::string_view(word).substr(0, word.find('='));
         if (key.size() == word.size() || !key.starts_with("data.")) return false;
-        if (key != "data.root" && !(key.starts_with("data.sets.") && key.ends_with(".root")))
+        if (key != "data.root" && key != "data.forces.length" && key != "data.forces.center" &&
+            !(key.starts_with("data.sets.") && key.ends_with(".root")))
             throw UsageError("'" + word +
-                             "': of a run that is trained, only data.root and data.sets.NAME.root can be said anew.");
+                             "': of a run that is trained, only data.root, data.sets.NAME.root, data.forces.length and "
+                             "data.forces.center can be said anew.");
         places.push_back(word);
         return true;
     });

@@ -36,7 +36,8 @@ struct JudgedModel {
 JudgedModel judged_model(const std::filesystem::path& path, std::size_t part = 0,
                          std::span<const std::string> settings = {});
 
-/// Removes words such as `data.root=/new/place` or `data.sets.suv.root=suv` from a command line, and returns them.
+/// Removes words such as `data.root=/new/place`, `data.sets.suv.root=suv` or `data.forces.length=2.8` from a command
+/// line, and returns them.
 /// @throws UsageError for another setting of `data`
 std::vector<std::string> take_data_path_overrides(std::vector<std::string>& words);
 

@@ -215,7 +215,8 @@ std::string table_of_forces(const PageJson& run)
     std::vector<std::string> names{"coefficient"};
     std::vector<std::vector<PageJson>> rows;
     for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
-        for (const char* name : {"cd", "cd_table", "cd_head", "cd_shape", "cl", "cl_table", "cl_head", "cl_shape"}) {
+        for (const char* name : {"cd", "cd_table", "cd_head", "cd_shape", "cl", "cl_table", "cl_head", "cl_shape", "cs",
+                                 "cmx", "cmy", "cmz"}) {
             if (!numbers.contains(name)) continue;
             std::vector<PageJson> row{split + " " + name};
             for (const auto& [metric, value] : numbers[name].items()) {
@@ -241,6 +242,14 @@ std::string table_of_cases(const PageJson& run)
     }
     for (const char* name : {"Cd predicted", "Cd true", "Cd table", "Cd error", "Cl predicted", "Cl true", "Cl error"})
         if (!is_of_runs) names.emplace_back(name);
+    // Those of which the run has a reference length, and the side force.
+    std::vector<std::pair<const char*, const char*>> others{
+        {"cs", "Cs"}, {"cmx", "Cmx"}, {"cmy", "Cmy"}, {"cmz", "Cmz"}};
+    std::erase_if(others, [&](const auto& other) {
+        return std::ranges::none_of(cases, [&](const PageJson& one) { return one.contains(other.first); });
+    });
+    for (const auto& [name, title] : others)
+        for (const char* which : {" predicted", " true", " error"}) names.push_back(title + std::string(which));
     names.emplace_back("seconds");
     std::vector<std::vector<PageJson>> rows;
     for (const auto& one : cases) {
@@ -255,6 +264,8 @@ std::string table_of_cases(const PageJson& run)
             if (!is_of_runs) row.push_back(coefficient("cd", which));
         for (const char* which : {"predicted", "true", "error"})
             if (!is_of_runs) row.push_back(coefficient("cl", which));
+        for (const auto& [name, title] : others)
+            for (const char* which : {"predicted", "true", "error"}) row.push_back(coefficient(name, which));
         row.push_back(one["seconds"]);
         rows.push_back(std::move(row));
     }
@@ -264,7 +275,13 @@ std::string table_of_cases(const PageJson& run)
 std::string plots_of_forces(const PageJson& run)
 {
     std::string html;
-    for (const char* name : {"cd", "cl"}) {
+    constexpr std::array<std::pair<const char*, const char*>, 6> coefficients{{{"cd", "Drag coefficient"},
+                                                                               {"cl", "Lift coefficient"},
+                                                                               {"cs", "Side force coefficient"},
+                                                                               {"cmx", "Moment coefficient about x"},
+                                                                               {"cmy", "Moment coefficient about y"},
+                                                                               {"cmz", "Moment coefficient about z"}}};
+    for (const auto& [name, title] : coefficients) {
         std::vector<PlotSeries> series;
         for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
             PlotSeries dots{split, {}, {}};
@@ -277,7 +294,7 @@ std::string plots_of_forces(const PageJson& run)
             }
             if (!dots.points.empty()) series.push_back(std::move(dots));
         }
-        const std::string title = name == std::string("cd") ? "Drag coefficient" : "Lift coefficient";
+        if (series.empty()) continue;
         html += plot({.title = title,
                       .x = "true (integral of the fields)",
                       .y = "predicted",

@@ -19,6 +19,8 @@ struct ForceSettings {
     std::string drag = "Cd";
     std::string lift = "Cl";
     std::array<double, 3> up{0, 0, 1};
+    std::string length;               ///< of moments: a number, or a column; empty: no moments
+    std::vector<std::string> center;  ///< about which moments are: three numbers or columns; empty: the origin
 
     void add_keys(SettingTable& keys)
     {
@@ -29,6 +31,10 @@ struct ForceSettings {
                  "column with the solver's drag coefficient, for metrics; passed over where the table lacks it");
         keys.add("data.forces.cl", lift, {}, "column with the solver's lift coefficient");
         keys.add("data.forces.up", up, {}, "direction of lift, less its part along the free stream");
+        keys.add("data.forces.length", length, {},
+                 "reference length of the moment coefficients: a number, or a column of the table");
+        keys.add("data.forces.center", center, {},
+                 "point about which moments are computed: x, y, z, each a number or a column; none: the origin");
     }
 };
 

@@ -191,6 +191,11 @@ void complete_forces(const Settings& settings, ForceSettings& forces)
     }
     if (const auto* ambient = settings.find("data.reference.p_inf"); ambient && ambient->values.size() == 1)
         forces.ambient = ambient->values[0];
+    if (const auto length = number_in(forces.length); length && !(*length > 0))
+        throw UsageError(settings.where("data.forces.length") + " must be above 0, or a column of data.cases.");
+    if (!forces.center.empty() && forces.center.size() != 3)
+        throw UsageError(settings.where("data.forces.center") +
+                         " must be three numbers or columns of data.cases, e.g. [1.4, 0, 0].");
 }
 
 /// Checks the settings of heights over ground and of the encoding of places.

@@ -49,7 +49,8 @@ class Prediction(_Named):
 
 
 class Forces(_Named):
-    """Coefficients by name: Cd and Cl by the fields, Cd_head and Cl_head by a head of the model, Cd_shape and Cl_shape by the shape alone, where there are such.
+    """Coefficients by name: Cd, Cl and Cs by the fields, and Cmx, Cmy, Cmz where `moment_length` is told or the run says a length; Cd_head and Cl_head by a head of
+    the model, Cd_shape and Cl_shape by the shape alone, where there are such.
 
     spread:      of several runs the standard deviations (of n - 1), by name; else empty
     prediction:  the fields that they are of"""
@@ -100,7 +101,7 @@ class Surrogate:
 
     def forces(self, mesh: Any, *, wall: Path = "", other_part: Path = "", values: Mapping[str, float] = {},
                **constants: float) -> Forces:
-        """Drag and lift coefficients, as of `meshard predict --forces`; arguments as of `predict`.
+        """Coefficients of forces and moments, as of `meshard predict --forces`; arguments as of `predict`.
 
         Raises InvalidInput (a ValueError), too, where area, speed or density are not known, or no field is a pressure."""
         said = {**values, **constants}

@@ -5,7 +5,10 @@
 #include "apps/learning/evaluation/evaluation.h"
 #include "apps/learning/evaluation/field_metrics.h"
 #include "apps/learning/evaluation/force_metrics.h"
+#include "partition/mesh/surface_forces.h"
+#include "partition/mesh/vector_algebra.h"
 #include "tests/support/run_ranks.h"
+#include "tests/support/sample_meshes.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -144,6 +147,123 @@ TEST(ForceMetrics, FindSignsThemselves)
     EXPECT_DOUBLE_EQ(found.drag_true, 2 * (-2 + 0.5));
     EXPECT_DOUBLE_EQ(found.drag_predicted, 2 * (-3 + 0.25));
     EXPECT_DOUBLE_EQ(found.lift_true, 2 * 1);
+}
+
+/// Coefficients of the fields (rows, 4), pressure and stress, on a surface that faces outwards.
+std::vector<Coefficient> coefficients_of(const Mesh& mesh, bool on_cells, const at::Tensor& fields,
+                                         const FlowReference& flow)
+{
+    const JudgedFields layout({{"p", "p", "kinematic"}, {"tau", "tau", "stress"}}, {1, 3});
+    const auto geometry =
+        torch::tensor(row_geometry(mesh, on_cells), torch::kDouble).reshape({fields.size(0), kGeometryColumns});
+    const auto sums = case_sums(2 * fields, fields, geometry, layout, torch::zeros({4}), RankGroup());
+    return coefficients(sums.forces, flow).all();
+}
+
+TEST(ForceMetrics, AreThoseOfIntegrateForcesAboutAnyPoint)
+{
+    auto mesh = sphere(5);
+    mesh.cell_data.clear();
+    std::vector<double> places;
+    for (std::int64_t i = 0; i < mesh.num_points(); ++i) {
+        for (int c = 0; c < 3; ++c) places.push_back((1 + 0.3 * c) * mesh.points.value(i, c) + 2 - c);
+    }
+    mesh.points = DataArray::from("points", places, 3);
+    const FlowReference flow{.drag = unit(Vector3{2, 1, 0}), .scale = 0.7, .length = 1.3, .center = {0.5, -2, 3}};
+    torch::manual_seed(1);
+    for (const bool on_cells : {true, false}) {
+        auto fields = torch::randn({on_cells ? mesh.num_cells() : mesh.num_points(), 4}, torch::kDouble);
+        fields.select(1, 1).add_(3);  // along the free stream, so that it is the stress on the body
+        std::vector<double> pressures;
+        std::vector<Vector3> tractions;
+        for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) {
+            const auto corners = mesh.cells.row(cell);
+            const std::vector<std::int64_t> rows =
+                on_cells ? std::vector{cell} : std::vector<std::int64_t>(corners.begin(), corners.end());
+            const auto mean = fields.index_select(0, torch::tensor(rows)).mean(0);
+            const auto* value = mean.const_data_ptr<double>();
+            pressures.push_back(value[0]);
+            tractions.push_back({value[1], value[2], value[3]});
+        }
+        const auto expected =
+            integrate_forces(area_vectors(mesh), surface_centroids(mesh), pressures, tractions, flow.center);
+        const auto force = expected.pressure_force + expected.viscous_force,
+                   moment = expected.pressure_moment + expected.viscous_moment;
+        const auto side = cross(flow.lift, flow.drag);
+
+        const auto found = coefficients_of(mesh, on_cells, fields, flow);
+
+        const std::array values{dot(force, flow.drag), dot(force, flow.lift), dot(force, side),
+                                moment[0] / 1.3,       moment[1] / 1.3,       moment[2] / 1.3};
+        ASSERT_EQ(found.size(), kForceCoefficients.size());
+        for (std::size_t k = 0; k < values.size(); ++k) {
+            EXPECT_STREQ(found[k].name, kForceCoefficients[k]);
+            EXPECT_NEAR(found[k].truth, 0.7 * values[k], 1e-11) << found[k].name;
+            EXPECT_NEAR(found[k].predicted, 2 * 0.7 * values[k], 1e-11) << found[k].name;
+        }
+    }
+}
+
+TEST(ForceMetrics, FollowFromGauss)
+{
+    // A constant pressure neither pushes nor turns a closed body, a constant stress acts at the centre of its surface,
+    // and a pressure that grows along x pushes it by its volume.
+    const auto mesh = sphere(6);
+    const auto centers = surface_centroids(mesh);
+    const auto rows = mesh.num_cells();
+    const FlowReference flow{.length = 2, .center = {0, 0, -1}};
+    auto fields = torch::zeros({rows, 4}, torch::kDouble);
+    fields.select(1, 0).fill_(5);
+    double area = 0, volume = 0, height = 0, width = 0;
+    const auto vectors = area_vectors(mesh);
+    for (std::int64_t cell = 0; cell < rows; ++cell) {
+        area += norm(vectors[cell]);
+        height += norm(vectors[cell]) * (centers[cell][2] + 1);  // above the point
+        width += norm(vectors[cell]) * centers[cell][1];
+        volume += dot(centers[cell], vectors[cell]) / 3;
+    }
+
+    for (const auto& one : coefficients_of(mesh, true, fields, flow)) EXPECT_NEAR(one.truth, 0, 1e-12) << one.name;
+    fields.select(1, 1).fill_(3);
+    const auto dragged = coefficients_of(mesh, true, fields, flow);
+    for (std::int64_t cell = 0; cell < rows; ++cell) fields[cell][0] = 4 * centers[cell][0];
+    fields.select(1, 1).fill_(0);
+    const auto pushed = coefficients_of(mesh, true, fields, flow);
+
+    EXPECT_NEAR(dragged[0].truth, 3 * area, 1e-12);
+    EXPECT_NEAR(dragged[3].truth, 0, 1e-12);
+    EXPECT_NEAR(dragged[4].truth, 3 * height / 2, 1e-12);
+    EXPECT_NEAR(dragged[5].truth, -3 * width / 2, 1e-12);
+    EXPECT_GT(height, 10);
+    EXPECT_NEAR(pushed[0].truth, -4 * volume, 1e-12);
+    EXPECT_NEAR(pushed[1].truth, 0, 1e-12);
+    EXPECT_NEAR(pushed[2].truth, 0, 1e-12);
+}
+
+TEST(ForceMetrics, HaveMomentsOnlyWhereLengthAndPointAreKnown)
+{
+    ForceSettings settings;
+    settings.velocity = {"30"};
+    settings.area = "2";
+    CaseSource source{"7", {}, {}};
+    source.columns = {{"wheelbase", "2.5"}, {"axle", "1.5"}};
+    std::string why;
+    const auto flow = [&] { return flow_reference(settings, source, "kinematic", why).value(); };
+
+    EXPECT_FALSE(flow().length);
+    EXPECT_EQ(flow().why_no_moments, "");
+    settings.length = "wheelbase";
+    settings.center = {"axle", "0", "-1"};
+    EXPECT_EQ(flow().length, 2.5);
+    EXPECT_EQ(flow().center, (Vector3{1.5, 0, -1}));
+    source.columns["axle"] = "";
+    EXPECT_FALSE(flow().length);
+    EXPECT_EQ(flow().why_no_moments, "case 7 has no number in the column 'axle' of its table (data.forces.center)");
+    source.columns["wheelbase"] = "-1";
+    EXPECT_FALSE(flow().length);
+    EXPECT_EQ(flow().why_no_moments,
+              "case 7 has no number above 0 in the column 'wheelbase' of its table (data.forces.length)");
+    EXPECT_EQ(why, "");
 }
 
 TEST(Threshold, RefusesWhatIsNoBoundAndNumbersThatAreNotThere)

@@ -184,6 +184,9 @@ TEST_F(TrainingConfigTest, RefusesByNameWhatIsNotImplemented)
     EXPECT_TRUE(throws_with<UsageError>("MeshGraphNet's messages go along edges",
                                         [&] { read({"data.sampling_resolution=1000", "model.name=meshgraphnet"}); }));
     EXPECT_TRUE(read({"data.sampling=areas"}).data.sampling == SamplingKind::Areas);
+    EXPECT_EQ(read({"data.forces.center=[axle, 0, 0]"}).forces.center, (std::vector<std::string>{"axle", "0", "0"}));
+    EXPECT_TRUE(refuses("data.forces.center=[1, 0]", "must be three numbers"));
+    EXPECT_TRUE(refuses("data.forces.length=0", "must be above 0"));
     EXPECT_TRUE(
         refuses("data.inputs=[points, sdf_normals]",
                 "sdf_normals is not implemented. Available: points, normals, sdf, wall_direction, areas, height"));
