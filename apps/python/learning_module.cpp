@@ -45,6 +45,8 @@ struct Prediction {
     std::vector<std::pair<std::string, at::Tensor>> fields, spread;
     MeansAndDeviations coefficients;  // none, and why
     std::string why;
+    std::map<std::string, double> intervals;
+    std::optional<double> isolation;
     std::vector<std::string> warnings;
 };
 
@@ -135,6 +137,8 @@ public:
         for (const auto& [name, values] : found.forces.of_fields) add(coefficients, name, values);
         for (const auto& [name, values] : found.forces.of_head) add(coefficients, name + "_head", values);
         for (const auto& [name, values] : found.forces.of_shape) add(coefficients, name + "_shape", values);
+        prediction.intervals = found.forces.intervals;
+        prediction.isolation = MeanOfPredictions(found.forces.isolation).mean;
         prediction.warnings = warnings.texts();
         return prediction;
     }
@@ -188,6 +192,8 @@ void bind_models(py::module_& module)
         .def_property_readonly("spread", [](const Prediction& p) { return to_numpy(p.spread); })
         .def_readonly("coefficients", &Prediction::coefficients)
         .def_readonly("why", &Prediction::why)
+        .def_readonly("intervals", &Prediction::intervals)
+        .def_readonly("isolation", &Prediction::isolation)
         .def_readonly("warnings", &Prediction::warnings);
     py::class_<Models>(module, "Models")
         .def(py::init<const std::vector<std::filesystem::path>&, bool, const std::string&, const std::string&, int>(),

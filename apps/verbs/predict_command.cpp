@@ -401,6 +401,9 @@ void print_input(const PredictedInput& one, const std::vector<Predictor>& models
     if (!text.empty())
         std::cout << text << (num_predictions > 1 ? fmt::format(" ({} predictions)", num_predictions) : "")
                   << std::endl;
+    for (const auto& [name, interval] : one.forces.intervals)
+        std::cout << fmt::format("  {}: {:.0f} % of such cases lie within ±{:.2g} (by the validation cases)\n", name,
+                                 100 * kCoverage, interval);
     print(one.forces.of_shape, "the shape alone");
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drag and lift by the shape alone, beside those of the fields (`cd_shape`, `cl_shape`)."""
+"""Drag and lift by the shape alone, beside those of the fields (`cd_shape`, `cl_shape`), and what a case's distance from the training cases tells."""
 import csv
 import json
 import re
@@ -81,3 +81,48 @@ class ShapeCoefficients(Modes):
         few = "data.split={train: ['1', '2', '3', '4', '5', '6', '8', '9', '10'], val: ['7']}"
         self.train("few", 1, *FORCES, "~data.split", few)
         self.assertNotIn("cd_shape", [line for line in self.lines("few") if line["phase"] == "val"][-1]["forces"])
+
+
+class Trust(Modes):
+    """How far the truth may lie from a coefficient, and a shape from those of training."""
+
+    def setUp(self):
+        """Ellipsoids: twelve train, ten are for validation."""
+        super().setUp()
+        rows = []
+        for i in range(22):
+            length = 0.8 + 0.03 * ((5 * i) % 22)
+            folder = self.folder / f"cases/run_{i + 1}"
+            folder.mkdir(exist_ok=True)
+            write_body(folder / f"boundary_{i + 1}.vtp", (length, 0.4, 0.3))
+            rows.append({"id": str(i + 1), "split": "val" if i % 11 in (1, 3, 5, 7, 9) else "train", "speed": 30, "Cd": 0.5 - 0.2 * length, "Cl": 0.1 * length})
+        (self.folder / "cases/cases.json").write_text(json.dumps({"cases": rows}))
+        write_body(self.folder / "needle.vtp", (3, 0.2, 0.3))
+
+    def errors(self, run):
+        with open(self.folder / f"runs/{run}/val_cases.csv") as file:
+            return [abs(float(row["cd.predicted"]) - float(row["cd.table"])) for row in csv.DictReader(file)]
+
+    def test_is_said_by_validation_cases_and_by_the_nearest_training_case(self):
+        for seed, ranks in ((1, 1), (2, 2)):
+            self.train(f"run{seed}", ranks, *FORCES, f"seed={seed}")
+        one, both = sorted(self.errors("run1")), sorted(self.errors("run1") + self.errors("run2"))
+        self.assertEqual((len(one), len(both)), (10, 20))
+        self.assert_good(self.meshard("evaluate", "runs/run1", "val", "-o", "judged"))
+        judged = json.loads((self.folder / "judged/evaluation.json").read_text())["splits"]["val"]["cd_table"]
+        self.assertAlmostEqual(judged["interval"], one[9], delta=1e-6)   # ceil(0.9 * 11) = 10 of 10
+        self.assertEqual(judged["coverage"], 1)
+
+        inputs = ("cases/run_1/boundary_1.vtp", "cases/run_2/boundary_2.vtp", "needle.vtp")
+        for ranks in (1, 2):
+            result = self.meshard("predict", "runs/run1", "runs/run2", *inputs, "-o", f"out{ranks}", "--forces", "--csv", f"{ranks}.csv", "--nproc", ranks)
+            self.assert_good(result)
+            with open(self.folder / f"{ranks}.csv") as file:
+                learnt, held_out, needle = csv.DictReader(file)
+            self.assertAlmostEqual(float(needle["Cd_interval"]), both[18], delta=1e-6)   # ceil(0.9 * 21) = 19 of 20
+            self.assertAlmostEqual(float(learnt["isolation"]), 0, delta=1e-6)
+            self.assertLess(float(held_out["isolation"]), 2)
+            self.assertGreater(float(needle["isolation"]), 10)
+            warned = [line for line in result.err.splitlines() if "do not rely" in line]
+            self.assertEqual(len(warned), 1, result.err)
+            self.assertIn("needle.vtp: its shape and constants lie", warned[0])

@@ -9,6 +9,7 @@
 #include "apps/learning/evaluation/case_sums.h"
 #include "apps/learning/prediction/case_mesh.h"
 #include "apps/learning/prediction/prediction_spread.h"
+#include "apps/learning/prediction/prediction_table.h"
 #include "apps/learning/prediction/usable_input.h"
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/made_folders.h"
@@ -59,13 +60,13 @@ CaseSource source_of(const std::string& name, const std::map<std::string, double
     return source;
 }
 
-/// Predicts the coefficients by the shape, with each model that has them of its training cases.
-std::map<std::string, std::vector<double>> coefficients_by_shape(std::span<const Predictor> models,
-                                                                 const ShapeSums& shape, const ForceSums& forces,
-                                                                 const std::array<double, 6>& bounds,
-                                                                 const JudgedFields& layout, const CaseSource& source)
+/// Compares the shape with the training cases of each model that has theirs: sets the coefficients by the shape alone
+/// and how far it lies from them. Returns whether it lies outside of those of every model.
+bool compare_shape(std::span<const Predictor> models, const ShapeSums& shape, const ForceSums& forces,
+                   const std::array<double, 6>& bounds, const JudgedFields& layout, const CaseSource& source,
+                   PredictedForces& found_forces)
 {
-    std::map<std::string, std::vector<double>> all;
+    bool is_outside = true;
     for (const auto& model : models) {
         std::string why;
         const auto flow = flow_reference(force_settings_of(model), source, layout.pressure_kind, why);
@@ -73,10 +74,24 @@ std::map<std::string, std::vector<double>> coefficients_by_shape(std::span<const
         const auto found =
             model.shape_coefficients()->of(shape, forces, bounds, *flow, constants_of_case(model.data(), source));
         if (!found) continue;
-        all["Cd"].push_back(found->drag);
-        all["Cl"].push_back(found->lift);
+        found_forces.of_shape["Cd"].push_back(found->drag);
+        found_forces.of_shape["Cl"].push_back(found->lift);
+        found_forces.isolation.push_back(found->isolation);
+        is_outside &= found->is_outside;
     }
-    return all;
+    return is_outside && !found_forces.isolation.empty();
+}
+
+/// Finds the intervals of drag and lift from the validation cases of all models together.
+std::map<std::string, double> intervals_of(std::span<const Predictor> models)
+{
+    HeldOutErrors errors;
+    for (const auto& model : models)
+        if (model.held_out_errors()) errors.add(*model.held_out_errors());
+    std::map<std::string, double> intervals;
+    if (const auto drag = interval_of(errors.drag)) intervals["Cd"] = *drag;
+    if (const auto lift = interval_of(errors.lift)) intervals["Cl"] = *lift;
+    return intervals;
 }
 
 }  // namespace
@@ -330,8 +345,15 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
         found = predicted_forces(forces, models.front(), layout, source);
         if (!found.why_no_moments.empty() && speaks)
             warn("predict", fmt::format("{}: no moments: {}.", name, found.why_no_moments));
-        found.of_shape =
-            coefficients_by_shape(models, shape_sums(whole, all), forces.front(), mesh.bounds(), layout, source);
+        if (!found.of_fields.empty()) found.intervals = intervals_of(models);
+        if (compare_shape(models, shape_sums(whole, all), forces.front(), mesh.bounds(), layout, source, found) &&
+            speaks) {
+            warn("predict",
+                 fmt::format("{}: its shape and constants lie {:.3g} times as far from the nearest training case as "
+                             "training cases lie from theirs, farther than any of them does: do not rely on this "
+                             "prediction.",
+                             name, *MeanOfPredictions(found.isolation).mean));
+        }
     }
     found.of_head = std::move(by_heads);
     for (auto* one : {&whole, &subdomain.mesh}) add_coefficients(*one, found.of_head);

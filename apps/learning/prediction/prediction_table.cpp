@@ -27,9 +27,15 @@ std::vector<std::pair<std::string, std::optional<double>>> coefficients_of(const
         deviations.emplace_back(name + "_std", of(forces.of_fields, name).deviation);
     }
     columns.insert(columns.end(), deviations.begin(), deviations.end());
+    for (const std::string name : {"Cd", "Cl"}) {
+        const auto found = forces.intervals.find(name);
+        columns.emplace_back(name + "_interval",
+                             found == forces.intervals.end() ? std::nullopt : std::optional(found->second));
+    }
     for (const auto& [by, values] : {std::pair("_head", &forces.of_head), std::pair("_shape", &forces.of_shape)}) {
         for (const std::string name : {"Cd", "Cl"}) columns.emplace_back(name + by, of(*values, name).mean);
     }
+    columns.emplace_back("isolation", MeanOfPredictions(forces.isolation).mean);
     return columns;
 }
 

@@ -17,6 +17,8 @@ class Prediction:
     spread: dict[str, Any]
     coefficients: dict[str, tuple[float, Optional[float]]]
     why: str
+    intervals: dict[str, float]
+    isolation: Optional[float]
     warnings: list[str]
 
 class Models:
