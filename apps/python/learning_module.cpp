@@ -5,6 +5,7 @@
 #include "apps/console/error_text.h"
 #include "apps/console/kept_warnings.h"
 #include "apps/devices/rank_device.h"
+#include "apps/learning/prediction/network_description.h"
 #include "apps/learning/prediction/prediction.h"
 #include "apps/learning/prediction/prediction_table.h"
 #include "apps/learning/prediction/told_values.h"
@@ -14,6 +15,7 @@
 #include "partition/mesh/surface_facing.h"
 
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <filesystem>
@@ -50,11 +52,18 @@ struct Prediction {
     std::vector<std::string> warnings;
 };
 
+/// Copies a whole tensor.
+template <class T>
+py::array_t<T> copied(const at::Tensor& tensor)
+{
+    const auto whole = tensor.contiguous();
+    const std::vector<py::ssize_t> shape(whole.sizes().begin(), whole.sizes().end());
+    return py::array_t<T>(shape, whole.const_data_ptr<T>());
+}
+
 py::array_t<float> to_numpy(const at::Tensor& rows)
 {
-    std::vector<py::ssize_t> shape{rows.size(0)};
-    if (rows.size(1) != 1) shape.push_back(rows.size(1));
-    return py::array_t<float>(shape, rows.contiguous().const_data_ptr<float>());  // a copy
+    return copied<float>(rows.size(1) == 1 ? rows.squeeze(1) : rows);
 }
 
 py::dict to_numpy(const std::vector<std::pair<std::string, at::Tensor>>& fields)
@@ -97,28 +106,40 @@ public:
         warnings_ = warnings.texts();
     }
 
+    /// Returns `network_description` and `network_tensors` of the first model.
+    std::pair<std::string, py::dict> network() const
+    {
+        py::dict named;
+        for (const auto& [name, tensor] : network_tensors(models_.front()))
+            named[py::str(name)] = copied<float>(tensor);
+        return {network_description(models_.front()).dump(), std::move(named)};
+    }
+
+    /// Returns `mesh_inputs` of the first model, by name, and what is doubtful.
+    std::pair<py::dict, std::vector<std::string>> network_inputs(const MeshOrFile& given,
+                                                                 const PredictionOptions& options)
+    {
+        MeshInputs told;
+        std::vector<std::string> doubts;
+        {
+            const py::gil_scoped_release without_gil;
+            const std::lock_guard one_at_a_time(in_use_);
+            const KeptWarnings warnings;
+            told = mesh_inputs(models_.front(), mesh_input(given, options), options);
+            doubts = warnings.texts();
+        }
+        auto named = to_numpy(told.others);
+        named["points"] = copied<double>(told.points);
+        named["bounds"] = py::array_t<double>(std::ssize(told.bounds), told.bounds.data());
+        return {std::move(named), std::move(doubts)};
+    }
+
     Prediction predict(const MeshOrFile& given, const PredictionOptions& options)
     {
         const py::gil_scoped_release without_gil;
         const std::lock_guard one_at_a_time(in_use_);
         const KeptWarnings warnings;
-        const auto list = [](const std::filesystem::path& file) {
-            return file.empty() ? std::vector<std::string>() : std::vector{file.string()};
-        };
-        require_asked_for(models_, options, list(options.wall), list(options.other_part));
-        MeshInput input{.name = "the mesh"};
-        if (const auto* mesh = std::get_if<SharedMesh>(&given)) {
-            input.read = [mesh = *mesh] { return *mesh; };
-            if (options.wall.empty() &&
-                std::ranges::any_of(models_, [](const auto& m) { return m.data().needs_wall(); }))
-                throw InvalidInput(
-                    "the patches of the wall are read from the mesh's file. Give the path of the mesh, or "
-                    "of the wall.");
-        } else {
-            input.file = std::get<std::filesystem::path>(given);
-            input.name = input.file.filename().string();
-            if (!std::filesystem::exists(input.file)) throw IoError(input.file.string() + " does not exist.");
-        }
+        const auto input = mesh_input(given, options);
         auto found = predict_mesh(models_, input, options, DeviceMesh::single(), device_);
 
         Prediction prediction{.mesh = std::make_shared<Mesh>(std::move(found.whole)), .why = found.forces.why};
@@ -174,6 +195,29 @@ public:
     std::string device() const { return device_.str(); }
 
 private:
+    /// Finds a mesh, and checks that the models are told of it all that they need to know.
+    MeshInput mesh_input(const MeshOrFile& given, const PredictionOptions& options) const
+    {
+        const auto list = [](const std::filesystem::path& file) {
+            return file.empty() ? std::vector<std::string>() : std::vector{file.string()};
+        };
+        require_asked_for(models_, options, list(options.wall), list(options.other_part));
+        MeshInput input{.name = "the mesh"};
+        if (const auto* mesh = std::get_if<SharedMesh>(&given)) {
+            input.read = [mesh = *mesh] { return *mesh; };
+            if (options.wall.empty() &&
+                std::ranges::any_of(models_, [](const auto& m) { return m.data().needs_wall(); }))
+                throw InvalidInput(
+                    "the patches of the wall are read from the mesh's file. Give the path of the mesh, or "
+                    "of the wall.");
+        } else {
+            input.file = std::get<std::filesystem::path>(given);
+            input.name = input.file.filename().string();
+            if (!std::filesystem::exists(input.file)) throw IoError(input.file.string() + " does not exist.");
+        }
+        return input;
+    }
+
     at::Device device_;
     std::vector<Predictor> models_;
     std::vector<std::string> warnings_;
@@ -203,6 +247,12 @@ void bind_models(py::module_& module)
                 const std::filesystem::path& wall, const std::filesystem::path& other_part, bool with_forces) {
                  return models.predict(
                      mesh, {.values = values, .wall = wall, .other_part = other_part, .with_forces = with_forces});
+             })
+        .def("network", &Models::network)
+        .def("network_inputs",
+             [](Models& models, const MeshOrFile& mesh, const std::map<std::string, double>& values,
+                const std::filesystem::path& wall) {
+                 return models.network_inputs(mesh, {.values = values, .wall = wall});
              })
         .def("missing_for_forces", &Models::missing_for_forces)
         .def_property_readonly("on_cells", &Models::on_cells)

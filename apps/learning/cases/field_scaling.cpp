@@ -14,13 +14,6 @@
 namespace meshard {
 namespace {
 
-/// The scale of a kind of fields: `factor` times a product of powers of quantities. Some kinds subtract p_inf first.
-struct Measure {
-    double factor = 1;
-    std::map<std::string, int> powers = {};
-    bool is_above_p_inf = false;
-};
-
 std::string pressure_kind(const DataConfig& data)
 {
     const auto is_pressure = [](const FieldConfig& field) {
@@ -30,8 +23,11 @@ std::string pressure_kind(const DataConfig& data)
     return found == data.fields.end() ? "kinematic" : found->kind;
 }
 
-Measure measure_of(const DataConfig& data, std::string_view kind)
+}  // namespace
+
+FieldMeasure measure_of(const DataConfig& data, std::string_view kind)
 {
+    if (!data.nondimensional) return {};
     const auto is_said = [&](const char* name) {
         return data.reference.contains(name) || data.reference_columns.contains(name);
     };
@@ -50,8 +46,6 @@ Measure measure_of(const DataConfig& data, std::string_view kind)
     if (kind == "viscosity") return {.powers = {{"U_inf", 1}, {"L", 1}}};
     return {};
 }
-
-}  // namespace
 
 FieldScaling FieldScaling::on(const at::Device& device) const
 {

@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace meshard {
@@ -30,6 +32,16 @@ struct FieldScaling {
 
     FieldScaling on(const at::Device& device) const;
 };
+
+/// The scale of a kind of fields: `factor` times a product of powers of quantities. Some kinds subtract p_inf first.
+struct FieldMeasure {
+    double factor = 1;
+    std::map<std::string, int> powers = {};
+    bool is_above_p_inf = false;
+};
+
+/// Returns the measure of a kind; physical targets have none.
+FieldMeasure measure_of(const DataConfig& data, std::string_view kind);
 
 /// Names the quantities by which the data's fields are scaled, e.g. `U_inf`, `rho`, `p_inf`; none if targets are
 /// physical.

@@ -280,6 +280,26 @@ std::vector<std::string> ensemble_warnings(std::span<const Predictor> models)
     return doubts;
 }
 
+CaseMesh read_case(std::span<const Predictor> models, const CaseSource& source, const MeshInput& input,
+                   const PredictionOptions& options, const std::shared_ptr<const DeviceMesh>& device_mesh)
+{
+    MeshReading reading{.where = input.name, .read = input.read};
+    reading.prepare = [&](Mesh& mesh) {
+        if (input.kind) mesh.kind = *input.kind;
+        const bool on_cells = models.front().data().on_cells;
+        if ((on_cells ? mesh.num_cells() : mesh.num_points()) == 0)
+            throw InvalidInput(fmt::format("{} has no {} to predict on.",
+                                           input.file.empty() ? input.name : input.file.string(),
+                                           on_cells ? "cells" : "points"));
+    };
+    // A surface that is its own wall is warned of once.
+    reading.report = [faults = std::make_shared<std::set<std::string>>()](const std::string& fault) {
+        if (faults->insert(fault).second) warn("predict", fault);
+    };
+    reading.with_geometry = reading.with_forces = options.with_forces;
+    return {source, models, reading, input.output, device_mesh};
+}
+
 MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input, const PredictionOptions& options,
                             const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device)
 {
@@ -292,20 +312,7 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
 
     auto source = said_case(models.front(), options, name, false).source;
     source.file = input.file;
-    std::set<std::string> faults;  // that were warned of: a surface may be its own wall
-    MeshReading reading{.where = name, .read = input.read};
-    reading.prepare = [&](Mesh& mesh) {
-        if (input.kind) mesh.kind = *input.kind;
-        if ((data.on_cells ? mesh.num_cells() : mesh.num_points()) == 0)
-            throw InvalidInput(fmt::format("{} has no {} to predict on.",
-                                           input.file.empty() ? name : input.file.string(),
-                                           data.on_cells ? "cells" : "points"));
-    };
-    reading.report = [&](const std::string& fault) {
-        if (faults.insert(fault).second) warn("predict", fault);
-    };
-    reading.with_geometry = reading.with_forces = options.with_forces;
-    CaseMesh mesh(source, models, reading, input.output, device_mesh);
+    auto mesh = read_case(models, source, input, options, device_mesh);
     const auto& rows = mesh.rows();
 
     const auto bytes = memory_for_points(device, all);

@@ -84,6 +84,11 @@ struct MeshPrediction {
     PredictedForces forces;          ///< on every rank, where the options ask for them
 };
 
+/// Reads the mesh of a case for models with the same fields. Collective over all ranks.
+/// @throws UnusableInput as `CaseMesh`, and if it has no rows
+CaseMesh read_case(std::span<const Predictor> models, const CaseSource& source, const MeshInput& input,
+                   const PredictionOptions& options, const std::shared_ptr<const DeviceMesh>& device_mesh);
+
 /// Predicts on a mesh: means and standard deviations (of n - 1) over models and draws of dropout. What the models are
 /// told is compared with their training cases: what lies beyond is warned of. Collective over all ranks.
 /// @param models   with the same fields (`require_same_fields`)

@@ -68,6 +68,9 @@ public:
     /// both and predicts on one; else null.
     const DataConfig* other_part() const { return other_part_ ? &*other_part_ : nullptr; }
     const std::filesystem::path& checkpoint() const { return checkpoint_; }
+    const Model& model() const { return model_; }
+    const Normalizer& normalizer() const { return normalizer_; }  ///< of the channels that the model predicts
+    const std::optional<DescribedHead>& head() const { return head_; }
     /// Returns the constants that hold for every case; empty where cases name their own.
     const std::vector<double>& constants() const { return constants_; }
     /// Returns the time that holds for every case; nothing where cases name their own.
