@@ -6,7 +6,7 @@
 #   bash apps/setup.sh --cuda     LibTorch with all of them (NCCL, cuBLAS, cuDNN, ...)
 #   bash apps/setup.sh --nvcc     and NVIDIA's compiler, for the kernels of GPUs (0.2 GB); --cuda brings it, too
 #   bash apps/setup.sh --python   and what `import torch` wants in that environment, for `import meshard` and its tests (0.2 GB)
-#   bash apps/setup.sh --peers    the same, and libraries whose models these tests cut: PhysicsNeMo, timm, PyTorch Geometric (0.6 GB)
+#   bash apps/setup.sh --peers    the same, and libraries whose models these tests cut: PhysicsNeMo, timm, PyTorch Geometric, ONNX (0.7 GB)
 #   bash apps/setup.sh --torch 2.15   LibTorch 2.15 in place of 2.11, into build/venv-2.15
 #   bash apps/setup.sh --no-vtk   leave out VTK and what only the file formats need
 #
@@ -124,14 +124,15 @@ if [ "$with_python" = yes ] && [ ! -f "$stamp" ]; then
 fi
 
 # --- models of other libraries, for the tests -----------------------------------------------------------------------------
-stamp="$venv/.meshard-peers-$torch_version-1"
+stamp="$venv/.meshard-peers-$torch_version-2"   # 2: with ONNX
 if [ "$with_peers" = yes ] && [ ! -f "$stamp" ]; then
   [ "$torch_minor" = 2.11 ] || fail "--peers is for torch 2.11: there is no torchvision for $torch_version, which timm imports."
-  say "installing PhysicsNeMo, timm and PyTorch Geometric into $venv (0.6 GB)"
+  say "installing PhysicsNeMo, timm, PyTorch Geometric and ONNX into $venv (0.7 GB)"
   # Those that ask for torch come without what they ask for, which would bring torch's CUDA libraries.
   { "$venv/bin/pip" install -q einops jaxtyping treelib huggingface_hub gitpython pandas h5py warp-lang nvtx s3fs termcolor importlib-metadata omegaconf \
       orjson cloudpickle pyvers pillow requests pyparsing xxhash "fsspec>=2026.4" &&
-    "$venv/bin/pip" install -q --no-deps "nvidia-physicsnemo==2.2.2" "timm==1.0.31" "torchvision==0.26.0" tensordict torch_geometric; } ||
+    "$venv/bin/pip" install -q --no-deps "nvidia-physicsnemo==2.2.2" "timm==1.0.31" "torchvision==0.26.0" tensordict torch_geometric \
+        "onnx==1.23.2" "onnxscript==0.7.2" "onnx-ir==1.1.0" "onnxruntime==1.32.0" ml-dtypes protobuf flatbuffers; } ||
     fail "pip could not install them. Is there a network? For a mirror set PIP_INDEX_URL."
   touch "$stamp"
 fi

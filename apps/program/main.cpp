@@ -71,8 +71,8 @@ const Verb& find_verb(const std::string& name)
 /// file.
 void refuse_ranks(std::string_view verb)
 {
-    constexpr std::string_view kOnOneRank[] = {"info",    "repartition", "check",  "merge",
-                                               "convert", "sweep",       "forces", "render"};
+    constexpr std::string_view kOnOneRank[] = {"info",  "repartition", "check",  "merge", "convert",
+                                               "sweep", "forces",      "render", "export"};
     if (std::getenv("MESHARD_LAUNCH")) return;
     const auto number = [](const char* variable) {
         const char* const text = std::getenv(variable);

@@ -36,6 +36,8 @@ constexpr auto table = std::to_array<Verb>({
     {"evaluate", "compare a trained model with cases whose fields are known", MESHARD_VERBS(nullptr, evaluate_command)},
     {"report", "judge runs on one page: errors, drag, pictures", MESHARD_VERBS(nullptr, report_command)},
     {"sweep", "train a grid of settings on folds and seeds, and compare", MESHARD_VERBS(nullptr, sweep_command)},
+    {"export", "write a trained network as an ONNX model or a program of torch.export",
+     MESHARD_VERBS(export_command, nullptr)},
     {"forces", "pressure and viscous forces, drag and lift of a surface", MESHARD_VERBS(forces_command, nullptr)},
     {"render", "draw a mesh coloured by a field to a PNG file", MESHARD_VERBS(render_command, nullptr)},
     {"probe", "run a TorchScript model sharded and serially, and compare", MESHARD_VERBS(nullptr, probe_command)},

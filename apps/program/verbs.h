@@ -14,6 +14,7 @@ int check_command(std::span<const std::string> arguments);
 int convert_command(std::span<const std::string> arguments);
 int merge_command(std::span<const std::string> arguments);
 int forces_command(std::span<const std::string> arguments);
+int export_command(std::span<const std::string> arguments);
 int render_command(std::span<const std::string> arguments);
 int bench_command(std::span<const std::string> arguments);
 int repartition_command(std::span<const std::string> arguments);

@@ -19,4 +19,5 @@ if not programs:
 beside = os.path.join(os.path.dirname(programs[0]), "torch")   # where the program looks by itself
 if not os.path.isdir(beside):
     os.environ.setdefault("MESHARD_TORCH", next(iter(folders("torch")), beside))
+os.environ.setdefault("MESHARD_PYTHON", sys.executable)   # which `export` runs
 os.execv(os.path.join(programs[0], "programs", name), sys.argv)

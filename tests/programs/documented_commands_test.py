@@ -15,7 +15,7 @@ from runner import PROGRAM, SOURCE, Case
 from samples import copy_sample, put_flow, put_training, put_vortices, sample, write_image, write_tensor
 
 STARTERS = ("meshard", "mpirun", "torchrun", "srun", "bash")
-VERBS = ("info", "partition", "repartition", "check", "merge", "convert", "interpolate", "derive", "prepare", "train", "predict", "generate", "evaluate", "report", "sweep", "forces", "render", "probe", "bench")
+VERBS = ("info", "partition", "repartition", "check", "merge", "convert", "interpolate", "derive", "prepare", "train", "predict", "generate", "evaluate", "report", "sweep", "export", "forces", "render", "probe", "bench")
 MOST_RANKS = 4   # of mpirun: these tests run on two cores
 
 
@@ -92,6 +92,7 @@ IN_SMALL = {"tets:1000000": "tets:600", "hybrid:1000000": "hybrid:600", "graded:
             "--points 20000": "--points 2000"}
 # Commands that are not run, with the reason. They are checked: bash understands them, their script exists, its options stand in its help.
 NOT_RUN = {
+    "meshard export runs/car car.onnx": "tests/python/export_test.py does it, with the package `meshard`",
     "bash apps/quickstart.sh": "takes minutes, and builds",
     "bash tests/run.sh": "runs all tests, this one too",
     "bash apps/setup.sh --cuda": "installs packages",

@@ -68,6 +68,10 @@ class Forces(_Named):
         return f"<Forces: {', '.join(f'{name} {value:.5g}' for name, value in self.items())}>"
 
 
+def _as_given(mesh: Any) -> Union[Mesh, str]:
+    return os.fspath(mesh) if isinstance(mesh, (str, os.PathLike)) else as_mesh(mesh)
+
+
 class Surrogate:
     """Trained models, loaded once. Made by `meshard.load`."""
 
@@ -85,8 +89,7 @@ class Surrogate:
         return dict(self._models.targets)
 
     def _predict(self, mesh: Any, with_forces: bool, values: Mapping[str, float], wall: Path, other_part: Path) -> _learning.Prediction:
-        given = os.fspath(mesh) if isinstance(mesh, (str, os.PathLike)) else as_mesh(mesh)
-        found = self._models.predict(given, dict(values), wall, other_part, with_forces)
+        found = self._models.predict(_as_given(mesh), dict(values), wall, other_part, with_forces)
         for text in found.warnings:
             warnings.warn(text, stacklevel=3)
         return found
@@ -114,6 +117,25 @@ class Surrogate:
             missing = self._models.missing_for_forces(said)
             raise InvalidInput(f"no drag and lift: {found.why}." + (f" Give {', '.join(missing)}." if missing else ""))
         return Forces(found, self._models.on_cells)
+
+    def export(self, path: Path) -> dict[str, Any]:
+        """Writes the network as an ONNX model (path.onnx) or a program of torch.export (path.pt2), which takes what `network_inputs` returns and gives the fields
+        by name, for any number of points; docs/python.md describes both. Returns what the file says of its inputs and outputs.
+
+        Raises InvalidInput (a ValueError) for what cannot be exported, several runs, other names of files, and where packages for .onnx are missing; Error where
+        the file gives other fields than the model."""
+        from . import export
+        return export.export(self._models, path)
+
+    def network_inputs(self, mesh: Any, *, wall: Path = "", values: Mapping[str, float] = {}, **constants: float) -> dict[str, Any]:
+        """What a file of `export` takes of a mesh: arrays by name. Arguments and errors as of `predict` and `export`."""
+        from . import export
+        network, _, description = export.network_of(self._models)
+        said = {**values, **constants}
+        found, doubts = self._models.network_inputs(_as_given(mesh), said, wall)
+        for text in doubts:
+            warnings.warn(text, stacklevel=2)
+        return export.inputs_of(network, description, found, said)
 
     def __repr__(self) -> str:
         return f"<Surrogate of {', '.join(map(str, self._models.checkpoints))} on {self._models.device}>"
