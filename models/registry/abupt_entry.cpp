@@ -369,6 +369,7 @@ ModelEntry abupt_entry()
             .defaults = std::move(defaults),
             .options = std::move(infos),
             .check = check_arguments,
+            .without_derivatives = [](const Json&) { return "it listens to points that are drawn on the body"; },
             .kind = BodyModel{
                 .widths = [](const PointWidths& widths) -> Json {
                     return {{"surface_dim", widths.in_volume ? 0 : widths.out_dim},

@@ -398,6 +398,7 @@ ModelEntry domino_entry()
                                                       options.global_features);
                 },
             .spelled_out = with_parameters_inside,
+            .without_derivatives = [](const Json&) { return "it encodes the body on grids"; },
             .kind = BodyModel{
                 .widths = [](const PointWidths& widths) -> Json {
                     const auto or_none = [](std::int64_t count) { return count > 0 ? Json(count) : Json(); };

@@ -236,6 +236,11 @@ MadeModel make_mesh_graph_net(const Json& arguments)
         }};
 }
 
+std::string graph_part_without_derivatives(const Json& arguments)
+{
+    return levels_of(arguments).empty() ? "" : "it interpolates between scales (model.levels)";
+}
+
 ModelEntry mesh_graph_net_entry()
 {
     const auto& table = mesh_graph_net_option_table();
@@ -272,6 +277,7 @@ ModelEntry mesh_graph_net_entry()
                     }
                     graph_options(arguments).validate();
                 },
+            .without_derivatives = graph_part_without_derivatives,
             .kind = PointModel{
                 .widths = [](const PointWidths& widths) -> Json {
                     return {{"input_dim_nodes", widths.embedding_dim + widths.num_constants},
@@ -480,6 +486,7 @@ ModelEntry figconv_unet_entry()
         .check = [](const Json& arguments) { figconv_unet_options(arguments).validate(); },
         .spelled_out =
             [](Json arguments) { return with_planes_of_resolutions(with_blocks_of_each_level(std::move(arguments))); },
+        .without_derivatives = [](const Json&) { return "it moves points to grids and back"; },
         .kind =
             PointModel{
                 .widths = [](const PointWidths& widths) -> Json {

@@ -25,9 +25,6 @@ std::vector<DataArray>& arrays_of(Mesh& mesh, bool on_cells)
     return on_cells ? mesh.cell_data : mesh.point_data;
 }
 
-// Places nearer to the wall than this share of its size count as on it, since rounding would decide their direction.
-constexpr double kOnTheWall = 1e-7;
-
 /// Returns the longest edge of the wall's box.
 double size_of(const Wall& wall)
 {

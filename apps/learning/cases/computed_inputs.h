@@ -19,6 +19,9 @@ inline constexpr const char* kDirections = "meshard:wall_direction";
 inline constexpr const char* kAreas = "meshard:areas";
 inline constexpr const char* kPointNormals = "meshard:normals";
 
+/// Places nearer to a wall than this share of its size count as on it, since rounding would decide their direction.
+inline constexpr double kOnTheWall = 1e-7;
+
 /// The surface from which `sdf` is measured. Its triangles are right-handed seen from where distances are positive.
 struct Wall {
     std::vector<double> vertices;         ///< (n, 3)
@@ -34,7 +37,7 @@ Wall read_wall(const std::filesystem::path& file, const std::filesystem::path& v
 
 /// Adds the array `kDistances`: the distance of each row's place (`row_places`) from the wall, in the file's unit,
 /// negative inside by the winding number. On request also adds the array `kDirections`: unit vectors from the place to
-/// the nearest point of the wall, zero on the wall itself, to 1e-7 of the wall's size.
+/// the nearest point of the wall, zero on the wall itself (`kOnTheWall`).
 /// @throws InvalidInput, beginning with `where`, for coordinates that are not finite; in a build without Embree
 void add_distances(Mesh& mesh, bool on_cells, const Wall& wall, const std::string& where, bool with_directions = false);
 

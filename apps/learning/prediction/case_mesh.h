@@ -47,8 +47,9 @@ public:
     /// @throws UnusableInput as above, and if the wall cannot be read
     PointInputs inputs(const Predictor& model, const DataConfig& data, const at::Device& device);
 
-    Mesh& whole() { return whole_; }                    ///< on the first rank
-    Subdomain& subdomain() { return part_.subdomain; }  ///< of this rank
+    Mesh& whole() { return whole_; }                                ///< on the first rank
+    Subdomain& subdomain() { return part_.subdomain; }              ///< of this rank
+    const Wall* wall() const { return wall_ ? &*wall_ : nullptr; }  ///< of the last `inputs`; null where none was read
     const std::array<double, 6>& bounds() const { return part_.bounds; }
     const std::vector<std::int64_t>& rows() const { return rows_; }  ///< ids of this rank's cells or points
     /// Returns `take_geometry` of the rows; undefined unless asked for.

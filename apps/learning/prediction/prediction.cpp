@@ -16,6 +16,7 @@
 #include "io/mesh_io.h"
 #include "io/shards/piece_io.h"
 #include "partition/error.h"
+#include "partition/mesh/vector_algebra.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>
@@ -94,6 +95,75 @@ std::map<std::string, double> intervals_of(std::span<const Predictor> models)
     return intervals;
 }
 
+/// A model in another precision as long as this object exists.
+class WithType {
+public:
+    WithType(Predictor& model, at::ScalarType type) : model_(model) { model_.set_type(type); }
+    ~WithType() { model_.set_type(torch::kFloat); }
+    WithType(const WithType&) = delete;
+    WithType& operator=(const WithType&) = delete;
+
+private:
+    Predictor& model_;
+};
+
+// What backward needs of a point, in points of a prediction.
+constexpr std::int64_t kMoreInBackward = 8;
+
+/// Computes the means of the models' sensitivities, of all rows. Collective.
+std::vector<ShapeSensitivity> sensitivities(std::span<Predictor> models, CaseMesh& mesh,
+                                            const PredictionOptions& options, const std::string& name,
+                                            const CaseSource& source, const FlowReference& flow,
+                                            const ForceSigns& signs, const RankGroup& ranks, const at::Device& device)
+{
+    const torch::AutoGradMode with_gradients(true);
+    const MovableSurface surface(mesh.whole(), ranks, device);
+    const auto type = options.in_double ? torch::kDouble : torch::kFloat;
+    const auto share = 1 / static_cast<double>(models.size());
+    std::vector<ShapeSensitivity> means;
+    bool speaks = ranks.rank() == 0;
+    for (auto& model : models) {
+        const auto said = said_case(model, options, name, false);
+        const auto inputs = mesh.inputs(model, said.data, device);
+        const ShapeOfCase shape{said.data, case_frame(said.data.frame, mesh.bounds(), source), mesh.wall(), mesh.rows(),
+                                name};
+        if (speaks && shape.wall && !moves_along(*shape.wall, surface)) {
+            warn("predict", name + ": the wall has other points than the surface, so it stays where it is: the "
+                                   "sensitivity is that of the surface alone.");
+            speaks = false;
+        }
+        const auto moved = shape_inputs(surface, inputs, shape, type, ranks);
+        const WithType of_model(model, type);
+        model.set_memory(options.memory ? *options.memory
+                                        : model.memory_for(kMoreInBackward * std::ssize(mesh.rows()),
+                                                           memory_for_points(device, ranks)));
+        const auto found = shape_sensitivities(options.sensitivities, model, surface, shape, moved,
+                                               field_scaling(said.data, model.channels(), said.source),
+                                               JudgedFields(said.data.fields, model.channels()), flow, signs, ranks);
+        means.resize(found.size());
+        for (std::size_t k = 0; k < found.size(); ++k) {
+            means[k].coefficient = found[k].coefficient;
+            means[k].value += share * found[k].value;
+            const auto gradient = share * found[k].gradient;
+            means[k].gradient = means[k].gradient.defined() ? means[k].gradient + gradient : gradient;
+        }
+    }
+    for (auto& one : means) {
+        ranks.all_reduce(one.gradient);
+        one.normal = normal_part(one.gradient, surface, signs.normal);
+    }
+    return means;
+}
+
+/// Returns the sums of the mean prediction, whose shear stress stands for that of a truth.
+ForceSums with_mean_shear(const std::vector<ForceSums>& sums)
+{
+    auto mean = sums.front();
+    mean.true_shear = {};
+    for (const auto& one : sums) add_scaled(mean.true_shear, one.predicted_shear, 1 / static_cast<double>(sums.size()));
+    return mean;
+}
+
 }  // namespace
 
 PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predictor& model, const JudgedFields& layout,
@@ -109,12 +179,9 @@ PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predi
                           ? flow_reference(force_settings_of(model), source, layout.pressure_kind, found.why)
                           : std::nullopt;
     if (!flow) return found;
-    Vector3 mean_shear{};
-    for (const auto& one : sums) {
-        for (int c = 0; c < 3; ++c) mean_shear[c] += one.predicted_shear[c] / static_cast<double>(sums.size());
-    }
+    const auto mean = with_mean_shear(sums);
     for (auto one : sums) {
-        one.true_shear = mean_shear;
+        one.true_shear = mean.true_shear;
         for (const auto& coefficient : coefficients(one, *flow).all())
             found.of_fields[coefficient.name].push_back(coefficient.predicted);
     }
@@ -151,6 +218,23 @@ void add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const 
         put(name, field);
         if (spread.defined()) put(name + kSpreadSuffix, spread.narrow(1, channel, count).contiguous());
         channel += count;
+    }
+}
+
+void add_sensitivities(Mesh& mesh, const std::vector<ShapeSensitivity>& all, std::span<const std::int64_t> ids)
+{
+    const auto rows = torch::tensor(std::vector<std::int64_t>(ids.begin(), ids.end()), torch::kLong);
+    const auto put = [&](const std::string& called, const at::Tensor& of_whole, std::int32_t num_components) {
+        const auto values = (ids.empty() ? of_whole : of_whole.index_select(0, rows)).contiguous();
+        std::erase_if(mesh.point_data,
+                      [&](const DataArray& array) { return array.name() == called; });  // of an earlier prediction
+        const auto* begin = values.const_data_ptr<double>();
+        mesh.point_data.push_back(
+            DataArray::from(called, std::vector<double>(begin, begin + values.numel()), num_components));
+    };
+    for (const auto& one : all) {
+        put("d" + one.coefficient + "_dx", one.gradient, 3);
+        put("d" + one.coefficient + "_dn", one.normal, 1);
     }
 }
 
@@ -305,6 +389,8 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
 {
     if (options.orient)
         for (auto& model : models) model.set_orient(*options.orient);
+    require_sensitive(options.sensitivities);
+    if (!options.sensitivities.empty()) std::ranges::for_each(models, require_differentiable);
     const auto& all = device_mesh->all();
     const auto& data = models.front().data();  // of the fields the same in all
     const auto& name = input.name;
@@ -343,13 +429,23 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
             predictions.add(fields);
         }
     }
+    PredictedForces found;
+    if (options.with_forces) found = predicted_forces(forces, models.front(), layout, source);
+    std::vector<ShapeSensitivity> by_points;
+    if (!options.sensitivities.empty()) {
+        if (!found.why.empty())
+            throw UnusableInput(
+                fmt::format("{}: no sensitivity of {}: {}.", name, options.sensitivities.front(), found.why),
+                exit_code::input);
+        const auto flow = *flow_reference(force_settings_of(models.front()), source, layout.pressure_kind, found.why);
+        const auto signs = signs_of(with_mean_shear(forces), flow.drag);
+        by_points = sensitivities(models, mesh, options, name, source, flow, signs, all, device);
+    }
     auto& whole = mesh.whole();
     auto& subdomain = mesh.subdomain();
     remove_computed_inputs(subdomain.mesh);
     remove_computed_inputs(whole);
-    PredictedForces found;
     if (options.with_forces) {
-        found = predicted_forces(forces, models.front(), layout, source);
         if (!found.why_no_moments.empty() && speaks)
             warn("predict", fmt::format("{}: no moments: {}.", name, found.why_no_moments));
         if (!found.of_fields.empty()) found.intervals = intervals_of(models);
@@ -364,7 +460,8 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
     }
     found.of_head = std::move(by_heads);
     for (auto* one : {&whole, &subdomain.mesh}) add_coefficients(*one, found.of_head);
-    return {std::move(whole), std::move(subdomain), rows, predictions.mean(), predictions.spread(), std::move(found)};
+    return {std::move(whole), std::move(subdomain), rows, predictions.mean(), predictions.spread(),
+            std::move(found), std::move(by_points)};
 }
 
 PredictedForces predict_file(std::span<Predictor> models, const std::filesystem::path& input,
@@ -390,8 +487,10 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     const auto deviations = in_pieces || !spread.defined() ? spread : rows_on_first_rank(spread, rows, all);
     read_together(all, [&] {
         auto& written = in_pieces ? subdomain.mesh : whole;
-        if (in_pieces || world.rank() == 0)
-            add_fields(on_cells ? written.cell_data : written.point_data, values, deviations, models.front());
+        if (!in_pieces && world.rank() != 0) return;
+        add_fields(on_cells ? written.cell_data : written.point_data, values, deviations, models.front());
+        add_sensitivities(written, predicted.sensitivities,
+                          in_pieces ? subdomain.points.global_ids : std::vector<std::int64_t>());
     });
     std::optional<MadeFolders> folders;
     if (world.rank() == 0) folders.emplace(output);

@@ -4,6 +4,7 @@
 #include "apps/learning/evaluation/case_sums.h"
 #include "apps/learning/prediction/case_mesh.h"
 #include "apps/learning/prediction/predictor.h"
+#include "apps/learning/prediction/shape_sensitivity.h"
 #include "partition/mesh/data_array.h"
 #include "sharding/transport/launch.h"
 
@@ -43,6 +44,10 @@ struct PredictionOptions {
     std::int64_t num_draws = 0;         ///< predictions of each model with its dropout, as in training; 0: one without
     bool with_forces = false;           ///< also the coefficients of forces
     std::optional<Orient> orient = {};  ///< in place of what the run says (`data.orient`)
+    /// Coefficients whose derivatives by the surface's points are wanted, of `sensitive_coefficients`; with forces
+    /// only.
+    std::vector<std::string> sensitivities = {};
+    bool in_double = false;  ///< sensitivities are computed in double precision, the model's part of them, too
 };
 
 /// Names that tell `predict` the reference length and the point of moments, where the run does not say them.
@@ -82,6 +87,8 @@ struct MeshPrediction {
     std::vector<std::int64_t> rows;  ///< ids of this rank's cells or points
     at::Tensor fields, spread;       ///< (rows, channels), on the CPU; no spread of one prediction
     PredictedForces forces;          ///< on every rank, where the options ask for them
+    /// On every rank, of all points of the mesh; of several models the means.
+    std::vector<ShapeSensitivity> sensitivities = {};
 };
 
 /// Reads the mesh of a case for models with the same fields. Collective over all ranks.
@@ -93,7 +100,8 @@ CaseMesh read_case(std::span<const Predictor> models, const CaseSource& source, 
 /// told is compared with their training cases: what lies beyond is warned of. Collective over all ranks.
 /// @param models   with the same fields (`require_same_fields`)
 /// @throws UnusableInput (usable_input.h) if the mesh or the wall cannot be read, or has not what a model is told about
-/// points. @throws UsageError naming a value that a model is told and the options lack
+/// points; of sensitivities as `shape_inputs`, and where there are no forces. @throws UsageError naming a value that a
+/// model is told and the options lack. @throws InvalidInput as `require_differentiable`
 MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input, const PredictionOptions& options,
                             const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device);
 
@@ -103,7 +111,8 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
 /// What heads of the models predict of the whole case is written as arrays `Cd_head` and `Cl_head` of the mesh (field
 /// data). A field is called as in the configuration, and `<name>_predicted` where the mesh has an array of that name
 /// already. Of several models, or of several draws of dropout, `<name>_spread` is their deviation, component by
-/// component.
+/// component. A sensitivity is two point arrays, `d<coefficient>_dx`, three components, and `d<coefficient>_dn`
+/// (`ShapeSensitivity`).
 /// @return coefficients of each prediction, on every rank, where the options ask for them
 /// @throws UnusableInput as `predict_mesh`; nothing is written then
 PredictedForces predict_file(std::span<Predictor> models, const std::filesystem::path& input,
@@ -145,6 +154,10 @@ void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std
 /// what is not finite
 void add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const at::Tensor& spread,
                 const Predictor& predictor);
+
+/// Adds the point arrays of sensitivities that `predict_file` names.
+/// @param ids   of the mesh's points in the whole; empty: it is the whole
+void add_sensitivities(Mesh& mesh, const std::vector<ShapeSensitivity>& all, std::span<const std::int64_t> ids = {});
 
 /// @throws InvalidInput, naming two models, unless all have the same fields, on cells or on points, and dropout if it
 /// is to be drawn.

@@ -389,7 +389,28 @@ void Predictor::draw_dropout(std::uint64_t seed)
 
 at::Tensor Predictor::predict(const PointInputs& inputs, const FieldScaling& scaling, std::vector<double>* of_head)
 {
+    const torch::NoGradGuard no_grad;
     return within_memory([&] { return load_of(inputs); }, [&] { return predicted(inputs, scaling, of_head); });
+}
+
+at::Tensor Predictor::predict_differentiably(const PointInputs& inputs, const FieldScaling& scaling)
+{
+    for (auto& weights : model_.module->parameters()) weights.set_requires_grad(false);
+    return within_memory([&] { return load_of(inputs); }, [&] { return predicted(inputs, scaling, nullptr); });
+}
+
+std::string Predictor::part_without_derivatives() const
+{
+    const auto& named = find_model(model_.class_name).without_derivatives;
+    return named ? named(model_.arguments) : "";
+}
+
+void Predictor::set_type(at::ScalarType type)
+{
+    const torch::NoGradGuard no_grad;
+    for (const auto& all : {model_.module->parameters(), model_.module->buffers()})
+        for (auto tensor : all)
+            if (tensor.is_floating_point()) tensor.set_data(tensor.to(type));
 }
 
 /// Describes a prediction to `within_memory`.
@@ -418,7 +439,6 @@ DeviceLoad Predictor::load_of(const PointInputs& inputs) const
 
 at::Tensor Predictor::predicted(const PointInputs& told, const FieldScaling& scaling, std::vector<double>* of_head)
 {
-    torch::NoGradGuard no_grad;
     auto inputs = told;
     if (of_inputs_) inputs.embedding = of_inputs_->normalize(told.embedding);
     at::Tensor fields;

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/prediction/movable_surface.h"
+
+#include "partition/mesh/cell_rings.h"
+
+#include <torch/types.h>
+
+#include <array>
+#include <vector>
+
+namespace meshard {
+namespace {
+
+at::Tensor indices(const std::vector<std::int64_t>& values)
+{
+    return torch::tensor(values, torch::kLong);
+}
+
+/// Copies a tensor of the first rank to all.
+at::Tensor on_all_ranks(at::Tensor of_first, const RankGroup& ranks, at::ScalarType type)
+{
+    if (ranks.size() == 1) return of_first;
+    const std::array<std::int64_t, 1> own{ranks.rank() == 0 ? of_first.numel() : 0};
+    const auto count = ranks.all_gather_integers(own)[0][0];
+    if (ranks.rank() != 0) of_first = torch::empty({count}, type);
+    if (count > 0) ranks.broadcast(of_first, 0);
+    return of_first;
+}
+
+/// Adds up rows by number: (entries, ...) to (num_sums, ...).
+at::Tensor sums(const at::Tensor& rows, const at::Tensor& numbers, std::int64_t num_sums)
+{
+    auto sizes = rows.sizes().vec();
+    sizes[0] = num_sums;
+    return torch::zeros(sizes, rows.options()).index_add(0, numbers, rows);
+}
+
+/// (C) as factors of rows, (C, ...).
+at::Tensor as_factors(const at::Tensor& of_rows, const at::Tensor& rows)
+{
+    return rows.dim() == 1 ? of_rows : of_rows.unsqueeze(1);
+}
+
+}  // namespace
+
+at::Tensor lengths_of(const at::Tensor& vectors)
+{
+    return torch::linalg_vector_norm(vectors, 2, at::IntArrayRef{-1});
+}
+
+MovableSurface::MovableSurface(const Mesh& whole, const RankGroup& ranks, const at::Device& device)
+{
+    std::vector<std::int64_t> corners, cell_of_corner, triangles, cell_of_triangle, ring_points, middle_of_ring_point;
+    at::Tensor points;
+    if (ranks.rank() == 0) {
+        points = torch::tensor(whole.points.to_doubles(), torch::kDouble);
+        std::int64_t num_middles = 0;
+        std::vector<std::int32_t> ring;
+        for (std::int64_t cell = 0; cell < whole.num_cells(); ++cell) {
+            for (const auto corner : whole.cells.row(cell)) {
+                corners.push_back(corner);
+                cell_of_corner.push_back(cell);
+            }
+            for_each_ring(whole, cell, ring, [&](std::span<const std::int32_t> around) {
+                for (std::size_t k = 1; k + 1 < around.size(); ++k) {
+                    triangles.insert(triangles.end(), {around[0], around[k], around[k + 1]});
+                    cell_of_triangle.push_back(cell);
+                }
+                if (around.size() <= 3) return;
+                ring_points.insert(ring_points.end(), around.begin(), around.end());
+                middle_of_ring_point.insert(middle_of_ring_point.end(), around.size(), num_middles++);
+            });
+        }
+    }
+    const std::array<std::int64_t, 1> own{whole.num_cells()};
+    num_cells_ = ranks.all_gather_integers(own)[0][0];
+    const auto shared = [&](const std::vector<std::int64_t>& values) {
+        return on_all_ranks(indices(values), ranks, torch::kLong).to(device);
+    };
+    points_ = on_all_ranks(points, ranks, torch::kDouble).view({-1, 3}).to(device).requires_grad_();
+    corners_ = shared(corners);
+    cell_of_corner_ = shared(cell_of_corner);
+    triangles_ = shared(triangles).view({-1, 3});
+    cell_of_triangle_ = shared(cell_of_triangle);
+    ring_points_ = shared(ring_points);
+    middle_of_ring_point_ = shared(middle_of_ring_point);
+    const auto ones = [&](const at::Tensor& like) { return torch::ones({like.size(0)}, points_.options()).detach(); };
+    counts_ = sums(ones(corners_), cell_of_corner_, num_cells_);
+    const auto num_middles = middle_of_ring_point_.numel() > 0 ? middle_of_ring_point_[-1].item<std::int64_t>() + 1 : 0;
+    ring_counts_ = sums(ones(ring_points_), middle_of_ring_point_, num_middles);
+}
+
+at::Tensor MovableSurface::cell_places() const
+{
+    return sums(points_.index_select(0, corners_), cell_of_corner_, num_cells_) / counts_.unsqueeze(1);
+}
+
+at::Tensor MovableSurface::area_vectors() const
+{
+    const auto corner = [&](std::int64_t k) { return points_.index_select(0, triangles_.select(1, k)); };
+    const auto apex = corner(0);
+    return sums(0.5 * torch::linalg_cross(corner(1) - apex, corner(2) - apex), cell_of_triangle_, num_cells_);
+}
+
+at::Tensor MovableSurface::sums_at_points(const at::Tensor& of_cells) const
+{
+    return sums(of_cells.index_select(0, cell_of_corner_), corners_, points_.size(0));
+}
+
+at::Tensor MovableSurface::shares_at_points(const at::Tensor& of_cells) const
+{
+    return sums_at_points(of_cells / as_factors(counts_, of_cells));
+}
+
+at::Tensor MovableSurface::means_in_cells(const at::Tensor& of_points) const
+{
+    return sums(of_points.index_select(0, corners_), cell_of_corner_, num_cells_) / counts_;
+}
+
+at::Tensor MovableSurface::triangle_vertices() const
+{
+    if (ring_points_.numel() == 0) return points_;
+    const auto middles = sums(points_.index_select(0, ring_points_), middle_of_ring_point_, ring_counts_.size(0));
+    return torch::cat({points_, middles / ring_counts_.unsqueeze(1)});
+}
+
+}  // namespace meshard

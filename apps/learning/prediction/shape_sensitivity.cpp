@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/prediction/shape_sensitivity.h"
+
+#include "apps/console/console.h"
+#include "partition/mesh/vector_algebra.h"
+#include "sharding/tensor/shard_tensor.h"
+
+#include <c10/util/StringUtil.h>
+#include <fmt/core.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/types.h>
+
+#include <algorithm>
+
+namespace meshard {
+namespace {
+
+Vector3 direction_of(const std::string& coefficient, const FlowReference& flow)
+{
+    if (coefficient == "Cd") return flow.drag;
+    return coefficient == "Cl" ? flow.lift : cross(flow.lift, flow.drag);
+}
+
+}  // namespace
+
+const std::vector<std::string>& sensitive_coefficients()
+{
+    static const std::vector<std::string> names{"Cd", "Cl", "Cs"};
+    return names;
+}
+
+void require_sensitive(std::span<const std::string> coefficients)
+{
+    const auto& known = sensitive_coefficients();
+    for (const auto& name : coefficients)
+        if (std::ranges::find(known, name) == known.end())
+            throw UsageError(
+                fmt::format("no sensitivity of '{}'; there are those of {}.", name, c10::Join(", ", known)));
+}
+
+void require_differentiable(const Predictor& model)
+{
+    if (const auto part = model.part_without_derivatives(); !part.empty())
+        throw InvalidInput(fmt::format("{}: no sensitivity: {}, which has no derivatives by the points yet.",
+                                       model.checkpoint().string(), part));
+}
+
+std::vector<ShapeSensitivity> shape_sensitivities(std::span<const std::string> coefficients, Predictor& model,
+                                                  const MovableSurface& surface, const ShapeOfCase& shape,
+                                                  const PointInputs& inputs, const FieldScaling& scaling,
+                                                  const JudgedFields& layout, const FlowReference& flow,
+                                                  const ForceSigns& signs, const RankGroup& ranks)
+{
+    const auto fields = to_local(model.predict_differentiably(inputs, scaling)).squeeze(0).to(torch::kDouble);
+    const auto rows = torch::tensor(std::vector<std::int64_t>(shape.rows.begin(), shape.rows.end()), torch::kLong)
+                          .to(fields.device());
+    const auto of_rows = [&](const at::Tensor& of_cells) {
+        return (shape.data.on_cells ? of_cells : surface.shares_at_points(of_cells)).index_select(0, rows);
+    };
+    const auto vectors = surface.area_vectors();
+    auto force = -signs.normal * (fields.narrow(1, layout.pressure, 1) * of_rows(vectors)).sum(0);
+    if (layout.shear >= 0) {
+        const auto areas = of_rows(lengths_of(vectors)).unsqueeze(1);
+        force = force + signs.shear * (fields.narrow(1, layout.shear, 3) * areas).sum(0);
+    }
+    std::vector<ShapeSensitivity> all;
+    for (const auto& name : coefficients) {
+        const auto direction = direction_of(name, flow);
+        const auto along = torch::tensor(std::vector<double>(direction.begin(), direction.end()), torch::kDouble);
+        const auto coefficient = flow.scale * force.dot(along.to(force.device()));
+        const bool is_last = &name == &coefficients.back();
+        auto gradient = torch::autograd::grad({coefficient}, {surface.points()}, {}, /*retain_graph=*/!is_last)[0];
+        auto value = coefficient.detach().clone().to(torch::kCPU).view({1});
+        ranks.all_reduce(value);
+        all.push_back({name, value.item<double>(), gradient.to(torch::kCPU), {}});
+    }
+    return all;
+}
+
+at::Tensor normal_part(const at::Tensor& gradient, const MovableSurface& surface, int normal_sign)
+{
+    const torch::NoGradGuard no_grad;
+    const auto vectors = surface.area_vectors();
+    const auto areas = lengths_of(vectors);
+    const auto around = surface.sums_at_points(vectors);
+    const auto normals = normal_sign * around / lengths_of(around).clamp_min(1e-300).unsqueeze(1);
+    const auto shares = surface.shares_at_points(areas);
+    const auto divisor = torch::where(shares > 0, shares, torch::ones_like(shares));
+    auto normal = (gradient.to(normals.device()) * normals).sum(1) / divisor * (shares > 0);
+    for (int i = 0; i < kSmoothings; ++i)
+        normal = surface.shares_at_points(surface.means_in_cells(normal) * areas) / divisor;
+    return normal.to(torch::kCPU);
+}
+
+}  // namespace meshard

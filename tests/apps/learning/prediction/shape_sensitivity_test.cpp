@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sensitivities of coefficients to the points of a surface: against differences of the whole chain in double precision,
+// closed forms, and other numbers of ranks.
+#include "apps/console/console.h"
+#include "apps/learning/checkpoints/run_checkpoint.h"
+#include "apps/learning/prediction/prediction.h"
+#include "apps/learning/prediction/usable_input.h"
+#include "partition/mesh/surface_geometry.h"
+#include "tests/apps/program_test.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/run_ranks.h"
+#include "tests/support/sample_meshes.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <cmath>
+#include <numbers>
+#include <random>
+
+namespace meshard {
+namespace {
+
+using nlohmann::json;
+
+using Coordinates = std::vector<double>;  // of all points: x, y, z, x, ...
+
+/// A closed body of quadrilaterals that are not plane, and triangles at both ends, about as long as 2. No two points
+/// are equally far out along an axis.
+Mesh body()
+{
+    constexpr int kRings = 7, kAround = 10;
+    std::mt19937 generator(5);
+    std::uniform_real_distribution<double> draw(-0.01, 0.01);
+    Coordinates points;
+    const auto add = [&](double x, double radius, double angle) {
+        for (const auto value : {x + 0.1 * radius, 0.5 * radius * std::cos(angle) + 0.05 * x,
+                                 0.3 * radius * std::sin(angle) * (1 + 0.3 * x)})
+            points.push_back(value + draw(generator));
+    };
+    add(-1, 0, 0);
+    for (int i = 1; i <= kRings; ++i)
+        for (int j = 0; j < kAround; ++j) {
+            const auto along = std::numbers::pi * i / (kRings + 1);
+            add(-std::cos(along), std::sin(along), 2 * std::numbers::pi * j / kAround);
+        }
+    add(1, 0, 0);
+    Mesh mesh;
+    mesh.kind = MeshKind::Surface;
+    mesh.points = DataArray::from("Points", points, 3);
+    const auto at = [&](int ring, int j) { return 1 + (ring - 1) * kAround + j % kAround; };
+    const auto last = 1 + kRings * kAround;
+    for (int j = 0; j < kAround; ++j) {
+        mesh.cells.push_row(std::vector<std::int32_t>{0, at(1, j + 1), at(1, j)});
+        for (int i = 1; i < kRings; ++i)
+            mesh.cells.push_row(std::vector<std::int32_t>{at(i, j), at(i, j + 1), at(i + 1, j + 1), at(i + 1, j)});
+        mesh.cells.push_row(std::vector<std::int32_t>{at(kRings, j), at(kRings, j + 1), last});
+    }
+    for (std::int64_t cell = 0; cell < mesh.cells.num_rows(); ++cell)
+        mesh.cell_types.push_back(mesh.cells.row(cell).size() == 3 ? 5 : 9);
+    return mesh;
+}
+
+/// A plate below the body, which is its nearest wall on the inside of triangles, on edges and in corners.
+Mesh plate()
+{
+    auto mesh = two_triangles();
+    for (auto* arrays : {&mesh.point_data, &mesh.cell_data, &mesh.field_data}) arrays->clear();
+    auto points = mesh.points.to_doubles();
+    for (std::size_t i = 0; i < points.size(); i += 3) points[i + 2] = -0.6 + 0.1 * points[i];
+    mesh.points = DataArray::from("Points", points, 3);
+    return mesh;
+}
+
+Mesh moved(const Mesh& mesh, const Coordinates& way, double step)
+{
+    auto copy = mesh;
+    auto points = mesh.points.to_doubles();
+    for (std::size_t i = 0; i < points.size(); ++i) points[i] += step * way[i];
+    copy.points = DataArray::from("Points", points, 3);
+    return copy;
+}
+
+struct Chain {
+    std::string model;
+    json arguments;
+    std::vector<std::string> inputs{"points", "normals"};
+    bool on_cells = true;
+    std::string wall = {};  ///< a file
+};
+
+class ShapeSensitivities : public ProgramTest {
+protected:
+    /// Writes a model with random weights (or none) as training would, and returns its file.
+    std::string write_model(const Chain& chain, bool with_weights = true) const
+    {
+        RunDescription run;
+        auto& data = run.parts[0].data;
+        data.inputs = chain.inputs;
+        data.on_cells = chain.on_cells;
+        data.fields = {{"pressure", "p", "kinematic"}, {"wss", "tau", "stress"}};
+        data.constants = {"speed"};
+        run.fields = {{data.fields[0], 1}, {data.fields[1], 3}};
+        torch::manual_seed(3);
+        auto arguments =
+            find_point_model(chain.model)
+                .arguments_for({.embedding_dim = num_point_channels(data), .num_constants = 1, .out_dim = 4});
+        arguments.update(chain.arguments);
+        const auto model = make_model(chain.model, arguments);
+        run.model_class = model.class_name;
+        run.model_arguments = model.arguments;
+        TrainedValues values;
+        const torch::NoGradGuard no_grad;
+        for (const auto& item : model.module->named_parameters())
+            values.tensors.emplace_back(item.key(), with_weights ? item.value() : item.value().zero_());
+        for (const auto& item : model.module->named_buffers()) values.tensors.emplace_back(item.key(), item.value());
+        const auto file = path(chain.model + ".safetensors");
+        save_checkpoint(file, values,
+                        {torch::tensor({3.0F, 2.0F, 0.5F, 0.0F}), torch::tensor({10.0F, 2.0F, 2.0F, 2.0F})}, run);
+        return file;
+    }
+
+    /// Predicts on a mesh, in double precision.
+    MeshPrediction predicted(const Chain& chain, const std::string& file, const Mesh& mesh,
+                             const std::shared_ptr<const DeviceMesh>& ranks = DeviceMesh::single(),
+                             const std::vector<std::string>& coefficients = {"Cd"}) const
+    {
+        std::vector<Predictor> models{Predictor::from_file(file, {})};
+        PredictionOptions options{.values = {{"U_inf", 1.5}, {"area", 0.4}, {"speed", 1.5}},
+                                  .with_forces = true,
+                                  .sensitivities = coefficients,
+                                  .in_double = true};
+        options.wall = chain.wall;
+        const MeshInput input{"body", {}, [&] { return mesh; }, {}, path("out.vtp")};
+        return predict_mesh(models, input, options, ranks, at::kCPU);
+    }
+
+    /// Compares with central differences along some ways: of all points, of the outermost one along x, and of another.
+    void expect_derivatives(const Chain& chain) const
+    {
+        const auto file = write_model(chain);
+        const auto mesh = body();
+        const auto points = mesh.points.to_doubles();
+        const auto found = predicted(chain, file, mesh);
+        const auto& sensitivity = found.sensitivities.at(0);
+        EXPECT_NEAR(sensitivity.value, found.forces.drag.at(0), 1e-4 * std::abs(sensitivity.value));
+
+        std::mt19937 generator(9);
+        std::normal_distribution<double> draw;
+        std::vector<Coordinates> ways(2, Coordinates(points.size(), 0.0));
+        for (auto& x : ways[0]) x = draw(generator);
+        std::size_t outermost = 0;
+        for (std::size_t i = 0; i < points.size(); i += 3)
+            if (points[i] > points[outermost]) outermost = i;
+        ways[1][outermost] = 1;
+        ways.emplace_back(points.size(), 0.0);
+        for (int c = 0; c < 3; ++c) ways[2][3 * 23 + c] = draw(generator);
+        for (const auto& way : ways) {
+            const double step = 1e-5;
+            const auto value = [&](double by) {
+                return predicted(chain, file, moved(mesh, way, by)).sensitivities.at(0).value;
+            };
+            const auto difference = (value(step) - value(-step)) / (2 * step);
+            const auto derivative =
+                sensitivity.gradient.flatten().dot(torch::tensor(way, torch::kDouble)).item<double>();
+            const auto size =
+                sensitivity.gradient.norm().item<double>() * torch::tensor(way, torch::kDouble).norm().item<double>();
+            EXPECT_NEAR(derivative, difference, 1e-6 * std::max(std::abs(difference), 1e-2 * size)) << size;
+        }
+        for (const int num_ranks : {2, 3}) expect_same_on_ranks(chain, file, mesh, sensitivity, num_ranks);
+    }
+
+    void expect_same_on_ranks(const Chain& chain, const std::string& file, const Mesh& mesh,
+                              const ShapeSensitivity& expected, int num_ranks) const
+    {
+        run_ranks(num_ranks, [&](const std::shared_ptr<const DeviceMesh>& ranks) {
+            const auto one = predicted(chain, file, mesh, ranks).sensitivities.at(0);
+            const auto size = expected.gradient.abs().max().item<double>();
+            EXPECT_NEAR(one.value, expected.value, 1e-9 * std::abs(expected.value));
+            EXPECT_LT((one.gradient - expected.gradient).abs().max().item<double>(), 1e-9 * size) << num_ranks;
+            EXPECT_LT((one.normal - expected.normal).abs().max().item<double>(),
+                      1e-9 * expected.normal.abs().max().item<double>());
+        });
+    }
+};
+
+const json kSmall = {{"n_layers", 2}, {"n_hidden", 16}, {"n_head", 2}, {"mlp_ratio", 2}, {"slice_num", 5}};
+
+TEST_F(ShapeSensitivities, OfTransolverAreDerivativesByAllInputs)
+{
+    write("plate.vtp", plate());
+    expect_derivatives({"transolver",
+                        kSmall,
+                        {"points", "normals", "areas", "height", "box", "sdf", "wall_direction"},
+                        true,
+                        path("plate.vtp")});
+}
+
+TEST_F(ShapeSensitivities, OfFieldsAtPointsAreDerivatives)
+{
+    expect_derivatives({"transolver", kSmall, {"points", "normals", "areas"}, false});
+}
+
+TEST_F(ShapeSensitivities, OfFlareAreDerivatives)
+{
+    expect_derivatives({"flare", kSmall});
+}
+
+TEST_F(ShapeSensitivities, OfGeoTransolverWithLocalFeaturesAreDerivatives)
+{
+    auto arguments = kSmall;
+    arguments.update({{"include_local_features", true},
+                      {"radii", {0.2, 0.4}},
+                      {"neighbors_in_radius", {3, 6}},
+                      {"n_hidden_local", 6}});
+    expect_derivatives({"geotransolver", arguments});
+}
+
+TEST_F(ShapeSensitivities, OfMeshGraphNetAreDerivatives)
+{
+    expect_derivatives({"meshgraphnet",
+                        {{"processor_size", 2},
+                         {"hidden_dim_processor", 16},
+                         {"hidden_dim_node_encoder", 16},
+                         {"hidden_dim_edge_encoder", 16},
+                         {"hidden_dim_node_decoder", 16}}});
+}
+
+TEST_F(ShapeSensitivities, OfConstantFieldsAreThoseOfTheArea)
+{
+    const Chain chain{"transolver", kSmall};
+    const auto file = write_model(chain, false);  // predicts p = 3 and a shear stress of (2, 0.5, 0) everywhere
+    const auto mesh = body();
+
+    const auto found = predicted(chain, file, mesh, DeviceMesh::single(), {"Cd", "Cl", "Cs"}).sensitivities;
+
+    const auto area = [](const Mesh& surface) {
+        double sum = 0;
+        for (const auto& a : area_vectors(surface)) sum += std::hypot(a[0], a[1], a[2]);
+        return sum;
+    };
+    const auto scale = 1 / (0.5 * 1.5 * 1.5 * 0.4);
+    ASSERT_EQ(found.size(), 3);
+    EXPECT_NEAR(found[0].value, 2 * scale * area(mesh), 1e-12);
+    EXPECT_NEAR(found[2].value, 0.5 * scale * area(mesh), 1e-12);    // lift times drag is y
+    EXPECT_LT(found[1].gradient.abs().max().item<double>(), 1e-12);  // pressures of a closed surface cancel
+    for (const std::int64_t i : {0, 40, 211}) {
+        Coordinates way(3 * mesh.num_points(), 0.0);
+        way[i] = 1;
+        const double difference = (area(moved(mesh, way, 1e-5)) - area(moved(mesh, way, -1e-5))) / 2e-5;
+        EXPECT_NEAR(found[0].gradient.flatten()[i].item<double>(), 2 * scale * difference, 1e-8);
+        EXPECT_NEAR(found[2].gradient.flatten()[i].item<double>(), 0.5 * scale * difference, 1e-8);
+    }
+}
+
+TEST_F(ShapeSensitivities, NormalPartOfAVolumeIsOneAndKeepsItsIntegral)
+{
+    const auto mesh = sphere(24);
+    const MovableSurface surface(mesh, RankGroup(), at::kCPU);
+    const torch::NoGradGuard no_grad;
+    const auto vectors = surface.area_vectors();
+    const auto gradient = surface.sums_at_points(vectors) / 3;  // of the volume
+
+    const auto normal = normal_part(gradient, surface, 1), inward = normal_part(gradient, surface, -1);
+
+    const auto shares = surface.shares_at_points(vectors.norm(2, 1));
+    const auto normals = surface.points() / surface.points().norm(2, 1, true);
+    EXPECT_NEAR((normal * shares).sum().item<double>(), (gradient * normals).sum().item<double>(), 1e-2);
+    EXPECT_GT(normal.min().item<double>(), 0.95);
+    EXPECT_LT(normal.max().item<double>(), 1 + 1e-12);
+    EXPECT_TRUE(torch::equal(normal, -inward));
+}
+
+TEST_F(ShapeSensitivities, NameWhatHasNone)
+{
+    const Chain chain{"transolver", kSmall};
+    const auto file = write_model(chain);
+    auto mesh = body();
+
+    EXPECT_TRUE(throws_with<UsageError>("no sensitivity of 'Cx'; there are those of Cd, Cl, Cs.",
+                                        [&] { predicted(chain, file, mesh, DeviceMesh::single(), {"Cx"}); }));
+    mesh.cell_data = {DataArray::from("Normals", std::vector<double>(3 * mesh.num_cells(), 0.6), 3)};
+    EXPECT_TRUE(throws_with<UnusableInput>("no sensitivity: the input 'normals' differs by up to",
+                                           [&] { predicted(chain, file, mesh); }));
+    const Chain on_scales{"meshgraphnet", {{"levels", {20, 60}}, {"processor_size", 1}}};
+    EXPECT_TRUE(throws_with<InvalidInput>("no sensitivity: it interpolates between scales (model.levels)",
+                                          [&] { predicted(on_scales, write_model(on_scales), body()); }));
+}
+
+}  // namespace
+}  // namespace meshard
