@@ -69,6 +69,7 @@ void check_series(const PredictArguments& options)
     if (options.prediction.with_forces && options.csv.empty())
         refuse("--forces", "drag and lift of states are written to a table. Give --csv FILE, too");
     if (options.prediction.num_draws > 0) refuse("--dropout-draws", "give several runs for a spread");
+    if (!options.prediction.sensitivities.empty()) refuse("--sensitivity", "it is of one state of a surface");
     if (!options.table.empty()) refuse("--table", "there is one start; give its values with --set");
     if (options.json) refuse("--json", "the series is the report");
     if (options.series.goes_on && options.runs.size() > 1)
@@ -123,6 +124,11 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
                  "say Cd, Cl and Cs, of several predictions with their standard deviation; area and U_inf as in the "
                  "run, or by --set or --table; with moment_length (moment_x, _y, _z) or data.forces.length also "
                  "moments");
+    auto* sensitivity =
+        app.add_option("--sensitivity", options.prediction.sensitivities,
+                       "write how Cd, Cl or Cs changes with each point of the surface: point arrays dCd_dx, and dCd_dn "
+                       "along the normal; may be repeated; also does what --forces does");
+    sensitivity->allow_extra_args(false)->type_name("NAME");
     app.add_option("--table", options.table,
                    "values of each input before those of --set, .csv or .json; its column id is the file's name, or "
                    "the id that it has in training")
@@ -134,6 +140,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
                    "predict so many times with the model's dropout, as in training: mean, and spread as NAME_spread "
                    "(Monte Carlo dropout)")
         ->check(CLI::Range(2, 100000))
+        ->excludes(sensitivity)
         ->type_name("N");
     auto* steps = app.add_option("--steps", options.series.num_steps,
                                  "of a run that learnt simulations in time: predict so many states, each from the one "
@@ -208,6 +215,8 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     }
     options.inputs = words;
     if (options.series.num_steps > 0) check_series(options);
+    require_sensitive(options.prediction.sensitivities);
+    if (!options.prediction.sensitivities.empty()) options.prediction.with_forces = true;
     if (!options.csv.empty() && !options.prediction.with_forces)
         throw UsageError("--csv is a table of drag and lift, and needs --forces.");
     if (!orient.empty()) options.prediction.orient = parse_orient(orient);
