@@ -49,6 +49,7 @@ struct Prediction {
     std::string why;
     std::map<std::string, double> intervals;
     std::optional<double> isolation;
+    std::vector<ShapeSensitivity> sensitivities;
     std::vector<std::string> warnings;
 };
 
@@ -146,6 +147,8 @@ public:
         const auto& model = models_.front();
         auto& arrays = on_cells() ? prediction.mesh->cell_data : prediction.mesh->point_data;
         add_fields(arrays, found.fields, found.spread, model);
+        add_sensitivities(*prediction.mesh, found.sensitivities);
+        prediction.sensitivities = std::move(found.sensitivities);
         std::int64_t first = 0;
         for (std::size_t f = 0; f < model.channels().size(); ++f) {
             const auto& name = model.data().fields[f].name;
@@ -230,6 +233,10 @@ void bind_models(py::module_& module)
         .def_readonly("name", &ToldValue::name)
         .def_readonly("required", &ToldValue::is_required)
         .def_readonly("for_forces", &ToldValue::is_for_forces);
+    py::class_<ShapeSensitivity>(module, "ShapeSensitivity")
+        .def_readonly("value", &ShapeSensitivity::value)
+        .def_property_readonly("gradient", [](const ShapeSensitivity& s) { return copied<double>(s.gradient); })
+        .def_property_readonly("normal", [](const ShapeSensitivity& s) { return copied<double>(s.normal); });
     py::class_<Prediction>(module, "Prediction")
         .def_readonly("mesh", &Prediction::mesh)
         .def_property_readonly("fields", [](const Prediction& p) { return to_numpy(p.fields); })
@@ -238,15 +245,21 @@ void bind_models(py::module_& module)
         .def_readonly("why", &Prediction::why)
         .def_readonly("intervals", &Prediction::intervals)
         .def_readonly("isolation", &Prediction::isolation)
+        .def_readonly("sensitivities", &Prediction::sensitivities)
         .def_readonly("warnings", &Prediction::warnings);
     py::class_<Models>(module, "Models")
         .def(py::init<const std::vector<std::filesystem::path>&, bool, const std::string&, const std::string&, int>(),
              py::call_guard<py::gil_scoped_release>())
         .def("predict",
              [](Models& models, const MeshOrFile& mesh, const std::map<std::string, double>& values,
-                const std::filesystem::path& wall, const std::filesystem::path& other_part, bool with_forces) {
-                 return models.predict(
-                     mesh, {.values = values, .wall = wall, .other_part = other_part, .with_forces = with_forces});
+                const std::filesystem::path& wall, const std::filesystem::path& other_part, bool with_forces,
+                const std::vector<std::string>& sensitivities, bool in_double) {
+                 return models.predict(mesh, {.values = values,
+                                              .wall = wall,
+                                              .other_part = other_part,
+                                              .with_forces = with_forces,
+                                              .sensitivities = sensitivities,
+                                              .in_double = in_double});
              })
         .def("network", &Models::network)
         .def("network_inputs",

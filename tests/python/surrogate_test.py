@@ -48,6 +48,29 @@ def write_stl(path, mesh):
     return path
 
 
+def check_sensitivities(folder, body, one, two):
+    """Against the program on one rank and two, and differences of the coefficient in double precision."""
+    mesh = meshard.read(body)
+    found = one.sensitivity(body, "Cd", **TOLD)
+    assert found.gradient.shape == mesh.points.shape and found.normal.shape == mesh.points.shape[:1]
+    assert abs(found.value / one.forces(body, **TOLD)["Cd"] - 1) < 1e-5
+    for words in ((), ("--nproc", 2)):
+        ended = run(folder, "predict", "runs/r1", body, "-o", "out.vtp", "--sensitivity", "Cd", "--device", "cpu", *words, *said(TOLD))
+        assert ended.returncode == 0 and "Cd" in ended.stdout, ended
+        written = meshard.read(folder / "out.vtp").point_data
+        for array, given in (("dCd_dx", found.gradient), ("dCd_dn", found.normal)):
+            assert np.abs(written[array] - given).max() < 1e-4 * np.abs(given).max(), (words, array)
+            assert np.array_equal(found.mesh.point_data[array], given)
+
+    gradients = [surrogate.sensitivity(body, "Cs", double=True, **TOLD).gradient for surrogate in (one, meshard.load(folder / "runs/r2", device="cpu"), two)]
+    assert np.allclose((gradients[0] + gradients[1]) / 2, gradients[2], rtol=1e-9, atol=1e-12)
+    polygons, way = mesh.connectivity.reshape(-1, 4), np.random.default_rng(4).normal(size=mesh.points.shape)
+    ahead, back = (two.sensitivity((mesh.points + step * way, polygons), "Cs", double=True, **TOLD).value for step in (1e-5, -1e-5))
+    assert abs((gradients[2] * way).sum() / ((ahead - back) / 2e-5) - 1) < 1e-5
+    refused(lambda: one.sensitivity(body, "Cx", **TOLD), ValueError, "there are those of Cd, Cl, Cs")
+    refused(lambda: one.sensitivity(body, speed=32), ValueError, "no sensitivity of Cd: the speed of the free stream is not said")
+
+
 def said(values):
     return [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
 
@@ -98,6 +121,8 @@ def test_predictions_are_those_of_the_program():
         write_stl(folder / "body.stl", mesh)
         assert run(folder, "predict", "runs/r1", "body.stl", "-o", "stl.vtp", "--device", "cpu", "--set", "speed=32").returncode == 0
         assert np.array_equal(one.predict(folder / "body.stl", speed=32)["wss"], meshard.read(folder / "stl.vtp").cell_data["wss"])
+
+        check_sensitivities(folder, body, one, two)
 
         # Errors and warnings have the program's texts.
         for values in ({}, {"speed": 32, "sped": 1}):

@@ -40,12 +40,12 @@ from ._tensors import (checkpoint, describe, device_mesh, distribute_tensor, ext
 if TYPE_CHECKING:
     from . import datasets, models
     from ._mesh_functions import Mesh, Part, SurfaceForces, check, forces, merge, mesh, partition, read, read_shards, write, write_shards
-    from ._surrogate import Forces, Prediction, Surrogate, load
+    from ._surrogate import Forces, Prediction, Sensitivity, Surrogate, load
 
 __all__ = [
     "CommunicationError", "DeviceMesh", "Error", "Forces", "FullyShardedModule", "GhostPlan", "InvalidInput", "IoError", "Mesh", "MissingShardRule", "Neighbors",
-    "Part", "Partial", "Placement", "Prediction", "ProbeReport", "Replicate", "Shard", "SurfaceDistance", "SurfaceForces", "Surrogate", "check", "checkpoint", "datasets", "describe",
-    "device_mesh", "distribute_tensor", "exchange_ghosts", "extents", "forces", "from_local", "from_torch_mesh", "full_tensor", "fully_shard",
+    "Part", "Partial", "Placement", "Prediction", "ProbeReport", "Replicate", "Sensitivity", "Shard", "SurfaceDistance", "SurfaceForces", "Surrogate", "check", "checkpoint", "datasets",
+    "describe", "device_mesh", "distribute_tensor", "exchange_ghosts", "extents", "forces", "from_local", "from_torch_mesh", "full_tensor", "fully_shard",
     "gather_neighbors", "gather_rows", "init_device_mesh", "is_sharded", "knn", "load", "merge", "mesh", "models", "no_sync", "partition", "placements", "probe",
     "radius_search", "read", "read_shards", "record_rules", "redistribute", "replicate", "scatter_add", "scatter_ghosts", "segment_reduce",
     "segment_softmax", "set_exact_mode", "set_gather_policy", "signed_distance", "to_local", "with_ghosts", "write", "write_shards",
@@ -57,7 +57,7 @@ _install_backend()
 # Loaded at the first use: models, meshes and their files, which need VTK and other libraries, and trained models, which need still more.
 _SUBMODULES = ("datasets", "models")
 _MESH_FUNCTIONS = ("Mesh", "Part", "SurfaceForces", "check", "forces", "merge", "mesh", "partition", "read", "read_shards", "write", "write_shards")
-_SURROGATE_FUNCTIONS = ("Forces", "Prediction", "Surrogate", "load")
+_SURROGATE_FUNCTIONS = ("Forces", "Prediction", "Sensitivity", "Surrogate", "load")
 
 
 def __getattr__(name: str) -> object:

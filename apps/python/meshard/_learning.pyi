@@ -11,6 +11,11 @@ class Input:
     required: bool
     for_forces: bool
 
+class ShapeSensitivity:
+    value: float
+    gradient: Any
+    normal: Any
+
 class Prediction:
     mesh: Mesh
     fields: dict[str, Any]
@@ -19,6 +24,7 @@ class Prediction:
     why: str
     intervals: dict[str, float]
     isolation: Optional[float]
+    sensitivities: list[ShapeSensitivity]
     warnings: list[str]
 
 class Models:
@@ -29,7 +35,8 @@ class Models:
     checkpoints: list[os.PathLike]
     device: str
     def __init__(self, runs: Sequence[Path], volume: bool, orient: str, device: str, device_index: int, /) -> None: ...
-    def predict(self, mesh: Union[Mesh, Path], values: Mapping[str, float], wall: Path, other_part: Path, with_forces: bool, /) -> Prediction: ...
+    def predict(self, mesh: Union[Mesh, Path], values: Mapping[str, float], wall: Path, other_part: Path, with_forces: bool,
+                sensitivities: Sequence[str], in_double: bool, /) -> Prediction: ...
     def network(self) -> tuple[str, dict[str, Any]]: ...
     def network_inputs(self, mesh: Union[Mesh, Path], values: Mapping[str, float], wall: Path, /) -> tuple[dict[str, Any], list[str]]: ...
     def missing_for_forces(self, values: Mapping[str, float], /) -> list[str]: ...

@@ -72,6 +72,24 @@ def _as_given(mesh: Any) -> Union[Mesh, str]:
     return os.fspath(mesh) if isinstance(mesh, (str, os.PathLike)) else as_mesh(mesh)
 
 
+class Sensitivity:
+    """How a coefficient changes with the points of a surface.
+
+    value:     the coefficient
+    gradient:  (N, 3), float64: its derivatives by the coordinates of each point
+    normal:    (N), float64: by moving a unit of area outward by a unit of length, smoothed; see docs/python.md
+    mesh:      the Mesh with the point arrays dCd_dx and dCd_dn, and the predicted fields
+    warnings:  as of a Prediction"""
+
+    def __init__(self, name: str, found: _learning.Prediction) -> None:
+        one, = found.sensitivities
+        self.name, self.value, self.gradient, self.normal = name, one.value, one.gradient, one.normal
+        self.mesh, self.warnings = found.mesh, list(found.warnings)
+
+    def __repr__(self) -> str:
+        return f"<Sensitivity of {self.name} {self.value:.5g} to {len(self.normal)} points>"
+
+
 class Surrogate:
     """Trained models, loaded once. Made by `meshard.load`."""
 
@@ -88,8 +106,9 @@ class Surrogate:
         """The predicted fields and their numbers of components."""
         return dict(self._models.targets)
 
-    def _predict(self, mesh: Any, with_forces: bool, values: Mapping[str, float], wall: Path, other_part: Path) -> _learning.Prediction:
-        found = self._models.predict(_as_given(mesh), dict(values), wall, other_part, with_forces)
+    def _predict(self, mesh: Any, with_forces: bool, values: Mapping[str, float], wall: Path, other_part: Path, sensitivities: Sequence[str] = (),
+                 in_double: bool = False) -> _learning.Prediction:
+        found = self._models.predict(_as_given(mesh), dict(values), wall, other_part, with_forces, list(sensitivities), in_double)
         for text in found.warnings:
             warnings.warn(text, stacklevel=3)
         return found
@@ -136,6 +155,17 @@ class Surrogate:
         for text in doubts:
             warnings.warn(text, stacklevel=2)
         return export.inputs_of(network, description, found, said)
+
+    def sensitivity(self, mesh: Any, coefficient: str = "Cd", *, double: bool = False, wall: Path = "", other_part: Path = "",
+                    values: Mapping[str, float] = {}, **constants: float) -> Sensitivity:
+        """How Cd, Cl or Cs changes with each point of the surface, as of `meshard predict --sensitivity`: through what the model is told of the surface, the
+        model, and the forces on the moved surface. Of several runs the mean. Other arguments are those of `forces`.
+
+        double:   in double precision, the model too, so that differences of `value` between two surfaces can be compared with `gradient`
+
+        Raises InvalidInput (a ValueError) as `forces`, for another coefficient, and naming an input or a part of the model that has no derivatives."""
+        said = {**values, **constants}
+        return Sensitivity(coefficient, self._predict(mesh, True, said, wall, other_part, [coefficient], double))
 
     def __repr__(self) -> str:
         return f"<Surrogate of {', '.join(map(str, self._models.checkpoints))} on {self._models.device}>"
