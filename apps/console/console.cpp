@@ -80,7 +80,7 @@ namespace {
 thread_local KeptWarnings* keeper = nullptr;
 }  // namespace
 
-KeptWarnings::KeptWarnings() : before_(keeper)
+KeptWarnings::KeptWarnings(bool also_prints) : also_prints_(also_prints), before_(keeper)
 {
     keeper = this;
 }
@@ -94,7 +94,7 @@ void warn(std::string_view verb, std::string_view text)
 {
     if (keeper) {
         keeper->texts_.emplace_back(text);
-        return;
+        if (!keeper->also_prints_) return;
     }
     std::cout.flush();
     std::cerr << "meshard " << verb << ": warning: " << text << std::endl;

@@ -7,10 +7,11 @@
 
 namespace meshard {
 
-/// Keeps the texts of `warn` of this thread while it lives, in place of printing them. Of several the newest does.
+/// Keeps the texts of `warn` of this thread while it lives, in place of printing them or beside it. Of several the
+/// newest does.
 class KeptWarnings {
 public:
-    KeptWarnings();
+    explicit KeptWarnings(bool also_prints = false);
     ~KeptWarnings();
     KeptWarnings(const KeptWarnings&) = delete;
     KeptWarnings& operator=(const KeptWarnings&) = delete;
@@ -19,6 +20,7 @@ public:
 
 private:
     friend void warn(std::string_view verb, std::string_view text);
+    bool also_prints_;
     std::vector<std::string> texts_;
     KeptWarnings* before_;
 };

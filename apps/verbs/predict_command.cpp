@@ -1,4 +1,5 @@
 // meshard predict: predicts fields on meshes with trained models and writes the meshes with them.
+#include "apps/console/kept_warnings.h"
 #include "apps/devices/rank_device.h"
 #include "apps/learning/cases/case_list.h"
 #include "apps/learning/cases/state_channels.h"
@@ -15,6 +16,7 @@
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/made_folders.h"
 #include "io/checkpoints/model_checkpoint.h"
+#include "io/mesh_io.h"
 
 #include <CLI/CLI.hpp>
 #include <c10/util/StringUtil.h>
@@ -23,10 +25,14 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <functional>
+#include <future>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
+#include <utility>
 
 namespace meshard {
 namespace {
@@ -416,6 +422,36 @@ void print_input(const PredictedInput& one, const std::vector<Predictor>& models
     print(one.forces.of_shape, "the shape alone");
 }
 
+/// Reads the mesh that is predicted next while another one is computed.
+class MeshAhead {
+public:
+    /// Begins with a file, unless its format is read by libraries that two threads cannot use at once.
+    void begin(const std::filesystem::path& file)
+    {
+        const std::set<std::filesystem::path> own_readers{".vtp", ".vtu", ".stl", ".ply", ".obj"};
+        if (own_readers.count(file.extension()))
+            ahead_ = std::async(std::launch::async, [file] {
+                const KeptWarnings warnings;
+                auto mesh = read_mesh(file);
+                return std::pair(std::move(mesh), warnings.texts());
+            });
+    }
+
+    /// Returns what gives the mesh of that file, with the warnings and errors of reading it; empty if none was begun.
+    std::function<Mesh()> take()
+    {
+        if (!ahead_.valid()) return {};
+        return [ahead = std::make_shared<decltype(ahead_)>(std::move(ahead_))] {
+            auto [mesh, warnings] = ahead->get();
+            for (const auto& text : warnings) warn("predict", text);
+            return std::move(mesh);
+        };
+    }
+
+private:
+    std::future<std::pair<Mesh, std::vector<std::string>>> ahead_;
+};
+
 /// Prints on rank 0 an error that all ranks have found, and returns its code.
 int fail_on_all_ranks(const World& world, const std::string& message, int code)
 {
@@ -504,6 +540,7 @@ int predict_command(std::span<const std::string> arguments)
         std::vector<PredictedInput> rows;
         std::vector<std::filesystem::path> unusable;
         std::map<std::string, std::vector<std::filesystem::path>> without_forces;  // inputs by the reason
+        MeshAhead ahead;
         for (std::size_t i = 0; i < work.size(); ++i) {
             const auto& [input, output] = work[i];
             if (work.size() > 1)
@@ -519,14 +556,19 @@ int predict_command(std::span<const std::string> arguments)
             how.values = values[i];
             how.wall = one_for(i, options.walls);
             how.other_part = one_for(i, options.other_parts);
-            auto& row = rows.emplace_back(PredictedInput{input, output, {}, {}, {}});
+            auto& row = rows.emplace_back(PredictedInput{input, output, {}, {}, {}, {}});
             for (const auto& [column, value] : values[i])
                 if (told.contains(column)) row.values[column] = value;
+            const auto read = ahead.take();
+            const bool of_grids = models.front().data().is_grid;
+            if (world.rank() == 0 && !of_grids && i + 1 < work.size()) ahead.begin(work[i + 1].first);
+            KeptWarnings warnings(true);
             try {
-                if (models.front().data().is_grid)
+                if (of_grids)
                     predict_grid(models, input, output, how, world);
                 else
-                    row.forces = predict_file(models, input, output, how, world);
+                    row.forces = predict_file(models, input, output, how, world, read);
+                row.warnings = warnings.texts();
             } catch (const UnusableInput& error) {
                 if (work.size() == 1) return fail_on_all_ranks(world, error.what(), error.exit_code());
                 if (world.rank() == 0) warn("predict", fmt::format("{} {} is left out.", error.what(), input.string()));

@@ -63,7 +63,7 @@ class PredictedForces(Case):
             rows = self.rows("new/below/table.csv")
             self.assertEqual([row["input"] for row in rows], self.inputs)
             self.assertEqual([row["output"] for row in rows], [f"out/{name}" for name in self.inputs])
-            self.assertEqual(list(rows[0]), ["input", "output", *COEFFICIENTS, "U_inf", "area", "note"])
+            self.assertEqual(list(rows[0]), ["input", "output", *COEFFICIENTS, "U_inf", "area", "note", "warnings"])
             for row, name in zip(rows, self.inputs):
                 self.assert_right(row, name, 0.5)
                 self.assertEqual((row["area"], row["Cd_std"], row["Cd_head"], row["note"]), ("0.5", "", "", ""))
@@ -147,7 +147,14 @@ class PredictedForces(Case):
             self.assertEqual([bool(row["Cd"]) for row in rows], [True, False, True, True])
             self.assertEqual(rows[1]["output"], "")
             self.assertIn("VTK XML", rows[1]["note"])
-            self.assertIn("VTK XML", json.loads(result.out)["predictions"][1]["note"])
+            found = json.loads(result.out)["predictions"]
+            self.assertIn("VTK XML", found[1]["note"])
+            # What is doubtful of an input is said and stands in its row.
+            for row, one, name in zip(rows, found, self.inputs, strict=True):
+                self.assertEqual(row["warnings"], "; ".join(one["warnings"]))
+                self.assertTrue(all(text.startswith(f"{name}: ") and f"warning: {text}\n" in result.err for text in one["warnings"]), str(result))
+            self.assertIn("boundary_0.vtp: beyond the training cases", rows[0]["warnings"])
+            self.assertEqual([row["warnings"] for row in rows[1:3]], ["", ""])
 
     def test_refuse_tables_that_do_not_fit_before_anything_is_written(self):
         self.train("car", f"data.reference.U_inf={SPEED}")

@@ -465,7 +465,8 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
 }
 
 PredictedForces predict_file(std::span<Predictor> models, const std::filesystem::path& input,
-                             const std::filesystem::path& named_output, const PredictionOptions& options, World& world)
+                             const std::filesystem::path& named_output, const PredictionOptions& options, World& world,
+                             const std::function<Mesh()>& read)
 {
     const auto output = followed_links(named_output);  // pieces lie beside the index itself, not beside a link to it
     const auto kind = kind_of_output(named_output);
@@ -473,9 +474,9 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     const auto folder = std::filesystem::absolute(output).parent_path();
     const auto device_mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
     const auto& all = device_mesh->all();
-    auto predicted =
-        predict_mesh(models, {.name = input.filename().string(), .file = input, .kind = kind, .output = output},
-                     options, device_mesh, world.device());
+    auto predicted = predict_mesh(
+        models, {.name = input.filename().string(), .file = input, .read = read, .kind = kind, .output = output},
+        options, device_mesh, world.device());
     const auto& rows = predicted.rows;
     auto& whole = predicted.whole;
     auto& subdomain = predicted.subdomain;

@@ -113,10 +113,12 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
 /// already. Of several models, or of several draws of dropout, `<name>_spread` is their deviation, component by
 /// component. A sensitivity is two point arrays, `d<coefficient>_dx`, three components, and `d<coefficient>_dn`
 /// (`ShapeSensitivity`).
+/// @param read   gives the mesh on the first rank, in place of reading `input`; empty: it is read
 /// @return coefficients of each prediction, on every rank, where the options ask for them
 /// @throws UnusableInput as `predict_mesh`; nothing is written then
 PredictedForces predict_file(std::span<Predictor> models, const std::filesystem::path& input,
-                             const std::filesystem::path& output, const PredictionOptions& options, World& world);
+                             const std::filesystem::path& output, const PredictionOptions& options, World& world,
+                             const std::function<Mesh()>& read = {});
 
 /// The same of image data for models of grids: writes a .vti with the fields at its points or cells, whichever the
 /// models predict. Forces there are none.

@@ -3,6 +3,7 @@
 
 #include "apps/learning/evaluation/evaluation.h"
 
+#include <c10/util/StringUtil.h>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -72,7 +73,7 @@ std::string to_csv(const std::vector<PredictedInput>& inputs, const std::vector<
     const bool with_moments = has_moments(inputs);
     for (const auto& [name, value] : coefficients_of({}, with_moments)) text += "," + name;
     for (const auto& name : columns) text += "," + csv_text(name);
-    text += ",note\n";
+    text += ",note,warnings\n";
     for (const auto& one : inputs) {
         text += csv_text(one.input.string()) + "," + csv_text(one.output.string());
         for (const auto& [name, value] : coefficients_of(one.forces, with_moments))
@@ -81,7 +82,7 @@ std::string to_csv(const std::vector<PredictedInput>& inputs, const std::vector<
             const auto value = one.values.find(name);
             text += "," + (value == one.values.end() ? "" : exact_text(value->second));
         }
-        text += "," + csv_text(one.note) + "\n";
+        text += "," + csv_text(one.note) + "," + csv_text(c10::Join("; ", one.warnings)) + "\n";
     }
     return text;
 }
@@ -98,6 +99,7 @@ Json to_json(const std::vector<PredictedInput>& inputs, const std::vector<Predic
             row[name] = value ? Json(*value) : Json(nullptr);
         row["values"] = one.values;
         row["note"] = text_or_null(one.note);
+        row["warnings"] = one.warnings;
         json["predictions"].push_back(std::move(row));
     }
     return json;

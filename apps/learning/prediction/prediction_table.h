@@ -17,7 +17,8 @@ struct PredictedInput {
     std::filesystem::path input, output;  ///< the output is empty where nothing could be predicted
     std::map<std::string, double> values;
     PredictedForces forces;
-    std::string note;  ///< why there is no prediction, or no drag and lift
+    std::string note;                   ///< why there is no prediction, or no coefficients
+    std::vector<std::string> warnings;  ///< of this input, a sentence each
 };
 
 /// Of several predictions the mean and the standard deviation (of n - 1).
@@ -29,11 +30,12 @@ struct MeanOfPredictions {
 };
 
 /// A row an input: `input`, `output`, Cd, Cl and Cs by the fields, and moments where an input has them, their
-/// deviations, Cd and Cl by a head of the model and by the shape alone, the columns that were told, `note`.
+/// deviations, Cd and Cl by a head of the model and by the shape alone, the columns that were told, `note`, and
+/// `warnings`, joined by `; `.
 /// @param columns   of `values`
 std::string to_csv(const std::vector<PredictedInput>& inputs, const std::vector<std::string>& columns);
 
-/// {models, predictions: [{input, output, Cd, ..., values, note}]}; what there is not is null.
+/// {models, predictions: [{input, output, Cd, ..., values, note, warnings}]}; what there is not is null.
 Json to_json(const std::vector<PredictedInput>& inputs, const std::vector<Predictor>& models);
 
 }  // namespace meshard
