@@ -329,7 +329,7 @@ def numbers_in(json_value):
 class Report(Judged):
     def test_has_only_numbers_of_its_json_and_pictures_in_the_page(self):
         expected = {number: self.recomputed(number) for number in ("3", "4")}
-        self.good("report", "runs/car", "-o", "report", "--nproc", 2)
+        self.good("report", "runs/car", f"data.forces.length={LENGTH}", f"data.forces.center={CENTER}", "-o", "report", "--nproc", 2)
         numbers = json.loads((self.folder / "report/report.json").read_text())
         cases = numbers["runs"][0]["evaluation"]["cases"]
         self.assertEqual([case["id"] for case in cases], ["3", "4"])

@@ -143,7 +143,7 @@ protected:
         const auto points = mesh.points.to_doubles();
         const auto found = predicted(chain, file, mesh);
         const auto& sensitivity = found.sensitivities.at(0);
-        EXPECT_NEAR(sensitivity.value, found.forces.drag.at(0), 1e-4 * std::abs(sensitivity.value));
+        EXPECT_NEAR(sensitivity.value, found.forces.of_fields.at("Cd").at(0), 1e-4 * std::abs(sensitivity.value));
 
         std::mt19937 generator(9);
         std::normal_distribution<double> draw;
