@@ -399,18 +399,20 @@ ModelEntry domino_entry()
                 },
             .spelled_out = with_parameters_inside,
             .without_derivatives = [](const Json&) { return "it encodes the body on grids"; },
-            .kind = BodyModel{
-                .widths = [](const PointWidths& widths) -> Json {
-                    const auto or_none = [](std::int64_t count) { return count > 0 ? Json(count) : Json(); };
-                    return {{"output_features_surf", or_none(widths.in_volume ? 0 : widths.out_dim)},
+            .kind =
+                BodyModel{
+                    .widths = [](const PointWidths& widths) -> Json {
+                        const auto or_none = [](std::int64_t count) { return count > 0 ? Json(count) : Json(); };
+                        return {
+                            {"output_features_surf", or_none(widths.in_volume ? 0 : widths.out_dim)},
                             {"output_features_vol", or_none(widths.in_volume ? widths.out_dim : widths.volume_out_dim)},
                             {"global_features", std::max<std::int64_t>(1, widths.num_constants)},
                             {kEncodeParameters, widths.num_constants > 0}};
-                },
-                .make = make_domino,
-                .inputs_on_surface = {"points", "normals", "areas"},
-                .needs_surface_neighbors = true,
-            }};
+                    },
+                    .make = make_domino,
+                    .inputs_on_surface = {"points", "normals", "areas"},
+                    .needs_surface_neighbors = true,
+                }};
 }
 
 }  // namespace meshard

@@ -142,10 +142,12 @@ pid_t start_rank(int rank, int size, const std::vector<std::string>* arguments, 
     const pid_t pid = fork();
     if (pid == 0) {
         for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
-        if (arguments)
+        if (arguments) {
             RememberedSignals::let_them_end();
-        else
+        } else {
             signals.restore();
+            prctl(PR_SET_NAME, fmt::format("meshard rank {}", rank).c_str());  // as lists of processes show it
+        }
         // Until a rank of a program with handlers has its own, signals wait: they would end it without a message, or
         // with the launcher's.
         if (signals.had_handler())

@@ -22,8 +22,8 @@ namespace {
 
 using LostRank = ProgramTest;
 
-/// Process ids whose environment has all of these variables.
-std::vector<pid_t> processes_with(const std::vector<std::string>& variables)
+/// Process ids whose environment at their start has all of these variables, and that have this name, if one is given.
+std::vector<pid_t> processes_with(const std::vector<std::string>& variables, const std::string& wanted_name = {})
 {
     std::vector<pid_t> found;
     for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
@@ -34,6 +34,7 @@ std::vector<pid_t> processes_with(const std::vector<std::string>& variables)
         const auto has = [&](const std::string& variable) {
             return ('\0' + text).find('\0' + variable + '\0') != std::string::npos;
         };
+        if (!wanted_name.empty() && content_of((entry.path() / "comm").string()) != wanted_name + "\n") continue;
         if (std::ranges::all_of(variables, has)) found.push_back(static_cast<pid_t>(std::stol(name)));
     }
     return found;
@@ -50,7 +51,7 @@ TEST_F(LostRank, StopsTheOthersAndIsNamed)
     ProgramOptions options;
     options.interrupt_when = [&] {  // asked again and again while the program runs
         if (killed || content_of(metrics).find("train_step") == std::string::npos) return false;
-        const auto victims = processes_with({mark, "RANK=1"});
+        const auto victims = processes_with({mark}, "meshard rank 1");
         if (victims.size() != 1) return false;
         kill(victims.front(), SIGKILL);
         killed = true;
@@ -143,8 +144,9 @@ TEST_P(KilledRank, NeverLeavesTheOthersHanging)
             if (died) return now > *died + std::chrono::seconds(90);  // a hang is ended, and fails
             if (!born && among_steps && content_of(runs + "/car/metrics.jsonl").find("train_step") == std::string::npos)
                 return false;
-            const auto ranks =
-                processes_with({mark(), (by_mpirun ? "OMPI_COMM_WORLD_RANK=" : "RANK=") + std::to_string(victim)});
+            const auto number = std::to_string(victim);
+            const auto ranks = by_mpirun ? processes_with({mark(), "OMPI_COMM_WORLD_RANK=" + number})
+                                         : processes_with({mark()}, "meshard rank " + number);
             if (ranks.size() != 1) return false;
             if (!born) born = now;
             if (now < *born + delay) return false;
