@@ -45,10 +45,10 @@ bool parse(std::span<const std::string> arguments, EvaluateArguments& options)
                    "folder of a run of `meshard train` (its best checkpoint), or one of its checkpoints")
         ->required()
         ->type_name("RUN|CHECKPOINT");
-    app.add_option("cases", options.cases,
-                   "train, val, test, all, ids of cases, or meshes (of simulations series) with the fields; "
-                   "data.root=DIR says where data lie now, data.forces.length=L and data.forces.center=[X, Y, Z] what "
-                   "moments refer to")
+    app.add_option(
+           "cases", options.cases,
+           "train, val, test, all, ids of cases, or files with the fields; data.root=DIR, data.forces.length=L: "
+           "as now, not as in training")
         ->type_name("CASES")
         ->default_str("test, or val where there is no test");
     app.add_option("-o,--output", options.output, "folder for evaluation.json, cases.csv and rollout.csv")

@@ -126,14 +126,13 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
                    "inputs or once for each in turn")
         ->allow_extra_args(false)
         ->type_name("FILE");
-    app.add_flag("--forces", options.prediction.with_forces,
-                 "say Cd, Cl and Cs, of several predictions with their standard deviation; area and U_inf as in the "
-                 "run, or by --set or --table; with moment_length (moment_x, _y, _z) or data.forces.length also "
-                 "moments");
+    app.add_flag(
+        "--forces", options.prediction.with_forces,
+        "say Cd, Cl, Cs, and with moment_length moments; area, U_inf, ... as in the run, or by --set or --table");
     auto* sensitivity =
         app.add_option("--sensitivity", options.prediction.sensitivities,
-                       "write how Cd, Cl or Cs changes with each point of the surface: point arrays dCd_dx, and dCd_dn "
-                       "along the normal; may be repeated; also does what --forces does");
+                       "write how Cd, Cl or Cs changes with each point: arrays dCd_dx, and dCd_dn along the normal; "
+                       "with --forces; repeatable");
     sensitivity->allow_extra_args(false)->type_name("NAME");
     app.add_option("--table", options.table,
                    "values of each input before those of --set, .csv or .json; its column id is the file's name, or "

@@ -42,8 +42,7 @@ bool parse(std::span<const std::string> arguments, ReportArguments& options)
     std::string orient;
     app.add_option(
            "runs", options.runs,
-           "folders of runs of `meshard train`; data.root=DIR says where their data lie now, data.forces.length=L "
-           "and data.forces.center=[X, Y, Z] what moments refer to")
+           "folders of runs of `meshard train`; data.root=DIR, data.forces.length=L: as now, not as in training")
         ->required()
         ->type_name("RUN...");
     app.add_option("-o,--output", options.output, "folder of the report")->required()->type_name("DIR");

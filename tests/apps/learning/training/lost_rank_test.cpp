@@ -34,7 +34,9 @@ std::vector<pid_t> processes_with(const std::vector<std::string>& variables, con
         const auto has = [&](const std::string& variable) {
             return ('\0' + text).find('\0' + variable + '\0') != std::string::npos;
         };
-        if (!wanted_name.empty() && content_of((entry.path() / "comm").string()) != wanted_name + "\n") continue;
+        std::string called;
+        std::getline(std::ifstream(entry.path() / "comm"), called);
+        if (!wanted_name.empty() && called != wanted_name) continue;
         if (std::ranges::all_of(variables, has)) found.push_back(static_cast<pid_t>(std::stol(name)));
     }
     return found;
