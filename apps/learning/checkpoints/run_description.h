@@ -75,7 +75,7 @@ struct RunDescription {
     std::optional<std::vector<float>> training_mean;  ///< mean of each channel, where it is not the normaliser's
     std::optional<DescribedHead> head;
     std::optional<ShapeCoefficients> shape_coefficients;
-    std::optional<HeldOutErrors> held_out_errors;  ///< of the epoch
+    std::optional<HeldOutErrors> held_out_errors;  ///< errors in the epoch's validation
     nlohmann::json validation_errors;  ///< {field: {rel_l2: ...}} of the epoch; null where there was no validation
 
     std::optional<std::int64_t> seed;

@@ -25,8 +25,8 @@ struct CaseFigures {
     std::int64_t num_rows = 0;
     std::int64_t num_cells_without_area = 0;
     bool is_surface = false;  ///< whether it is made of polygons, which have area vectors
-    ForceSums
-        forces;  ///< forces of the true fields, without moments; those on points are averaged over a cell's corners
+    /// Forces of the true fields, without moments. Fields on points are averaged over a cell's corners.
+    ForceSums forces;
     ShapeSums shape;
     std::array<double, 6> bounds{};                ///< box of the points: x, y and z, each lowest then highest
     double shear_size = 0;                         ///< sum |tau| A

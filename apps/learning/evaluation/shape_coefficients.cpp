@@ -11,8 +11,8 @@ namespace meshard {
 namespace {
 
 struct Distances {
-    double of_case = 0;               // from the nearest training case
-    std::vector<double> among_cases;  // of each training case from the nearest other, ascending
+    double of_case = 0;               // distance from the nearest training case
+    std::vector<double> among_cases;  // distance of each training case from the nearest other, ascending
 };
 
 /// Computes the distances by which `ShapeCoefficients::Values` tells how far a case lies from the training cases, from

@@ -16,8 +16,7 @@ namespace meshard {
 ///
 /// - `file`, `model_class`, `model`: the checkpoint, the class and its arguments
 /// - `data`: the settings of the data (`to_json`)
-/// - `fields`: of each its name and number of `channels`, and the `factor`, `powers` and `is_above_p_inf` by which it
-/// is
+/// - `fields`: name and number of `channels` of each, and the `factor`, `powers` and `is_above_p_inf` by which it is
 ///   measured (`FieldMeasure`)
 /// - `constants`: names of the numbers that it is told of a case, and of those by which fields and points are measured
 /// - `head`: `names`, `num_features`, `means` and `deviations` of a head for coefficients; null without one

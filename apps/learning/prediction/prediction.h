@@ -64,8 +64,8 @@ struct PredictedForces {
     std::map<std::string, std::vector<double>> of_head = {};
     /// Cd and Cl by the shape alone, where the models' training cases have them (shape_coefficients.h).
     std::map<std::string, std::vector<double>> of_shape = {};
-    /// Of Cd and Cl by the fields half the widths of the intervals that hold the truth of kCoverage of such cases, by
-    /// the runs' validation cases together (held_out_errors.h); none where these are too few.
+    /// Half the widths of the intervals around Cd and Cl by the fields that hold the truth of kCoverage of such cases,
+    /// by the runs' validation cases together (held_out_errors.h); none where these are too few.
     std::map<std::string, double> intervals = {};
     /// How far the case lies from each model's training cases (`ShapeCoefficients::Values`).
     std::vector<double> isolation = {};
