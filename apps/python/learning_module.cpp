@@ -9,6 +9,7 @@
 #include "apps/learning/prediction/prediction.h"
 #include "apps/learning/prediction/prediction_table.h"
 #include "apps/learning/prediction/told_values.h"
+#include "apps/python/python_error.h"
 #include "io/bytes/read_warnings.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "partition/error.h"
@@ -284,8 +285,7 @@ PYBIND11_MODULE(_learning, module)
     module.doc() = "Bindings of meshard's trained models. Use `meshard.load`.";
     py::register_local_exception_translator([](std::exception_ptr error) {
         const auto throw_as = [](const char* type, const std::exception& what) {
-            PyErr_SetString(py::module_::import("meshard._core").attr(type).ptr(),
-                            meshard::without_function_name(meshard::error_text(what)).c_str());
+            meshard::set_python_error(type, meshard::without_function_name(meshard::error_text(what)));
         };
         try {
             if (error) std::rethrow_exception(error);

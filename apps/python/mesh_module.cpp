@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The module `meshard._meshes` has meshes, their files and their parts as arrays of numpy. It is free of torch, and
 // loaded at its first use.
+#include "apps/python/python_error.h"
 #include "io/bytes/read_warnings.h"
 #include "io/mesh_io.h"
 #include "io/shards/manifest.h"
@@ -366,15 +367,12 @@ PYBIND11_MODULE(_meshes, module)
 {
     module.doc() = "Bindings of meshard's C++ libraries for meshes. Use the functions of the package `meshard`.";
     py::register_exception_translator([](std::exception_ptr error) {
-        const auto throw_as = [](const char* type, const char* what) {
-            PyErr_SetString(py::module_::import("meshard._core").attr(type).ptr(), what);
-        };
         try {
             if (error) std::rethrow_exception(error);
         } catch (const meshard::InvalidInput& invalid) {
-            throw_as("InvalidInput", invalid.what());
+            meshard::set_python_error("InvalidInput", invalid.what());
         } catch (const meshard::IoError& failed) {
-            throw_as("IoError", failed.what());
+            meshard::set_python_error("IoError", failed.what());
         }
     });
     meshard::bind_mesh(module);
