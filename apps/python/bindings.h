@@ -1,25 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "sharding/ranks/device_mesh.h"
+#include "apps/python/python_mesh.h"
 #include "sharding/ranks/placement.h"
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/extension.h>
 
-#include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 namespace meshard {
-
-/// Holds a device mesh for Python, since pybind11 has no pointers to const.
-struct PythonMesh {
-    std::shared_ptr<const DeviceMesh> mesh;
-    c10::intrusive_ptr<c10d::Backend> carrier = nullptr;  ///< backend of all ranks; null for one rank or a sub-mesh
-};
 
 /// Returns host and process of each rank, by which messages name it and others notice that it has ended. Collective.
 std::vector<std::string> process_names(c10d::Store& store, int rank, int size);

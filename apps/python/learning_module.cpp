@@ -5,11 +5,14 @@
 #include "apps/console/error_text.h"
 #include "apps/console/kept_warnings.h"
 #include "apps/devices/rank_device.h"
+#include "apps/learning/cases/mesh_handover.h"
 #include "apps/learning/prediction/network_description.h"
 #include "apps/learning/prediction/prediction.h"
 #include "apps/learning/prediction/prediction_table.h"
 #include "apps/learning/prediction/told_values.h"
+#include "apps/learning/prediction/usable_input.h"
 #include "apps/python/python_error.h"
+#include "apps/python/python_mesh.h"
 #include "io/bytes/read_warnings.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "partition/error.h"
@@ -19,6 +22,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -28,6 +33,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <pybind11/stl/filesystem.h>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -44,7 +50,7 @@ using MeansAndDeviations = std::map<std::string, std::pair<double, std::optional
 
 /// What Python is given of a prediction.
 struct Prediction {
-    SharedMesh mesh;
+    SharedMesh mesh;  // null but on the first rank
     std::vector<std::pair<std::string, at::Tensor>> fields, spread;
     MeansAndDeviations coefficients;  // none, and why
     std::string why;
@@ -81,14 +87,29 @@ void add(MeansAndDeviations& all, const std::string& name, const std::vector<dou
     if (found.mean) all[name] = {*found.mean, found.deviation};
 }
 
+/// Returns all rows on every rank, in the order of their ids; as they are where there is one rank, or none are defined.
+/// Collective.
+at::Tensor rows_on_all_ranks(const at::Tensor& rows, std::span<const std::int64_t> ids, const RankGroup& ranks)
+{
+    if (ranks.size() == 1 || !rows.defined()) return rows;
+    auto whole = rows_on_first_rank(rows, ids, ranks);
+    const std::array<std::int64_t, 1> own{whole.size(0)};
+    const auto num_rows = ranks.all_gather_integers(own)[0][0];
+    if (ranks.rank() != 0) whole = rows.new_empty({num_rows, rows.size(1)});
+    ranks.broadcast(whole, 0);
+    return whole;
+}
+
 /// Trained models that predict together.
 class Models {
 public:
     /// @param in_volume   of runs with surface and volume, predict on the volume
     /// @param orient      as of `--orient`; empty: as the runs did
+    /// @param ranks       that share each mesh; null: this one alone
     Models(const std::vector<std::filesystem::path>& runs, bool in_volume, const std::string& orient,
-           const std::string& device, int device_index)
-        : device_(device_of_rank(device, {.local_rank = device_index}))
+           const std::string& device, int device_index, const PythonMesh* ranks)
+        : device_(device_of_rank(device, {.local_rank = device_index})),
+          device_mesh_(ranks ? ranks->mesh : DeviceMesh::single())
     {
         const KeptWarnings warnings;
         for (const auto& run : runs) {
@@ -136,19 +157,26 @@ public:
         return {std::move(named), std::move(doubts)};
     }
 
+    /// Collective over the ranks.
     Prediction predict(const MeshOrFile& given, const PredictionOptions& options)
     {
         const py::gil_scoped_release without_gil;
         const std::lock_guard one_at_a_time(in_use_);
         const KeptWarnings warnings;
         const auto input = mesh_input(given, options);
-        auto found = predict_mesh(models_, input, options, DeviceMesh::single(), device_);
+        auto found = predict_mesh(models_, input, options, device_mesh_, device_);
 
-        Prediction prediction{.mesh = std::make_shared<Mesh>(std::move(found.whole)), .why = found.forces.why};
+        Prediction prediction{.why = found.forces.why};
         const auto& model = models_.front();
-        auto& arrays = on_cells() ? prediction.mesh->cell_data : prediction.mesh->point_data;
-        add_fields(arrays, found.fields, found.spread, model);
-        add_sensitivities(*prediction.mesh, found.sensitivities);
+        const auto& ranks = device_mesh_->all();
+        for (auto* rows : {&found.fields, &found.spread}) *rows = rows_on_all_ranks(*rows, found.rows, ranks);
+        auto& arrays = on_cells() ? found.whole.cell_data : found.whole.point_data;
+        read_together(ranks, [&] {
+            if (ranks.rank() != 0) return;
+            add_fields(arrays, found.fields, found.spread, model);
+            add_sensitivities(found.whole, found.sensitivities);
+            prediction.mesh = std::make_shared<Mesh>(std::move(found.whole));
+        });
         prediction.sensitivities = std::move(found.sensitivities);
         std::int64_t first = 0;
         for (std::size_t f = 0; f < model.channels().size(); ++f) {
@@ -197,6 +225,7 @@ public:
     }
 
     std::string device() const { return device_.str(); }
+    std::int64_t num_ranks() const { return device_mesh_->num_ranks(); }
 
 private:
     /// Finds a mesh, and checks that the models are told of it all that they need to know.
@@ -206,7 +235,8 @@ private:
             return file.empty() ? std::vector<std::string>() : std::vector{file.string()};
         };
         require_asked_for(models_, options, list(options.wall), list(options.other_part));
-        MeshInput input{.name = "the mesh"};
+        // Several ranks hand over their parts of a mesh by files there.
+        MeshInput input{.name = "the mesh", .output = std::filesystem::temp_directory_path() / "meshard"};
         if (const auto* mesh = std::get_if<SharedMesh>(&given)) {
             input.read = [mesh = *mesh] { return *mesh; };
             if (options.wall.empty() &&
@@ -223,6 +253,7 @@ private:
     }
 
     at::Device device_;
+    std::shared_ptr<const DeviceMesh> device_mesh_;
     std::vector<Predictor> models_;
     std::vector<std::string> warnings_;
     std::mutex in_use_;  // predicting sets modes of the models
@@ -249,7 +280,8 @@ void bind_models(py::module_& module)
         .def_readonly("sensitivities", &Prediction::sensitivities)
         .def_readonly("warnings", &Prediction::warnings);
     py::class_<Models>(module, "Models")
-        .def(py::init<const std::vector<std::filesystem::path>&, bool, const std::string&, const std::string&, int>(),
+        .def(py::init<const std::vector<std::filesystem::path>&, bool, const std::string&, const std::string&, int,
+                      const PythonMesh*>(),
              py::call_guard<py::gil_scoped_release>())
         .def("predict",
              [](Models& models, const MeshOrFile& mesh, const std::map<std::string, double>& values,
@@ -274,7 +306,8 @@ void bind_models(py::module_& module)
         .def_property_readonly("targets", &Models::targets)
         .def_property_readonly("inputs", &Models::inputs)
         .def_property_readonly("checkpoints", &Models::checkpoints)
-        .def_property_readonly("device", &Models::device);
+        .def_property_readonly("device", &Models::device)
+        .def_property_readonly("num_ranks", &Models::num_ranks);
 }
 
 }  // namespace
@@ -295,6 +328,8 @@ PYBIND11_MODULE(_learning, module)
             throw_as("InvalidInput", invalid);
         } catch (const meshard::IoError& failed) {
             throw_as("IoError", failed);
+        } catch (const meshard::CommunicationError& failed) {
+            throw_as("CommunicationError", failed);
         } catch (const meshard::Error& other) {
             throw_as("Error", other);
         }

@@ -2,6 +2,7 @@
 import os
 from typing import Any, Mapping, Optional, Sequence, Union
 
+from ._core import DeviceMesh
 from ._meshes import Mesh
 
 Path = Union[str, os.PathLike]
@@ -17,7 +18,7 @@ class ShapeSensitivity:
     normal: Any
 
 class Prediction:
-    mesh: Mesh
+    mesh: Optional[Mesh]
     fields: dict[str, Any]
     spread: dict[str, Any]
     coefficients: dict[str, tuple[float, Optional[float]]]
@@ -34,7 +35,9 @@ class Models:
     inputs: list[Input]
     checkpoints: list[os.PathLike]
     device: str
-    def __init__(self, runs: Sequence[Path], volume: bool, orient: str, device: str, device_index: int, /) -> None: ...
+    num_ranks: int
+    def __init__(self, runs: Sequence[Path], volume: bool, orient: str, device: str, device_index: int,
+                 ranks: Optional[DeviceMesh], /) -> None: ...
     def predict(self, mesh: Union[Mesh, Path], values: Mapping[str, float], wall: Path, other_part: Path, with_forces: bool,
                 sensitivities: Sequence[str], in_double: bool, /) -> Prediction: ...
     def network(self) -> tuple[str, dict[str, Any]]: ...

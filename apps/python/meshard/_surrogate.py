@@ -6,8 +6,11 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional, Sequence, Union
 
+import torch
+
 from . import _learning
 from ._core import InvalidInput
+from ._device_mesh import AnyMesh, own_mesh
 from ._learning import Input
 from ._mesh_functions import Mesh, as_mesh
 
@@ -35,8 +38,8 @@ class Prediction(_Named):
 
     spread:    of several runs the standard deviations (of n - 1), by name; else empty
     on_cells:  whether rows are cells, not points
-    mesh:      the Mesh with the fields, as `meshard predict` writes it
-    warnings:  what is doubtful, a sentence each; these are UserWarnings, too"""
+    mesh:      the Mesh with the fields, as `meshard predict` writes it; of several ranks on the first, else None
+    warnings:  what is doubtful, a sentence each, of several ranks on the first; these are UserWarnings, too"""
 
     def __init__(self, found: _learning.Prediction, on_cells: bool) -> None:
         super().__init__(found.fields)
@@ -78,7 +81,7 @@ class Sensitivity:
     value:     the coefficient
     gradient:  (N, 3), float64: its derivatives by the coordinates of each point
     normal:    (N), float64: by moving a unit of area outward by a unit of length, smoothed; see docs/python.md
-    mesh:      the Mesh with the point arrays dCd_dx and dCd_dn, and the predicted fields
+    mesh:      the Mesh with the point arrays dCd_dx and dCd_dn, and the predicted fields; of several ranks on the first, else None
     warnings:  as of a Prediction"""
 
     def __init__(self, name: str, found: _learning.Prediction) -> None:
@@ -91,7 +94,8 @@ class Sensitivity:
 
 
 class Surrogate:
-    """Trained models, loaded once. Made by `meshard.load`."""
+    """Trained models, loaded once. Made by `meshard.load`. On several ranks `predict`, `forces` and `sensitivity` are collective: all call them with the same
+    arguments, the first reads the mesh, each computes on its own part, and all get the whole result."""
 
     def __init__(self, models: _learning.Models) -> None:
         self._models = models
@@ -168,15 +172,19 @@ class Surrogate:
         return Sensitivity(coefficient, self._predict(mesh, True, said, wall, other_part, [coefficient], double))
 
     def __repr__(self) -> str:
-        return f"<Surrogate of {', '.join(map(str, self._models.checkpoints))} on {self._models.device}>"
+        ranks = f", {self._models.num_ranks} ranks" if self._models.num_ranks > 1 else ""
+        return f"<Surrogate of {', '.join(map(str, self._models.checkpoints))} on {self._models.device}{ranks}>"
 
 
-def load(runs: Union[Path, Sequence[Path]], *, volume: bool = False, orient: str = "", device: str = "auto") -> Surrogate:
+def load(runs: Union[Path, Sequence[Path]], *, volume: bool = False, orient: str = "", device: str = "auto",
+         mesh: Optional[AnyMesh] = None) -> Surrogate:
     """Loads what `meshard train` has learnt: a run's folder, a file of weights, or several of them, whose predictions are averaged.
 
     volume:    of runs with surface and volume, predict on the volume
     orient:    'outward' or 'as-is', in place of what the run did
-    device:    'auto' (a GPU if there is one), 'cpu', 'cuda' or 'cuda:1'
+    device:    'auto' (a GPU if there is one), 'cpu', 'cuda' or 'cuda:1'; of several ranks by default each rank's current GPU
+    mesh:      a DeviceMesh (`init_device_mesh`) whose ranks share each mesh that is predicted on; of one with several axes `mesh["domain"]`. Parts are handed over
+               by files in the folder for temporary ones, which ranks on several hosts must share (TMPDIR)
 
     Raises IoError (an OSError) if there is no finished run, InvalidInput (a ValueError) where several have different fields, and for models of grids and of
     simulations in time."""
@@ -184,7 +192,9 @@ def load(runs: Union[Path, Sequence[Path]], *, volume: bool = False, orient: str
     if not paths:
         raise InvalidInput("load: expected a run or several, found none.")
     kind, _, index = str(device).partition(":")
-    models = _learning.Models(paths, volume, orient, kind, int(index or 0))
+    if mesh is not None and not index and torch.cuda.is_available():
+        index = str(torch.cuda.current_device())
+    models = _learning.Models(paths, volume, orient, kind, int(index or 0), None if mesh is None else own_mesh(mesh))
     for text in models.warnings:
         warnings.warn(text, stacklevel=2)
     return Surrogate(models)
