@@ -79,6 +79,11 @@ std::string last_line(const std::string& text)
 
 torch::jit::Module load(const ProbeRequest& request, const at::Device& device)
 {
+    if (request.model.extension() == ".pt2")
+        throw InvalidInput(
+            fmt::format("{0} is a program of torch.export, which LibTorch runs in Python only. There the probe is "
+                        "meshard.probe(torch.export.load('{0}').module(), inputs, mesh), as in docs/python.md.",
+                        request.model.string()));
     try {
         auto model = torch::jit::load(request.model.string(), torch::kCPU);
         if (request.train)

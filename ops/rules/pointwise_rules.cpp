@@ -303,6 +303,24 @@ void same_value(RuleCall& call)
     call.run({spec});
 }
 
+/// What programs of torch.export check of a tensor: its shape and strides as the caller sees them, all else of the
+/// local part.
+void check_metadata(RuleCall& call)
+{
+    const auto x = call.tensor(0);
+    const auto require = [&](std::int64_t arg, c10::IntArrayRef found, const char* what) {
+        if (call.arg(arg).isNone()) return;
+        const auto expected = call.arg(arg).toIntVector();
+        TORCH_CHECK(expected == found, call.name(), ": expected ", what, " ", c10::IntArrayRef(expected), ", found ",
+                    found, ".");
+    };
+    require(1, x.sizes(), "the shape");
+    require(2, x.strides(), "the strides");
+    call.arg(1) = call.arg(2) = c10::IValue();
+    call.make_local();
+    call.push(call.run_local());
+}
+
 /// copy_(self, source): self takes the source's value.
 void copy(RuleCall& call)
 {
@@ -567,6 +585,7 @@ const RuleRegistration log_sigmoids("pointwise", {"aten::log_sigmoid_forward"}, 
 const RuleRegistration log_sigmoid_gradients("pointwise", {"aten::log_sigmoid_backward"}, log_sigmoid_backward);
 const RuleRegistration to("pointwise", {"aten::_to_copy"}, to_copy);
 const RuleRegistration aliases("pointwise", {"aten::detach", "aten::alias", "aten::lift_fresh"}, same_value);
+const RuleRegistration checks("pointwise", {"aten::_assert_tensor_metadata"}, check_metadata);
 const RuleRegistration copies("pointwise", {"aten::copy_"}, copy);
 
 }  // namespace

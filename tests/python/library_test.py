@@ -169,6 +169,23 @@ def test_probe_says_equal():
     assert torch.equal(torch.get_rng_state(), state) and all(p.grad is None for p in model.parameters())
 
 
+class Shifted(nn.Module):
+    def forward(self, x):
+        return (x - x.mean(0)).to(f64)
+
+
+def test_exported_programs_shard():
+    example = torch.ones(20, 4)
+    program = torch.export.export(Shifted(), (example,), dynamic_shapes=({0: torch.export.Dim("rows", min=2)},)).module()
+    report = meshard.probe(program, [torch.randn(30, 4)], mesh())
+    assert report.equal and {op.name for op in report.operators} > {"aten::_assert_tensor_metadata", "aten::mean.dim"}, report
+    assert all(not op.gathered for op in report.operators), report
+    x = meshard.distribute_tensor(example, mesh(), [meshard.Shard(0)])
+    torch.ops.aten._assert_tensor_metadata(x, [20, 4], [4, 1], torch.float32)
+    refused(lambda: torch.ops.aten._assert_tensor_metadata(x, [20, 5]), RuntimeError, "expected the shape [20, 5], found [20, 4]")
+    refused(lambda: torch.ops.aten._assert_tensor_metadata(x, None, None, f64), RuntimeError, "dtype mismatch")
+
+
 class PartOnly(nn.Module):
     """Wrong on cut rows: it takes this rank's part for the whole."""
 

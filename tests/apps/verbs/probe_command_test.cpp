@@ -124,6 +124,8 @@ TEST_F(Probe, TellsWhatIsWrongWithItsArguments)
                            {"3 shares for 2 ranks"}));
     EXPECT_TRUE(fails_with(meshard({"probe", path("none.pt"), "--input", in, "--shard", "0"}), 3,
                            {"cannot be read as a TorchScript model"}));
+    EXPECT_TRUE(fails_with(meshard({"probe", path("car.pt2"), "--input", in, "--shard", "0"}), 3,
+                           {"car.pt2 is a program of torch.export", "meshard.probe(torch.export.load("}));
     EXPECT_TRUE(fails_with(meshard({"probe", file, "--input", input({{"other", torch::randn({5})}}), "--shard", "0"}),
                            3, {"no tensor 'x' or 'input'", "'other'"}));
 }
