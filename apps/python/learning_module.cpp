@@ -264,7 +264,8 @@ void bind_models(py::module_& module)
     py::class_<ToldValue>(module, "Input", "A number that a surrogate is told of a case.")
         .def_readonly("name", &ToldValue::name)
         .def_readonly("required", &ToldValue::is_required)
-        .def_readonly("for_forces", &ToldValue::is_for_forces);
+        .def_readonly("for_forces", &ToldValue::is_for_forces)
+        .def_readonly("trained", &ToldValue::trained);
     py::class_<ShapeSensitivity>(module, "ShapeSensitivity")
         .def_readonly("value", &ShapeSensitivity::value)
         .def_property_readonly("gradient", [](const ShapeSensitivity& s) { return copied<double>(s.gradient); })

@@ -82,6 +82,7 @@ def test_predictions_are_those_of_the_program():
         warnings.simplefilter("ignore")
         one, two = meshard.load(folder / "runs/r1", device="cpu"), meshard.load([folder / "runs/r1", folder / "runs/r2"], device="cpu")
         assert one.inputs["speed"].required and one.inputs["area"].for_forces and not one.inputs["area"].required
+        assert one.inputs["speed"].trained == (31, 33) and one.inputs["area"].trained is None
         assert one.targets == {"pressure": 1, "wss": 3}
 
         # Of one run and of two, by a file, by arrays and by other libraries' meshes.

@@ -120,6 +120,16 @@ InputRanges InputRanges::from_json(const nlohmann::json& json)
     return ranges;
 }
 
+std::optional<std::pair<double, double>> InputRanges::of_number(const std::string& name, const DataConfig& data) const
+{
+    auto numbers = data.constants;
+    if (!data.time.empty()) numbers.push_back(data.time);
+    const auto found = std::ranges::find(numbers, name);
+    if (found == numbers.end() || low_.size() < numbers.size()) return std::nullopt;
+    const auto i = low_.size() - static_cast<std::size_t>(numbers.end() - found);
+    return std::pair{low_[i], high_[i]};
+}
+
 std::vector<std::string> InputRanges::beyond(const PointInputs& inputs, const DataConfig& data,
                                              const RankGroup& ranks) const
 {

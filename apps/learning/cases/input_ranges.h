@@ -7,7 +7,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace meshard {
@@ -33,6 +35,10 @@ public:
     /// Returns a sentence for each input of a case that leaves the ranges by more than 2 % of their width, with the
     /// share of the points that do. All ranks return the same. Collective.
     std::vector<std::string> beyond(const PointInputs& inputs, const DataConfig& data, const RankGroup& ranks) const;
+
+    /// Returns the lowest and the highest value of a constant of the training cases, or of their time; none for other
+    /// names, and where the model has no ranges.
+    std::optional<std::pair<double, double>> of_number(const std::string& name, const DataConfig& data) const;
 
 private:
     std::vector<double> low_, high_;

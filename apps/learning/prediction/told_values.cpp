@@ -54,7 +54,15 @@ std::vector<ToldValue> told_values(std::span<const Predictor> models)
                                      return name != data.frame.length && !data.reference.contains(name) &&
                                             !data.reference_columns.contains(name);
                                  });
-        all.push_back({name, is_required, !of_fields.contains(name)});
+        ToldValue told{name, is_required, !of_fields.contains(name)};
+        for (const auto& model : models) {
+            const auto own = model.ranges().of_number(name, model.data());
+            if (own)
+                told.trained = told.trained ? std::pair{std::max(told.trained->first, own->first),
+                                                        std::min(told.trained->second, own->second)}
+                                            : *own;
+        }
+        all.push_back(std::move(told));
     }
     return all;
 }

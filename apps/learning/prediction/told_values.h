@@ -3,9 +3,11 @@
 
 #include "apps/learning/prediction/prediction.h"
 
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace meshard {
@@ -19,6 +21,8 @@ struct ToldValue {
     std::string name;
     bool is_required = false;    ///< nothing is predicted without it
     bool is_for_forces = false;  ///< the fields do not depend on it
+    /// Lowest and highest value in the training cases of every model that is told it as a constant.
+    std::optional<std::pair<double, double>> trained = {};
 };
 
 /// Returns `requested_names` with forces, by name.

@@ -11,6 +11,7 @@ class Input:
     name: str
     required: bool
     for_forces: bool
+    trained: Optional[tuple[float, float]]
 
 class ShapeSensitivity:
     value: float

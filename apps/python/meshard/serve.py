@@ -159,7 +159,8 @@ def make_app(surrogate: Surrogate, *, max_bytes: int = MAX_BYTES, queue: int = Q
     binary = {"schema": {"type": "string", "format": "binary"}}
     described = {
         "parameters": [{"name": name, "in": "query", "required": one.required, "schema": {"type": "number"},
-                        "description": "on which forces and moments depend" if one.for_forces else "what the model is told of the case"}
+                        "description": "on which forces and moments depend" if one.for_forces else "what the model is told of the case" +
+                                       (", in training {:g} to {:g}".format(*one.trained) if one.trained else "")}
                        for name, one in surrogate.inputs.items()],
         "requestBody": {"required": True, "content": {
             "multipart/form-data": {"schema": {"type": "object", "required": ["file"], "properties": {"file": binary["schema"]}}},
@@ -176,7 +177,7 @@ def make_app(surrogate: Surrogate, *, max_bytes: int = MAX_BYTES, queue: int = Q
 
     @app.get("/", summary="What the models are told, and what they predict")
     async def about() -> dict[str, Any]:
-        return {"inputs": {name: {"required": one.required, "for_forces": one.for_forces} for name, one in surrogate.inputs.items()}, "targets": surrogate.targets}
+        return {"inputs": {name: {"required": one.required, "for_forces": one.for_forces, "trained": one.trained} for name, one in surrogate.inputs.items()}, "targets": surrogate.targets}
 
     return app
 
