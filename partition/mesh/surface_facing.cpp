@@ -12,8 +12,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numbers>
+#include <numeric>
 
 namespace meshard {
 
@@ -31,6 +33,21 @@ struct Side {
     auto operator<=>(const Side&) const = default;
 };
 
+// Puts items in the order of their keys, from 0 to `num_keys` - 1; those of one key stay in their order. Returns the
+// place of the first of each key, and the number of items.
+template <class T, class Key>
+std::vector<std::int64_t> sort_by_key(std::vector<T>& items, std::int64_t num_keys, Key key)
+{
+    std::vector<std::int64_t> first(num_keys + 1, 0);
+    for (const auto& item : items) ++first[std::invoke(key, item) + 1];
+    std::partial_sum(first.begin(), first.end(), first.begin());
+    auto next = first;
+    std::vector<T> sorted(items.size());
+    for (const auto& item : items) sorted[next[std::invoke(key, item)]++] = item;
+    items = std::move(sorted);
+    return first;
+}
+
 std::vector<Side> sides_of(const Mesh& mesh, const std::vector<std::int32_t>& same_as)
 {
     std::vector<Side> sides;
@@ -44,7 +61,9 @@ std::vector<Side> sides_of(const Mesh& mesh, const std::vector<std::int32_t>& sa
                 if (a != b) sides.push_back({std::min(a, b), std::max(a, b), cell, a < b});
             }
         });
-    std::ranges::sort(sides);
+    const auto first = sort_by_key(sides, mesh.num_points(), &Side::low);
+    for (std::size_t point = 0; point + 1 < first.size(); ++point)
+        std::sort(sides.begin() + first[point], sides.begin() + first[point + 1]);
     return sides;
 }
 
@@ -114,29 +133,22 @@ public:
 
 private:
     struct Link {
-        std::int32_t other;
+        std::int32_t cell, other;
         // Whether both run along the edge in opposite directions, as neighbours on an oriented surface do.
         bool is_alike;
     };
 
     void find_links(std::span<const Side> sides)
     {
-        std::vector<std::pair<std::int32_t, Link>> links;
         is_at_border_.assign(mesh_.num_cells(), false);
         for_each_edge(sides, [&](std::span<const Side> edge) {
             if (edge.size() == 1) is_at_border_[edge[0].cell] = true;
             if (edge.size() != 2 || edge[0].cell == edge[1].cell) return;
             const bool is_alike = edge[0].is_forward != edge[1].is_forward;
-            links.push_back({edge[0].cell, {edge[1].cell, is_alike}});
-            links.push_back({edge[1].cell, {edge[0].cell, is_alike}});
+            links_.push_back({edge[0].cell, edge[1].cell, is_alike});
+            links_.push_back({edge[1].cell, edge[0].cell, is_alike});
         });
-        std::ranges::stable_sort(links, {}, &std::pair<std::int32_t, Link>::first);
-        first_link_.assign(mesh_.num_cells() + 1, 0);
-        for (const auto& [cell, link] : links) {
-            ++first_link_[cell + 1];
-            links_.push_back(link);
-        }
-        for (std::int64_t cell = 0; cell < mesh_.num_cells(); ++cell) first_link_[cell + 1] += first_link_[cell];
+        first_link_ = sort_by_key(links_, mesh_.num_cells(), &Link::cell);
     }
 
     // Finds the groups; in each the first polygon is preliminarily taken as pointing outward.
