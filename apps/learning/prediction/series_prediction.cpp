@@ -39,6 +39,15 @@ std::filesystem::path index_of(const std::filesystem::path& output)
     return output.parent_path() / (output.stem().string() + "_steps.pvd");
 }
 
+/// Whether a file has the folder and the beginning of the name of the states that are written beside an index.
+bool is_state_of(const std::filesystem::path& index, const std::filesystem::path& file)
+{
+    const auto stem = index.stem().string();
+    return std::filesystem::weakly_canonical(file).parent_path() ==
+               std::filesystem::weakly_canonical(std::filesystem::absolute(index).parent_path() / stem) &&
+           file.filename().string().starts_with(stem + "_");
+}
+
 /// Joins the states in the output, if that is one file, and removes them.
 void join_states(const std::filesystem::path& output)
 {
@@ -233,6 +242,13 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
     });
     const auto& plan = *planned;
     if (is_joined) return;
+    for (std::size_t i = 0; i < plan.num_states() && !plan.goes_on(); ++i) {
+        const auto* state = i < plan.history() ? &plan.start(i) : plan.followed(i);
+        if (state && is_state_of(index, state->file))
+            throw UsageError(fmt::format("the state {}, which is read, is among those of {} that would be replaced. "
+                                         "Name another output.",
+                                         state->file.string(), output.string()));
+    }
     const auto finish = [&] {
         read_together(all, [&] {
             if (is_first) join_states(output);
