@@ -193,8 +193,15 @@ class SimulationTraining(Simulations):
     def test_of_grids_is_the_same_on_ranks_and_after_a_stop(self):
         write_simulations(self.folder, "burgers", "--runs", 4, "--states", 6, "--points", 256)
         (self.folder / "burgers.yaml").write_text(BURGERS)
-        self.train("burgers.yaml")
+        self.train("burgers.yaml", "logging.report=true")
         self.train("burgers.yaml", "run_id=ranks", "--nproc", 2)
+        page = json.loads((self.folder / "runs/burgers/report/report.json").read_text())
+        self.assertTrue(any("animation.gif" in name for name in self.names(self.folder / "runs/burgers/report/pictures")))
+        self.assert_good(self.meshard("evaluate", "runs/burgers", "--nproc", 3))
+        found = json.loads((self.folder / "runs/burgers/evaluation/evaluation.json").read_text())["cases"]
+        for one, other in zip(page["runs"][0]["evaluation"]["cases"], found, strict=True):
+            self.assertEqual(one["id"], other["id"])
+            self.assertAlmostEqual(one["fields"]["u"]["rel_l2"], other["fields"]["u"]["rel_l2"], delta=1e-4 * one["fields"]["u"]["rel_l2"])
         for one, other in zip(self.rolled_out("burgers"), self.rolled_out("ranks"), strict=True):
             self.assertAlmostEqual(float(one["rel_l2"]), float(other["rel_l2"]), delta=1e-4 * float(one["rel_l2"]))
         self.train("burgers.yaml", "run_id=stopped", "training.max_steps=4")

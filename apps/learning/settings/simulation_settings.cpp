@@ -26,7 +26,6 @@ void complete_series(const Settings& settings, TrainingRunConfig& config)
     if (data.num_sampled > 0) refuse("data.sampling_resolution", "a state is predicted at all points. Set 0");
     if (config.training.augmentation.is_any()) refuse("training.augment", "states are not turned. Leave it out");
     if (config.training.exact) refuse("training.exact", "statistics of states depend on the cut. Set false");
-    if (config.writes_report) refuse("logging.report", "roll-outs are in val_rollout.csv of the run. Set false");
     if (find_model(config.model.name).of_bodies())
         refuse("model.name", "it encodes a body that stands still. Take another model, e.g. transolver");
     data.series.is_on = true;
