@@ -575,30 +575,6 @@ std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::full_paramet
 
 namespace {
 
-/// Groups of all ranks of an existing device mesh, for a mesh of another shape.
-class RanksOfMesh : public GroupFactory {
-public:
-    explicit RanksOfMesh(const DeviceMesh& mesh) : mesh_(mesh) {}
-    int rank() const override { return mesh_.all().rank(); }
-    int size() const override { return mesh_.all().size(); }
-    RankGroup make_group(const std::vector<int>&, const std::string&, const std::string&,
-                         std::shared_ptr<CommCounter>) override
-    {
-        return mesh_.all();
-    }
-    std::optional<at::Generator> generator() const override { return mesh_.own_generator(); }
-
-private:
-    const DeviceMesh& mesh_;
-};
-
-/// A device mesh with one axis over all ranks of `mesh`.
-std::shared_ptr<const DeviceMesh> in_a_row(const DeviceMesh& mesh)
-{
-    RanksOfMesh ranks(mesh);
-    return DeviceMesh::create(ranks, {mesh.num_ranks()}, {"all"});
-}
-
 /// Replaces a parameter, in place, by this rank's part of it.
 Entry kept_part(const std::string& name, at::Tensor parameter, const AxisLayout& cut,
                 const FullyShardedModule::State& state)
@@ -630,7 +606,7 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
     const auto state = std::make_shared<FullyShardedModule::State>();
     state->mesh = std::move(device_mesh);
     const auto& mesh = *state->mesh;
-    state->cut_mesh = options.over_all_axes ? in_a_row(mesh) : state->mesh;
+    state->cut_mesh = options.over_all_axes ? mesh.in_a_row() : state->mesh;
     if (!options.over_all_axes) state->cut_axis = mesh.axis("data");
     if (mesh.has_axis("data")) state->num_data = mesh.size(mesh.axis("data"));
     state->overlaps = options.overlaps && state->ranks().size() > 1;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/parameters/gradient_share.h"
 
+#include "partition/error.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -22,6 +23,12 @@ bool is_first_of_its_domain(const DeviceMesh& mesh)
 at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_mesh, const GradientOrigin& origin)
 {
     if (!is_sharded(gradient)) {
+        for (const auto& axis : origin.share_axes) {
+            if (!device_mesh.has_axis(axis))
+                throw InvalidInput("replicate: a plain gradient is a share of the ranks along the axis '" + axis +
+                                   "', which the device mesh of the parameters does not have. Cut what goes through "
+                                   "from_local on every axis, or on that device mesh.");
+        }
         bool counts = true;
         std::int64_t not_averaged = 1;
         for (std::int64_t a = 0; a < device_mesh.num_axes(); ++a) {

@@ -7,6 +7,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
@@ -23,6 +24,15 @@ std::string join(const std::vector<std::string>& words)
     return text;
 }
 
+void require_ranks(const std::vector<std::int64_t>& shape, std::int64_t num_ranks)
+{
+    const auto product = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+    if (product == num_ranks && std::ranges::min(shape) >= 1) return;
+    throw InvalidInput(
+        fmt::format("DeviceMesh: {} makes {} ranks, but there are {}. Start as many ranks as the axes multiply to.",
+                    fmt::join(shape, " x "), product, num_ranks));
+}
+
 }  // namespace
 
 std::shared_ptr<const DeviceMesh> DeviceMesh::single()
@@ -37,52 +47,74 @@ std::shared_ptr<const DeviceMesh> DeviceMesh::single()
 std::shared_ptr<const DeviceMesh> DeviceMesh::create(GroupFactory& factory, std::vector<std::int64_t> shape,
                                                      std::vector<std::string> axis_names)
 {
-    const auto product = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
     if (shape.size() != axis_names.size() || shape.empty()) {
         throw InvalidInput(fmt::format("DeviceMesh: {} sizes for {} axis names; give one size an axis.", shape.size(),
                                        axis_names.size()));
     }
-    if (product != factory.size() || *std::min_element(shape.begin(), shape.end()) < 1) {
-        std::string text;
-        for (const auto size : shape) text += (text.empty() ? "" : " x ") + std::to_string(size);
-        throw InvalidInput(
-            fmt::format("DeviceMesh: {} makes {} ranks, but there are {}. Start as many ranks as the axes multiply to.",
-                        text, product, factory.size()));
-    }
+    require_ranks(shape, factory.size());
 
     auto mesh = std::shared_ptr<DeviceMesh>(new DeviceMesh);
-    mesh->shape_ = std::move(shape);
-    mesh->axis_names_ = std::move(axis_names);
     mesh->own_generator_ = factory.generator();
 
     std::vector<int> everyone(factory.size());
     std::iota(everyone.begin(), everyone.end(), 0);
     mesh->all_ = factory.make_group(everyone, "all", "all", mesh->counter_);
 
-    std::int64_t stride = product;
-    for (std::int64_t axis = 0; axis < mesh->num_axes(); ++axis) {
-        stride /= mesh->shape_[axis];
-        // The group on this axis consists of the ranks that differ from this one in this coordinate only.
-        const std::int64_t coordinate = factory.rank() / stride % mesh->shape_[axis];
-        const std::int64_t first = factory.rank() - coordinate * stride;
-        std::vector<int> line;
-        for (std::int64_t i = 0; i < mesh->shape_[axis]; ++i) line.push_back(static_cast<int>(first + i * stride));
-        const auto& name = mesh->axis_names_[axis];
-        mesh->groups_.push_back(factory.make_group(line, fmt::format("{}.{}", name, first), name, mesh->counter_));
-    }
+    std::int64_t stride = factory.size();
+    for (std::size_t axis = 0; axis < shape.size(); ++axis)
+        mesh->add_axis(factory, shape[axis], stride /= shape[axis], axis_names[axis]);
     if (mesh->num_axes() > 1) {
-        for (std::int64_t axis = 0; axis < mesh->num_axes(); ++axis) {
-            auto line = std::shared_ptr<DeviceMesh>(new DeviceMesh);
-            line->shape_ = {mesh->shape_[axis]};
-            line->axis_names_ = {mesh->axis_names_[axis]};
-            line->groups_ = {mesh->groups_[axis]};
-            line->all_ = mesh->groups_[axis];
-            line->counter_ = mesh->counter_;
-            line->own_generator_ = mesh->own_generator_;
-            mesh->sub_meshes_.push_back(std::move(line));
-        }
+        for (std::int64_t axis = 0; axis < mesh->num_axes(); ++axis)
+            mesh->sub_meshes_.push_back(mesh->line_of(mesh->groups_[axis], mesh->axis_names_[axis]));
+        mesh->in_a_row_ = mesh->line_of(mesh->all_, "all");
     }
     return mesh;
+}
+
+std::shared_ptr<const DeviceMesh> DeviceMesh::folded(GroupFactory& factory, std::string_view axis_name,
+                                                     std::vector<std::int64_t> shape) const
+{
+    const auto line = sub_mesh(axis_name);
+    require_ranks(shape, line->num_ranks());
+    if (shape.size() == 1) return line;
+    const auto index = axis(axis_name);
+    auto stride = std::accumulate(shape_.begin() + index, shape_.end(), std::int64_t{1}, std::multiplies<>());
+
+    auto mesh = line_of(line->all_, "");
+    mesh->shape_.clear();
+    mesh->axis_names_.clear();
+    mesh->groups_.clear();
+    mesh->in_a_row_ = line;
+    for (std::size_t i = 0; i < shape.size(); ++i)
+        mesh->add_axis(factory, shape[i], stride /= shape[i], fmt::format("{}.{}", axis_name, i));
+    for (std::int64_t i = 0; i < mesh->num_axes(); ++i)
+        mesh->sub_meshes_.push_back(mesh->line_of(mesh->groups_[i], mesh->axis_names_[i]));
+    return mesh;
+}
+
+/// A mesh of one axis, of ranks of this one, with its counter and generator.
+std::shared_ptr<DeviceMesh> DeviceMesh::line_of(const RankGroup& group, const std::string& axis_name) const
+{
+    auto line = std::shared_ptr<DeviceMesh>(new DeviceMesh);
+    line->shape_ = {group.size()};
+    line->axis_names_ = {axis_name};
+    line->groups_ = {group};
+    line->all_ = group;
+    line->counter_ = counter_;
+    line->own_generator_ = own_generator_;
+    return line;
+}
+
+/// Adds the axis whose group consists of the ranks that differ from this one in one coordinate only, of that stride.
+void DeviceMesh::add_axis(GroupFactory& factory, std::int64_t size, std::int64_t stride, const std::string& name)
+{
+    const std::int64_t coordinate = factory.rank() / stride % size;
+    const std::int64_t first = factory.rank() - coordinate * stride;
+    std::vector<int> line;
+    for (std::int64_t i = 0; i < size; ++i) line.push_back(static_cast<int>(first + i * stride));
+    shape_.push_back(size);
+    axis_names_.push_back(name);
+    groups_.push_back(factory.make_group(line, fmt::format("{}.{}", name, first), name, counter_));
 }
 
 at::Generator DeviceMesh::generator(const at::Device& device) const
@@ -127,6 +159,11 @@ std::shared_ptr<const DeviceMesh> DeviceMesh::sub_mesh(std::string_view axis_nam
     const auto index = axis(axis_name);
     if (num_axes() == 1) return shared_from_this();
     return sub_meshes_[index];
+}
+
+std::shared_ptr<const DeviceMesh> DeviceMesh::in_a_row() const
+{
+    return num_axes() == 1 ? shared_from_this() : in_a_row_;
 }
 
 }  // namespace meshard

@@ -62,6 +62,16 @@ public:
     /// object.
     std::shared_ptr<const DeviceMesh> sub_mesh(std::string_view axis_name) const;
 
+    /// All ranks on one axis, in the order of their numbers: of a folded axis that axis, else `all`. Every call returns
+    /// the same object.
+    std::shared_ptr<const DeviceMesh> in_a_row() const;
+
+    /// The ranks along one axis that include this one, as a grid of the given shape with the axes `NAME.0`, `NAME.1`,
+    /// ..., the last of which varies fastest. Collective over all ranks of `factory`, of which this mesh was made.
+    /// @throws InvalidInput if the sizes do not multiply to that of the axis
+    std::shared_ptr<const DeviceMesh> folded(GroupFactory& factory, std::string_view axis_name,
+                                             std::vector<std::int64_t> shape) const;
+
     CommCounter& counter() const { return *counter_; }
 
     /// This rank's generator for random tensors on a device; it must be in the same state on all ranks. The first call
@@ -76,12 +86,16 @@ public:
 private:
     DeviceMesh() = default;
 
+    std::shared_ptr<DeviceMesh> line_of(const RankGroup& group, const std::string& axis_name) const;
+    void add_axis(GroupFactory& factory, std::int64_t size, std::int64_t stride, const std::string& name);
+
     std::vector<std::int64_t> shape_;
     std::vector<std::string> axis_names_;
     std::vector<RankGroup> groups_;
     RankGroup all_;
     std::shared_ptr<CommCounter> counter_ = std::make_shared<CommCounter>();
     std::vector<std::shared_ptr<const DeviceMesh>> sub_meshes_;
+    std::shared_ptr<const DeviceMesh> in_a_row_;  // none of a mesh of one axis, which is its own
     std::optional<at::Generator> own_generator_;
     mutable std::set<at::DeviceType> compared_;  // devices for which the ranks' generator states have been compared
 };

@@ -29,6 +29,11 @@ struct CrossingNode : torch::autograd::Node {
             for (std::size_t a = 0; a < spec.axes.size(); ++a) {
                 if (!spec.axes[a].is_replicate()) share_axes->push_back(spec.device_mesh->axis_names()[a]);
             }
+            // Where all ranks of a folded axis have shares, they are those of the axis itself.
+            const auto& folded = spec.device_mesh->in_a_row()->axis_names().front();
+            const bool is_folded =
+                spec.device_mesh->num_axes() > 1 && spec.device_mesh->axis_names().front() == folded + ".0";
+            if (is_folded && share_axes->size() == spec.axes.size()) share_axes = {folded};
             if (!share_axes->empty()) part_sources = true;
         } else if (from_sharded) {
             share_axes.emplace();

@@ -290,14 +290,12 @@ void finish_processes()
     if (auto* world = processes()) world->finish();
 }
 
-void run_ranks(std::vector<std::int64_t> shape, std::vector<std::string> axis_names,
-               const std::function<void(std::shared_ptr<const DeviceMesh>)>& body)
+void run_ranks_of_factory(int n, const std::function<void(GroupFactory&)>& body)
 {
-    const auto n = static_cast<int>(std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
     if (auto* world = processes(); world && n > 1) {
         if (n != world->size()) return;
         ++num_runs;
-        return body(DeviceMesh::create(*world, shape, axis_names));
+        return body(*world);
     }
     choose_vector_kernels();
     Hubs hubs;
@@ -311,7 +309,7 @@ void run_ranks(std::vector<std::int64_t> shape, std::vector<std::string> axis_na
             generator_here = generator;
             try {
                 ThreadRank factory(hubs, rank, n);
-                body(DeviceMesh::create(factory, shape, axis_names));
+                body(factory);
             } catch (...) {
                 const std::lock_guard lock(mutex);
                 bool consequence = false;
@@ -331,6 +329,13 @@ void run_ranks(std::vector<std::int64_t> shape, std::vector<std::string> axis_na
     }
     for (auto& thread : threads) thread.join();
     if (first) std::rethrow_exception(first);
+}
+
+void run_ranks(std::vector<std::int64_t> shape, std::vector<std::string> axis_names,
+               const std::function<void(std::shared_ptr<const DeviceMesh>)>& body)
+{
+    const auto n = static_cast<int>(std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
+    run_ranks_of_factory(n, [&](GroupFactory& factory) { body(DeviceMesh::create(factory, shape, axis_names)); });
 }
 
 at::Generator rank_generator()

@@ -25,6 +25,9 @@ void run_ranks(int n, const std::function<void(std::shared_ptr<const DeviceMesh>
 void run_ranks(std::vector<std::int64_t> shape, std::vector<std::string> axis_names,
                const std::function<void(std::shared_ptr<const DeviceMesh>)>& body);
 
+/// The same for a body that makes its device meshes itself, all ranks the same ones.
+void run_ranks_of_factory(int n, const std::function<void(GroupFactory&)>& body);
+
 /// How many runs had processes as ranks.
 int num_runs_of_processes();
 

@@ -2,6 +2,7 @@
 #include "partition/error.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"
 
@@ -275,6 +276,27 @@ TEST(Replicate, AveragesSharesOverData)
         on_own_rows(net, from_local(cut(own, *domain, 0), domain, {Shard(0)})).pow(2).mean().backward();
 
         expect_gradients(net, expected);
+    });
+}
+
+TEST(Replicate, SumsSharesOfBlocksOfRanks)
+{
+    auto serial = small_network(0);
+    serial->forward(samples(8)).pow(2).mean().backward();
+    const auto expected = gradients(serial);
+    run_ranks_of_factory(4, [&](GroupFactory& ranks) {
+        const auto mesh = DeviceMesh::create(ranks, {1, 4}, {"data", "domain"});
+        const auto blocks = mesh->folded(ranks, "domain", {2, 2});
+        auto net = small_network(0);
+        const auto replicated = replicate(*net, mesh);
+        const auto block =
+            samples(8).view({2, 4, -1}).narrow(0, blocks->coordinate(0), 1).narrow(1, 2 * blocks->coordinate(1), 2);
+
+        from_local(net->forward(block), blocks, {Shard(0), Shard(1)}).pow(2).mean().backward();
+        expect_gradients(net, expected);
+
+        const auto half = from_local(net->forward(block), blocks, {Shard(0), Replicate()});
+        EXPECT_TRUE(throws_with<InvalidInput>("along the axis 'domain.0', which", [&] { half.sum().backward(); }));
     });
 }
 

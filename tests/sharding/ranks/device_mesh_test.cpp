@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/error.h"
 #include "sharding/ranks/device_mesh.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>
@@ -52,6 +53,27 @@ TEST(DeviceMesh, SaysHowManyRanksItsShapeNeeds)
             EXPECT_NE(std::string(error.what()).find("2 x 2 makes 4 ranks, but there are 3"), std::string::npos)
                 << error.what();
         }
+    });
+}
+
+TEST(DeviceMesh, FoldsAnAxisWhoseRanksStayInARow)
+{
+    run_ranks_of_factory(12, [](GroupFactory& ranks) {
+        const auto mesh = DeviceMesh::create(ranks, {2, 6}, {"data", "domain"}), domain = mesh->sub_mesh("domain");
+        const auto blocks = mesh->folded(ranks, "domain", {3, 2});
+
+        EXPECT_EQ(blocks->axis_names(), (std::vector<std::string>{"domain.0", "domain.1"}));
+        EXPECT_EQ(blocks->num_ranks(), 6);
+        EXPECT_EQ(blocks->in_a_row(), domain);
+        EXPECT_EQ(domain->in_a_row(), domain);
+        EXPECT_EQ(mesh->in_a_row()->num_ranks(), 12);
+        EXPECT_EQ(2 * blocks->coordinate(0) + blocks->coordinate(1), domain->coordinate(0));
+        auto x = at::full({1}, static_cast<double>(mesh->all().rank()), at::kDouble);
+        blocks->group(0).all_reduce(x);  // ranks 0 2 4, 1 3 5, 6 8 10 or 7 9 11
+        EXPECT_EQ(x.item<double>(), 3.0 * (6 * mesh->coordinate(0) + blocks->coordinate(1)) + 6);
+        EXPECT_EQ(mesh->folded(ranks, "domain", {6}), domain);
+        EXPECT_TRUE(throws_with<InvalidInput>("2 x 2 makes 4 ranks, but there are 6",
+                                              [&] { mesh->folded(ranks, "domain", {2, 2}); }));
     });
 }
 
