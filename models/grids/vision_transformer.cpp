@@ -3,6 +3,8 @@
 
 #include "models/layers/mlp.h"
 #include "models/layers/option_table.h"
+#include "ops/grids/grid_rows.h"
+#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {
@@ -92,9 +94,9 @@ torch::Tensor VisionTransformerImpl::forward(const torch::Tensor& image)
                     options_.height, options_.width, c10::str(image.sizes()));
     }
     const auto patches = patches_(image) + positions_;  // (B, C, h, w)
-    auto x = patches.flatten(2).transpose(1, 2);        // (B, h * w, C)
+    auto x = rows_of_grid(patches);                     // (B, h * w, C)
     for (const auto& layer : *layers_) x = layer->as<AttentionLayer>()->forward(x);
-    return pixels_(norm_(x).transpose(1, 2).unflatten(-1, patches.sizes().slice(2)));
+    return pixels_(grid_of_rows(norm_(x), patches.sizes().slice(2), is_sharded(patches) ? spec_of(patches) : nullptr));
 }
 
 }  // namespace meshard

@@ -129,6 +129,11 @@ at::Tensor sum_of_shares(const at::Tensor& modes, const AxisLayout& layout, cons
 at::Tensor summed(at::Tensor modes, const SpecPtr& spec, const SpecPtr& of_modes)
 {
     if (!spec) return modes;
+    if (std::ranges::all_of(spec->axes, cuts_direction) && std::ranges::none_of(of_modes->axes, cuts_direction)) {
+        auto numbers = at::view_as_real(modes);
+        spec->device_mesh->all().all_reduce(numbers);
+        return modes;
+    }
     for (std::size_t a = 0; a < spec->axes.size(); ++a) {
         const auto& layout = of_modes->axes[a];
         const auto& group = spec->device_mesh->group(static_cast<std::int64_t>(a));

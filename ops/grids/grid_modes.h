@@ -21,8 +21,9 @@ std::int64_t axis_of_directions(const at::Tensor& grid);
 ///
 /// Grids may be cut along any of their dimensions, in uneven parts: every rank transforms its own entries, by FFTs
 /// along dimensions that are not cut, along cut ones by its columns of the transform's matrix; then one all-reduce of
-/// the kept modes follows for each axis of ranks that cuts the grid. The result is Replicate on these axes. In exact
-/// mode the grid is gathered instead. Differentiable once; backward (`grid_from_modes` without factors) sends nothing.
+/// the kept modes follows for each axis of ranks that cuts the grid, or one over all ranks if every axis does. The
+/// result is Replicate on these axes. In exact mode the grid is gathered instead. Differentiable once; backward
+/// (`grid_from_modes` without factors) sends nothing.
 ///
 /// With `shares` the result is cut among the ranks of the grid's `axis_of_directions`, along the last direction: each
 /// rank receives only the sums of its own modes, which are sent once, and backward gathers their gradients.

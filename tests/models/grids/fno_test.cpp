@@ -260,35 +260,39 @@ TEST(FnoMessages, OfSharedModesAreEachModeOnceThereAndOnceBack)
 TEST(FnoMessages, AreTheKeptModesOnceALayerEachWayWhateverTheGrid)
 {
     constexpr std::int64_t kBatch = 2, kChannels = 4, kLayers = 2, kModes = 2 * 4 * 3;
-    for (const std::int64_t extent : {16, 64}) {
+    for (const auto& [extent, columns] : {std::pair<std::int64_t, std::int64_t>{16, 1}, {64, 1}, {16, 2}}) {
         SCOPED_TRACE(extent);
-        run_ranks(3, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
-            Fno model(small_fno(2));
-            const auto replicated = replicate(*model, device_mesh);
-            const auto strip = device_mesh->all().rank() == 0 ? extent - 8 : 4;
-            const auto grid = from_local(torch::randn({kBatch, 2, strip, extent}), device_mesh, {Shard(2)});
-            const auto target = from_local(torch::randn({kBatch, 3, strip, extent}), device_mesh, {Shard(2)});
-            auto& counter = device_mesh->counter();
+        run_ranks({3, columns}, {"domain", "columns"},
+                  [&, extent = extent](std::shared_ptr<const DeviceMesh> device_mesh) {
+                      Fno model(small_fno(2));
+                      const auto replicated = replicate(*model, device_mesh);
+                      const auto strip = device_mesh->coordinate(0) == 0 ? extent - 8 : 4,
+                                 width = extent / device_mesh->size(1);
+                      const auto grid =
+                          from_local(torch::randn({kBatch, 2, strip, width}), device_mesh, {Shard(2), Shard(3)});
+                      const auto target =
+                          from_local(torch::randn({kBatch, 3, strip, width}), device_mesh, {Shard(2), Shard(3)});
+                      auto& counter = device_mesh->counter();
 
-            counter.reset();
-            const auto loss = mean_squared_error(model->forward(grid), target);
-            ASSERT_EQ(counter.num_calls(), kLayers);
-            for (const auto& call : counter.calls()) {
-                EXPECT_EQ(call.operation, "all_reduce");
-                EXPECT_EQ(call.bytes, 8 * kBatch * kChannels * kModes) << "complex numbers of 8 bytes";
-            }
+                      counter.reset();
+                      const auto loss = mean_squared_error(model->forward(grid), target);
+                      ASSERT_EQ(counter.num_calls(), kLayers);
+                      for (const auto& call : counter.calls()) {
+                          EXPECT_EQ(call.operation, "all_reduce");
+                          EXPECT_EQ(call.bytes, 8 * kBatch * kChannels * kModes) << "complex numbers of 8 bytes";
+                      }
 
-            counter.reset();
-            loss.backward();
-            ASSERT_EQ(counter.num_calls(), kLayers + 1);
-            for (std::int64_t i = 0; i < kLayers; ++i)
-                EXPECT_EQ(counter.calls()[i].bytes, 8 * kBatch * kChannels * kModes);
-            std::int64_t num_trained = 0;
-            for (const auto& parameter : model->parameters())
-                num_trained += parameter.requires_grad() ? parameter.numel() : 0;
-            EXPECT_EQ(counter.calls().back().bytes, 4 * num_trained)
-                << "every gradient once, in one bucket; complete ones count on one rank";
-        });
+                      counter.reset();
+                      loss.backward();
+                      ASSERT_EQ(counter.num_calls(), kLayers + 1);
+                      for (std::int64_t i = 0; i < kLayers; ++i)
+                          EXPECT_EQ(counter.calls()[i].bytes, 8 * kBatch * kChannels * kModes);
+                      std::int64_t num_trained = 0;
+                      for (const auto& parameter : model->parameters())
+                          num_trained += parameter.requires_grad() ? parameter.numel() : 0;
+                      EXPECT_EQ(counter.calls().back().bytes, 4 * num_trained)
+                          << "every gradient once, in one bucket; complete ones count on one rank";
+                  });
     }
 }
 
