@@ -67,6 +67,25 @@ Extents random_extents(std::int64_t n, std::int64_t ranks, Draw& draw)
     return extents;
 }
 
+/// Every axis cuts a direction of every tensor that has as many.
+std::vector<Cut> draw_blocks(const std::vector<at::Tensor>& tensors, c10::IntArrayRef mesh_shape, Draw& draw)
+{
+    std::vector<Cut> cuts(tensors.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+        cuts[i].axes.resize(mesh_shape.size());
+        std::vector<std::int64_t> dims;
+        for (std::int64_t dim = 2; tensors[i].defined() && dim < tensors[i].dim(); ++dim) dims.push_back(dim);
+        for (std::size_t a = 0; a < mesh_shape.size() && !dims.empty(); ++a) {
+            const auto next = dims.begin() + draw.integer(0, std::ssize(dims) - 1);
+            cuts[i].axes[a] = {Shard(*next),
+                               std::make_shared<Extents>(random_extents(tensors[i].size(*next), mesh_shape[a], draw)),
+                               1};
+            dims.erase(next);
+        }
+    }
+    return cuts;
+}
+
 /// Inputs of one length are cut in the same way in most cases, as those of a model are.
 std::vector<Cut> draw_cuts(const std::vector<at::Tensor>& tensors, const std::vector<std::int64_t>& whole,
                            c10::IntArrayRef mesh_shape, bool partial, Draw& draw)
@@ -194,7 +213,7 @@ void set_single_tolerances(const RuleCase& item, const std::vector<at::Tensor>& 
 }
 
 Prepared prepare(std::uint64_t seed, const std::function<RuleCase(Draw&)>& draw_case, c10::IntArrayRef mesh_shape,
-                 const RuleProperty& property, Draw& draw, at::ScalarType type)
+                 const RuleProperty& property, Draw& draw, at::ScalarType type, bool in_blocks)
 {
     Prepared prepared;
     prepared.seed = seed;
@@ -203,11 +222,13 @@ Prepared prepare(std::uint64_t seed, const std::function<RuleCase(Draw&)>& draw_
         if (!input.defined()) continue;
         input = input.to(device_of_tests(), input.scalar_type() == at::kDouble ? type : input.scalar_type());
     }
-    prepared.cuts =
-        draw_cuts(prepared.item.inputs, prepared.item.whole_inputs, mesh_shape, property.partial_inputs, draw);
+    const auto& item = prepared.item;
+    prepared.cuts = in_blocks ? draw_blocks(item.inputs, mesh_shape, draw)
+                              : draw_cuts(item.inputs, item.whole_inputs, mesh_shape, property.partial_inputs, draw);
     auto& expected = prepared.expected;
     expected = plain_results(prepared.item, prepared.factors, &draw);
-    prepared.factor_cuts = draw_cuts(prepared.factors, {}, mesh_shape, property.partial_inputs, draw);
+    prepared.factor_cuts = in_blocks ? draw_blocks(prepared.factors, mesh_shape, draw)
+                                     : draw_cuts(prepared.factors, {}, mesh_shape, property.partial_inputs, draw);
     if (type == at::kFloat) {
         set_single_tolerances(prepared.item, prepared.factors, expected);
     } else {
@@ -414,21 +435,25 @@ private:
 
 /// `type`: of floating inputs that are drawn in double.
 void run_cases(const std::function<RuleCase(Draw&)>& draw_case, const RuleProperty& property, int num_cases,
-               at::ScalarType type, Gathered& gathered)
+               at::ScalarType type, Gathered& gathered, bool in_blocks = false)
 {
-    static const std::vector<std::vector<std::int64_t>> kGrids{{2, 2}, {2, 3}, {1, 3}, {2, 4}};
+    static const std::vector<std::vector<std::int64_t>> kGrids{{2, 2}, {2, 3}, {1, 3}, {2, 4}},
+        kBlocks{{2, 2}, {2, 2, 2}, {3, 2}};
     const char* only = std::getenv("MESHARD_RULE_SEED");
     std::map<std::vector<std::int64_t>, std::vector<Prepared>> by_shape;
     const auto names = [](const auto& shape) {
-        return shape.size() == 2 ? std::vector<std::string>{"first", "second"} : std::vector<std::string>{"domain"};
+        if (shape.size() == 1) return std::vector<std::string>{"domain"};
+        const std::vector<std::string> all{"first", "second", "third"};
+        return std::vector<std::string>(all.begin(), all.begin() + std::ssize(shape));
     };
     for (int k = 0; k < num_cases; ++k) {
         const auto seed = property.first_seed + static_cast<std::uint64_t>(k);
         if (only && std::to_string(seed) != only) continue;
         Draw draw(seed * 0x9E3779B97F4A7C15ull + 1);
-        const auto shape =
-            draw.chance(0.25) ? draw.pick(kGrids) : std::vector<std::int64_t>{draw.pick(property.rank_counts)};
-        auto prepared = prepare(seed, draw_case, shape, property, draw, type);
+        const auto shape = in_blocks           ? draw.pick(kBlocks)
+                           : draw.chance(0.25) ? draw.pick(kGrids)
+                                               : std::vector<std::int64_t>{draw.pick(property.rank_counts)};
+        auto prepared = prepare(seed, draw_case, shape, property, draw, type, in_blocks);
         if (exact_mode()) expect_one_ranks_results(prepared, shape, names(shape));
         by_shape[shape].push_back(std::move(prepared));
     }
@@ -483,6 +508,7 @@ void check_rule(const std::function<RuleCase(Draw&)>& draw_case, const RulePrope
     if (!has_device_of_tests()) GTEST_SKIP() << "this process sees no device of type " << device_of_tests();
     Gathered gathered(property.gathers);
     run_cases(draw_case, property, property.num_cases, at::kDouble, gathered);
+    run_cases(draw_case, property, property.num_block_cases, at::kDouble, gathered, /*in_blocks=*/true);
     // Pending inputs are left out in single precision: their parts depend on the number of ranks, and cancel but for
     // rounding.
     auto single = property;

@@ -71,6 +71,7 @@ struct RuleProperty {
     std::vector<std::int64_t> rank_counts{1, 2, 3, 4, 5, 7, 8};
     int num_single_cases = 60;         ///< in single precision
     int num_exact_cases = 40;          ///< in single precision and exact mode: the same bits as on one rank
+    int num_block_cases = 0;           ///< of grids in blocks: cut along two and three directions at once
     std::vector<Gathering> gathers{};  ///< of the operators that the cases run; no other one may
 };
 
@@ -79,8 +80,9 @@ struct RuleProperty {
 /// the plain operator's. Prints the seed of a case that fails; MESHARD_RULE_SEED=n runs that case alone. No operator
 /// may gather the whole but those that `gathers` lists. Then the first cases again in single precision, where results
 /// may differ from the plain operator's by the roundings of their sums, and in exact mode, where one rank's results
-/// must be the plain operator's within the same roundings and every number of ranks must give the same bits as one. The
-/// tensors lie on MESHARD_TEST_DEVICE (cpu if unset); skipped where there is no such device.
+/// must be the plain operator's within the same roundings and every number of ranks must give the same bits as one.
+/// Block cases are cut by every axis of the device mesh, inputs and gradients alike, along the dimensions behind the
+/// first two. The tensors lie on MESHARD_TEST_DEVICE (cpu if unset); skipped where there is no such device.
 void check_rule(const std::function<RuleCase(Draw&)>& draw, const RuleProperty& property = {});
 
 }  // namespace meshard

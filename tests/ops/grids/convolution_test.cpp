@@ -73,12 +73,12 @@ RuleCase draw_convolution(Draw& draw, bool transposed)
 
 TEST(Convolution, EqualsThePlainOperator)
 {
-    check_rule([](Draw& draw) { return draw_convolution(draw, false); }, {.num_cases = 300});
+    check_rule([](Draw& draw) { return draw_convolution(draw, false); }, {.num_cases = 300, .num_block_cases = 60});
 }
 
 TEST(Convolution, TransposedEqualsThePlainOperator)
 {
-    check_rule([](Draw& draw) { return draw_convolution(draw, true); }, {.num_cases = 300});
+    check_rule([](Draw& draw) { return draw_convolution(draw, true); }, {.num_cases = 300, .num_block_cases = 60});
 }
 
 TEST(Convolution, SamePaddingOfEvenKernelsEqualsThePlainOperator)

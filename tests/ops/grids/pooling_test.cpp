@@ -79,7 +79,9 @@ TEST(Pooling, LargestValuesAndTheirIndicesEqualThePlainOperators)
             };
             return item;
         },
-        {.num_cases = 300, .partial_inputs = false});  // parts of sums that nearly tie would decide otherwise
+        {.num_cases = 300,
+         .partial_inputs = false,
+         .num_block_cases = 60});  // parts of sums that nearly tie would decide otherwise
 }
 
 TEST(Pooling, AveragesEqualThePlainOperators)
@@ -103,7 +105,7 @@ TEST(Pooling, AveragesEqualThePlainOperators)
             };
             return item;
         },
-        {.num_cases = 300});
+        {.num_cases = 300, .num_block_cases = 60});
 }
 
 struct Adaptive {
@@ -148,7 +150,7 @@ TEST(Pooling, AveragesToASizeEqualThePlainOperators)
             };
             return item;
         },
-        {.num_cases = 250});
+        {.num_cases = 250, .num_block_cases = 60});
 }
 
 TEST(Pooling, LargestValuesToASizeEqualThePlainOperators)
@@ -168,7 +170,7 @@ TEST(Pooling, LargestValuesToASizeEqualThePlainOperators)
             };
             return item;
         },
-        {.num_cases = 250, .partial_inputs = false});
+        {.num_cases = 250, .partial_inputs = false, .num_block_cases = 60});
 }
 
 TEST(Pooling, NeedsNoGatherOfACutGrid)

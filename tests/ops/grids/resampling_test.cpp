@@ -61,7 +61,7 @@ TEST(Padding, EqualsThePlainOperator)
             };
             return item;
         },
-        {.num_cases = 300});
+        {.num_cases = 300, .num_block_cases = 60});
 }
 
 using Sizes = std::optional<std::vector<std::int64_t>>;
@@ -124,7 +124,9 @@ TEST(Interpolation, EqualsThePlainOperator)
             };
             return item;
         },
-        {.num_cases = 400, .gathers = {{"aten::_upsample_bilinear2d_aa(_backward)?", "", kNoRule}}});
+        {.num_cases = 400,
+         .num_block_cases = 60,
+         .gathers = {{"aten::_upsample_bilinear2d_aa(_backward)?", "", kNoRule}}});
 }
 
 TEST(Rearrangement, EqualsThePlainOperator)
