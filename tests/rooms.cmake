@@ -41,7 +41,7 @@ set(rooms
   "models/graph: models/layers ops/neighbors partition sharding/memory sharding/tensor"
   "models/grids: models/layers ops/grids ops/neighbors ops/slices partition sharding/memory sharding/tensor"
   "models/layers: ops/fused ops/slices partition sharding/memory"
-  "models/registry: models/diffusion models/domino models/geotransolver models/graph models/grids models/layers models/transolver ops/neighbors ops/surface partition sharding/tensor"
+  "models/registry: models/diffusion models/domino models/geotransolver models/graph models/grids models/layers models/transolver ops/grids ops/neighbors ops/surface partition sharding/tensor"
   "models/transolver: models/layers ops/fused ops/slices partition"
 
   "apps/bench: apps/console apps/devices apps/learning/checkpoints apps/program io models/grids models/layers models/registry models/transolver ops/neighbors ops/rows partition partition/cut partition/mesh sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
@@ -53,7 +53,7 @@ set(rooms
   "apps/learning/cases: apps/console apps/learning/settings io io/bytes io/shards io/vtk models/registry ops/fields ops/surface partition partition/cut partition/ghosts partition/mesh sharding/ranks sharding/tensor"
   "apps/learning/checkpoints: apps/console apps/learning/cases apps/learning/evaluation apps/learning/settings io/bytes io/checkpoints models/layers partition sharding/parameters sharding/tensor"
   "apps/learning/evaluation: apps/console apps/learning/cases apps/learning/settings io/bytes io/shards models/layers partition partition/mesh sharding/ranks"
-  "apps/learning/grids: apps/learning/cases apps/learning/settings apps/learning/store io/vtk models/layers partition partition/mesh sharding/ranks sharding/tensor"
+  "apps/learning/grids: apps/learning/cases apps/learning/settings apps/learning/store io/vtk models/layers ops/grids partition partition/mesh sharding/ranks sharding/tensor"
   "apps/learning/prediction: apps/console apps/devices apps/learning/cases apps/learning/checkpoints apps/learning/evaluation apps/learning/grids apps/learning/settings io io/bytes io/checkpoints io/shards io/vtk models/diffusion models/layers models/registry ops/surface partition partition/mesh sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/learning/report: apps/console apps/learning/cases apps/learning/evaluation apps/learning/grids apps/learning/prediction apps/learning/settings io io/bytes io/picture io/vtk partition partition/mesh sharding/tensor sharding/transport"
   "apps/learning/settings: apps/console apps/devices io/bytes models/layers models/registry partition sharding/messages"

@@ -60,8 +60,8 @@ bool parse_prepare(std::span<const std::string> arguments, PrepareArguments& opt
 /// Returns the number of ranks over which training will spread a case.
 std::int64_t num_domain_ranks(const TrainingRunConfig& config, const PrepareArguments& options, int num_ranks)
 {
-    if (config.num_domain_ranks > 0 || config.data.num_parts > 0)
-        return std::max<std::int64_t>(1, config.num_domain_ranks);
+    if (config.num_domain_ranks() > 0 || config.data.num_parts > 0)
+        return std::max<std::int64_t>(1, config.num_domain_ranks());
     if (options.num_training_ranks == 0 && config.num_data_groups > num_ranks) {
         throw UsageError(fmt::format("parallel.data is {}, and data.parts is auto: each case is cut for the ranks that "
                                      "will share it. Say with --ranks how many ranks will train.",

@@ -43,6 +43,9 @@ struct PointInputs {
     /// Extents of the regular grid that the points make up, slowest direction first, in whose order the points are;
     /// their product is N. Empty: no grid.
     std::vector<std::int64_t> grid = {};
+    /// Layout over ranks of a tensor (B, C, extents) whose part a rank's points make up, in its order; null if points
+    /// are not sharded, or there is no grid.
+    SpecPtr grid_layout = nullptr;
     /// For models that need a body, on a surface whose points were drawn: all points of the surface, among which
     /// neighbours are searched. Null: the points are all.
     std::shared_ptr<const AllPoints> drawn_from = nullptr;

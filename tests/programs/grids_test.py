@@ -46,16 +46,18 @@ class Grids(Case):
 
 
 class GridTraining(Grids):
-    def assert_same_on_ranks(self, name):
+    def assert_same_on_ranks(self, name, domain="[2, 2]"):
+        """The whole, three slabs, and blocks."""
         shape, words = MODELS[name]
         put_flow(self.folder, shape)
-        for num_ranks in (1, 2, 3):
-            self.train(str(num_ranks), num_ranks, *words)
+        self.train("1", 1, *words)
+        self.train("3", 3, *words)
+        self.train("blocks", 4, *words, f"parallel.domain={domain}")
         expected = self.numbers("1")
         self.assertEqual(len(expected), 2 * 2 + 2 * 3 + 3)
         self.assertTrue(all(math.isfinite(number) and number > 0 for number in expected))
-        for num_ranks in (2, 3):
-            self.assert_near(self.numbers(str(num_ranks)), expected, 1e-4)
+        for run in ("3", "blocks"):
+            self.assert_near(self.numbers(run), expected, 1e-4)
         self.assertEqual({line["shards_per_case"] for line in self.lines("3") if line["phase"] == "dataset"}, {3})
 
     def test_of_a_vision_transformer_is_the_same_on_ranks(self):
@@ -71,7 +73,7 @@ class GridTraining(Grids):
         self.assert_same_on_ranks("fno3d")
 
     def test_of_a_unet_of_volumes_is_the_same_on_ranks(self):
-        self.assert_same_on_ranks("unet")
+        self.assert_same_on_ranks("unet", "[1, 2, 2]")
 
     def test_of_a_unet_with_gates_is_the_same_on_ranks(self):
         self.assert_same_on_ranks("gates")
@@ -92,11 +94,19 @@ class GridTraining(Grids):
         self.assertIn("norm.input_mean", whole)
         self.assertEqual(self.numbers("parts")[-3:], self.numbers("whole")[-3:])
 
+    def test_goes_on_in_another_cut(self):
+        put_flow(self.folder)
+        self.train("whole", 1)
+        self.train("parts", 4, "parallel.domain=[2, 2]", "training.max_steps=1")
+        self.assert_good(self.meshard("train", "--resume", "runs/parts", "--nproc", 3, "parallel.domain=[1, 3]", "training.max_steps=3"))
+        self.assert_good(self.meshard("train", "--resume", "runs/parts", "--nproc", 1, "parallel.domain=auto", "training.max_steps=0"))
+        self.assert_near(self.numbers("parts")[-3:], self.numbers("whole")[-3:], 1e-4)
+
     def test_spreads_cases_and_parameters(self):
         put_flow(self.folder)
         self.train("one", 1, "training.accumulate=2")
         self.train("groups", 2, "parallel.data=2")
-        self.train("cut", 2, "parallel.parameters=sharded", "training.accumulate=2")
+        self.train("cut", 4, "parallel.domain=[2, 2]", "parallel.parameters=sharded", "training.accumulate=2")
         for run in ("groups", "cut"):
             self.assert_near(self.numbers(run), self.numbers("one"), 1e-4)
 
@@ -231,6 +241,8 @@ class GridData(Grids):
                              ("mixed", "case 1", "8 x 28 cells", "8 x 24 cells")):
             with self.subTest(name):
                 self.refuse(3, texts, *train, f"data.grid={name}_*.vti")
+        with self.subTest("blocks"):
+            self.refuse(3, ("case 0", "parallel.domain is [2, 1, 2], and the grid is 8 x 24", "3 numbers for 2 directions"), *train, "parallel.domain=[2, 1, 2]", "--nproc", 4)
         with self.subTest("unet"):
             self.refuse(3, ("case 0, a grid of 8 x 18", "multiples of 4"), *train, "~model", "data.grid=odd_*.vti", "model.name=unet2d", "model.depth=2", "model.num_channels=8")
         for run in (self.folder / "runs").glob("*"):

@@ -194,7 +194,7 @@ class SimulationTraining(Simulations):
         write_simulations(self.folder, "burgers", "--runs", 4, "--states", 6, "--points", 256)
         (self.folder / "burgers.yaml").write_text(BURGERS)
         self.train("burgers.yaml", "logging.report=true")
-        self.train("burgers.yaml", "run_id=ranks", "--nproc", 2)
+        self.train("burgers.yaml", "run_id=ranks", "parallel.domain=[2, 2]", "--nproc", 4)
         page = json.loads((self.folder / "runs/burgers/report/report.json").read_text())
         self.assertTrue(any("animation.gif" in name for name in self.names(self.folder / "runs/burgers/report/pictures")))
         self.assert_good(self.meshard("evaluate", "runs/burgers", "--nproc", 3))

@@ -2,8 +2,10 @@
 #include "apps/learning/grids/grid_case.h"
 
 #include "apps/learning/cases/run_step.h"
+#include "ops/grids/grid_rows.h"
 #include "partition/error.h"
 #include "partition/mesh/mesh.h"
+#include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>
@@ -98,38 +100,57 @@ GridRows grid_rows_of_step(const Mesh& states, ImageGrid grid, DataConfig data, 
     return grid_rows(grid, data, with_truth, where);
 }
 
-SpecPtr spec_of_grid(const std::vector<std::int64_t>& extents, std::int64_t rows_together,
-                     const std::shared_ptr<const DeviceMesh>& domain)
+GridLayout grid_layout(const std::vector<std::int64_t>& extents, std::int64_t rows_together,
+                       const std::shared_ptr<const DeviceMesh>& blocks, const std::string& where)
 {
-    const auto num_ranks = domain->size(domain->axis("domain"));
-    const auto rows_in_line = std::accumulate(extents.begin() + 1, extents.end(), std::int64_t{1}, std::multiplies<>());
-    // Cuts go through groups of rows if there are too few groups for the ranks.
-    const bool is_apart = extents[0] % rows_together != 0 || extents[0] / rows_together < num_ranks;
-    const auto block = is_apart ? 1 : rows_together;
-    auto of_ranks = even_extents(extents[0] / block, num_ranks);
-    for (auto& extent : of_ranks) extent *= block * rows_in_line;
-    return make_spec(domain, {AxisLayout{Shard(1), std::make_shared<const Extents>(std::move(of_ranks)), 1}});
+    const auto num_axes = static_cast<std::size_t>(blocks->num_axes());
+    const auto refuse = [&](const std::string& what, const std::string& remedy) {
+        std::vector<std::int64_t> shape;
+        for (std::size_t axis = 0; axis < num_axes; ++axis) shape.push_back(blocks->size(axis));
+        throw InvalidInput(fmt::format("{}: parallel.domain is [{}], and the grid is {}: {}. {}", where,
+                                       fmt::join(shape, ", "), extents_text(extents), what, remedy));
+    };
+    if (num_axes > extents.size())
+        refuse(fmt::format("there are {} numbers for {} directions", num_axes, extents.size()),
+               "Give at most one number of ranks a direction, slowest first.");
+    std::vector<AxisLayout> axes;
+    for (std::size_t i = 0; i < num_axes; ++i) {
+        const auto num_ranks = blocks->size(static_cast<std::int64_t>(i));
+        if (num_axes > 1 && num_ranks > extents[i])
+            refuse(fmt::format("direction {} has {} rows for {} ranks", i + 1, extents[i], num_ranks),
+                   "Cut it into at most as many blocks as it has rows.");
+        // Cuts go through groups of rows if there are too few groups for the ranks.
+        const bool is_apart = extents[i] % rows_together != 0 || extents[i] / rows_together < num_ranks;
+        const auto together = is_apart ? 1 : rows_together;
+        auto of_ranks = even_extents(extents[i] / together, num_ranks);
+        for (auto& extent : of_ranks) extent *= together;
+        axes.push_back({Shard(static_cast<std::int64_t>(i) + 2), std::make_shared<const Extents>(of_ranks), 1});
+    }
+    const auto of_grid = make_spec(blocks, axes);
+    return {extents, of_grid, layout_of_rows(of_grid, extents)};
 }
 
-at::Tensor own_rows_of_grid(const at::Tensor& rows, const SpecPtr& spec)
+at::Tensor GridLayout::own_rows(const at::Tensor& rows) const
 {
-    const auto me = spec->device_mesh->coordinate(spec->device_mesh->axis("domain"));
-    return from_local(rows.narrow(0, spec->axes[0].offset(me), (*spec->axes[0].extents)[me]).clone().unsqueeze(0),
-                      spec);
+    const auto grid = grid_of_rows(rows.unsqueeze(0), extents, nullptr);
+    return rows_of_grid(from_local(own_part(grid, *of_grid).clone(), of_grid), of_rows);
+}
+
+PointInputs GridLayout::inputs(const at::Tensor& told) const
+{
+    return {.embedding = own_rows(told), .positions = {}, .grid = extents, .grid_layout = of_grid};
 }
 
 CaseTensors grid_case_tensors(const GridRows& rows, const CaseSource& source, const DataConfig& data,
-                              const SpecPtr& spec)
+                              const GridLayout& layout)
 {
     CaseTensors example{.id = source.id,
                         .num_points = rows.told.size(0),
-                        .inputs = {},
+                        .inputs = layout.inputs(rows.told),
                         .target = {},
                         .measures = {},
                         .channels = rows.channels};
-    example.inputs.embedding = own_rows_of_grid(rows.told, spec);
-    example.inputs.grid = rows.extents;
-    if (rows.target.defined()) example.target = own_rows_of_grid(rows.target, spec);
+    if (rows.target.defined()) example.target = layout.own_rows(rows.target);
     add_case_constants(example.inputs, data, source);
     return example;
 }

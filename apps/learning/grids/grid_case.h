@@ -41,16 +41,28 @@ GridRows grid_rows_of_step(const Mesh& states, ImageGrid grid, DataConfig data, 
 /// Writes extents as `32 x 16`, x first.
 std::string extents_text(const std::vector<std::int64_t>& extents);
 
-/// Lays out rows of tensors (1, N, ...) over the domain's ranks: each has a block along the slowest direction, of
-/// nearly equal sizes that are multiples of `rows_together` if there are enough rows.
-SpecPtr spec_of_grid(const std::vector<std::int64_t>& extents, std::int64_t rows_together,
-                     const std::shared_ptr<const DeviceMesh>& domain);
+/// How the ranks of a domain share a grid.
+struct GridLayout {
+    std::vector<std::int64_t> extents;  ///< of the whole, as `GridRows::extents`
+    SpecPtr of_grid;                    ///< (1, C, extents): each rank has a block of it
+    SpecPtr of_rows;                    ///< (1, N, C): of the same, by `layout_of_rows`
 
-/// Returns this rank's part of `rows`, (N, C), as a sharded tensor (1, N, C).
-at::Tensor own_rows_of_grid(const at::Tensor& rows, const SpecPtr& spec);
+    /// Returns inputs of this rank's part of `told`, (N, C), of the whole grid.
+    PointInputs inputs(const at::Tensor& told) const;
+    /// Returns this rank's part of `rows`, (N, C), as a sharded tensor (1, N, C).
+    at::Tensor own_rows(const at::Tensor& rows) const;
+};
+
+/// Lays a grid out over the ranks of a domain: its slowest directions are cut, the first among the ranks of the first
+/// axis of `blocks` and so on, into parts of nearly equal sizes that are multiples of `rows_together` if there are
+/// enough rows.
+/// @param where   begins messages
+/// @throws InvalidInput if there are more axes than directions, or, on several axes, more ranks of one than rows
+GridLayout grid_layout(const std::vector<std::int64_t>& extents, std::int64_t rows_together,
+                       const std::shared_ptr<const DeviceMesh>& blocks, const std::string& where);
 
 /// Makes a case over the ranks of a domain from its grid, with its constants.
 CaseTensors grid_case_tensors(const GridRows& rows, const CaseSource& source, const DataConfig& data,
-                              const SpecPtr& spec);
+                              const GridLayout& layout);
 
 }  // namespace meshard

@@ -40,7 +40,7 @@ GridWidths grid_widths(const CaseTensors& example, const DataConfig& data)
 }
 
 LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRunConfig& config,
-                       const std::shared_ptr<const DeviceMesh>& domain, const std::optional<CaseTensors>& like)
+                       const std::shared_ptr<const DeviceMesh>& blocks, const std::optional<CaseTensors>& like)
 {
     LoadedGrids grids;
     for (const auto& source : sources) {
@@ -50,10 +50,10 @@ LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRun
         const auto rows = step ? grid_rows_of_step(read_step(*step, StateArrays(config.data), where), std::move(grid),
                                                    config.data, true, where)
                                : grid_rows(grid, config.data, true, where);
-        const auto spec = spec_of_grid(rows.extents, rows_together(config.model), domain);
+        const auto layout = grid_layout(rows.extents, rows_together(config.model), blocks, where);
         grids.known.push_back(stored_case_of(rows, source.id));
         grids.told.add(rows.told);
-        grids.examples.push_back(grid_case_tensors(rows, source, config.data, spec));
+        grids.examples.push_back(grid_case_tensors(rows, source, config.data, layout));
         const auto& first = like ? *like : grids.examples.front();
         const auto widths = grid_widths(grids.examples.back(), config.data), before = grid_widths(first, config.data);
         const auto said = [&](const GridWidths& one) {

@@ -19,12 +19,12 @@ struct LoadedGrids {
     ChannelStatistics told;         ///< statistics of the inputs over all cases
 };
 
-/// Reads image data on every rank, each of which reads whole files and keeps its own rows; so statistics have the same
-/// bits on any number of ranks, without communication.
-/// @throws IoError, InvalidInput naming the case, as `read_image` and `grid_rows`, and for a grid for which the model's
-/// arguments differ from those for `like`, or else for the first grid
+/// Reads image data on every rank, each of which reads whole files and keeps its own block (`grid_layout`); so
+/// statistics have the same bits on any number of ranks, without communication.
+/// @throws IoError, InvalidInput naming the case, as `read_image`, `grid_rows` and `grid_layout`, and for a grid for
+/// which the model's arguments differ from those for `like`, or else for the first grid
 LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRunConfig& config,
-                       const std::shared_ptr<const DeviceMesh>& domain,
+                       const std::shared_ptr<const DeviceMesh>& blocks,
                        const std::optional<CaseTensors>& like = std::nullopt);
 
 /// Returns the widths of a grid model that fits the cases. @param example   any of the cases

@@ -31,10 +31,8 @@ void predict_grid(std::span<Predictor> models, const std::filesystem::path& inpu
         GridRows rows;
         read_together(device_mesh->all(), [&] { rows = grid_rows(grid, said.data, false, input.string()); });
         model.move_to(world.device());
-        PointInputs inputs;
-        inputs.embedding = own_rows_of_grid(rows.told.to(world.device()),
-                                            spec_of_grid(rows.extents, model.rows_together(), device_mesh));
-        inputs.grid = rows.extents;
+        const auto layout = grid_layout(rows.extents, model.rows_together(), device_mesh, input.string());
+        auto inputs = layout.inputs(rows.told.to(world.device()));
         add_case_inputs(inputs, model, said.data, said.source, world.device());
         warn_of_ranges(model, inputs, name, models.size() > 1, device_mesh->all());
         for (std::int64_t draw = 0; draw < std::max<std::int64_t>(1, options.num_draws); ++draw) {

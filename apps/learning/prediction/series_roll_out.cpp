@@ -106,20 +106,14 @@ SeriesRollOut::StartGrid::StartGrid(const SeriesPlan& plan, const StateArrays& a
 {
 }
 
-void SeriesRollOut::StartGrid::cut(std::int64_t rows_together, const std::shared_ptr<const DeviceMesh>& domain)
+void SeriesRollOut::StartGrid::cut(std::int64_t rows_together, const std::shared_ptr<const DeviceMesh>& domain,
+                                   const std::string& where)
 {
-    spec = spec_of_grid(told.extents, rows_together, domain);
+    layout = grid_layout(told.extents, rows_together, domain, where);
+    const auto& of_rows = layout.of_rows->axes[0];
     const auto me = domain->coordinate(domain->axis("domain"));
-    rows.resize(static_cast<std::size_t>((*spec->axes[0].extents)[me]));
-    std::iota(rows.begin(), rows.end(), spec->axes[0].offset(me));
-}
-
-PointInputs SeriesRollOut::StartGrid::inputs(const at::Device& device) const
-{
-    PointInputs inputs;
-    inputs.embedding = own_rows_of_grid(told.told.to(device), spec);
-    inputs.grid = told.extents;
-    return inputs;
+    rows.resize(static_cast<std::size_t>((*of_rows.extents)[me]));
+    std::iota(rows.begin(), rows.end(), of_rows.offset(me));
 }
 
 SeriesRollOut::SeriesRollOut(const SeriesPlan& plan, std::span<Predictor> models, std::vector<SeriesTrack> tracks,
@@ -132,7 +126,7 @@ SeriesRollOut::SeriesRollOut(const SeriesPlan& plan, std::span<Predictor> models
     const auto& all = device_mesh_->all();
     if (models.front().data().is_grid) {
         read_together(all, [&] { grid_.emplace(plan_, arrays_, models.front().data(), where_); });
-        grid_->cut(models.front().rows_together(), device_mesh_);
+        grid_->cut(models.front().rows_together(), device_mesh_, where_);
     } else {
         auto source = tracks_.front().source;
         source.file = plan_.start(0).file;
@@ -144,7 +138,7 @@ SeriesRollOut::SeriesRollOut(const SeriesPlan& plan, std::span<Predictor> models
         model->move_to(device_);
         model->set_memory(memory ? *memory : model->memory_for(std::ssize(rows()), bytes));
         frames_.push_back(mesh_ ? case_frame(data.frame, mesh_->bounds(), source) : CaseFrame());
-        auto told = mesh_ ? mesh_->inputs(*model, data, device_) : grid_->inputs(device_);
+        auto told = mesh_ ? mesh_->inputs(*model, data, device_) : grid_->layout.inputs(grid_->told.told.to(device_));
         if (grid_) add_case_inputs(told, *model, data, source, device_);
         inputs_.push_back(states_.with_state(told, states_.state(told), frames_.back()));
         scalings_.push_back(field_scaling(data, model->channels(), source));

@@ -104,13 +104,12 @@ private:
     /// A start that is a regular grid, which each rank reads whole and of which it takes its rows.
     struct StartGrid {
         StartGrid(const SeriesPlan& plan, const StateArrays& arrays, const DataConfig& data, const std::string& where);
-        void cut(std::int64_t rows_together, const std::shared_ptr<const DeviceMesh>& domain);
-        PointInputs inputs(const at::Device& device) const;
+        void cut(std::int64_t rows_together, const std::shared_ptr<const DeviceMesh>& domain, const std::string& where);
 
         ImageGrid image;
         Mesh mesh;
         GridRows told;
-        SpecPtr spec;
+        GridLayout layout;
         std::vector<std::int64_t> rows;  // of this rank
     };
 

@@ -62,9 +62,8 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
     const auto rows = grid_rows(grid, data, true, where);
     if (rows.channels != predictor.channels())
         throw InvalidInput(where + ": a field has another number of components than in training.");
-    auto example =
-        grid_case_tensors(rows, source, data, spec_of_grid(rows.extents, predictor.rows_together(), device_mesh));
-    example = on_device(example, world.device());
+    const auto cut = grid_layout(rows.extents, predictor.rows_together(), device_mesh, where);
+    auto example = on_device(grid_case_tensors(rows, source, data, cut), world.device());
     add_case_inputs(example.inputs, predictor, data, source, world.device());
     const auto start = std::chrono::steady_clock::now();
     const auto scaling = field_scaling(data, predictor.channels(), source);

@@ -68,6 +68,13 @@ SettingRule rule_like(const std::vector<double>& values)
     return {.type = SettingType::NumberList, .fallback = list_text(texts)};
 }
 
+SettingRule rule_like(const std::vector<std::int64_t>& values)
+{
+    auto rule = rule_like(std::vector<double>(values.begin(), values.end()));
+    rule.type = SettingType::IntegerList;
+    return rule;
+}
+
 void store(const Setting& setting, std::string& value)
 {
     value = setting.values.at(0);
@@ -104,6 +111,13 @@ void store(const Setting& setting, std::vector<double>& values)
     for (const auto& value : setting.values) values.push_back(number_in(value).value());
 }
 
+void store(const Setting& setting, std::vector<std::int64_t>& values)
+{
+    if (!number_in(setting.values.at(0))) return;
+    values.clear();
+    for (const auto& value : setting.values) values.push_back(static_cast<std::int64_t>(number_in(value).value()));
+}
+
 }  // namespace detail
 
 SettingRule& SettingTable::add(SettingRule rule, Store store)
@@ -115,7 +129,7 @@ SettingRule& SettingTable::add(SettingRule rule, Store store)
 SettingRule& SettingTable::add(SettingRule rule, std::string path, OptionBounds bounds, std::string meaning,
                                Store store)
 {
-    if (rule.type == SettingType::Integer) {
+    if (rule.type == SettingType::Integer || rule.type == SettingType::IntegerList) {
         bounds.least = std::max(bounds.least, 0.0);
         bounds.most = std::min(bounds.most, kLargeCount);
     }

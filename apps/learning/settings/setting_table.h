@@ -25,6 +25,7 @@ SettingRule rule_like(std::int64_t value);
 SettingRule rule_like(double value);
 SettingRule rule_like(const std::vector<std::string>& values);
 SettingRule rule_like(const std::vector<double>& values);
+SettingRule rule_like(const std::vector<std::int64_t>& values);
 template <std::size_t N>
 SettingRule rule_like(const std::array<double, N>& values)
 {
@@ -53,6 +54,7 @@ void store(const Setting& setting, std::int64_t& value);
 void store(const Setting& setting, double& value);
 void store(const Setting& setting, std::vector<std::string>& values);
 void store(const Setting& setting, std::vector<double>& values);
+void store(const Setting& setting, std::vector<std::int64_t>& values);
 template <std::size_t N>
 void store(const Setting& setting, std::array<double, N>& values)
 {
@@ -79,7 +81,8 @@ public:
 
     SettingRule& add(SettingRule rule, Store store);
 
-    /// Binds a key to a string, path, number, bool, list of strings or numbers, or array of numbers. An `optional`
+    /// Binds a key to a string, path, number, bool, list of strings or numbers, or array of numbers; a list of whole
+    /// numbers may also be one number. An `optional`
     /// number or array is absent unless set, and in a `map`, whose key ends with `.*`, each name is an entry. Whole
     /// numbers lie from 0 to kLargeCount unless the bounds say less. A word among the bounds of numbers is their
     /// default, and stands for the variable's initial value.

@@ -125,6 +125,9 @@ std::string expected(const SettingRule& rule)
     case SettingType::NumberList:
         text = list + " numbers";
         break;
+    case SettingType::IntegerList:
+        text = "a whole number, or a list of such,";
+        break;
     }
     if (std::isfinite(least)) text += fmt::format(" {} {:.12g}", above ? "above" : "from", least);
     if (std::isfinite(most)) text += fmt::format(" to {:.12g}", most);
@@ -149,7 +152,8 @@ bool is_number_in_range(const SettingRule& rule, const std::string& text)
     const auto& [least, most, above, words] = rule.bounds;
     const auto number = number_in(text);
     return number && (above ? *number > least : *number >= least) && *number <= most &&
-           (rule.type != SettingType::Integer || *number == std::floor(*number));
+           ((rule.type != SettingType::Integer && rule.type != SettingType::IntegerList) ||
+            *number == std::floor(*number));
 }
 
 void check(const SettingRule& rule, const Setting& setting)
@@ -159,8 +163,9 @@ void check(const SettingRule& rule, const Setting& setting)
             fmt::format("{}: {} is {}; expected {}.", setting.source, setting.path, found, expected(rule)));
     };
     const bool may_be_list = rule.type == SettingType::TextList || rule.type == SettingType::NumberList ||
-                             rule.type == SettingType::NumberOrTextList;
+                             rule.type == SettingType::IntegerList || rule.type == SettingType::NumberOrTextList;
     if (setting.is_list && !may_be_list) refuse("a list");
+    if (rule.type == SettingType::IntegerList && setting.values.empty()) refuse("an empty list");
     const auto words =
         rule.type == SettingType::Boolean ? std::vector<std::string>{"true", "false"} : rule.bounds.words;
     const bool is_text = rule.type == SettingType::Text || rule.type == SettingType::TextList;
@@ -471,7 +476,7 @@ Facts Settings::facts() const
         if (setting.path == "data.shards") continue;
         const auto type = setting.type;
         const bool has_numbers = type == SettingType::Integer || type == SettingType::Number ||
-                                 type == SettingType::NumberList ||
+                                 type == SettingType::NumberList || type == SettingType::IntegerList ||
                                  (type == SettingType::NumberOrTextList && !setting.is_list);
         const bool is_list = setting.is_list || type == SettingType::TextList || type == SettingType::NumberList;
         auto values = setting.values;

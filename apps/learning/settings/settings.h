@@ -14,7 +14,16 @@
 
 namespace meshard {
 
-enum class SettingType : std::uint8_t { Text, Integer, Number, Boolean, TextList, NumberList, NumberOrTextList };
+enum class SettingType : std::uint8_t {
+    Text,
+    Integer,
+    Number,
+    Boolean,
+    TextList,
+    NumberList,
+    IntegerList,  ///< or one whole number
+    NumberOrTextList
+};
 
 inline constexpr double kLargeCount = 1e9;  ///< upper bound of counts that have no other bound
 

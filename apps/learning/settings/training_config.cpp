@@ -244,6 +244,10 @@ void complete_data(const Settings& settings, TrainingRunConfig& config)
         refuse_keys_of_points(settings);
         if (!is_series) check_grid_arrays(settings, data.arrays);
         data.inputs.clear();
+    } else if (config.domain.size() > 1) {
+        throw UsageError(settings.where("parallel.domain") +
+                         " has a number for each of several directions, and the cases are no grids. Give one: the "
+                         "ranks that share a case.");
     }
     const bool is_surface = settings.has("data.surface");
     data.in_volume = !data.is_grid && !is_series && !is_surface;
@@ -759,10 +763,15 @@ TrainingRunConfig TrainingRunConfig::of_part(std::size_t part) const
     return config;
 }
 
+std::int64_t TrainingRunConfig::num_domain_ranks() const
+{
+    return domain.empty() ? 0 : c10::multiply_integers(domain);
+}
+
 std::array<std::int64_t, 2> mesh_shape(const TrainingRunConfig& config, std::int64_t num_ranks)
 {
     auto data = config.num_data_groups;
-    auto domain = config.num_domain_ranks;
+    auto domain = config.num_domain_ranks();
     if (domain == 0) domain = std::max<std::int64_t>(1, num_ranks / std::max<std::int64_t>(1, data));
     if (data == 0) data = std::max<std::int64_t>(1, num_ranks / domain);
     if (data * domain != num_ranks) {

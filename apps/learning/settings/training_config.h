@@ -531,8 +531,9 @@ struct TrainingRunConfig {
     ModelConfig model;
     TrainingConfig training;
     std::string backend = "auto";
-    std::int64_t num_data_groups = 0;   ///< 0: as many as fit
-    std::int64_t num_domain_ranks = 0;  ///< 0: all that are left
+    std::int64_t num_data_groups = 0;  ///< 0: as many as fit
+    /// Ranks that share a case, of a grid along each of its slowest directions; empty: all that are left, along one.
+    std::vector<std::int64_t> domain;
     bool shard_parameters = false;
     std::int64_t log_interval = 1;
     bool writes_events = false;
@@ -543,6 +544,7 @@ struct TrainingRunConfig {
     /// Returns the configuration of one part of the cases: 0, the surface or the only part, or 1, the volume.
     TrainingRunConfig of_part(std::size_t part) const;
     std::size_t num_parts() const { return volume ? 2 : 1; }
+    std::int64_t num_domain_ranks() const;  ///< 0: all that are left
     /// Whether the part's points count in the loss by their areas or volumes.
     bool weighs_points(std::size_t part) const;
 
@@ -557,8 +559,9 @@ struct TrainingRunConfig {
         training.add_keys(keys);
         keys.add("parallel.data", num_data_groups, {.least = 1, .most = 1e6, .words = {"auto"}},
                  "groups of ranks that take different cases");
-        keys.add("parallel.domain", num_domain_ranks, {.least = 1, .most = 1e6, .words = {"auto"}},
-                 "ranks that share a case; auto: all that parallel.data leaves");
+        keys.add("parallel.domain", domain, {.least = 1, .most = 1e6, .words = {"auto"}},
+                 "ranks that share a case; auto: all that parallel.data leaves; of grids a list: ranks along each "
+                 "direction, slowest first");
         keys.add_choice("parallel.parameters", shard_parameters, {{"replicated", false}, {"sharded", true}},
                         "parameters, gradients and optimiser state whole on every rank, or cut among all ranks: less "
                         "memory, more messages");

@@ -95,14 +95,14 @@ std::vector<CaseFigures> RunCases::figures(const DataConfig& data, const RankGro
 }
 
 RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists,
-                       const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device)
+                       const std::shared_ptr<const DeviceMesh>& blocks, const at::Device& device)
 {
-    const auto domain = device_mesh->sub_mesh("domain");
+    const auto domain = blocks->in_a_row();
     const CaseReading reading{config.data, config.seed, RowOrder::Ids, domain, device};
     Normalizer of_inputs;
     std::optional<CaseTensors> first;
     const auto loaded = [&](const std::vector<CaseSource>& of_split, const CaseSet* like) {
-        auto grids = load_grids(of_split, config, domain, first);
+        auto grids = load_grids(of_split, config, blocks, first);
         if (!like) {
             of_inputs = grids.told.normalizer();
             first = grids.examples.front();

@@ -50,7 +50,7 @@ RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, 
 
 /// Reads the cases of a grid model (`data.grid`), which stay in memory. @throws as `load_grids`
 RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists,
-                       const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device);
+                       const std::shared_ptr<const DeviceMesh>& blocks, const at::Device& device);
 
 /// Reads all cases now if they fit on the device, or else in the host's memory. If they fit in neither, says so, and
 /// each is read when its turn comes. Collective over `all`.

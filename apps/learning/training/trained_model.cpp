@@ -59,9 +59,11 @@ TrainedModel::TrainedModel(const TrainingRunConfig& config, TrainingData& data, 
     }
     move_module(*model_.module, ranks.device());
     if (config.shard_parameters) {
-        // Parts that are used as they lie belong to one domain: where there are several, all parameters are gathered.
-        auto kept_parts = ranks.num_groups == 1 ? share_parameters(model_, ranks.domain->num_ranks())
-                                                : std::map<std::string, AxisLayout>();
+        // Parts that are used as they lie belong to one domain, whose ranks cut one direction: else all parameters are
+        // gathered.
+        auto kept_parts = ranks.num_groups == 1 && ranks.blocks == ranks.domain
+                              ? share_parameters(model_, ranks.domain->num_ranks())
+                              : std::map<std::string, AxisLayout>();
         sharded_.emplace(fully_shard(*model_.module, ranks.mesh,
                                      {.is_unit = {}, .over_all_axes = true, .kept_parts = std::move(kept_parts)}));
     } else {

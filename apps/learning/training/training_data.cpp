@@ -33,6 +33,7 @@ RunRanks::RunRanks(const TrainingRunConfig& config, World& world) : world(world)
     const auto shape = mesh_shape(config, world.size());
     mesh = DeviceMesh::create(world, {shape[0], shape[1]}, {"data", "domain"});
     domain = mesh->sub_mesh("domain");
+    blocks = config.domain.size() > 1 ? mesh->folded(world, "domain", config.domain) : domain;
     num_groups = shape[0];
     group = mesh->coordinate(mesh->axis("data"));
 }
@@ -64,7 +65,7 @@ void TrainingData::prepare_part(std::size_t index, const TrainingStart& start, T
     part.data = config.data;
     part.cases = cases_.of_part(index);
     part.stored.emplace(config.data.is_grid
-                            ? prepare_grids(config, part.cases, ranks_.mesh, ranks_.device())
+                            ? prepare_grids(config, part.cases, ranks_.blocks, ranks_.device())
                             : prepare_cases(config, part.cases, {.verify_sources = start.verify_sources}, ranks_.mesh,
                                             ranks_.device(), log, stop_requested));
     const auto& train = part.stored->train;

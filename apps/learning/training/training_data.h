@@ -34,6 +34,7 @@ struct RunRanks {
 
     World& world;
     std::shared_ptr<const DeviceMesh> mesh, domain;
+    std::shared_ptr<const DeviceMesh> blocks;  ///< the domain's ranks, by the directions in which they cut a grid
     std::int64_t num_groups, group;
 };
 

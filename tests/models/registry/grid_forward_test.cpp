@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/registry/grid_forward.h"
+#include "ops/grids/grid_rows.h"
 #include "sharding/parameters/replicate.h"
+#include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/grid_slabs.h"
 #include "tests/support/run_ranks.h"
@@ -62,34 +64,43 @@ TEST(GridForward, IsTheModelOfTheScaledImageWithTheConstantAsAChannel)
     }
 }
 
-class GridForwardOnRanks : public testing::TestWithParam<int> {};
+/// Cuts along the rows, and along the columns if there are two.
+class GridForwardOnRanks : public testing::TestWithParam<std::vector<Extents>> {};
 
 TEST_P(GridForwardOnRanks, EqualsOneRank)
 {
-    const int num_ranks = GetParam();
+    const auto& cuts = GetParam();
     const auto inputs = rows_of_image();
     const auto serial = small_unet();
     const auto target = torch::rand({1, kRows * kColumns, 2});
     const auto expected = serial.forward(inputs);
     torch::mse_loss(expected, target).backward();
-    auto slabs = test::slabs_of_ranks(num_ranks);
-    run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> mesh) {
-        const auto rank = mesh->all().rank();
-        auto extents = slabs;
-        for (auto& extent : extents) extent *= kColumns;
-        const AxisLayout layout{Shard(1), std::make_shared<const Extents>(extents), 1};
-        const auto spec = make_spec(mesh, {layout});
+    std::vector<std::int64_t> shape;
+    for (const auto& cut : cuts) shape.push_back(std::ssize(cut));
+    const std::vector<std::string> names{"domain", "columns"};
+    run_ranks(shape, {names.begin(), names.begin() + std::ssize(shape)}, [&](std::shared_ptr<const DeviceMesh> mesh) {
+        AxisLayouts axes;
+        for (std::size_t i = 0; i < cuts.size(); ++i)
+            axes.push_back({Shard(static_cast<std::int64_t>(i) + 2), std::make_shared<const Extents>(cuts[i]), 1});
+        const auto layout = make_spec(mesh, axes), of_rows = layout_of_rows(layout, inputs.grid);
         const auto own = [&](const at::Tensor& whole) {
-            return from_local(whole.narrow(1, layout.offset(rank), extents[rank]).clone(), spec);
+            const auto image = whole.view({1, kRows, kColumns, 2}).movedim(-1, 1);
+            return from_local(own_part(image, *layout).movedim(1, -1).reshape({1, -1, 2}), of_rows);
         };
         auto model = small_unet();
         test::copy_parameters(*serial.module, *model.module);
         const auto replicated = replicate(*model.module, mesh);
         auto cut = inputs;
         cut.embedding = own(inputs.embedding);
+        cut.grid_layout = layout;
         const auto found = model.forward(cut);
-        EXPECT_TRUE(*spec_of(found) == *spec) << "cut as the inputs are";
-        EXPECT_LE((full_tensor(found) - expected).abs().max().item<double>(), 1e-5);
+        EXPECT_TRUE(*spec_of(found) == *of_rows) << "cut as the inputs are";
+        EXPECT_TRUE(torch::allclose(to_local(found), to_local(own(expected)), 0, 1e-5));
+        if (shape.size() > 1) {
+            const auto& places = of_rows->index_map->global_ids;
+            const auto at_places = expected.index_select(1, torch::tensor(places));
+            EXPECT_TRUE(torch::equal(to_local(own(expected)), at_places)) << "rows of the grid by their places";
+        }
         torch::mse_loss(found, own(target)).backward();
         const auto parameters = model.module->named_parameters();
         for (const auto& item : serial.module->named_parameters()) {
@@ -99,7 +110,10 @@ TEST_P(GridForwardOnRanks, EqualsOneRank)
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, GridForwardOnRanks, testing::Values(1, 2, 3, 5));
+INSTANTIATE_TEST_SUITE_P(Ranks, GridForwardOnRanks,
+                         testing::Values(std::vector<Extents>{{16}}, std::vector<Extents>{{7, 9}},
+                                         std::vector<Extents>{{5, 1, 10}}, std::vector<Extents>{{3, 1, 8, 0, 4}},
+                                         std::vector<Extents>{{7, 9}, {5, 3}}));
 
 }  // namespace
 }  // namespace meshard

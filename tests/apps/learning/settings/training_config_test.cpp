@@ -346,6 +346,14 @@ TEST_F(TrainingConfigTest, SpreadsRanksOverDataAndDomain)
                                         [&] { mesh_shape(read({"parallel.data=2", "parallel.domain=3"}), 4); }));
     EXPECT_TRUE(
         throws_with<UsageError>("make 3 ranks, and there are 4", [&] { mesh_shape(read({"parallel.domain=3"}), 4); }));
+    auto blocks = read();
+    blocks.domain = {2, 3};
+    EXPECT_EQ(mesh_shape(blocks, 12), (Shape{2, 6}));
+    EXPECT_TRUE(throws_with<UsageError>("make 6 ranks, and there are 4", [&] { mesh_shape(blocks, 4); }));
+    EXPECT_TRUE(throws_with<UsageError>("the cases are no grids", [&] { read({"parallel.domain=[2, 3]"}); }));
+    EXPECT_TRUE(throws_with<UsageError>("parallel.domain is an empty list", [&] { read({"parallel.domain=[]"}); }));
+    EXPECT_TRUE(throws_with<UsageError>("expected a whole number, or a list of such, from 1 to 1000000, or auto",
+                                        [&] { read({"parallel.domain=[2, 0.5]"}); }));
 }
 
 }  // namespace

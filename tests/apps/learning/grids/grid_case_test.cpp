@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which block of a grid each rank has.
+#include "apps/learning/grids/grid_case.h"
+#include "partition/error.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/run_ranks.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+namespace meshard {
+namespace {
+
+TEST(GridLayout, CutsDirectionsAtGroupsOfRows)
+{
+    run_ranks({2, 2}, {"first", "second"}, [](const std::shared_ptr<const DeviceMesh>& blocks) {
+        const auto layout = grid_layout({20, 12}, 4, blocks, "case 7");
+
+        EXPECT_EQ(to_string(*layout.of_grid), "Shard(2) of 12+8 on first, Shard(3) of 8+4 on second");
+        EXPECT_EQ(to_string(*layout.of_rows), "Shard(1) of 96+48+64+32 on all");
+        const auto places = torch::arange(20 * 12).view({-1, 1});
+        const auto own = to_local(layout.own_rows(places)).flatten();
+        const auto first = 12 * 12 * blocks->coordinate(0) + 8 * blocks->coordinate(1);
+        EXPECT_EQ(own[0].item<std::int64_t>(), first);
+        EXPECT_TRUE(torch::equal(own, torch::tensor(layout.of_rows->index_map->global_ids)));
+        EXPECT_EQ(to_string(*grid_layout({6, 12}, 4, blocks, "").of_grid),
+                  "Shard(2) of 3+3 on first, Shard(3) of 8+4 on second")
+            << "rows that make no groups are cut anywhere";
+    });
+}
+
+TEST(GridLayout, NamesBlocksThatAGridDoesNotHave)
+{
+    run_ranks({1, 3}, {"first", "second"}, [](const auto& blocks) {
+        EXPECT_TRUE(throws_with<InvalidInput>(
+            "case 7: parallel.domain is [1, 3], and the grid is 2 x 9: direction 2 has 2 rows for 3 ranks",
+            [&] { grid_layout({9, 2}, 1, blocks, "case 7"); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("2 numbers for 1 directions", [&] { grid_layout({9}, 1, blocks, ""); }));
+    });
+    run_ranks(3, [](const auto& slabs) {
+        EXPECT_EQ(to_string(*grid_layout({2, 9}, 1, slabs, "").of_grid), "Shard(2) of 1+1+0 on domain")
+            << "a number of ranks may leave some without rows";
+    });
+}
+
+}  // namespace
+}  // namespace meshard
