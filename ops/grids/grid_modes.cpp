@@ -8,6 +8,7 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <fmt/core.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -182,9 +183,11 @@ at::Tensor transform_matrix(const Direction& direction, const at::TensorOptions&
         .to(options.dtype());
 }
 
-/// Multiplies the vectors of `x` along `dim` by the matrix.
+/// Multiplies the vectors of `x` along `dim` by the matrix, in their own precision: there are no complex numbers of
+/// that of autocast.
 at::Tensor product_along(const at::Tensor& matrix, const at::Tensor& x, std::int64_t dim)
 {
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     return at::matmul(x.movedim(dim, -1), matrix.t()).movedim(-1, dim);
 }
 

@@ -6,6 +6,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/run_ranks.h"
 
+#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/types.h>
@@ -113,6 +114,25 @@ TEST_P(GridModes, AreTheSumsThatDefineThem)
 
 INSTANTIATE_TEST_SUITE_P(Ranks, GridModes,
                          testing::Combine(testing::ValuesIn(modes_cases()), testing::Values(1, 2, 3), testing::Bool()));
+
+TEST(GridModesUnderAutocast, HaveTheBitsOfSinglePrecision)
+{
+    const auto grid = torch::randn({2, 3, 8, 6});
+    run_ranks(2, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+        const auto own = grid.split(3, 3)[device_mesh->all().rank()].clone();
+        const auto cut = from_local(own, device_mesh, {Shard(3)});
+        const auto expected = grid_modes(cut, {2, 2});
+        const auto expected_grid = grid_from_modes(expected, cut, {2, 2});
+
+        at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+        at::autocast::set_autocast_enabled(at::kCPU, true);
+        const auto modes = grid_modes(cut, {2, 2}), back = grid_from_modes(modes, cut, {2, 2});
+        at::autocast::set_autocast_enabled(at::kCPU, false);
+
+        EXPECT_TRUE(torch::equal(to_local(modes), to_local(expected)));
+        EXPECT_TRUE(torch::equal(to_local(back), to_local(expected_grid)));
+    });
+}
 
 TEST(GridModeRefusals, NameWhatDoesNotFit)
 {
