@@ -327,6 +327,7 @@ ModelEntry unet_entry()
                     [](const Json& arguments) {
                         return std::int64_t{1} << std::clamp<std::int64_t>(arguments.at("model_depth"), 1, 16) >> 1;
                     },
+                .reads_neighbors = true,
             }};
 }
 
@@ -349,6 +350,7 @@ ModelEntry unet_2d_entry()
                     [](const Json& arguments) {
                         return std::int64_t{1} << std::clamp<std::int64_t>(arguments.at("depth"), 0, 16);
                     },
+                .reads_neighbors = true,
             }};
 }
 

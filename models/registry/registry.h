@@ -139,6 +139,9 @@ struct GridModel {
     /// Returns a number of grid rows: a cut at multiples of it needs fewer messages. If empty, a cut may be anywhere.
     std::function<std::int64_t(const nlohmann::json& arguments)> rows_together = {};
 
+    /// Whether layers read grid neighbours, so that ranks exchange the rows beside cuts.
+    bool reads_neighbors = false;
+
     bool is_denoiser = false;  ///< whether its input has noise of a given level; `meshard train` does not support it
 };
 

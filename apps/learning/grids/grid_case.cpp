@@ -15,7 +15,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <numeric>
+#include <tuple>
 
 namespace meshard {
 namespace {
@@ -42,7 +42,19 @@ at::Tensor rows_of(const DataArray& array, const ImageGrid& grid, bool on_cells,
                                    fmt::join(place, ", ")));
 }
 
-/// Returns the numbers of rows along the directions with more than one, slowest first.
+/// Rows of each rank along a direction, the most first. Cuts go through groups of rows if there are too few groups for
+/// the ranks.
+Extents parts_of(std::int64_t num_rows, std::int64_t rows_together, std::int64_t num_ranks)
+{
+    const bool is_apart = num_rows % rows_together != 0 || num_rows / rows_together < num_ranks;
+    const auto together = is_apart ? 1 : rows_together;
+    auto parts = even_extents(num_rows / together, num_ranks);
+    for (auto& part : parts) part *= together;
+    return parts;
+}
+
+}  // namespace
+
 std::vector<std::int64_t> extents_of(const ImageGrid& grid, bool on_cells, const std::string& where)
 {
     std::vector<std::int64_t> extents;
@@ -57,8 +69,6 @@ std::vector<std::int64_t> extents_of(const ImageGrid& grid, bool on_cells, const
     }
     return extents;
 }
-
-}  // namespace
 
 std::string extents_text(const std::vector<std::int64_t>& extents)
 {
@@ -119,15 +129,45 @@ GridLayout grid_layout(const std::vector<std::int64_t>& extents, std::int64_t ro
         if (num_axes > 1 && num_ranks > extents[i])
             refuse(fmt::format("direction {} has {} rows for {} ranks", i + 1, extents[i], num_ranks),
                    "Cut it into at most as many blocks as it has rows.");
-        // Cuts go through groups of rows if there are too few groups for the ranks.
-        const bool is_apart = extents[i] % rows_together != 0 || extents[i] / rows_together < num_ranks;
-        const auto together = is_apart ? 1 : rows_together;
-        auto of_ranks = even_extents(extents[i] / together, num_ranks);
-        for (auto& extent : of_ranks) extent *= together;
-        axes.push_back({Shard(static_cast<std::int64_t>(i) + 2), std::make_shared<const Extents>(of_ranks), 1});
+        axes.push_back({Shard(static_cast<std::int64_t>(i) + 2),
+                        std::make_shared<const Extents>(parts_of(extents[i], rows_together, num_ranks)), 1});
     }
     const auto of_grid = make_spec(blocks, axes);
     return {extents, of_grid, layout_of_rows(of_grid, extents)};
+}
+
+std::vector<std::int64_t> cut_of_least_halo(const std::vector<std::int64_t>& extents, std::int64_t rows_together,
+                                            std::int64_t num_ranks)
+{
+    // Rows of the largest block beside cuts, all its rows, and the number of directions that are cut.
+    const auto cost = [&](const std::vector<std::int64_t>& cut) {
+        std::int64_t halo = 0, size = 1, num_cut = 0;
+        for (std::size_t i = 0; i < extents.size(); ++i) {
+            auto face = std::min<std::int64_t>(cut[i] - 1, 2);
+            for (std::size_t k = 0; k < extents.size(); ++k)
+                face *= k == i ? 1 : parts_of(extents[k], rows_together, cut[k]).front();
+            halo += face;
+            size *= parts_of(extents[i], rows_together, cut[i]).front();
+            num_cut += cut[i] > 1;
+        }
+        return std::tuple(halo, size, num_cut);
+    };
+    std::vector<std::int64_t> best(extents.size(), 1), cut(extents.size(), 1);
+    best.front() = num_ranks;
+    const std::function<void(std::size_t, std::int64_t)> try_from = [&](std::size_t i, std::int64_t num_left) {
+        if (i == extents.size()) {
+            if (num_left == 1 && cost(cut) < cost(best)) best = cut;
+            return;
+        }
+        for (cut[i] = 1; cut[i] <= num_left; ++cut[i]) {
+            const bool fits = cut[i] == 1 || cut[i] * rows_together <= extents[i];
+            if (num_left % cut[i] == 0 && fits) try_from(i + 1, num_left / cut[i]);
+        }
+        cut[i] = 1;
+    };
+    try_from(0, num_ranks);
+    while (best.size() > 1 && best.back() == 1) best.pop_back();
+    return best;
 }
 
 at::Tensor GridLayout::own_rows(const at::Tensor& rows) const

@@ -38,6 +38,10 @@ GridRows grid_rows(const ImageGrid& grid, const DataConfig& data, bool with_trut
 GridRows grid_rows_of_step(const Mesh& states, ImageGrid grid, DataConfig data, bool with_truth,
                            const std::string& where);
 
+/// Returns the numbers of rows along the directions with more than one, slowest first.
+/// @throws InvalidInput as `grid_rows`
+std::vector<std::int64_t> extents_of(const ImageGrid& grid, bool on_cells, const std::string& where);
+
 /// Writes extents as `32 x 16`, x first.
 std::string extents_text(const std::vector<std::int64_t>& extents);
 
@@ -60,6 +64,12 @@ struct GridLayout {
 /// @throws InvalidInput if there are more axes than directions, or, on several axes, more ranks of one than rows
 GridLayout grid_layout(const std::vector<std::int64_t>& extents, std::int64_t rows_together,
                        const std::shared_ptr<const DeviceMesh>& blocks, const std::string& where);
+
+/// Returns among how many ranks each of the slowest directions of a grid is best cut: the rank that has the most rows
+/// beside cuts has the fewest then; of equal cuts the one with the smaller blocks, then of fewer directions. All ranks
+/// cut the first direction if the grid has too few groups of `rows_together` rows for any other cut.
+std::vector<std::int64_t> cut_of_least_halo(const std::vector<std::int64_t>& extents, std::int64_t rows_together,
+                                            std::int64_t num_ranks);
 
 /// Makes a case over the ranks of a domain from its grid, with its constants.
 CaseTensors grid_case_tensors(const GridRows& rows, const CaseSource& source, const DataConfig& data,

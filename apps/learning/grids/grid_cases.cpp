@@ -39,6 +39,16 @@ GridWidths grid_widths(const CaseTensors& example, const DataConfig& data)
             .extents = example.inputs.grid};
 }
 
+std::vector<std::int64_t> domain_of_grids(const TrainingRunConfig& config, const CaseSource& first,
+                                          std::int64_t num_ranks)
+{
+    constexpr std::int64_t kFewest = 4;  // ranks that can cut two directions
+    if (!config.domain.empty() || num_ranks < kFewest || !reads_neighbors(config.model)) return config.domain;
+    const auto where = fmt::format("case {} ({})", first.id, first.file.string());
+    return cut_of_least_halo(extents_of(read_image(first.file), config.data.on_cells, where),
+                             rows_together(config.model), num_ranks);
+}
+
 LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRunConfig& config,
                        const std::shared_ptr<const DeviceMesh>& blocks, const std::optional<CaseTensors>& like)
 {

@@ -27,6 +27,12 @@ LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRun
                        const std::shared_ptr<const DeviceMesh>& blocks,
                        const std::optional<CaseTensors>& like = std::nullopt);
 
+/// Returns how many ranks cut each direction of the cases' grids: what the configuration says, or where it leaves it
+/// open and the model reads neighbours, the cut with the least halo for the first case (`cut_of_least_halo`).
+/// @throws IoError, InvalidInput naming the case, as `read_image` and `grid_rows`
+std::vector<std::int64_t> domain_of_grids(const TrainingRunConfig& config, const CaseSource& first,
+                                          std::int64_t num_ranks);
+
 /// Returns the widths of a grid model that fits the cases. @param example   any of the cases
 GridWidths grid_widths(const CaseTensors& example, const DataConfig& data);
 

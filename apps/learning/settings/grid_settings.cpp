@@ -113,6 +113,12 @@ std::int64_t rows_together(const ModelConfig& model)
     return of_grids && of_grids->rows_together ? of_grids->rows_together(with_defaults(entry, model.arguments)) : 1;
 }
 
+bool reads_neighbors(const ModelConfig& model)
+{
+    const auto* of_grids = find_model(model.name).of_grids();
+    return of_grids && of_grids->reads_neighbors;
+}
+
 void check_grid_model(const ModelConfig& model)
 {
     // The grids are not known yet, so it is enough that the model takes some number of directions and rows.

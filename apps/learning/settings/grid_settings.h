@@ -20,6 +20,9 @@ void check_grid_arrays(const Settings& settings, const std::vector<std::string>&
 /// Refuses a grid model for points and a point model for grids. @throws UsageError with the names of those that fit
 void require_matching_model(const Settings& settings, const ModelConfig& model, const DataConfig& data);
 
+/// Whether layers of a grid model read grid neighbours.
+bool reads_neighbors(const ModelConfig& model);
+
 /// Checks a grid model's arguments as far as possible before a case is read. @throws InvalidInput naming the argument
 void check_grid_model(const ModelConfig& model);
 

@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -135,6 +136,11 @@ void say_model(Run& run)
                             run.model.num_parameters(), run.model.is_sharded() ? ", cut among all ranks," : "",
                             ranks.mesh->num_ranks(), ranks.num_groups, ranks.domain->num_ranks(),
                             device_text(ranks.world, ranks.all())));
+    if (const auto& blocks = *ranks.blocks; blocks.num_axes() > 1) {
+        std::vector<std::int64_t> cut;
+        for (std::int64_t axis = 0; axis < blocks.num_axes(); ++axis) cut.push_back(blocks.size(axis));
+        run.log.say(fmt::format("each grid is cut in blocks: parallel.domain is [{}]", fmt::join(cut, ", ")));
+    }
     if (training.precision == Precision::TF32 && run.model.module().parameters().front().is_cpu())
         run.log.say("training.precision tf32: products are rounded on GPUs only; on CPUs it is float32");
     if (training.offload && ranks.device().is_cpu())

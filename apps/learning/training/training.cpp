@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/training/training.h"
 
+#include "apps/learning/grids/grid_cases.h"
 #include "apps/learning/training/run_messages.h"
 #include "apps/learning/training/run_state.h"
 #include "apps/learning/training/split_errors.h"
@@ -49,6 +50,7 @@ bool train(const TrainingRunConfig& config, const CaseLists& cases, const Traini
     if (config.training.graph_capture && can_record(world.device().type())) stream.emplace(world.device());
     auto used = config;
     if (start.resume) used.training.init.clear();  // the checkpoint's weights count; that file may be gone
+    if (used.data.is_grid) used.domain = domain_of_grids(used, cases.train.front(), mesh_shape(used, world.size())[1]);
     Run run(used, cases, start, world, stop_requested);
     if (start.resume && !start.is_trial()) resume(run);
     say_start(run);

@@ -30,6 +30,19 @@ TEST(GridLayout, CutsDirectionsAtGroupsOfRows)
     });
 }
 
+TEST(GridLayout, OfLeastHaloCutsWhereFewRowsAreBesideCuts)
+{
+    using Cut = std::vector<std::int64_t>;
+    EXPECT_EQ(cut_of_least_halo({32, 32, 32}, 2, 8), (Cut{2, 2, 2}));
+    EXPECT_EQ(cut_of_least_halo({64, 64}, 4, 4), (Cut{2, 2}));
+    EXPECT_EQ(cut_of_least_halo({12, 24, 8}, 2, 8), (Cut{2, 4}));
+    EXPECT_EQ(cut_of_least_halo({32, 8}, 4, 4), (Cut{4}));
+    EXPECT_EQ(cut_of_least_halo({24, 8}, 4, 4), (Cut{2, 2})) << "slabs of six groups of rows are uneven";
+    EXPECT_EQ(cut_of_least_halo({6, 100}, 4, 4), (Cut{1, 4})) << "six rows are one group";
+    EXPECT_EQ(cut_of_least_halo({9, 9}, 1, 7), (Cut{7}));
+    EXPECT_EQ(cut_of_least_halo({3, 3}, 2, 8), (Cut{8})) << "some ranks are left without rows";
+}
+
 TEST(GridLayout, NamesBlocksThatAGridDoesNotHave)
 {
     run_ranks({1, 3}, {"first", "second"}, [](const auto& blocks) {
