@@ -68,6 +68,7 @@ def check_sensitivities(folder, body, one, two):
     ahead, back = (two.sensitivity((mesh.points + step * way, polygons), "Cs", double=True, **TOLD).value for step in (1e-5, -1e-5))
     assert abs((gradients[2] * way).sum() / ((ahead - back) / 2e-5) - 1) < 1e-5
     refused(lambda: one.sensitivity(body, "Cx", **TOLD), ValueError, "there are those of Cd, Cl, Cs")
+    refused(lambda: one.sensitivity(body, "Cmy", **TOLD), ValueError, "no sensitivity of Cmy: case boundary_4.vtp has no number above 0 in the column 'moment_length'")
     refused(lambda: one.sensitivity(body, speed=32), ValueError, "no sensitivity of Cd: the speed of the free stream is not said")
 
 

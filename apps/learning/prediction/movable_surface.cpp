@@ -41,6 +41,13 @@ at::Tensor as_factors(const at::Tensor& of_rows, const at::Tensor& rows)
     return rows.dim() == 1 ? of_rows : of_rows.unsqueeze(1);
 }
 
+/// (T, 3, 3) to (T, 3): area vectors of triangles.
+at::Tensor vectors_of(const at::Tensor& corners)
+{
+    const auto apex = corners.select(1, 0);
+    return 0.5 * torch::linalg_cross(corners.select(1, 1) - apex, corners.select(1, 2) - apex);
+}
+
 }  // namespace
 
 at::Tensor lengths_of(const at::Tensor& vectors)
@@ -62,11 +69,16 @@ MovableSurface::MovableSurface(const Mesh& whole, const RankGroup& ranks, const 
                 cell_of_corner.push_back(cell);
             }
             for_each_ring(whole, cell, ring, [&](std::span<const std::int32_t> around) {
-                for (std::size_t k = 1; k + 1 < around.size(); ++k) {
-                    triangles.insert(triangles.end(), {around[0], around[k], around[k + 1]});
+                if (around.size() < 3) return;
+                if (around.size() == 3) {
+                    triangles.insert(triangles.end(), around.begin(), around.end());
                     cell_of_triangle.push_back(cell);
+                    return;
                 }
-                if (around.size() <= 3) return;
+                for (std::size_t k = 0; k < around.size(); ++k)
+                    triangles.insert(triangles.end(),
+                                     {around[k], around[(k + 1) % around.size()], whole.num_points() + num_middles});
+                cell_of_triangle.insert(cell_of_triangle.end(), around.size(), cell);
                 ring_points.insert(ring_points.end(), around.begin(), around.end());
                 middle_of_ring_point.insert(middle_of_ring_point.end(), around.size(), num_middles++);
             });
@@ -95,11 +107,25 @@ at::Tensor MovableSurface::cell_places() const
     return sums(points_.index_select(0, corners_), cell_of_corner_, num_cells_) / counts_.unsqueeze(1);
 }
 
+at::Tensor MovableSurface::corners_of_triangles() const
+{
+    return triangle_vertices().index_select(0, triangles_.flatten()).view({-1, 3, 3});
+}
+
 at::Tensor MovableSurface::area_vectors() const
 {
-    const auto corner = [&](std::int64_t k) { return points_.index_select(0, triangles_.select(1, k)); };
-    const auto apex = corner(0);
-    return sums(0.5 * torch::linalg_cross(corner(1) - apex, corner(2) - apex), cell_of_triangle_, num_cells_);
+    return sums(vectors_of(corners_of_triangles()), cell_of_triangle_, num_cells_);
+}
+
+at::Tensor MovableSurface::centroids() const
+{
+    const auto corners = corners_of_triangles();
+    const auto areas = lengths_of(vectors_of(corners)).unsqueeze(1);
+    const auto area = sums(areas, cell_of_triangle_, num_cells_);
+    const auto has_area = area > 0;
+    const auto mean = sums(areas * corners.mean(1), cell_of_triangle_, num_cells_) /
+                      torch::where(has_area, area, torch::ones_like(area));
+    return torch::where(has_area, mean, cell_places());
 }
 
 at::Tensor MovableSurface::sums_at_points(const at::Tensor& of_cells) const

@@ -21,6 +21,7 @@ public:
     const at::Tensor& points() const { return points_; }  ///< (P, 3): a leaf that requires gradients
     at::Tensor cell_places() const;                       ///< (C, 3): the mean of each cell's points
     at::Tensor area_vectors() const;                      ///< (C, 3): zero for cells that are no polygons
+    at::Tensor centroids() const;                         ///< (C, 3): of areas, by `surface_centroids`
 
     /// (C, ...) to (P, ...): adds up the values of the cells around each point.
     at::Tensor sums_at_points(const at::Tensor& of_cells) const;
@@ -31,12 +32,15 @@ public:
 
     /// (V, 3): the points of `surface_triangles`, which follow the surface.
     at::Tensor triangle_vertices() const;
+    const at::Tensor& triangles() const { return triangles_; }  ///< (T, 3): their indices
 
 private:
+    at::Tensor corners_of_triangles() const;  // (T, 3, 3)
+
     std::int64_t num_cells_ = 0;
     at::Tensor points_;
     at::Tensor corners_, cell_of_corner_, counts_;                 // all points of cells, and how many a cell has
-    at::Tensor triangles_, cell_of_triangle_;                      // fans of the polygons: (T, 3), and (T)
+    at::Tensor triangles_, cell_of_triangle_;                      // (T, 3), and (T)
     at::Tensor ring_points_, middle_of_ring_point_, ring_counts_;  // of polygons with more than three corners
 };
 

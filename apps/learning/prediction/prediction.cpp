@@ -125,11 +125,13 @@ std::vector<ShapeSensitivity> sensitivities(std::span<Predictor> models, CaseMes
     for (auto& model : models) {
         const auto said = said_case(model, options, name, false);
         const auto inputs = mesh.inputs(model, said.data, device);
-        const ShapeOfCase shape{said.data, case_frame(said.data.frame, mesh.bounds(), source), mesh.wall(), mesh.rows(),
-                                name};
-        if (speaks && shape.wall && !moves_along(*shape.wall, surface)) {
-            warn("predict", name + ": the wall has other points than the surface, so it stays where it is: the "
-                                   "sensitivity is that of the surface alone.");
+        const auto wall = mesh.wall() ? moving_wall(*mesh.wall(), surface) : MovingWall();
+        const ShapeOfCase shape{said.data, case_frame(said.data.frame, mesh.bounds(), source),
+                                mesh.wall() ? &wall : nullptr, mesh.rows(), name};
+        if (speaks && wall.num_staying > 0) {
+            warn("predict", fmt::format("{}: {} of the {} points of the wall do not lie on the surface: for the "
+                                        "sensitivity they stay where they are.",
+                                        name, wall.num_staying, wall.vertices.size(0)));
             speaks = false;
         }
         const auto moved = shape_inputs(surface, inputs, shape, type, ranks);
@@ -438,6 +440,11 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
                 fmt::format("{}: no sensitivity of {}: {}.", name, options.sensitivities.front(), found.why),
                 exit_code::input);
         const auto flow = *flow_reference(force_settings_of(models.front()), source, layout.pressure_kind, found.why);
+        const auto moment = std::ranges::find_if(options.sensitivities, is_moment);
+        if (moment != options.sensitivities.end() && !flow.length)
+            throw UnusableInput(
+                fmt::format("{}: no sensitivity of {}: {}. Give it with --set.", name, *moment, flow.why_no_moments),
+                exit_code::input);
         const auto signs = signs_of(with_mean_shear(forces), flow.drag);
         by_points = sensitivities(models, mesh, options, name, source, flow, signs, all, device);
     }

@@ -44,8 +44,7 @@ struct PredictionOptions {
     std::int64_t num_draws = 0;         ///< predictions of each model with its dropout, as in training; 0: one without
     bool with_forces = false;           ///< also the coefficients of forces
     std::optional<Orient> orient = {};  ///< in place of what the run says (`data.orient`)
-    /// Coefficients whose derivatives by the surface's points are wanted, of `sensitive_coefficients`; with forces
-    /// only.
+    /// Coefficients whose derivatives by the surface's points are wanted, of kForceCoefficients; with forces only.
     std::vector<std::string> sensitivities = {};
     bool in_double = false;  ///< sensitivities are computed in double precision, the model's part of them, too
 };

@@ -21,6 +21,8 @@ constexpr double kRounding = 1e-4;
 // A corner with a smaller weight in the nearest point does not hold it: the point lies on the edge across, or in
 // another corner.
 constexpr double kNoWeight = 1e-9;
+// Of the surface's size: points of files are in single precision, or have six digits.
+constexpr double kOnTheSurface = 1e-5;
 
 template <std::size_t N>
 at::Tensor numbers(const std::array<double, N>& values, const at::Tensor& like)
@@ -52,6 +54,30 @@ at::Tensor unit_vectors(const at::Tensor& vectors)
     return torch::where(has_length, safe / lengths_of(safe).unsqueeze(1), torch::zeros_like(vectors));
 }
 
+/// Weights of the corners (N, 3, 3) of triangles in points (N, 3) on them, (N, 3): areas of the triangles across, of
+/// which the points are the apex. They have no derivatives.
+at::Tensor weights_of(const at::Tensor& corners, const at::Tensor& points)
+{
+    const auto to_corners = corners.detach() - points.unsqueeze(1);
+    const auto across = [&](std::int64_t a, std::int64_t b) {
+        return lengths_of(torch::linalg_cross(to_corners.select(1, a), to_corners.select(1, b)));
+    };
+    const auto weights = torch::stack({across(1, 2), across(2, 0), across(0, 1)}, 1);
+    return weights / weights.sum(1, true).clamp_min(1e-300);
+}
+
+/// The corners (N, 3, 3) of `faces` (N) among triangles (T, 3).
+at::Tensor corners_of(const at::Tensor& faces, const at::Tensor& vertices, const at::Tensor& triangles)
+{
+    return vertices.index_select(0, triangles.index_select(0, faces).flatten()).view({-1, 3, 3});
+}
+
+/// The longest edge of the box around points (N, 3), a number.
+at::Tensor size_of(const at::Tensor& points)
+{
+    return (points.amax(0) - points.amin(0)).amax();
+}
+
 /// Vectors from places to the nearest points of triangles, (N, 3). A point stays on the triangle, edge or vertex on
 /// which it is, and moves along it with the place.
 /// @param nearest   (N, 3), the points
@@ -59,15 +85,8 @@ at::Tensor unit_vectors(const at::Tensor& vectors)
 at::Tensor ways_to(const at::Tensor& nearest, const at::Tensor& faces, const at::Tensor& vertices,
                    const at::Tensor& triangles, const at::Tensor& places)
 {
-    const auto corners = vertices.index_select(0, triangles.index_select(0, faces).flatten()).view({-1, 3, 3});
-    // Weights of the corners: areas of the triangles across, of which those of the nearest point's are taken.
-    const auto to_corners = corners.detach() - nearest.unsqueeze(1);
-    const auto across = [&](std::int64_t a, std::int64_t b) {
-        return lengths_of(torch::linalg_cross(to_corners.select(1, a), to_corners.select(1, b)));
-    };
-    auto weights = torch::stack({across(1, 2), across(2, 0), across(0, 1)}, 1);
-    weights = weights / weights.sum(1, true).clamp_min(1e-300);
-    const auto [sorted, order] = weights.sort(/*dim=*/1, /*descending=*/true);
+    const auto corners = corners_of(faces, vertices, triangles);
+    const auto [sorted, order] = weights_of(corners, nearest).sort(/*dim=*/1, /*descending=*/true);
     const auto num_holding = (sorted > kNoWeight).sum(1, true);
     const auto corner = [&](std::int64_t k) {
         return corners.gather(1, order.select(1, k).view({-1, 1, 1}).expand({-1, 1, 3})).squeeze(1);
@@ -93,12 +112,6 @@ public:
                    .to(surface.points().device())),
           places_(own(shape.data.on_cells ? surface.cell_places() : surface.points()))
     {
-        if (!shape.wall) return;
-        const auto& wall = *shape.wall;
-        triangles_ = torch::tensor(wall.triangles, torch::kLong).view({-1, 3}).to(places_.device());
-        vertices_ = moves_along(wall, surface)
-                        ? surface.triangle_vertices()
-                        : torch::tensor(wall.vertices, torch::kDouble).view({-1, 3}).to(places_.device());
     }
 
     at::Tensor of(const std::string& name) const
@@ -118,7 +131,7 @@ public:
     }
 
     /// The wall as `case_body` has it.
-    at::Tensor body() const { return in_frame(vertices_); }
+    at::Tensor body() const { return in_frame(shape_.wall->vertices); }
 
 private:
     at::Tensor own(const at::Tensor& rows) const { return rows.index_select(0, own_); }
@@ -140,25 +153,27 @@ private:
 
     SurfaceDistance found(const at::Tensor& vertices, const at::Tensor& places) const
     {
-        return signed_distance(vertices.cpu(), triangles_.cpu(), places.cpu(), {.sign = SurfaceSign::WindingNumber});
+        return signed_distance(vertices.cpu(), shape_.wall->triangles.cpu(), places.cpu(),
+                               {.sign = SurfaceSign::WindingNumber});
     }
 
-    at::Tensor distances() const { return found(vertices_, places_).distances.to(places_.device()); }
+    at::Tensor distances() const { return found(shape_.wall->vertices, places_).distances.to(places_.device()); }
 
     at::Tensor directions() const
     {
-        const auto nearest = found(vertices_.detach(), places_.detach());
-        const auto size = (vertices_.detach().amax(0) - vertices_.detach().amin(0)).amax();
+        const auto& [vertices, triangles, num_staying] = *shape_.wall;
+        const auto nearest = found(vertices.detach(), places_.detach());
         const auto points = nearest.points.to(places_.device());
-        const auto ways = ways_to(points, nearest.faces.to(places_.device()), vertices_, triangles_, places_);
-        const auto is_off = lengths_of(points - places_.detach()).unsqueeze(1) > kOnTheWall * size;
+        const auto ways = ways_to(points, nearest.faces.to(places_.device()), vertices, triangles, places_);
+        const auto is_off =
+            lengths_of(points - places_.detach()).unsqueeze(1) > kOnTheWall * size_of(vertices.detach());
         return torch::where(is_off, unit_vectors(ways), torch::zeros_like(ways));
     }
 
     const MovableSurface& surface_;
     const ShapeOfCase& shape_;
     MovingFrame frame_;
-    at::Tensor own_, places_, triangles_, vertices_;
+    at::Tensor own_, places_;
 };
 
 /// Returns why an input cannot be moved with the surface, or an empty text.
@@ -181,13 +196,20 @@ std::string fault_of(const std::string& name, const at::Tensor& computed, const 
 
 }  // namespace
 
-bool moves_along(const Wall& wall, const MovableSurface& surface)
+MovingWall moving_wall(const Wall& wall, const MovableSurface& surface)
 {
-    const auto vertices = surface.triangle_vertices().detach().to(torch::kCPU).contiguous();
-    if (vertices.numel() != static_cast<std::int64_t>(wall.vertices.size())) return false;
-    const auto of_wall = torch::tensor(wall.vertices, torch::kDouble).view({-1, 3});
-    const auto size = (vertices.amax(0) - vertices.amin(0)).amax();
-    return ((vertices - of_wall).abs() <= kOnTheWall * size).all().item<bool>();
+    const auto of_surface = surface.triangle_vertices();
+    const auto device = of_surface.device();
+    const auto vertices = torch::tensor(wall.vertices, torch::kDouble).view({-1, 3});
+    const auto nearest = signed_distance(of_surface.detach().cpu(), surface.triangles().cpu(), vertices);
+    const auto lies_on =
+        lengths_of(nearest.points - vertices).unsqueeze(1) <= kOnTheSurface * size_of(of_surface.detach()).cpu();
+    const auto corners = corners_of(nearest.faces.to(device), of_surface, surface.triangles());
+    const auto weights = weights_of(corners, nearest.points.to(device)).unsqueeze(2);
+    const auto ways = (weights * (corners - corners.detach())).sum(1);
+    return {vertices.to(device) + torch::where(lies_on.to(device), ways, torch::zeros_like(ways)),
+            torch::tensor(wall.triangles, torch::kLong).view({-1, 3}).to(device),
+            lies_on.logical_not().sum().item<std::int64_t>()};
 }
 
 PointInputs shape_inputs(const MovableSurface& surface, const PointInputs& known, const ShapeOfCase& shape,
@@ -200,7 +222,8 @@ PointInputs shape_inputs(const MovableSurface& surface, const PointInputs& known
     read_together(ranks, [&] {
         if (!data.distances.empty() && data.has_input("sdf"))
             throw InvalidInput(fmt::format("{}: no sensitivity: the input 'sdf' is the array '{}' of the case "
-                                           "(data.distances), of which it is not known how it moves with the surface.",
+                                           "(data.distances), of which it is not known how it moves with the surface. "
+                                           "Train with data.wall in its place, and predict with --wall.",
                                            shape.where, data.distances));
         const RowInputs rows(surface, shape);
         std::int64_t first = 0;
@@ -216,6 +239,11 @@ PointInputs shape_inputs(const MovableSurface& surface, const PointInputs& known
     const auto as_type = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(type) : tensor; };
     moved.constants = as_type(known.constants);
     moved.time = as_type(known.time);
+    if (known.other_part) {
+        auto other = *known.other_part;
+        for (auto* tensor : {&other.embedding, &other.positions}) *tensor = as_type(*tensor);
+        moved.other_part = std::make_shared<const PointInputs>(std::move(other));
+    }
     if (known.body) moved.body = std::make_shared<const CaseBody>(CaseBody{body.to(type), known.body->triangles});
     return moved;
 }

@@ -12,21 +12,29 @@
 
 namespace meshard {
 
+/// The wall of a case, of which the vertices that lie on a surface follow it.
+struct MovingWall {
+    at::Tensor vertices;           ///< (V, 3), double
+    at::Tensor triangles;          ///< (T, 3)
+    std::int64_t num_staying = 0;  ///< vertices that do not lie on the surface
+};
+
+/// A vertex counts as on the surface up to a hundred-thousandth of the surface's size, and keeps its place on the
+/// triangle of `surface_triangles` on which it lies.
+MovingWall moving_wall(const Wall& wall, const MovableSurface& surface);
+
 /// What a case's inputs depend on besides the points of its surface.
 struct ShapeOfCase {
     const DataConfig& data;  ///< of the model, as it holds for this case
     CaseFrame frame;
-    const Wall* wall = nullptr;          ///< null where the model is told of none
+    const MovingWall* wall = nullptr;    ///< null where the model is told of none
     std::span<const std::int64_t> rows;  ///< ids of this rank's cells or points
     std::string where;                   ///< begins messages
 };
 
-/// Whether the wall is the surface itself, so that it moves along: its triangles have the same points.
-bool moves_along(const Wall& wall, const MovableSurface& surface);
-
 /// Computes the inputs of `point_inputs`, and the body of `case_body`, as torch operations of the surface's points. The
-/// box, what is made of it, and means over the surface move along; so does a wall that is the surface itself, and
-/// others stay where they are. The nearest point of a wall stays on its triangle, edge or vertex. Collective.
+/// box, what is made of it, and means over the surface move along. The nearest point of a wall stays on its triangle,
+/// edge or vertex. Collective.
 /// @param known   the same inputs, as `point_inputs` and `case_body` computed them
 /// @param type    of all tensors of the result
 /// @throws UnusableInput naming an input that is not what is computed of the surface, such as an array of other normals

@@ -15,33 +15,48 @@
 namespace meshard {
 namespace {
 
+/// Axis of a moment, or -1 for a force.
+int axis_of(const std::string& coefficient)
+{
+    return coefficient.starts_with("Cm") ? coefficient.back() - 'x' : -1;
+}
+
 Vector3 direction_of(const std::string& coefficient, const FlowReference& flow)
 {
+    if (const int axis = axis_of(coefficient); axis >= 0) {
+        Vector3 along{};
+        along[axis] = 1;
+        return along;
+    }
     if (coefficient == "Cd") return flow.drag;
     return coefficient == "Cl" ? flow.lift : cross(flow.lift, flow.drag);
 }
 
+at::Tensor as_tensor(const Vector3& vector, const at::Device& device)
+{
+    return torch::tensor(std::vector<double>(vector.begin(), vector.end()), torch::kDouble).to(device);
+}
+
 }  // namespace
 
-const std::vector<std::string>& sensitive_coefficients()
+bool is_moment(const std::string& coefficient)
 {
-    static const std::vector<std::string> names{"Cd", "Cl", "Cs"};
-    return names;
+    return axis_of(coefficient) >= 0;
 }
 
 void require_sensitive(std::span<const std::string> coefficients)
 {
-    const auto& known = sensitive_coefficients();
     for (const auto& name : coefficients)
-        if (std::ranges::find(known, name) == known.end())
-            throw UsageError(
-                fmt::format("no sensitivity of '{}'; there are those of {}.", name, c10::Join(", ", known)));
+        if (std::ranges::find(kForceCoefficients, name) == kForceCoefficients.end())
+            throw UsageError(fmt::format("no sensitivity of '{}'; there are those of {}.", name,
+                                         c10::Join(", ", kForceCoefficients)));
 }
 
 void require_differentiable(const Predictor& model)
 {
     if (const auto part = model.part_without_derivatives(); !part.empty())
-        throw InvalidInput(fmt::format("{}: no sensitivity: {}, which has no derivatives by the points yet.",
+        throw InvalidInput(fmt::format("{}: no sensitivity: {}, which has no derivatives by the points yet. Train a "
+                                       "model that has them, e.g. transolver, flare or geotransolver.",
                                        model.checkpoint().string(), part));
 }
 
@@ -57,17 +72,22 @@ std::vector<ShapeSensitivity> shape_sensitivities(std::span<const std::string> c
     const auto of_rows = [&](const at::Tensor& of_cells) {
         return (shape.data.on_cells ? of_cells : surface.shares_at_points(of_cells)).index_select(0, rows);
     };
-    const auto vectors = surface.area_vectors();
-    auto force = -signs.normal * (fields.narrow(1, layout.pressure, 1) * of_rows(vectors)).sum(0);
-    if (layout.shear >= 0) {
-        const auto areas = of_rows(lengths_of(vectors)).unsqueeze(1);
-        force = force + signs.shear * (fields.narrow(1, layout.shear, 3) * areas).sum(0);
+    const auto vectors = surface.area_vectors(), areas = lengths_of(vectors).unsqueeze(1);
+    const auto pressure = -signs.normal * fields.narrow(1, layout.pressure, 1);
+    const auto shear = layout.shear < 0 ? at::Tensor() : signs.shear * fields.narrow(1, layout.shear, 3);
+    auto force = (pressure * of_rows(vectors)).sum(0);
+    if (shear.defined()) force = force + (shear * of_rows(areas)).sum(0);
+    at::Tensor moment;
+    if (std::ranges::any_of(coefficients, is_moment)) {
+        const auto arms = surface.centroids();
+        moment = (pressure * of_rows(torch::linalg_cross(arms, vectors))).sum(0);
+        if (shear.defined()) moment = moment + torch::linalg_cross(of_rows(arms * areas), shear).sum(0);
+        moment = (moment - torch::linalg_cross(as_tensor(flow.center, force.device()), force)) / *flow.length;
     }
     std::vector<ShapeSensitivity> all;
     for (const auto& name : coefficients) {
-        const auto direction = direction_of(name, flow);
-        const auto along = torch::tensor(std::vector<double>(direction.begin(), direction.end()), torch::kDouble);
-        const auto coefficient = flow.scale * force.dot(along.to(force.device()));
+        const auto along = as_tensor(direction_of(name, flow), force.device());
+        const auto coefficient = flow.scale * (is_moment(name) ? moment : force).dot(along);
         const bool is_last = &name == &coefficients.back();
         auto gradient = torch::autograd::grad({coefficient}, {surface.points()}, {}, /*retain_graph=*/!is_last)[0];
         auto value = coefficient.detach().clone().to(torch::kCPU).view({1});

@@ -22,10 +22,10 @@ struct ShapeSensitivity {
     at::Tensor normal;        ///< (P): by moving a unit of area outward by a unit of length (`normal_part`)
 };
 
-/// Names of coefficients that have sensitivities: Cd, Cl, and Cs along lift times drag.
-const std::vector<std::string>& sensitive_coefficients();
+/// Whether the coefficient is that of a moment, Cmx, Cmy or Cmz, which needs a reference length.
+bool is_moment(const std::string& coefficient);
 
-/// @throws UsageError that lists the coefficients, for another name
+/// @throws UsageError that lists kForceCoefficients, for another name
 void require_sensitive(std::span<const std::string> coefficients);
 
 /// @throws InvalidInput naming the model and what of it has no derivative by the points, unless all of it has
@@ -35,6 +35,7 @@ void require_differentiable(const Predictor& model);
 /// fields, and forces on the moved surface. What the coefficient is divided by stays as it is. Neighbours stay those
 /// that were found. Collective.
 /// @param inputs   of `shape_inputs`; their type is that of the model
+/// @param flow     with a length, if there are moments among the coefficients
 /// @return gradients of this rank's rows: their sums over the ranks are those of the whole; values are of the whole
 std::vector<ShapeSensitivity> shape_sensitivities(std::span<const std::string> coefficients, Predictor& model,
                                                   const MovableSurface& surface, const ShapeOfCase& shape,

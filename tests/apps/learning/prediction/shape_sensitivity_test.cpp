@@ -5,6 +5,7 @@
 #include "apps/learning/checkpoints/run_checkpoint.h"
 #include "apps/learning/prediction/prediction.h"
 #include "apps/learning/prediction/usable_input.h"
+#include "io/mesh_io.h"
 #include "partition/mesh/surface_geometry.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/expect_error.h"
@@ -14,7 +15,9 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numbers>
 #include <random>
 
@@ -61,13 +64,39 @@ Mesh body()
     return mesh;
 }
 
-/// A plate below the body, which is its nearest wall on the inside of triangles, on edges and in corners.
-Mesh plate()
+/// The rear of a body, and a plate below it, which is its nearest wall on the inside of triangles, on edges and in
+/// corners. The plate stays where it is.
+Mesh rear_and_plate(const Mesh& body)
 {
-    auto mesh = two_triangles();
-    for (auto* arrays : {&mesh.point_data, &mesh.cell_data, &mesh.field_data}) arrays->clear();
-    auto points = mesh.points.to_doubles();
-    for (std::size_t i = 0; i < points.size(); i += 3) points[i + 2] = -0.6 + 0.1 * points[i];
+    const auto of_body = body.points.to_doubles(), of_plate = two_triangles().points.to_doubles();
+    Mesh mesh;
+    mesh.kind = MeshKind::Surface;
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(body.num_points()), -1);
+    Coordinates points;
+    for (std::int64_t cell = 0; cell < body.num_cells(); ++cell) {
+        const auto row = body.cells.row(cell);
+        if (std::ranges::any_of(row, [](auto point) { return point < 41; })) continue;
+        std::vector<std::int32_t> corners;
+        for (const auto point : row) {
+            if (ids[point] < 0) {
+                ids[point] = static_cast<std::int32_t>(points.size() / 3);
+                points.insert(points.end(), of_body.begin() + 3 * point, of_body.begin() + 3 * point + 3);
+            }
+            corners.push_back(ids[point]);
+        }
+        mesh.cells.push_row(corners);
+        mesh.cell_types.push_back(body.cell_types[cell]);
+    }
+    const auto first = static_cast<std::int32_t>(points.size() / 3);
+    for (std::size_t i = 0; i < of_plate.size(); i += 3)
+        points.insert(points.end(), {of_plate[i], of_plate[i + 1], -0.6 + 0.1 * of_plate[i]});
+    const auto triangles = two_triangles();
+    for (std::int64_t cell = 0; cell < triangles.num_cells(); ++cell) {
+        std::vector<std::int32_t> corners;
+        for (const auto point : triangles.cells.row(cell)) corners.push_back(first + point);
+        mesh.cells.push_row(corners);
+        mesh.cell_types.push_back(triangles.cell_types[cell]);
+    }
     mesh.points = DataArray::from("Points", points, 3);
     return mesh;
 }
@@ -86,7 +115,9 @@ struct Chain {
     json arguments;
     std::vector<std::string> inputs{"points", "normals"};
     bool on_cells = true;
-    std::string wall = {};  ///< a file
+    std::function<Mesh(const Mesh&)> wall = {};  ///< around a surface
+    double step = 1e-5;                          ///< of differences
+    bool has_head = false;
 };
 
 class ShapeSensitivities : public ProgramTest {
@@ -102,11 +133,25 @@ protected:
         data.constants = {"speed"};
         run.fields = {{data.fields[0], 1}, {data.fields[1], 3}};
         torch::manual_seed(3);
-        auto arguments =
-            find_point_model(chain.model)
-                .arguments_for({.embedding_dim = num_point_channels(data), .num_constants = 1, .out_dim = 4});
+        constexpr int kOfHead = 2;
+        const auto& entry = find_model(chain.model);
+        const bool has_volume = entry.of_bodies() && entry.of_bodies()->needs_both_parts;
+        auto arguments = entry.arguments_for({.embedding_dim = num_point_channels(data),
+                                              .num_constants = 1,
+                                              .out_dim = 4 + (chain.has_head ? kOfHead : 0),
+                                              .volume_out_dim = has_volume ? 1 : 0});
         arguments.update(chain.arguments);
-        const auto model = make_model(chain.model, arguments);
+        auto model = make_model(chain.model, arguments);
+        if (chain.has_head) {
+            run.head = DescribedHead{{"cd"}, kOfHead, {0.3}, {0.1}};
+            add_coefficient_head(model, kOfHead, 1);
+        }
+        if (has_volume) {
+            auto volume = run.parts[0];
+            volume.data.fields = {{"p", "p", ""}};
+            run.fields.push_back({volume.data.fields[0], 1});
+            run.parts.push_back(volume);
+        }
         run.model_class = model.class_name;
         run.model_arguments = model.arguments;
         TrainedValues values;
@@ -116,21 +161,33 @@ protected:
         for (const auto& item : model.module->named_buffers()) values.tensors.emplace_back(item.key(), item.value());
         const auto file = path(chain.model + ".safetensors");
         save_checkpoint(file, values,
-                        {torch::tensor({3.0F, 2.0F, 0.5F, 0.0F}), torch::tensor({10.0F, 2.0F, 2.0F, 2.0F})}, run);
+                        {torch::tensor({3.0F, 2.0F, 0.5F, 0.0F, 0.0F}).narrow(0, 0, has_volume ? 5 : 4),
+                         torch::tensor({10.0F, 2.0F, 2.0F, 2.0F, 1.0F}).narrow(0, 0, has_volume ? 5 : 4)},
+                        run);
         return file;
     }
 
     /// Predicts on a mesh, in double precision.
     MeshPrediction predicted(const Chain& chain, const std::string& file, const Mesh& mesh,
                              const std::shared_ptr<const DeviceMesh>& ranks = DeviceMesh::single(),
-                             const std::vector<std::string>& coefficients = {"Cd"}) const
+                             const std::vector<std::string>& coefficients = {"Cd", "Cmx", "Cmy", "Cmz"}) const
     {
         std::vector<Predictor> models{Predictor::from_file(file, {})};
-        PredictionOptions options{.values = {{"U_inf", 1.5}, {"area", 0.4}, {"speed", 1.5}},
+        const auto rank = ranks->all().rank();
+        PredictionOptions options{.values = {{"U_inf", 1.5},
+                                             {"area", 0.4},
+                                             {"speed", 1.5},
+                                             {"moment_length", 0.7},
+                                             {"moment_x", 0.3},
+                                             {"moment_z", -0.2}},
                                   .with_forces = true,
                                   .sensitivities = coefficients,
                                   .in_double = true};
-        options.wall = chain.wall;
+        if (chain.wall) {
+            options.wall = path("wall.vtp");
+            if (rank == 0) write_mesh(options.wall, chain.wall(mesh));
+            ranks->all().barrier();
+        }
         const MeshInput input{"body", {}, [&] { return mesh; }, {}, path("out.vtp")};
         return predict_mesh(models, input, options, ranks, at::kCPU);
     }
@@ -142,8 +199,8 @@ protected:
         const auto mesh = body();
         const auto points = mesh.points.to_doubles();
         const auto found = predicted(chain, file, mesh);
-        const auto& sensitivity = found.sensitivities.at(0);
-        EXPECT_NEAR(sensitivity.value, found.forces.of_fields.at("Cd").at(0), 1e-4 * std::abs(sensitivity.value));
+        for (const auto& one : found.sensitivities)
+            EXPECT_NEAR(one.value, found.forces.of_fields.at(one.coefficient).at(0), 1e-4 * std::abs(one.value));
 
         std::mt19937 generator(9);
         std::normal_distribution<double> draw;
@@ -156,30 +213,35 @@ protected:
         ways.emplace_back(points.size(), 0.0);
         for (int c = 0; c < 3; ++c) ways[2][3 * 23 + c] = draw(generator);
         for (const auto& way : ways) {
-            const double step = 1e-5;
-            const auto value = [&](double by) {
-                return predicted(chain, file, moved(mesh, way, by)).sensitivities.at(0).value;
-            };
-            const auto difference = (value(step) - value(-step)) / (2 * step);
-            const auto derivative =
-                sensitivity.gradient.flatten().dot(torch::tensor(way, torch::kDouble)).item<double>();
-            const auto size =
-                sensitivity.gradient.norm().item<double>() * torch::tensor(way, torch::kDouble).norm().item<double>();
-            EXPECT_NEAR(derivative, difference, 1e-6 * std::max(std::abs(difference), 1e-2 * size)) << size;
+            const auto along = torch::tensor(way, torch::kDouble);
+            const auto ahead = predicted(chain, file, moved(mesh, way, chain.step)).sensitivities;
+            const auto back = predicted(chain, file, moved(mesh, way, -chain.step)).sensitivities;
+            for (std::size_t k = 0; k < ahead.size(); ++k) {
+                const auto& gradient = found.sensitivities.at(k).gradient;
+                const auto difference = (ahead[k].value - back[k].value) / (2 * chain.step);
+                const auto derivative = gradient.flatten().dot(along).item<double>();
+                const auto size = gradient.norm().item<double>() * along.norm().item<double>();
+                EXPECT_NEAR(derivative, difference, 1e-6 * std::max(std::abs(difference), 1e-2 * size))
+                    << ahead[k].coefficient << ", " << size;
+            }
         }
-        for (const int num_ranks : {2, 3}) expect_same_on_ranks(chain, file, mesh, sensitivity, num_ranks);
+        for (const int num_ranks : {2, 3}) expect_same_on_ranks(chain, file, mesh, found.sensitivities, num_ranks);
     }
 
     void expect_same_on_ranks(const Chain& chain, const std::string& file, const Mesh& mesh,
-                              const ShapeSensitivity& expected, int num_ranks) const
+                              const std::vector<ShapeSensitivity>& all, int num_ranks) const
     {
         run_ranks(num_ranks, [&](const std::shared_ptr<const DeviceMesh>& ranks) {
-            const auto one = predicted(chain, file, mesh, ranks).sensitivities.at(0);
-            const auto size = expected.gradient.abs().max().item<double>();
-            EXPECT_NEAR(one.value, expected.value, 1e-9 * std::abs(expected.value));
-            EXPECT_LT((one.gradient - expected.gradient).abs().max().item<double>(), 1e-9 * size) << num_ranks;
-            EXPECT_LT((one.normal - expected.normal).abs().max().item<double>(),
-                      1e-9 * expected.normal.abs().max().item<double>());
+            const auto found = predicted(chain, file, mesh, ranks).sensitivities;
+            for (std::size_t k = 0; k < all.size(); ++k) {
+                const auto& one = found.at(k);
+                const auto& expected = all[k];
+                const auto size = expected.gradient.abs().max().item<double>();
+                EXPECT_NEAR(one.value, expected.value, 1e-9 * std::abs(expected.value));
+                EXPECT_LT((one.gradient - expected.gradient).abs().max().item<double>(), 1e-9 * size) << num_ranks;
+                EXPECT_LT((one.normal - expected.normal).abs().max().item<double>(),
+                          1e-9 * expected.normal.abs().max().item<double>());
+            }
         });
     }
 };
@@ -188,12 +250,11 @@ const json kSmall = {{"n_layers", 2}, {"n_hidden", 16}, {"n_head", 2}, {"mlp_rat
 
 TEST_F(ShapeSensitivities, OfTransolverAreDerivativesByAllInputs)
 {
-    write("plate.vtp", plate());
     expect_derivatives({"transolver",
                         kSmall,
                         {"points", "normals", "areas", "height", "box", "sdf", "wall_direction"},
                         true,
-                        path("plate.vtp")});
+                        rear_and_plate});
 }
 
 TEST_F(ShapeSensitivities, OfFieldsAtPointsAreDerivatives)
@@ -203,7 +264,7 @@ TEST_F(ShapeSensitivities, OfFieldsAtPointsAreDerivatives)
 
 TEST_F(ShapeSensitivities, OfFlareAreDerivatives)
 {
-    expect_derivatives({"flare", kSmall});
+    expect_derivatives({.model = "flare", .arguments = kSmall, .has_head = true});
 }
 
 TEST_F(ShapeSensitivities, OfGeoTransolverWithLocalFeaturesAreDerivatives)
@@ -277,7 +338,7 @@ TEST_F(ShapeSensitivities, NameWhatHasNone)
     const auto file = write_model(chain);
     auto mesh = body();
 
-    EXPECT_TRUE(throws_with<UsageError>("no sensitivity of 'Cx'; there are those of Cd, Cl, Cs.",
+    EXPECT_TRUE(throws_with<UsageError>("no sensitivity of 'Cx'; there are those of Cd, Cl, Cs, Cmx, Cmy, Cmz.",
                                         [&] { predicted(chain, file, mesh, DeviceMesh::single(), {"Cx"}); }));
     mesh.cell_data = {DataArray::from("Normals", std::vector<double>(3 * mesh.num_cells(), 0.6), 3)};
     EXPECT_TRUE(throws_with<UnusableInput>("no sensitivity: the input 'normals' differs by up to",
