@@ -12,7 +12,7 @@ namespace meshard {
 
 BodyTriangles triangles_of(const CaseBody& body)
 {
-    const auto corners = body.vertices.to(at::kDouble).index({body.triangles.flatten()}).view({-1, 3, 3});
+    const auto corners = body.vertices.to(at::kCPU, at::kDouble).index({body.triangles.flatten()}).view({-1, 3, 3});
     const auto normals =
         torch::linalg_cross(corners.select(1, 1) - corners.select(1, 0), corners.select(1, 2) - corners.select(1, 0));
     return {corners, torch::linalg_vector_norm(normals, 2, at::IntArrayRef{-1}) / 2};

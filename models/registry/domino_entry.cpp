@@ -166,7 +166,20 @@ at::Tensor grid_rows(const std::array<std::int64_t, 3>& size, std::int64_t begin
 at::Tensor center_of_mass(const CaseBody& body)
 {
     const auto [corners, areas] = triangles_of(body);
-    return ((corners.mean(1) * areas.unsqueeze(1)).sum(0) / areas.sum()).to(at::kFloat);
+    return ((corners.mean(1) * areas.unsqueeze(1)).sum(0) / areas.sum()).to(body.vertices.scalar_type());
+}
+
+/// The body's vertices as the network of its points takes them. Where grids are cut, searches add up the gradient of
+/// all ranks' cells on each; it is left to each rank as its share, since gradients of a body are added up over the
+/// ranks.
+at::Tensor geometry_of(const PointInputs& points)
+{
+    const auto& vertices = points.body->vertices;
+    if (!vertices.requires_grad() || !is_sharded(points.positions)) return vertices;
+    auto shared = vertices.view_as(vertices);
+    const auto num_ranks = spec_of(points.positions)->device_mesh->num_ranks();
+    shared.register_hook([num_ranks](const at::Tensor& gradient) { return gradient / num_ranks; });
+    return shared;
 }
 
 /// For each query the rows of `told` at its `count` nearest points, (queries, count, numbers). The search has found one
@@ -185,7 +198,7 @@ at::Tensor around_drawn(const at::Tensor& told, const Neighbors& found, const at
 }
 
 /// Computes DoMINO's inputs from points and bodies. Data that do not change from step to step are cached: those of a
-/// body, and of points that stay in memory.
+/// body, and of points that stay in memory. Those of a surface have derivatives by points and body; neighbours stay.
 class DominoOfCases {
 public:
     explicit DominoOfCases(const Json& arguments)
@@ -203,7 +216,7 @@ public:
         require_one_body(kModel, any);
         const auto options = to_local(any.positions).options();
         DominoInputs inputs;
-        inputs.geometry = any.body->vertices.to(options.device()).unsqueeze(0);
+        inputs.geometry = geometry_of(any).to(options.device()).unsqueeze(0);
         inputs.volume_min_max = torch::stack({volume_box_.least(options), volume_box_.most(options)}).unsqueeze(0);
         inputs.surface_min_max = torch::stack({surface_box_.least(options), surface_box_.most(options)}).unsqueeze(0);
         const bool is_joined = model_->options().combine_volume_surface && model_->options().output_features_surf > 0 &&
@@ -264,11 +277,10 @@ private:
             spec = make_spec(cut->device_mesh, axes);
         }
         const auto device = to_local(points.positions).device();
-        const auto grid = grid_rows(size, begin, count);
+        const auto grid = grid_rows(size, begin, count).to(points.body->vertices.scalar_type());
         auto& distances = stored_case_of(points.body).distances[{is_surface, begin, count}];
         if (!distances.defined()) {
-            const torch::NoGradGuard no_grad;
-            distances = signed_distance(normalised(box, points.body->vertices), points.body->triangles,
+            distances = signed_distance(normalised(box, points.body->vertices.cpu()), points.body->triangles,
                                         grid.reshape({-1, 3}), {.sign = SurfaceSign::WindingNumber})
                             .distances.view({1, count, size[1], size[2]})
                             .to(device);
@@ -299,16 +311,15 @@ private:
 
     DominoSurface surface_points(const PointInputs& points)
     {
-        const torch::NoGradGuard no_grad;
         if (points.embedding.size(-1) != kSurfaceInputs)
             throw InvalidInput(fmt::format("DoMINO: points of the surface are told {} numbers; expected {}: place, "
                                            "normal and area. Set data.inputs=[points, normals, areas].",
                                            points.embedding.size(-1), kSurfaceInputs));
         const auto& positions = points.positions;
         DominoSurface surface;
-        surface.centers = normalised(surface_box_, positions.detach());
-        surface.normals = points.embedding.narrow(-1, 3, 3).detach();
-        surface.areas = points.embedding.select(-1, 6).detach();
+        surface.centers = normalised(surface_box_, positions);
+        surface.normals = points.embedding.narrow(-1, 3, 3);
+        surface.areas = points.embedding.select(-1, 6);
         surface.from_center = as_points(to_local(surface.centers).squeeze(0).cpu() -
                                             normalised(surface_box_, stored_case_of(points.body).center),
                                         positions);
@@ -321,8 +332,7 @@ private:
                 "DoMINO: the surface has {} points, and a stencil takes {}. Lower model.num_neighbors_surface.",
                 all_positions.size(1), count + 1));
         const auto places = unbind_clouds("DoMINO", "positions", all_positions.detach()).at(0);
-        const auto told =
-            unbind_clouds("DoMINO", "embedding", (all ? all->embedding : points.embedding).detach()).at(0);
+        const auto told = unbind_clouds("DoMINO", "embedding", all ? all->embedding : points.embedding).at(0);
         const auto around =
             all ? around_drawn(told,
                                knn(places, unbind_clouds("DoMINO", "positions", positions.detach()).at(0), count + 1),
@@ -398,21 +408,18 @@ ModelEntry domino_entry()
                                                       options.global_features);
                 },
             .spelled_out = with_parameters_inside,
-            .without_derivatives = [](const Json&) { return "it encodes the body on grids"; },
-            .kind =
-                BodyModel{
-                    .widths = [](const PointWidths& widths) -> Json {
-                        const auto or_none = [](std::int64_t count) { return count > 0 ? Json(count) : Json(); };
-                        return {
-                            {"output_features_surf", or_none(widths.in_volume ? 0 : widths.out_dim)},
+            .kind = BodyModel{
+                .widths = [](const PointWidths& widths) -> Json {
+                    const auto or_none = [](std::int64_t count) { return count > 0 ? Json(count) : Json(); };
+                    return {{"output_features_surf", or_none(widths.in_volume ? 0 : widths.out_dim)},
                             {"output_features_vol", or_none(widths.in_volume ? widths.out_dim : widths.volume_out_dim)},
                             {"global_features", std::max<std::int64_t>(1, widths.num_constants)},
                             {kEncodeParameters, widths.num_constants > 0}};
-                    },
-                    .make = make_domino,
-                    .inputs_on_surface = {"points", "normals", "areas"},
-                    .needs_surface_neighbors = true,
-                }};
+                },
+                .make = make_domino,
+                .inputs_on_surface = {"points", "normals", "areas"},
+                .needs_surface_neighbors = true,
+            }};
 }
 
 }  // namespace meshard

@@ -287,6 +287,51 @@ TEST_F(ShapeSensitivities, OfMeshGraphNetAreDerivatives)
                          {"hidden_dim_node_decoder", 16}}});
 }
 
+TEST_F(ShapeSensitivities, OfDominoAreDerivativesByTheBodyToo)
+{
+    expect_derivatives({"domino",
+                        {{"interp_res", {16, 8, 8}},
+                         {"base_filters", 2},
+                         {"base_neurons", 4},
+                         {"surface_box", {-1, -0.6, -0.6, 1, 0.6, 0.6}},
+                         {"surface_radii", {0.3}},
+                         {"surface_neighbors_in_radius", {8}},
+                         {"local_surface_radii", {0.5}},
+                         {"local_surface_neighbors", {8}},
+                         {"num_neighbors_surface", 3},
+                         {"basis_width", 8},
+                         {"position_width", 8},
+                         {"parameter_width", 8},
+                         {"aggregation_width", 8}},
+                        {"points", "normals", "areas"},
+                        true,
+                        std::identity(),
+                        1e-7});  // ReLUs on its grid have kinks everywhere
+}
+
+TEST_F(ShapeSensitivities, OfAbUptAreDerivativesByTheBodyToo)
+{
+    expect_derivatives({"abupt",
+                        {{"hidden_dim", 24},
+                         {"num_heads", 2},
+                         {"mlp_ratio", 2},
+                         {"geometry_depth", 1},
+                         {"physics_blocks", {"perceiver", "shared", "cross"}},
+                         {"num_surface_blocks", 1},
+                         {"num_volume_blocks", 1},
+                         {"radius", 150},
+                         {"max_degree", 8},
+                         {"num_geometry_points", 96},
+                         {"num_supernodes", 24},
+                         {"num_surface_anchors", 20},
+                         {"num_volume_anchors", 16},
+                         {"volume_box", {-2, -2, -2, 2, 2, 2}}},
+                        {"points"},
+                        true,
+                        std::identity(),
+                        1e-7});  // points drawn on the body come to other triangles
+}
+
 TEST_F(ShapeSensitivities, OfConstantFieldsAreThoseOfTheArea)
 {
     const Chain chain{"transolver", kSmall};
