@@ -32,7 +32,7 @@ UNetOptions unet_options(const nlohmann::json& arguments);
 
 /// A U-Net (Ronneberger, Fischer, Brox 2015) from image to image: two convolutions on each of `depth` + 1 grids, from
 /// fine to coarse and back. On the way back the features of a grid from the way down are concatenated (skip
-/// connections). Images may be cut along their height or width; convolutions exchange ghosts across the cut.
+/// connections). Images may be cut along height, width or both; convolutions exchange ghosts across the cut.
 class UNetImpl : public torch::nn::Module {
 public:
     /// Initial values are LibTorch's.

@@ -55,8 +55,8 @@ private:
 TORCH_MODULE(AttentionLayer);
 
 /// A vision transformer (Dosovitskiy et al. 2021) from image to image: patches become tokens, attend to each other, and
-/// become patches again. Images may be cut along their height: the patches' convolution exchanges ghosts across the
-/// cut, and attention sends keys and values around a ring.
+/// become patches again. Images may be cut along height, width or both: the convolution of patches exchanges ghosts
+/// across cuts, and attention sends keys and values around a ring.
 class VisionTransformerImpl : public torch::nn::Module {
 public:
     /// Initial values are LibTorch's; positions normal(0, 0.02).
