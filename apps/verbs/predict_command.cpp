@@ -129,10 +129,10 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     app.add_flag(
         "--forces", options.prediction.with_forces,
         "say Cd, Cl, Cs, and with moment_length moments; area, U_inf, ... as in the run, or by --set or --table");
-    auto* sensitivity = app.add_option(
-        "--sensitivity", options.prediction.sensitivities,
-        "write how Cd, Cl, Cs, or with moment_length Cmx, Cmy or Cmz, changes with each point: arrays dCd_dx, and "
-        "dCd_dn along the normal; repeatable");
+    auto* sensitivity =
+        app.add_option("--sensitivity", options.prediction.sensitivities,
+                       "write how Cd, Cl, Cs, Cmx, Cmy or Cmz changes with each point: arrays dCd_dx, and dCd_dn "
+                       "along the normal; repeatable");
     sensitivity->allow_extra_args(false)->type_name("NAME");
     app.add_option("--table", options.table,
                    "values of each input before those of --set, .csv or .json; its column id is the file's name, or "
