@@ -62,8 +62,8 @@ CaseSource source_of(const std::string& name, const std::map<std::string, double
 }
 
 /// Compares the shape with the training cases of each model that has theirs: sets the coefficients by the shape alone
-/// and how far it lies from them. Returns whether it lies outside of those of every model.
-bool compare_shape(std::span<const Predictor> models, const ShapeSums& shape, const ForceSums& forces,
+/// and how far it lies from them.
+void compare_shape(std::span<const Predictor> models, const ShapeSums& shape, const ForceSums& forces,
                    const std::array<double, 6>& bounds, const JudgedFields& layout, const CaseSource& source,
                    PredictedForces& found_forces)
 {
@@ -80,7 +80,7 @@ bool compare_shape(std::span<const Predictor> models, const ShapeSums& shape, co
         found_forces.isolation.push_back(found->isolation);
         is_outside &= found->is_outside;
     }
-    return is_outside && !found_forces.isolation.empty();
+    found_forces.is_far = is_outside && !found_forces.isolation.empty();
 }
 
 /// Finds the intervals of drag and lift from the validation cases of all models together.
@@ -456,14 +456,13 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
         if (!found.why_no_moments.empty() && speaks)
             warn("predict", fmt::format("{}: no moments: {}.", name, found.why_no_moments));
         if (!found.of_fields.empty()) found.intervals = intervals_of(models);
-        if (compare_shape(models, shape_sums(whole, all), forces.front(), mesh.bounds(), layout, source, found) &&
-            speaks) {
+        compare_shape(models, shape_sums(whole, all), forces.front(), mesh.bounds(), layout, source, found);
+        if (found.is_far && speaks)
             warn("predict",
                  fmt::format("{}: its shape and constants lie {:.3g} times as far from the nearest training case as "
                              "training cases lie from theirs, farther than any of them does: do not rely on this "
                              "prediction.",
                              name, *MeanOfPredictions(found.isolation).mean));
-        }
     }
     found.of_head = std::move(by_heads);
     for (auto* one : {&whole, &subdomain.mesh}) add_coefficients(*one, found.of_head);

@@ -68,6 +68,7 @@ struct PredictedForces {
     std::map<std::string, double> intervals = {};
     /// How far the case lies from each model's training cases (`ShapeCoefficients::Values`).
     std::vector<double> isolation = {};
+    bool is_far = false;  ///< farther from those of every model than any of them lies from the others
 };
 
 /// A mesh to predict on.

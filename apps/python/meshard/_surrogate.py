@@ -59,12 +59,13 @@ class Forces(_Named):
     intervals:   of Cd and Cl half the widths that hold the truth of 90 % of such cases, by the runs' validation cases; empty where these are fewer than 9
     isolation:   distance of the shape and its constants from the nearest training case, over the median of that distance among the training cases; None for runs
                  of fewer than 10
+    is_far:      whether that is more than of any training case, so that the coefficients are not to be relied on
     prediction:  the fields that they are of"""
 
     def __init__(self, found: _learning.Prediction, on_cells: bool) -> None:
         super().__init__({name: mean for name, (mean, _) in found.coefficients.items()})
         self.spread: dict[str, float] = {name: deviation for name, (_, deviation) in found.coefficients.items() if deviation is not None}
-        self.intervals, self.isolation = dict(found.intervals), found.isolation
+        self.intervals, self.isolation, self.is_far = dict(found.intervals), found.isolation, found.is_far
         self.prediction = Prediction(found, on_cells)
 
     def __repr__(self) -> str:
@@ -82,12 +83,14 @@ class Sensitivity:
     gradient:  (N, 3), float64: its derivatives by the coordinates of each point
     normal:    (N), float64: by moving a unit of area outward by a unit of length, smoothed; see docs/python.md
     mesh:      the Mesh with the point arrays dCd_dx and dCd_dn, and the predicted fields; of several ranks on the first, else None
+    forces:    the Forces, as of `Surrogate.forces`
     warnings:  as of a Prediction"""
 
-    def __init__(self, name: str, found: _learning.Prediction) -> None:
+    def __init__(self, name: str, found: _learning.Prediction, on_cells: bool) -> None:
         one, = found.sensitivities
         self.name, self.value, self.gradient, self.normal = name, one.value, one.gradient, one.normal
         self.mesh, self.warnings = found.mesh, list(found.warnings)
+        self.forces = Forces(found, on_cells)
 
     def __repr__(self) -> str:
         return f"<Sensitivity of {self.name} {self.value:.5g} to {len(self.normal)} points>"
@@ -163,14 +166,14 @@ class Surrogate:
 
     def sensitivity(self, mesh: Any, coefficient: str = "Cd", *, double: bool = False, wall: Path = "", other_part: Path = "",
                     values: Mapping[str, float] = {}, **constants: float) -> Sensitivity:
-        """How Cd, Cl or Cs changes with each point of the surface, as of `meshard predict --sensitivity`: through what the model is told of the surface, the
-        model, and the forces on the moved surface. Of several runs the mean. Other arguments are those of `forces`.
+        """How Cd, Cl, Cs or, told `moment_length`, Cmx, Cmy or Cmz changes with each point of the surface, as of `meshard predict --sensitivity`: through what
+        the model is told of the surface, the model, and the forces on the moved surface. Of several runs the mean. Other arguments are those of `forces`.
 
         double:   in double precision, the model too, so that differences of `value` between two surfaces can be compared with `gradient`
 
         Raises InvalidInput (a ValueError) as `forces`, for another coefficient, and naming an input or a part of the model that has no derivatives."""
         said = {**values, **constants}
-        return Sensitivity(coefficient, self._predict(mesh, True, said, wall, other_part, [coefficient], double))
+        return Sensitivity(coefficient, self._predict(mesh, True, said, wall, other_part, [coefficient], double), self._models.on_cells)
 
     def __repr__(self) -> str:
         ranks = f", {self._models.num_ranks} ranks" if self._models.num_ranks > 1 else ""
