@@ -309,29 +309,6 @@ TEST_F(ShapeSensitivities, OfDominoAreDerivativesByTheBodyToo)
                         1e-7});  // ReLUs on its grid have kinks everywhere
 }
 
-TEST_F(ShapeSensitivities, OfAbUptAreDerivativesByTheBodyToo)
-{
-    expect_derivatives({"abupt",
-                        {{"hidden_dim", 24},
-                         {"num_heads", 2},
-                         {"mlp_ratio", 2},
-                         {"geometry_depth", 1},
-                         {"physics_blocks", {"perceiver", "shared", "cross"}},
-                         {"num_surface_blocks", 1},
-                         {"num_volume_blocks", 1},
-                         {"radius", 150},
-                         {"max_degree", 8},
-                         {"num_geometry_points", 96},
-                         {"num_supernodes", 24},
-                         {"num_surface_anchors", 20},
-                         {"num_volume_anchors", 16},
-                         {"volume_box", {-2, -2, -2, 2, 2, 2}}},
-                        {"points"},
-                        true,
-                        std::identity(),
-                        1e-7});  // points drawn on the body come to other triangles
-}
-
 TEST_F(ShapeSensitivities, OfConstantFieldsAreThoseOfTheArea)
 {
     const Chain chain{"transolver", kSmall};
