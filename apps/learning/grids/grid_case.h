@@ -47,7 +47,7 @@ std::string extents_text(const std::vector<std::int64_t>& extents);
 
 /// How the ranks of a domain share a grid.
 struct GridLayout {
-    std::vector<std::int64_t> extents;  ///< of the whole, as `GridRows::extents`
+    std::vector<std::int64_t> extents;  ///< the whole grid's, as `GridRows::extents`
     SpecPtr of_grid;                    ///< (1, C, extents): each rank has a block of it
     SpecPtr of_rows;                    ///< (1, N, C): of the same, by `layout_of_rows`
 

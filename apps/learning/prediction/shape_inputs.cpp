@@ -21,7 +21,7 @@ constexpr double kRounding = 1e-4;
 // A corner with a smaller weight in the nearest point does not hold it: the point lies on the edge across, or in
 // another corner.
 constexpr double kNoWeight = 1e-9;
-// Of the surface's size: points of files are in single precision, or have six digits.
+// Points lie on the surface up to this share of its size: those of files are in single precision, or have six digits.
 constexpr double kOnTheSurface = 1e-5;
 
 template <std::size_t N>
@@ -239,11 +239,6 @@ PointInputs shape_inputs(const MovableSurface& surface, const PointInputs& known
     const auto as_type = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(type) : tensor; };
     moved.constants = as_type(known.constants);
     moved.time = as_type(known.time);
-    if (known.other_part) {
-        auto other = *known.other_part;
-        for (auto* tensor : {&other.embedding, &other.positions}) *tensor = as_type(*tensor);
-        moved.other_part = std::make_shared<const PointInputs>(std::move(other));
-    }
     if (known.body) moved.body = std::make_shared<const CaseBody>(CaseBody{body.to(type), known.body->triangles});
     return moved;
 }
