@@ -24,10 +24,13 @@ public:
     {
         calls_.push_back({operation, axis, bytes});
     }
+    void record_wait(double seconds) { seconds_waited_ += seconds; }
     void reset() { calls_.clear(); }
 
     const std::vector<Call>& calls() const { return calls_; }
     std::int64_t num_calls() const { return static_cast<std::int64_t>(calls_.size()); }
+    /// Seconds that the host has waited for other ranks, since the start. Devices wait apart.
+    double seconds_waited() const { return seconds_waited_; }
     std::int64_t total_bytes() const
     {
         std::int64_t bytes = 0;
@@ -37,6 +40,7 @@ public:
 
 private:
     std::vector<Call> calls_;
+    double seconds_waited_ = 0;
 };
 
 }  // namespace meshard

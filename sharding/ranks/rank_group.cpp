@@ -11,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <fstream>
 #include <numeric>
@@ -134,6 +135,22 @@ private:
     Reduced reduced_;
 };
 
+/// Counts the time that the host waits, as long as this lives.
+class Waiting {
+public:
+    explicit Waiting(CommCounter& counter) : counter_(counter) {}
+    ~Waiting()
+    {
+        counter_.record_wait(std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count());
+    }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+private:
+    CommCounter& counter_;
+    const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
 /// Several collectives with one `wait`.
 class AllOf : public c10d::Work {
 public:
@@ -206,6 +223,7 @@ void PendingCollective::wait()
     if (!work_) return;
     const auto work = std::exchange(work_, {});
     RECORD_USER_SCOPE("wait for " + what_ + " over " + group_->axis());
+    const Waiting waiting(*group_->counter_);
     try {
         work->wait();
     } catch (const std::exception& error) {
@@ -344,6 +362,7 @@ at::Tensor RankGroup::all_to_all_rows(const at::Tensor& rows, std::span<const st
     RECORD_USER_SCOPE("all_to_all over " + axis_);
     record("all_to_all", byte_size(received) - row_bytes * receive_rows[rank_]);
     std::vector<std::int64_t> out(receive_rows.begin(), receive_rows.end()), in(send_rows.begin(), send_rows.end());
+    const Waiting waiting(*counter_);
     try {
         backend_->alltoall_base(target, sent, out, in)->wait();
     } catch (const std::exception& error) {
@@ -421,6 +440,7 @@ void RankGroup::broadcast(at::Tensor& tensor, int source_rank) const
     c10d::BroadcastOptions options;
     options.rootRank = source_rank;
     std::vector<at::Tensor> tensors{as_carried(tensor)};
+    const Waiting waiting(*counter_);
     try {
         backend_->broadcast(tensors, options)->wait();
     } catch (const std::exception& error) {

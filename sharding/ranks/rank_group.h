@@ -111,6 +111,7 @@ public:
     std::string describe_failure(const std::string& what, const std::string& error) const;
 
 private:
+    friend class PendingCollective;
     void record(const char* operation, std::int64_t bytes) const;
 
     c10::intrusive_ptr<c10d::Backend> backend_;

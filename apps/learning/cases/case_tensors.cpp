@@ -329,20 +329,24 @@ std::vector<std::int32_t> part_runs(const Manifest& manifest, bool on_cells, std
 {
     std::vector<std::int64_t> rows;
     for (const auto& part : manifest.parts) rows.push_back(on_cells ? part.num_owned_cells : part.num_owned_points);
-    return part_runs(rows, num_ranks);
+    return part_runs(rows, Shares(num_ranks, 1));
 }
 
-std::vector<std::int32_t> part_runs(std::span<const std::int64_t> rows_of_parts, std::int64_t num_ranks)
+std::vector<std::int32_t> part_runs(std::span<const std::int64_t> rows_of_parts, const Shares& shares)
 {
+    const auto num_ranks = std::ssize(shares);
+    const auto whole = std::accumulate(shares.begin(), shares.end(), 0.0);
     const auto num_parts = static_cast<std::int32_t>(rows_of_parts.size());
     std::vector<std::int64_t> ends;  // number of rows up to the end of each part
     std::int64_t total = 0;
     for (const auto rows : rows_of_parts) ends.push_back(total += rows);
     std::vector<std::int32_t> firsts(num_ranks + 1, num_parts);
     firsts[0] = 0;
+    double before = 0;  // shares of the ranks before
     for (std::int64_t rank = 1; rank < num_ranks; ++rank) {
-        // A run ends at the boundary that is nearest to an equal share, but each rank gets a part if there are enough.
-        const auto share = total * rank / num_ranks;
+        // A run ends at the boundary that is nearest to its share, but each rank gets a part if there are enough.
+        before += shares[rank - 1];
+        const auto share = static_cast<std::int64_t>(static_cast<double>(total) * before / whole);
         auto first = firsts[rank - 1];
         const auto spare = static_cast<std::int32_t>(num_ranks - rank);
         if (num_parts >= num_ranks) ++first;

@@ -68,10 +68,14 @@ void add_case_constants(PointInputs& inputs, const DataConfig& data, const CaseS
 at::Tensor field_values(const Mesh& mesh, std::span<const std::int64_t> rows, const DataConfig& data,
                         const std::string& where);
 
-/// Deals compact runs of parts with nearly equal numbers of rows: returns the first part of each rank, then the number
-/// of parts.
+/// How large a part of the rows each rank has, in any unit; all above zero.
+using Shares = std::vector<double>;
+
+/// Deals compact runs of parts whose numbers of rows are nearest to the ranks' shares: returns the first part of each
+/// rank, then the number of parts.
+std::vector<std::int32_t> part_runs(std::span<const std::int64_t> rows_of_parts, const Shares& shares);
+/// Deals the parts of a case in nearly equal shares.
 std::vector<std::int32_t> part_runs(const Manifest& manifest, bool on_cells, std::int64_t num_ranks);
-std::vector<std::int32_t> part_runs(std::span<const std::int64_t> rows_of_parts, std::int64_t num_ranks);
 
 /// Returns the number of channels of each target field. @throws InvalidInput for an array that the case lacks, with the
 /// nearest name.

@@ -88,6 +88,7 @@ static void describe(DescribedKeys& keys, RunDescription& run)
     keys.added("best_error", run.progress.best_error);
     keys.optional("plateau", run.progress.plateau);
     keys.optional("early_stop", run.progress.early_stop);
+    keys.optional("rank_shares", run.progress.rank_shares);
     keys.optional("optimizer_step", run.optimizer_step);
     keys.optional("loss_scale", run.loss_scale);
     keys.optional("average_updates", run.average_updates);

@@ -64,6 +64,7 @@ struct RunProgress {
     double best_error = std::numeric_limits<double>::infinity();
     PlateauState plateau;
     EarlyStopState early_stop;
+    std::vector<double> rank_shares = {};  ///< of all ranks (`RankBalance`); empty if they are equal
 };
 
 /// What a checkpoint says besides its tensors: the model, the data that it was trained on, and what a run goes on from.

@@ -84,7 +84,8 @@ MeshInputs mesh_inputs(const Predictor& predictor, const MeshInput& input, const
     data.frame = {.center = "none", .length = "none"};
     const auto rows = to_local(mesh.inputs(predictor, data, at::kCPU).embedding).squeeze(0);
 
-    MeshInputs told{.bounds = mesh.bounds()};
+    MeshInputs told;
+    told.bounds = mesh.bounds();
     const auto places = row_places(mesh.subdomain().mesh, mesh.rows(), data.on_cells, input.name);
     told.points = torch::tensor(places, torch::kDouble).view({-1, 3});
     for (const auto& name : data.inputs) {

@@ -244,6 +244,9 @@ void complete_data(const Settings& settings, TrainingRunConfig& config)
         refuse_keys_of_points(settings);
         if (!is_series) check_grid_arrays(settings, data.arrays);
         data.inputs.clear();
+        if (config.balances_ranks)
+            throw UsageError(settings.where("parallel.balance") +
+                             " is auto, which is for points: the rows of grids are shared out evenly. Set off.");
     } else if (config.domain.size() > 1) {
         throw UsageError(settings.where("parallel.domain") +
                          " has a number for each of several directions, and the cases are no grids. Give one: the "
@@ -371,6 +374,7 @@ void require_exact(const TrainingRunConfig& config, const Settings& settings)
         refuse(
             "model.name",
             "its neighbours and grids are added in an order that depends on the cut. Take a model without neighbours");
+    if (config.balances_ranks) refuse("parallel.balance", "each rank has the same number of points there. Set off");
     if (config.shard_parameters)
         refuse("parallel.parameters", "a part's length decides how its last values are rounded. Set replicated");
     const auto* model = find_model(config.model.name).of_points();
@@ -766,6 +770,12 @@ TrainingRunConfig TrainingRunConfig::of_part(std::size_t part) const
 std::int64_t TrainingRunConfig::num_domain_ranks() const
 {
     return domain.empty() ? 0 : c10::multiply_integers(domain);
+}
+
+std::int64_t parts_a_rank(const TrainingRunConfig& config)
+{
+    constexpr std::int64_t of_balanced_rank = 16;
+    return config.balances_ranks ? of_balanced_rank : 1;
 }
 
 std::array<std::int64_t, 2> mesh_shape(const TrainingRunConfig& config, std::int64_t num_ranks)

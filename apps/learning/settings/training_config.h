@@ -245,7 +245,7 @@ struct DataConfig {
         keys.add_choice("data.sampling", sampling, kSamplingKinds,
                         "which points: all with the same chance, by area, or in blocks, so that no others are read");
         keys.add("data.parts", num_parts, {.least = 1, .most = 1e6, .words = {"auto"}},
-                 "shards a case is cut into; auto: one a domain rank");
+                 "shards a case is cut into; auto: one a domain rank, 16 with parallel.balance");
         keys.add("data.shards", shards, {}, "folder that keeps the shards; shards/ in the run's folder unless said");
         keys.add("data.store", store, {},
                  "folder of what training reads of the cases; store/ in data.shards, or in the run's folder where that "
@@ -535,6 +535,7 @@ struct TrainingRunConfig {
     /// Ranks that share a case, of a grid along each of its slowest directions; empty: all that are left, along one.
     std::vector<std::int64_t> domain;
     bool shard_parameters = false;
+    bool balances_ranks = false;  ///< ranks get shares of the cases by their speed
     std::int64_t log_interval = 1;
     bool writes_events = false;
     bool writes_report = false;
@@ -565,6 +566,9 @@ struct TrainingRunConfig {
         keys.add_choice("parallel.parameters", shard_parameters, {{"replicated", false}, {"sharded", true}},
                         "parameters, gradients and optimiser state whole on every rank, or cut among all ranks: less "
                         "memory, more messages");
+        keys.add_choice("parallel.balance", balances_ranks, {{"off", false}, {"auto", true}},
+                        "equal shares of a case for its ranks, or by the time that each computes, so that all are done "
+                        "together");
         keys.add(
             "parallel.backend", backend, {.words = {"auto", "shm", "gloo", "mpi", "nccl"}},
             "transport between ranks; tensors of GPUs go over NCCL where each rank has a GPU, unless this says mpi");
@@ -588,6 +592,10 @@ Settings read_training_settings(const std::filesystem::path& file, std::span<con
 /// Checks settings and makes the configuration. @throws UsageError for what the rules cannot express: no fields, shares
 /// above one, a model that cannot be built.
 TrainingRunConfig training_config(const Settings& settings);
+
+/// Returns how many parts a case is cut into for each rank that shares it, unless `data.parts` says how many there are:
+/// one, or so many that shares of parts come near to those of the ranks' speeds.
+std::int64_t parts_a_rank(const TrainingRunConfig& config);
 
 /// Returns the numbers of ranks along `data` and `domain`. @throws UsageError if their product is not `num_ranks`.
 std::array<std::int64_t, 2> mesh_shape(const TrainingRunConfig& config, std::int64_t num_ranks);

@@ -17,8 +17,7 @@ constexpr std::size_t kMostAhead = 2;
 
 RankOfCase CaseReading::rank() const
 {
-    const auto axis = domain->axis("domain");
-    return {domain->coordinate(axis), domain->size(axis), order};
+    return {domain->coordinate(domain->axis("domain")), shares, order};
 }
 
 CaseSet::CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, CaseReading reading,
@@ -52,7 +51,7 @@ std::int64_t CaseSet::num_bytes() const
 {
     std::int64_t bytes = 0;
     for (const auto& stored : stored_)
-        bytes += bytes_of_rows(stored, reading_.rank().num_ranks, reading_.order, reads_measures());
+        bytes += bytes_of_rows(stored, reading_.shares, reading_.order, reads_measures());
     return bytes;
 }
 
@@ -119,6 +118,15 @@ void CaseSet::keep(bool on_device)
         kept_.push_back(std::move(example));
     }
     is_kept_ = true;
+    is_on_device_ = on_device;
+}
+
+void CaseSet::share_out(const Shares& shares)
+{
+    reading_.shares = shares;
+    if (!is_kept_) return;
+    kept_.clear();
+    keep(is_on_device_);
 }
 
 /// Whether all points of the turn's case are read; some models need all of them.
@@ -162,8 +170,8 @@ CaseTensors CaseSet::tensors_of(const CaseTurn& turn, CaseRows rows) const
 {
     std::optional<std::int64_t> num_chosen;
     if (!reads_all(turn)) num_chosen = reading_.data.num_sampled;
-    return case_tensors(std::move(rows), stored_[turn.index], sources_[turn.index], reading_.data, reading_.order,
-                        reading_.domain, num_chosen);
+    return case_tensors(std::move(rows), stored_[turn.index], sources_[turn.index], reading_.data, reading_.shares,
+                        reading_.order, reading_.domain, num_chosen);
 }
 
 CaseSequence::CaseSequence(const CaseSet& cases, std::function<std::optional<CaseTurn>()> next_turn)

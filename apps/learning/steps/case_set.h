@@ -25,6 +25,7 @@ struct CaseReading {
     std::int64_t seed = 0;
     RowOrder order = RowOrder::Parts;
     std::shared_ptr<const DeviceMesh> domain;
+    Shares shares;                 ///< of the ranks of the domain
     at::Device device = at::kCPU;  ///< the device on which the cases are used
 
     RankOfCase rank() const;
@@ -80,6 +81,9 @@ public:
 
     /// Reads all cases now and keeps them on the device, or in page-locked memory of the host.
     void keep(bool on_device);
+    /// Deals the rows of all cases anew, and reads those again that stay in memory. No sequence of cases may be under
+    /// way.
+    void share_out(const Shares& shares);
     bool is_kept() const { return is_kept_; }
 
 private:
@@ -98,7 +102,7 @@ private:
     std::vector<CaseSource> sources_;
     std::vector<StoredCase> stored_;
     CaseReading reading_;
-    bool is_kept_ = false;
+    bool is_kept_ = false, is_on_device_ = false;
     std::vector<CaseTensors> kept_;
 };
 

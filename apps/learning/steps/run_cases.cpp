@@ -46,7 +46,7 @@ RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, 
             "data.grid: grids are read when training begins and stay in memory; nothing is cut or stored before.");
     const auto domain = device_mesh->sub_mesh("domain");
     const auto num_ranks = preparation.num_domain_ranks > 0 ? preparation.num_domain_ranks : domain->num_ranks();
-    ShardCache cache{data.shards, data.num_parts > 0 ? data.num_parts : num_ranks, config.seed,
+    ShardCache cache{data.shards, data.num_parts > 0 ? data.num_parts : num_ranks * parts_a_rank(config), config.seed,
                      preparation.verify_sources, computed_inputs(data)};
     if (data.series.is_on) {
         cache.states = std::make_shared<const StateArrays>(data);
@@ -60,8 +60,12 @@ RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, 
                                       return try_store_case(store, source, of_case, before);
                                   });
 
-    const CaseReading reading{data, config.seed, config.training.exact ? RowOrder::Ids : RowOrder::Parts, domain,
-                              device};
+    const CaseReading reading{.data = data,
+                              .seed = config.seed,
+                              .order = config.training.exact ? RowOrder::Ids : RowOrder::Parts,
+                              .domain = domain,
+                              .shares = Shares(domain->num_ranks(), 1),
+                              .device = device};
     std::size_t i = 0;
     const auto opened = [&](const std::vector<CaseSource>& of_split, const CaseSet* like) {
         std::vector<StoredCase> stored;
@@ -98,7 +102,12 @@ RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists,
                        const std::shared_ptr<const DeviceMesh>& blocks, const at::Device& device)
 {
     const auto domain = blocks->in_a_row();
-    const CaseReading reading{config.data, config.seed, RowOrder::Ids, domain, device};
+    const CaseReading reading{.data = config.data,
+                              .seed = config.seed,
+                              .order = RowOrder::Ids,
+                              .domain = domain,
+                              .shares = Shares(domain->num_ranks(), 1),
+                              .device = device};
     Normalizer of_inputs;
     std::optional<CaseTensors> first;
     const auto loaded = [&](const std::vector<CaseSource>& of_split, const CaseSet* like) {

@@ -27,7 +27,7 @@ struct IdRange {
 /// Returns the ids of the rows that a rank has by RowOrder::Ids.
 IdRange ids_of_rank(const StoredCase& stored, const RankOfCase& rank)
 {
-    const auto extents = even_extents(stored.num_rows, rank.num_ranks);
+    const auto extents = even_extents(stored.num_rows, rank.num_ranks());
     const auto begin = std::accumulate(extents.begin(), extents.begin() + rank.rank, std::int64_t{0});
     return {begin, begin + extents[rank.rank]};
 }
@@ -36,7 +36,7 @@ IdRange ids_of_rank(const StoredCase& stored, const RankOfCase& rank)
 std::pair<std::int32_t, std::int32_t> parts_of_rank(const StoredCase& stored, const RankOfCase& rank)
 {
     if (rank.order == RowOrder::Ids) return {0, static_cast<std::int32_t>(stored.parts.size())};
-    const auto runs = part_runs(stored.rows_of_parts(), rank.num_ranks);
+    const auto runs = part_runs(stored.rows_of_parts(), rank.shares);
     return {runs[rank.rank], runs[rank.rank + 1]};
 }
 
@@ -252,22 +252,23 @@ at::Tensor measures_of(const StoredCase& stored, std::span<const std::int64_t> i
 
 }  // namespace
 
-Extents rows_of_ranks(const StoredCase& stored, std::int64_t num_ranks, RowOrder order)
+Extents rows_of_ranks(const StoredCase& stored, const Shares& shares, RowOrder order)
 {
+    const auto num_ranks = std::ssize(shares);
     if (order == RowOrder::Ids) return even_extents(stored.num_rows, num_ranks);
     const auto rows = stored.rows_of_parts();
-    const auto runs = part_runs(rows, num_ranks);
+    const auto runs = part_runs(rows, shares);
     Extents extents;
     for (std::int64_t rank = 0; rank < num_ranks; ++rank)
         extents.push_back(std::accumulate(rows.begin() + runs[rank], rows.begin() + runs[rank + 1], std::int64_t{0}));
     return extents;
 }
 
-std::int64_t bytes_of_rows(const StoredCase& stored, std::int64_t num_ranks, RowOrder order, bool with_measures)
+std::int64_t bytes_of_rows(const StoredCase& stored, const Shares& shares, RowOrder order, bool with_measures)
 {
     // The tensor of positions repeats three of the inputs.
     const auto numbers = stored.num_inputs + 3 + stored.num_targets() + (with_measures ? 1 : 0);
-    return std::ranges::max(rows_of_ranks(stored, num_ranks, order)) * (numbers * 4 + 8);
+    return std::ranges::max(rows_of_ranks(stored, shares, order)) * (numbers * 4 + 8);
 }
 
 CaseRows read_rows(const StoredCase& stored, const RankOfCase& rank, const RowReading& reading)
@@ -333,7 +334,7 @@ void check_files(const StoredCase& stored, const RankOfCase& rank, bool with_mea
 }
 
 CaseTensors case_tensors(CaseRows rows, const StoredCase& stored, const CaseSource& source, const DataConfig& data,
-                         RowOrder order, const std::shared_ptr<const DeviceMesh>& domain,
+                         const Shares& shares, RowOrder order, const std::shared_ptr<const DeviceMesh>& domain,
                          std::optional<std::int64_t> num_chosen)
 {
     const auto axis = domain->axis("domain");
@@ -347,7 +348,7 @@ CaseTensors case_tensors(CaseRows rows, const StoredCase& stored, const CaseSour
         spec = shard_spec(std::move(index_map), domain, 1);
     } else {
         std::vector<AxisLayout> axes(domain->num_axes());
-        axes[axis] = {Shard(1), std::make_shared<const Extents>(rows_of_ranks(stored, domain->size(axis), order)), 1};
+        axes[axis] = {Shard(1), std::make_shared<const Extents>(rows_of_ranks(stored, shares, order)), 1};
         spec = make_spec(domain, axes, std::move(index_map));
     }
     CaseTensors tensors{.id = source.id,

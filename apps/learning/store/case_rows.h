@@ -19,8 +19,11 @@ enum class RowOrder : std::uint8_t {
 
 /// One of the ranks over which a case is spread.
 struct RankOfCase {
-    std::int64_t rank = 0, num_ranks = 1;
+    std::int64_t rank = 0;
+    Shares shares = {1};  ///< of all the ranks; by RowOrder::Ids they count as equal
     RowOrder order = RowOrder::Parts;
+
+    std::int64_t num_ranks() const { return static_cast<std::int64_t>(shares.size()); }
 };
 
 /// Which of a case's rows to read.
@@ -48,10 +51,10 @@ struct CaseRows {
 };
 
 /// Returns how many rows of a case each rank has when all are read.
-Extents rows_of_ranks(const StoredCase& stored, std::int64_t num_ranks, RowOrder order);
+Extents rows_of_ranks(const StoredCase& stored, const Shares& shares, RowOrder order);
 
 /// Returns the bytes that `read_rows` takes for all rows, on the rank with the most.
-std::int64_t bytes_of_rows(const StoredCase& stored, std::int64_t num_ranks, RowOrder order, bool with_measures);
+std::int64_t bytes_of_rows(const StoredCase& stored, const Shares& shares, RowOrder order, bool with_measures);
 
 /// Reads a rank's rows. It does not communicate, so any thread may call it. The data are compared with their hashes; in
 /// cases that earlier versions stored, only where all rows are read.
@@ -65,9 +68,10 @@ std::vector<std::filesystem::path> files_of_rank(const StoredCase& stored, const
 void check_files(const StoredCase& stored, const RankOfCase& rank, bool with_measures);
 
 /// Makes a case over the ranks of a domain from what each rank has read. Collective where rows were chosen.
+/// @param shares, order   by which they were read
 /// @param num_chosen   rows that were chosen, of all ranks; none: all
 CaseTensors case_tensors(CaseRows rows, const StoredCase& stored, const CaseSource& source, const DataConfig& data,
-                         RowOrder order, const std::shared_ptr<const DeviceMesh>& domain,
+                         const Shares& shares, RowOrder order, const std::shared_ptr<const DeviceMesh>& domain,
                          std::optional<std::int64_t> num_chosen = std::nullopt);
 
 }  // namespace meshard

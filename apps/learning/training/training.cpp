@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/training/training.h"
 
+#include "apps/console/console.h"
 #include "apps/learning/grids/grid_cases.h"
 #include "apps/learning/training/run_messages.h"
 #include "apps/learning/training/run_state.h"
@@ -10,6 +11,7 @@
 #include "sharding/tensor/exact_mode.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <optional>
 
@@ -40,11 +42,28 @@ private:
     int num_threads_;
 };
 
+/// Refuses to balance ranks where their shares cannot follow their speeds.
+void require_balance(const TrainingRunConfig& config, const World& world)
+{
+    constexpr std::int64_t fewest_parts = 4;  // a rank, of a case
+    if (!config.balances_ranks) return;
+    if (!world.device().is_cpu())
+        throw UsageError(
+            "parallel.balance: auto measures ranks on CPUs; these compute on devices, whose waits for each "
+            "other the host does not see. Set off.");
+    const auto num_ranks = mesh_shape(config, world.size())[1], num_parts = config.data.num_parts;
+    if (num_parts > 0 && num_parts < fewest_parts * num_ranks)
+        throw UsageError(fmt::format("parallel.balance: auto moves whole parts of a case from rank to rank, and "
+                                     "data.parts makes {} for {} ranks. Leave data.parts out, or set it to {} or more.",
+                                     num_parts, num_ranks, fewest_parts * num_ranks));
+}
+
 }  // namespace
 
 bool train(const TrainingRunConfig& config, const CaseLists& cases, const TrainingStart& start, World& world,
            const volatile std::sig_atomic_t& stop_requested)
 {
+    require_balance(config, world);
     const ExactMode exact(config.training.exact);
     std::optional<OwnStream> stream;
     if (config.training.graph_capture && can_record(world.device().type())) stream.emplace(world.device());

@@ -215,6 +215,14 @@ void TrainingData::keep(TrainingLog& log)
     make_losses();
 }
 
+void TrainingData::share_out(const Shares& shares)
+{
+    for (auto& part : parts_) {
+        for (auto* set : {&part.stored->train, &part.stored->val, &part.stored->test}) set->share_out(shares);
+        if (part.validation) part.validation->forget_geometries();
+    }
+}
+
 void TrainingData::make_losses()
 {
     for (auto& part : parts_) {

@@ -92,6 +92,9 @@ public:
     void set_scales(const Normalizer& normalizer, const at::Tensor& training_mean);
     void set_input_scales(const Normalizer& of_inputs) { parts_.front().stored->of_inputs = of_inputs; }
 
+    /// Deals the rows of all cases anew to the ranks that share them. No sequence of cases may be under way.
+    void share_out(const Shares& shares);
+
     bool is_kept() const;                                   ///< whether all cases stay in memory
     std::int64_t points_in_step(std::int64_t index) const;  ///< points that a step takes of a training case
     bool needs_body() const;                                ///< whether the model takes the body of a case

@@ -13,6 +13,7 @@
 
 #include <ATen/record_function.h>
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 
@@ -32,11 +33,20 @@ constexpr double kMuchWaiting = 0.05;  // share of the steps' time
 
 }  // namespace
 
-TrainingSteps::TrainingSteps(Run& run)
-    : run_(run), training_(run.config.training), first_step_(run.progress.num_steps),
-      examples_(run.data, &RunCases::train,
-                unrolled_turns(run.data.order().turns(first_step_, run.num_steps_limit()), run.data))
+TrainingSteps::TrainingSteps(Run& run) : run_(run), training_(run.config.training), first_step_(run.progress.num_steps)
 {
+    if (run.config.balances_ranks && run.ranks.domain->num_ranks() > 1) {
+        balance_.emplace(run.ranks.num_groups, run.ranks.domain->num_ranks());
+        if (balance_->go_on_with(run.progress.rank_shares)) run_.data.share_out(balance_->of_group(run.ranks.group));
+    }
+    read_from(first_step_);
+}
+
+/// Reads the examples of the steps to come.
+void TrainingSteps::read_from(std::int64_t first_step)
+{
+    examples_.emplace(run_.data, &RunCases::train,
+                      unrolled_turns(run_.data.order().turns(first_step, run_.num_steps_limit()), run_.data));
 }
 
 LoopEnd TrainingSteps::train(const volatile std::sig_atomic_t& stop_requested, std::int64_t profile_steps)
@@ -95,8 +105,13 @@ TrainingSteps::PendingStep TrainingSteps::begin_step(double wish)
     next.rate = learning_rate(training_, num_done, run_.num_steps()) * run_.progress.plateau.factor;
     next.start = Clock::now();
     next.start_on_device = StepSummary::beginning(run_.ranks.device());
+    const auto waited_before = run_.ranks.mesh->counter().seconds_waited();
     within_memory([&] { return run_.model.load_of("a training step", run_.data.training_cases(), next.index, true); },
                   [&] { step(cases, next, wish); });
+    if (balance_) {
+        const auto waited = run_.ranks.mesh->counter().seconds_waited() - waited_before + next.seconds_waited;
+        balance_->add_step(Run::seconds_since(next.start) - waited);
+    }
     return next;
 }
 
@@ -108,9 +123,9 @@ void TrainingSteps::step(const std::vector<StepCase>& cases, PendingStep& under_
         update.optimizers().set_first_beta(first_beta_in_cycle(under_way.number - 1, run_.num_steps()));
     update.zero_grad();
     std::vector<at::Tensor> losses;
-    const auto waited_before = examples_.seconds_waited();
+    const auto waited_before = examples_->seconds_waited();
     for (const auto& [index, time, slot, weight] : cases) {
-        auto steps = next_steps(examples_, run_.data.num_unrolled(index, epoch_of(under_way.number)));
+        auto steps = next_steps(*examples_, run_.data.num_unrolled(index, epoch_of(under_way.number)));
         if (const auto& augmentation = training_.augmentation; augmentation.is_any()) {
             for (auto& part : steps.front())
                 part = mapped_case(part, drawn_map(augmentation, config.data.frame.up, config.seed, time, part.id),
@@ -124,7 +139,7 @@ void TrainingSteps::step(const std::vector<StepCase>& cases, PendingStep& under_
         const auto& source = run_.data.training_cases().sources()[static_cast<std::size_t>(index)];
         losses.push_back(run_.model.loss_with_gradients(steps, run_.data.frame_of(source), weight, seed, run_.log));
     }
-    under_way.seconds_waited = examples_.seconds_waited() - waited_before;
+    under_way.seconds_waited = examples_->seconds_waited() - waited_before;
     UpdateOutcome outcome;
     {
         RECORD_USER_SCOPE("optimizer");
@@ -262,6 +277,17 @@ double TrainingSteps::share_waited() const
     return std::min(1.0, seconds.item<double>() / seconds_in_epoch_);
 }
 
+/// Deals the rows of the cases anew where a rank computes longer than the others. Returns text for the epoch's line.
+std::string TrainingSteps::balance_ranks()
+{
+    if (!balance_ || run_.is_over() || !balance_->update(run_.ranks.all())) return {};
+    examples_.reset();  // it may have read ahead rows that other ranks have from now on
+    run_.data.share_out(balance_->of_group(run_.ranks.group));
+    read_from(run_.progress.num_steps);
+    run_.progress.rank_shares = balance_->shares();
+    return fmt::format(", shares {:.2f}", fmt::join(balance_->shares(), " "));
+}
+
 void TrainingSteps::end_epoch(std::int64_t epoch)
 {
     auto& progress = run_.progress;
@@ -278,12 +304,14 @@ void TrainingSteps::end_epoch(std::int64_t epoch)
               {"seconds_in_steps", seconds_in_epoch_}};
     const auto wait = share_waited();
     if (!run_.data.is_kept()) line["data_wait"] = wait;
+    if (balance_) line["shares"] = balance_->shares();
     run_.log.record(line);
     const bool is_last = epoch == training_.num_epochs || progress.num_steps == training_.max_steps;
 
     auto text = fmt::format("epoch {}: loss {:.5g}", epoch, mean_loss);
     if (wait > kMuchWaiting)
         text += fmt::format(", {:.0f} % of the steps' time was spent waiting for cases to be read", 100 * wait);
+    text += balance_ranks();
     Json errors;
     HeldOutErrors held_out;
     auto error = std::numeric_limits<double>::infinity();

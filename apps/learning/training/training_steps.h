@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/learning/training/rank_balance.h"
 #include "apps/learning/training/run_state.h"
 #include "apps/learning/training/step_news.h"
 
@@ -8,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace meshard {
@@ -43,7 +45,9 @@ private:
         std::optional<double> next_loss_scale;  // in float16
     };
 
+    void read_from(std::int64_t first_step);
     void begin_epoch();
+    std::string balance_ranks();
     void end_epoch(std::int64_t epoch);
     PendingStep begin_step(double wish);
     void step(const std::vector<StepCase>& cases, PendingStep& under_way, double wish);
@@ -61,7 +65,8 @@ private:
     const TrainingConfig& training_;
     const std::int64_t first_step_;
     const Clock::time_point start_ = Clock::now();
-    ExampleSequence examples_;
+    std::optional<RankBalance> balance_;  // where ranks share cases and `parallel.balance` is on
+    std::optional<ExampleSequence> examples_;
     std::deque<PendingStep> under_way_;
     Clock::time_point last_news_;  // when a step's loss was known last
     Clock::time_point epoch_start_ = start_;

@@ -44,6 +44,13 @@ public:
         found_of_head_[index] = coefficients;
     }
 
+    /// Forgets what is kept of the shards, after the ranks have other rows.
+    void forget_geometries()
+    {
+        geometries_.clear();
+        bytes_kept_ = 0;
+    }
+
     /// Gives drag and lift by the shape alone, by case id, to be judged beside those of the fields.
     void compare_with(std::map<std::string, ShapeCoefficients::Values> by_shape) { by_shape_ = std::move(by_shape); }
 

@@ -135,6 +135,14 @@ TEST(PartRuns, GiveEveryRankARunOfNearlyEqualRows)
     }
 }
 
+TEST(PartRuns, ComeNearestToUnequalShares)
+{
+    const std::vector<std::int64_t> rows(30, 7);
+    EXPECT_EQ(part_runs(rows, {2, 1}), (std::vector<std::int32_t>{0, 20, 30}));
+    EXPECT_EQ(part_runs(rows, {0.2, 0.5, 0.3}), (std::vector<std::int32_t>{0, 6, 21, 30}));
+    EXPECT_EQ(part_runs(rows, {1, 1e-6, 1}), (std::vector<std::int32_t>{0, 15, 16, 30})) << "each has a part";
+}
+
 TEST(StoredTensors, HoldEveryCellOnce)
 {
     const TemporaryFolder folder;

@@ -38,7 +38,7 @@ protected:
 
     CaseSet set() const
     {
-        return {sources_, stored_, {data_, 3, RowOrder::Parts, DeviceMesh::single(), at::kCPU}, nullptr};
+        return {sources_, stored_, {data_, 3, RowOrder::Parts, DeviceMesh::single(), {1}, at::kCPU}, nullptr};
     }
 
     /// These turns one after the other.

@@ -77,12 +77,16 @@ TEST_F(StoredCases, HaveTheRowsOfTheWholeOnAnyNumberOfRanks)
     for (const int num_ranks : {1, 2, 3, 6}) {  // of six ranks some have no part
         run_ranks(num_ranks, [&](const std::shared_ptr<const DeviceMesh>& domain) {
             const at::NoGradGuard no_grad;
-            for (const auto order : {RowOrder::Parts, RowOrder::Ids}) {
-                const RankOfCase rank{domain->coordinate(0), num_ranks, order};
+            const Shares equal(num_ranks, 1);
+            Shares growing(num_ranks);
+            std::iota(growing.begin(), growing.end(), 1);
+            for (const auto& [shares, order] : {std::pair(equal, RowOrder::Parts), std::pair(growing, RowOrder::Parts),
+                                                std::pair(equal, RowOrder::Ids)}) {
+                const RankOfCase rank{domain->coordinate(0), shares, order};
                 auto rows = read_rows(stored, rank);
-                EXPECT_EQ(rows.num_rows(), rows_of_ranks(stored, num_ranks, order)[rank.rank]);
+                EXPECT_EQ(rows.num_rows(), rows_of_ranks(stored, shares, order)[rank.rank]);
                 EXPECT_TRUE(std::ranges::is_sorted(rows.ids));
-                const auto tensors = case_tensors(std::move(rows), stored, source_, data_, order, domain);
+                const auto tensors = case_tensors(std::move(rows), stored, source_, data_, shares, order, domain);
                 EXPECT_EQ(tensors.num_points, mesh_.num_cells());
                 EXPECT_TRUE(torch::equal(full_tensor_in_global_order(tensors.inputs.embedding).squeeze(0), told_));
                 EXPECT_TRUE(torch::equal(full_tensor_in_global_order(tensors.inputs.positions).squeeze(0),
@@ -105,8 +109,10 @@ TEST_F(StoredCases, GiveChosenRowsOnAnyNumberOfRanks)
             run_ranks(num_ranks, [&](const std::shared_ptr<const DeviceMesh>& domain) {
                 const at::NoGradGuard no_grad;
                 for (const auto order : {RowOrder::Parts, RowOrder::Ids}) {
-                    auto rows = read_rows(stored, {domain->coordinate(0), num_ranks, order}, {.choice = choice});
-                    const auto tensors = case_tensors(std::move(rows), stored, source_, data_, order, domain, 37);
+                    auto rows =
+                        read_rows(stored, {domain->coordinate(0), Shares(num_ranks, 1), order}, {.choice = choice});
+                    const auto tensors =
+                        case_tensors(std::move(rows), stored, source_, data_, Shares(num_ranks, 1), order, domain, 37);
                     EXPECT_EQ(tensors.num_points, 37);
                     EXPECT_TRUE(torch::equal(full_tensor_in_global_order(tensors.inputs.embedding).squeeze(0),
                                              told_.index_select(0, index)));
@@ -137,7 +143,7 @@ TEST_F(StoredCases, GiveChosenRowsOfSeveralBlocks)
             const RowChoice choice{order.drawn_ids(count, 5, epoch), order.drawn_ranges(count, 5, epoch)};
             std::vector<std::int64_t> found;
             for (std::int64_t rank = 0; rank < 2; ++rank) {
-                const auto rows = read_rows(stored, {rank, 2, RowOrder::Parts}, {.choice = &choice});
+                const auto rows = read_rows(stored, {rank, {1, 1}, RowOrder::Parts}, {.choice = &choice});
                 for (std::int64_t i = 0; i < rows.num_rows(); ++i) {
                     EXPECT_EQ(static_cast<float>(choice.ids[rows.ids[i]]), rows.target.const_data_ptr<float>()[i]);
                     found.push_back(rows.ids[i]);
@@ -187,9 +193,9 @@ TEST_F(StoredCases, HaveTheAreasOfTheWholeHoweverTheyAreCut)
                 run_ranks(num_ranks, [&](const std::shared_ptr<const DeviceMesh>& domain) {
                     const at::NoGradGuard no_grad;
                     for (const auto order : {RowOrder::Parts, RowOrder::Ids}) {
-                        const RankOfCase rank{domain->coordinate(0), num_ranks, order};
+                        const RankOfCase rank{domain->coordinate(0), Shares(num_ranks, 1), order};
                         const auto tensors = case_tensors(read_rows(stored, rank, {.with_measures = true}), stored,
-                                                          source_, data_, order, domain);
+                                                          source_, data_, rank.shares, order, domain);
                         const auto found = full_tensor_in_global_order(tensors.measures).reshape({-1}).contiguous();
                         ASSERT_EQ(found.size(0), stored.num_rows);
                         for (std::int64_t i = 0; i < found.size(0); ++i)

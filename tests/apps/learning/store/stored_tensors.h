@@ -11,8 +11,8 @@ inline CaseTensors stored_tensors(const CaseSource& source, const std::filesyste
 {
     const auto stored = store_case({shards.parent_path() / "store", {}, data}, source, shards);
     const auto axis = domain->axis("domain");
-    return case_tensors(read_rows(stored, {domain->coordinate(axis), domain->size(axis), order}), stored, source, data,
-                        order, domain);
+    const RankOfCase rank{domain->coordinate(axis), Shares(domain->size(axis), 1), order};
+    return case_tensors(read_rows(stored, rank), stored, source, data, rank.shares, order, domain);
 }
 
 }  // namespace meshard

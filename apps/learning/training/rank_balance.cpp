@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/training/rank_balance.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace meshard {
+namespace {
+
+constexpr double kTolerated = 1.1;      // the slowest rank's time over the mean
+constexpr double kLeastOfEqual = 0.05;  // a share over that of equal shares: a rank that hangs for once keeps some rows
+constexpr std::int64_t kFirstSteps = 1;  // after a change: they allocate memory, and read cases again
+constexpr std::int64_t kFewestSteps = 5;
+
+}  // namespace
+
+Shares balanced_shares(const Shares& shares, std::span<const double> seconds)
+{
+    const auto num_ranks = static_cast<double>(shares.size());
+    const auto mean = std::accumulate(seconds.begin(), seconds.end(), 0.0) / num_ranks;
+    if (std::ranges::max(seconds) <= kTolerated * mean) return shares;
+    Shares balanced;
+    for (std::size_t r = 0; r < shares.size(); ++r) balanced.push_back(shares[r] / std::max(seconds[r], 1e-3 * mean));
+    const auto normalize = [&] {
+        const auto sum = std::accumulate(balanced.begin(), balanced.end(), 0.0);
+        for (auto& share : balanced) share /= sum;
+    };
+    normalize();
+    for (auto& share : balanced) share = std::max(share, kLeastOfEqual / num_ranks);
+    normalize();
+    return balanced;
+}
+
+RankBalance::RankBalance(std::int64_t num_groups, std::int64_t num_domain_ranks)
+    : num_domain_ranks_(num_domain_ranks),
+      shares_(static_cast<std::size_t>(num_groups * num_domain_ranks), 1.0 / static_cast<double>(num_domain_ranks))
+{
+}
+
+bool RankBalance::go_on_with(const Shares& shares)
+{
+    if (shares.size() != shares_.size()) return false;
+    shares_ = shares;
+    return true;
+}
+
+Shares RankBalance::of_group(std::int64_t group) const
+{
+    const auto first = shares_.begin() + group * num_domain_ranks_;
+    return {first, first + num_domain_ranks_};
+}
+
+void RankBalance::add_step(double seconds)
+{
+    if (++num_steps_ > kFirstSteps) seconds_ += seconds;
+}
+
+bool RankBalance::update(const RankGroup& all)
+{
+    if (num_steps_ < kFirstSteps + kFewestSteps) return false;
+    const auto num_ranks = static_cast<std::int64_t>(shares_.size());
+    auto seconds = at::zeros({num_ranks}, at::kDouble);
+    seconds[all.rank()] = seconds_ / static_cast<double>(num_steps_ - kFirstSteps);
+    all.all_reduce(seconds);
+    num_steps_ = 0;
+    seconds_ = 0;
+    const std::span of_all(seconds.const_data_ptr<double>(), shares_.size());
+    const auto before = shares_;
+    for (std::int64_t first = 0; first < num_ranks; first += num_domain_ranks_) {
+        const Shares group{before.begin() + first, before.begin() + first + num_domain_ranks_};
+        std::ranges::copy(balanced_shares(group, of_all.subspan(first, num_domain_ranks_)), shares_.begin() + first);
+    }
+    return shares_ != before;
+}
+
+}  // namespace meshard
