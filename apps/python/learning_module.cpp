@@ -55,7 +55,7 @@ struct Prediction {
     MeansAndDeviations coefficients;  // none, and why
     std::string why;
     std::map<std::string, double> intervals;
-    std::optional<double> isolation;
+    std::optional<double> isolation, feature_isolation;
     bool is_far = false;
     std::vector<ShapeSensitivity> sensitivities;
     std::vector<std::string> warnings;
@@ -193,6 +193,7 @@ public:
         for (const auto& [name, values] : found.forces.of_shape) add(coefficients, name + "_shape", values);
         prediction.intervals = found.forces.intervals;
         prediction.isolation = MeanOfPredictions(found.forces.isolation).mean;
+        prediction.feature_isolation = MeanOfPredictions(found.forces.feature_isolation).mean;
         prediction.is_far = found.forces.is_far;
         prediction.warnings = warnings.texts();
         return prediction;
@@ -280,6 +281,7 @@ void bind_models(py::module_& module)
         .def_readonly("why", &Prediction::why)
         .def_readonly("intervals", &Prediction::intervals)
         .def_readonly("isolation", &Prediction::isolation)
+        .def_readonly("feature_isolation", &Prediction::feature_isolation)
         .def_readonly("is_far", &Prediction::is_far)
         .def_readonly("sensitivities", &Prediction::sensitivities)
         .def_readonly("warnings", &Prediction::warnings);

@@ -87,6 +87,10 @@ ModelEntry transolver_entry()
                 .widths = transolver_widths,
                 .widths_of = transolver_widths_of,
                 .make = transolver_like<Transolver>,
+                .last_layer =
+                    [](const Json& arguments) {
+                        return fmt::format("blocks.{}.ln_mlp2.1", arguments.at("n_layers").get<std::int64_t>() - 1);
+                    },
             }};
 }
 
@@ -142,6 +146,7 @@ ModelEntry geotransolver_entry()
                 return {options.functional_dim.at(0), options.global_dim, options.out_dim.at(0)};
             },
             .make = make_geotransolver,
+            .last_layer = [](const Json&) { return "ln_mlp_out.0.1"; },
         }};
 }
 
@@ -297,6 +302,11 @@ ModelEntry mesh_graph_net_entry()
                 },
                 .make = make_mesh_graph_net,
                 .has_edges = true,
+                .last_layer =
+                    [](const Json& arguments) {
+                        const auto num_hidden = arguments.at("num_layers_node_decoder").get<std::int64_t>();
+                        return fmt::format("node_decoder.model.{}", 2 * num_hidden);
+                    },
             }};
 }
 

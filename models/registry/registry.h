@@ -115,6 +115,9 @@ struct PointModel {
     std::function<MadeModel(const nlohmann::json& arguments)> make;
 
     bool has_edges = false;  ///< whether points receive messages along edges from the points nearest to them
+
+    /// Names the linear layer, with bias, whose outputs are the model's, e.g. `head.2`; may be empty: there is none.
+    std::function<std::string(const nlohmann::json& arguments)> last_layer = {};
 };
 
 /// What is known of a model that needs a body, and points of the surface, of the volume, or of both.

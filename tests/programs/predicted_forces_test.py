@@ -8,7 +8,7 @@ from runner import PROGRAM, Case
 from samples import put_training, write_body
 
 SPEED, AREAS = 30.0, (0.4, 0.8, 1.6, 0.2)
-COEFFICIENTS = ["Cd", "Cl", "Cs", "Cd_std", "Cl_std", "Cs_std", "Cd_interval", "Cl_interval", "Cd_head", "Cl_head", "Cd_shape", "Cl_shape", "isolation"]
+COEFFICIENTS = ["Cd", "Cl", "Cs", "Cd_std", "Cl_std", "Cs_std", "Cd_interval", "Cl_interval", "Cd_head", "Cl_head", "Cd_shape", "Cl_shape", "isolation", "feature_isolation"]
 MOMENTS = ["Cmx", "Cmy", "Cmz"]
 
 

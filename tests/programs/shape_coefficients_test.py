@@ -123,6 +123,9 @@ class Trust(Modes):
             self.assertAlmostEqual(float(learnt["isolation"]), 0, delta=1e-6)
             self.assertLess(float(held_out["isolation"]), 2)
             self.assertGreater(float(needle["isolation"]), 10)
+            seen = [float(one["feature_isolation"]) for one in (learnt, held_out, needle)]
+            self.assertLess(max(seen[:2]), 5)
+            self.assertGreater(seen[2], 5)
             warned = [line for line in result.err.splitlines() if "do not rely" in line]
             self.assertEqual(len(warned), 1, result.err)
             self.assertIn("needle.vtp: its shape and constants lie", warned[0])

@@ -97,7 +97,7 @@ def test_answers_are_those_of_the_surrogate():
                 status, answer = ask(connection, f"/forces?{told}", content, headers)
                 found = json.loads(answer)
                 assert (status, found["forces"], found["spread"]) == (200, dict(expected), expected.spread), (found, expected)
-                assert (found["intervals"], found["isolation"]) == (expected.intervals, expected.isolation), found
+                assert (found["intervals"], found["isolation"], found["feature_isolation"]) == (expected.intervals, expected.isolation, expected.feature_isolation), found
             status, answer = ask(connection, "/forces?speed=99&U_inf=30&area=0.5&moment_length=2", vtp)
             assert status == 200 and "Cmz" in json.loads(answer)["forces"] and "body.vtp: beyond the training cases" in " ".join(json.loads(answer)["warnings"]), answer
 
@@ -141,7 +141,7 @@ def test_answers_are_those_of_the_surrogate():
 
 
 class FoundForces(dict):
-    spread, intervals, isolation, prediction = {}, {}, None, types.SimpleNamespace(warnings=[])
+    spread, intervals, isolation, feature_isolation, prediction = {}, {}, None, None, types.SimpleNamespace(warnings=[])
 
 
 def test_queue_and_time_are_bounded():
@@ -176,7 +176,7 @@ def test_queue_and_time_are_bounded():
             gone.sendall(b"POST /forces HTTP/1.1\r\nHost: here\r\nContent-Length: 10\r\n\r\nabc")
         assert ask(connections[0], "/forces", b"<VTKFile")[0] == 504   # the first is still computed
         gate.set()
-        assert ask(connections[1], "/forces", b"<VTKFile") == (200, b'{"forces":{"Cd":0.3},"spread":{},"intervals":{},"isolation":null,"warnings":[]}')
+        assert ask(connections[1], "/forces", b"<VTKFile") == (200, b'{"forces":{"Cd":0.3},"spread":{},"intervals":{},"isolation":null,"feature_isolation":null,"warnings":[]}')
     finally:
         gate.set()
         server.should_exit = True

@@ -306,6 +306,31 @@ PointInputs sharded_inputs(const at::Tensor& rows, const SpecPtr& spec)
             .time = {}};
 }
 
+PointInputs thinned_inputs(const PointInputs& inputs, std::int64_t most)
+{
+    const auto spec = spec_of(inputs.positions);
+    const auto& ids = spec->index_map->global_ids;
+    const auto stride = (spec->index_map->num_global + most - 1) / most;
+    if (stride <= 1) return inputs;
+    IndexMap map{.num_global = (spec->index_map->num_global + stride - 1) / stride,
+                 .num_owned = 0,
+                 .global_ids = {},
+                 .ghost_owners = {}};
+    std::vector<std::int64_t> rows;
+    for (std::size_t row = 0; row < ids.size(); ++row) {
+        if (ids[row] % stride != 0) continue;
+        rows.push_back(static_cast<std::int64_t>(row));
+        map.global_ids.push_back(ids[row] / stride);
+    }
+    map.num_owned = static_cast<std::int32_t>(rows.size());
+    const auto thinned = shard_spec(std::make_shared<const IndexMap>(std::move(map)), spec->device_mesh, 1);
+    const auto index = torch::tensor(rows, torch::kLong).to(to_local(inputs.positions).device());
+    auto result = inputs;
+    for (auto* whole : {&result.embedding, &result.positions})
+        *whole = from_local(to_local(*whole).index_select(1, index), thinned);
+    return result;
+}
+
 void add_case_constants(PointInputs& inputs, const DataConfig& data, const CaseSource& source)
 {
     if (!data.constants.empty()) {

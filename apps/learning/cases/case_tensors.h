@@ -59,6 +59,10 @@ PointInputs sharded_inputs(const at::Tensor& rows, std::span<const std::int64_t>
 /// Makes sharded inputs of rows whose layout is known.
 PointInputs sharded_inputs(const at::Tensor& rows, const SpecPtr& spec);
 
+/// Restricts sharded inputs to `most` of their points or somewhat fewer: every n-th by its id, the same ones on any
+/// number of ranks.
+PointInputs thinned_inputs(const PointInputs& inputs, std::int64_t most);
+
 /// Adds the constants and the time of a case from the case table. @throws InvalidInput as `CaseSource::number`
 void add_case_constants(PointInputs& inputs, const DataConfig& data, const CaseSource& source);
 

@@ -67,7 +67,7 @@ void compare_shape(std::span<const Predictor> models, const ShapeSums& shape, co
                    const std::array<double, 6>& bounds, const JudgedFields& layout, const CaseSource& source,
                    PredictedForces& found_forces)
 {
-    bool is_outside = true;
+    std::size_t num_outside = 0;
     for (const auto& model : models) {
         std::string why;
         const auto flow = flow_reference(force_settings_of(model), source, layout.pressure_kind, why);
@@ -78,9 +78,20 @@ void compare_shape(std::span<const Predictor> models, const ShapeSums& shape, co
         found_forces.of_shape["Cd"].push_back(found->drag);
         found_forces.of_shape["Cl"].push_back(found->lift);
         found_forces.isolation.push_back(found->isolation);
-        is_outside &= found->is_outside;
+        num_outside += found->is_outside ? 1 : 0;
     }
-    found_forces.is_far = is_outside && !found_forces.isolation.empty();
+    found_forces.is_far = num_outside > 0 && num_outside == found_forces.isolation.size();
+}
+
+/// Says that a case lies far from the training cases. @param by_shape   by its shape, else as the models see it
+std::string far_text(const PredictedForces& found, bool by_shape)
+{
+    return fmt::format(
+        "{} {:.3g} times as far from the {} as training cases lie from theirs, farther than any of them does: do not "
+        "rely on this prediction.",
+        by_shape ? "its shape and constants lie" : "what the model's last layer is given of it lies",
+        *MeanOfPredictions(by_shape ? found.isolation : found.feature_isolation).mean,
+        by_shape ? "nearest training case" : "training cases' mean");
 }
 
 /// Finds the intervals of drag and lift from the validation cases of all models together.
@@ -408,6 +419,7 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
     std::map<std::string, std::vector<double>> by_heads;  // Cd, Cl
     PredictionSpread predictions;
     std::vector<ForceSums> forces;
+    std::vector<FeatureDistance::Distance> seen;
     for (auto& model : models) {
         const bool is_first = &model == &models.front();
         const auto said = said_case(model, options, name, speaks && is_first);
@@ -418,6 +430,8 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
         if (model.other_part() && options.other_part.empty() && speaks && is_first)
             warn("predict", name + ": " + kOtherPartUnknown + " Give its file with --other-part.");
         warn_of_ranges(model, inputs, name, models.size() > 1, all);
+        if (options.with_forces)
+            if (const auto distance = model.feature_distance(inputs)) seen.push_back(*distance);
         for (std::int64_t draw = 0; draw < std::max<std::int64_t>(1, options.num_draws); ++draw) {
             if (options.num_draws > 0) model.draw_dropout(static_cast<std::uint64_t>(draw));
             std::vector<double> of_head;
@@ -456,13 +470,11 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
         if (!found.why_no_moments.empty() && speaks)
             warn("predict", fmt::format("{}: no moments: {}.", name, found.why_no_moments));
         if (!found.of_fields.empty()) found.intervals = intervals_of(models);
+        for (const auto& one : seen) found.feature_isolation.push_back(one.isolation);
         compare_shape(models, shape_sums(whole, all), forces.front(), mesh.bounds(), layout, source, found);
-        if (found.is_far && speaks)
-            warn("predict",
-                 fmt::format("{}: its shape and constants lie {:.3g} times as far from the nearest training case as "
-                             "training cases lie from theirs, farther than any of them does: do not rely on this "
-                             "prediction.",
-                             name, *MeanOfPredictions(found.isolation).mean));
+        const bool is_shape_far = found.is_far;
+        found.is_far |= !seen.empty() && std::ranges::all_of(seen, &FeatureDistance::Distance::is_outside);
+        if (found.is_far && speaks) warn("predict", name + ": " + far_text(found, is_shape_far));
     }
     found.of_head = std::move(by_heads);
     for (auto* one : {&whole, &subdomain.mesh}) add_coefficients(*one, found.of_head);

@@ -68,7 +68,9 @@ struct PredictedForces {
     std::map<std::string, double> intervals = {};
     /// How far the case lies from each model's training cases (`ShapeCoefficients::Values`).
     std::vector<double> isolation = {};
-    bool is_far = false;  ///< farther from those of every model than any of them lies from the others
+    /// The same as each model sees it (`FeatureDistance`), of models whose runs keep what that needs.
+    std::vector<double> feature_isolation = {};
+    bool is_far = false;  ///< by one of both farther from those of every model than any of them lies from the others
 };
 
 /// A mesh to predict on.

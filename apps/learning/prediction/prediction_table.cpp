@@ -37,6 +37,7 @@ std::vector<std::pair<std::string, std::optional<double>>> coefficients_of(const
         for (const std::string name : {"Cd", "Cl"}) columns.emplace_back(name + by, of(*values, name).mean);
     }
     columns.emplace_back("isolation", MeanOfPredictions(forces.isolation).mean);
+    columns.emplace_back("feature_isolation", MeanOfPredictions(forces.feature_isolation).mean);
     return columns;
 }
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/prediction/predictor.h"
 
+#include "apps/learning/checkpoints/kept_features.h"
 #include "apps/learning/checkpoints/run_checkpoint.h"
 #include "apps/learning/settings/run_record.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "models/layers/random_draws.h"
 #include "models/registry/encoded_model.h"
 #include "models/registry/grid_forward.h"
+#include "models/registry/last_features.h"
 #include "partition/error.h"
 #include "sharding/parameters/move_module.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -212,6 +214,7 @@ std::optional<std::int64_t> Predictor::load_own(const std::filesystem::path& pat
     checkpoint_ = path;
     const Checkpoint checkpoint(path);
     const auto& run = checkpoint.description();
+    feature_distance_ = kept_features(path, run.progress.num_steps);
     const auto& own = run.parts.at(part);
     model_ = make_model(run.model_class, run.model_arguments);
     data_ = own.data;
@@ -397,6 +400,14 @@ at::Tensor Predictor::predict_differentiably(const PointInputs& inputs, const Fi
 {
     for (auto& weights : model_.module->parameters()) weights.set_requires_grad(false);
     return within_memory([&] { return load_of(inputs); }, [&] { return predicted(inputs, scaling, nullptr); });
+}
+
+std::optional<FeatureDistance::Distance> Predictor::feature_distance(const PointInputs& inputs) const
+{
+    if (!feature_distance_) return std::nullopt;
+    const auto features = mean_last_features(model_, thinned_inputs(inputs, kPointsOfFeatures));
+    if (!features.defined() || features.size(0) != feature_distance_->num_features()) return std::nullopt;
+    return feature_distance_->of(features);
 }
 
 std::string Predictor::part_without_derivatives() const

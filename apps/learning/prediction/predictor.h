@@ -6,6 +6,7 @@
 #include "apps/learning/cases/input_ranges.h"
 #include "apps/learning/cases/surface_orientation.h"
 #include "apps/learning/checkpoints/run_description.h"
+#include "apps/learning/evaluation/feature_distance.h"
 #include "apps/learning/evaluation/shape_coefficients.h"
 #include "apps/learning/settings/grid_settings.h"
 #include "apps/learning/settings/training_config.h"
@@ -99,6 +100,9 @@ public:
     /// Predicts drag and lift by the shape alone, from the training cases; nothing for a checkpoint that does not have
     /// them.
     const std::optional<ShapeCoefficients>& shape_coefficients() const { return shape_coefficients_; }
+    /// Tells how far a case lies from the training cases as the model sees them; nothing for a checkpoint that does not
+    /// have them. Collective.
+    std::optional<FeatureDistance::Distance> feature_distance(const PointInputs& inputs) const;
     /// Returns the errors of drag and lift in the run's validation cases; nothing where it had none.
     const std::optional<HeldOutErrors>& held_out_errors() const { return held_out_errors_; }
     const std::vector<std::string>& notes() const { return notes_; }  ///< what a user should know, a sentence each
@@ -175,6 +179,7 @@ private:
     TrainedFacing facing_;
     std::optional<ShapeCoefficients> shape_coefficients_;
     std::optional<HeldOutErrors> held_out_errors_;
+    std::optional<FeatureDistance> feature_distance_;
     Normalizer normalizer_;
     at::Tensor training_mean_, told_mean_;
     std::optional<Normalizer> of_inputs_;  // of steps of runs

@@ -3,6 +3,7 @@
 
 #include "apps/console/console.h"
 #include "apps/learning/grids/grid_cases.h"
+#include "apps/learning/training/case_features.h"
 #include "apps/learning/training/run_messages.h"
 #include "apps/learning/training/run_state.h"
 #include "apps/learning/training/split_errors.h"
@@ -81,6 +82,7 @@ bool train(const TrainingRunConfig& config, const CaseLists& cases, const Traini
     if (end != LoopEnd::Done) return end == LoopEnd::OutOfTime;
     record_memory(run);
     judge_test_cases(run);
+    keep_case_features(run);
     if (start.after_last_step) start.after_last_step();
     say_end(run, steps.first_step());
     return true;

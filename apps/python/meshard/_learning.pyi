@@ -26,6 +26,7 @@ class Prediction:
     why: str
     intervals: dict[str, float]
     isolation: Optional[float]
+    feature_isolation: Optional[float]
     is_far: bool
     sensitivities: list[ShapeSensitivity]
     warnings: list[str]

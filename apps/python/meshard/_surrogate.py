@@ -59,13 +59,15 @@ class Forces(_Named):
     intervals:   of Cd and Cl half the widths that hold the truth of 90 % of such cases, by the runs' validation cases; empty where these are fewer than 9
     isolation:   distance of the shape and its constants from the nearest training case, over the median of that distance among the training cases; None for runs
                  of fewer than 10
-    is_far:      whether that is more than of any training case, so that the coefficients are not to be relied on
+    feature_isolation: the same of what the model's last layer is given, from the mean of the training cases; None where the run's folder has no features.json
+    is_far:      whether one of both is more than of any training case, so that the coefficients are not to be relied on
     prediction:  the fields that they are of"""
 
     def __init__(self, found: _learning.Prediction, on_cells: bool) -> None:
         super().__init__({name: mean for name, (mean, _) in found.coefficients.items()})
         self.spread: dict[str, float] = {name: deviation for name, (_, deviation) in found.coefficients.items() if deviation is not None}
-        self.intervals, self.isolation, self.is_far = dict(found.intervals), found.isolation, found.is_far
+        self.intervals, self.is_far = dict(found.intervals), found.is_far
+        self.isolation, self.feature_isolation = found.isolation, found.feature_isolation
         self.prediction = Prediction(found, on_cells)
 
     def __repr__(self) -> str:

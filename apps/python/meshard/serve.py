@@ -146,7 +146,7 @@ def make_app(surrogate: Surrogate, *, max_bytes: int = MAX_BYTES, queue: int = Q
     def forces_of(path: pathlib.Path, values: dict[str, float]) -> dict[str, Any]:
         found = surrogate.forces(path, values=values)
         return {"forces": dict(found), "spread": found.spread, "intervals": found.intervals, "isolation": found.isolation,
-                "warnings": found.prediction.warnings}
+                "feature_isolation": found.feature_isolation, "warnings": found.prediction.warnings}
 
     def fields_of(path: pathlib.Path, values: dict[str, float]) -> Response:
         found = surrogate.predict(path, values={name: value for name, value in values.items() if not surrogate.inputs[name].for_forces})
