@@ -70,12 +70,13 @@ class CoefficientHead(Modes):
         self.assertAlmostEqual(summary["mae"], sum(errors) / 3, delta=1e-9)
 
     def test_is_judged_beside_the_fields_and_written_by_predict(self):
-        self.train("head", 2, *HEAD, "data.reference.U_inf=[30, 0, 0]", "data.forces.area=0.4", "--accept-data")
+        self.train("head", 2, *HEAD, "data.reference.U_inf=[30, 0, 0]", "data.forces.area=0.4", "data.forces.length=2", "--accept-data")
         line = next(line for line in self.lines("head") if line["phase"] == "test")
-        self.assertEqual(sorted(line["forces"]), ["cd", "cd_head", "cd_table", "cl", "cl_head", "cl_table"])
+        self.assertEqual(sorted(line["forces"]), ["cd", "cd_head", "cd_table", "cl", "cl_head", "cl_table", "cmx", "cmy", "cmz", "cs"])
         with open(self.folder / "runs/head/test_cases.csv") as file:
             row, = csv.DictReader(file)
         self.assertAlmostEqual(line["forces"]["cd_head"]["mae"], abs(float(row["cd.head"]) - 0.33), delta=1e-12)
+        self.assertAlmostEqual(line["forces"]["cmy"]["mae"], abs(float(row["cmy.error"])), delta=1e-12)
         said = []
         for ranks, output in ((1, "one.vtp"), (2, "two.vtp")):
             result = self.meshard("predict", "runs/head", "cases/run_4/boundary_4.vtp", "-o", output, "--nproc", ranks)

@@ -217,7 +217,7 @@ class Evaluation(Judged):
         self.assertNotIn("cmz", json.loads(self.good("evaluate", "runs/car", "-o", "plain", "--json").out)["splits"]["test"])   # no length is said
         last = [json.loads(line) for line in (self.folder / "runs/car/metrics.jsonl").read_text().splitlines()]
         val = [line for line in last if line["phase"] == "val"][-1]
-        self.assertEqual(set(val["forces"]), {"cd", "cl", "cd_table", "cl_table"})
+        self.assertEqual(set(val["forces"]), {"cd", "cl", "cs", "cd_table", "cl_table"})
         self.assertTrue((self.folder / "runs/car/val_cases.csv").exists())
 
     def test_of_training_is_in_events_of_tensorboard(self):

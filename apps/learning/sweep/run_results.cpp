@@ -21,12 +21,16 @@ namespace {
 using SweepJson = nlohmann::ordered_json;
 
 /// Coefficients that a case may have, and their labels in tables.
-constexpr std::array<std::pair<const char*, const char*>, 6> kCoefficients{{{"cd", "Cd"},
-                                                                            {"cd_head", "Cd by the head"},
-                                                                            {"cd_shape", "Cd by the shape alone"},
-                                                                            {"cl", "Cl"},
-                                                                            {"cl_head", "Cl by the head"},
-                                                                            {"cl_shape", "Cl by the shape alone"}}};
+constexpr std::array<std::pair<const char*, const char*>, 10> kCoefficients{{{"cd", "Cd"},
+                                                                             {"cd_head", "Cd by the head"},
+                                                                             {"cd_shape", "Cd by the shape alone"},
+                                                                             {"cl", "Cl"},
+                                                                             {"cl_head", "Cl by the head"},
+                                                                             {"cl_shape", "Cl by the shape alone"},
+                                                                             {"cs", "Cs"},
+                                                                             {"cmx", "Cmx"},
+                                                                             {"cmy", "Cmy"},
+                                                                             {"cmz", "Cmz"}}};
 
 /// Mean and standard deviation (of n - 1).
 struct MeanAndSpread {
@@ -153,7 +157,7 @@ std::vector<HeldOutCase> cases_in(const std::filesystem::path& table)
             return end != entries[at].c_str() && std::isfinite(value) ? std::optional(value) : std::nullopt;
         };
         HeldOutCase one{.id = entries.front(), .coefficients = {}};
-        for (const std::string name : {"cd", "cl"}) {
+        for (const std::string name : {"cd", "cl", "cs", "cmx", "cmy", "cmz"}) {
             const auto predicted = number(name + ".predicted");
             auto truth = number(name + ".table");
             if (!truth) truth = number(name + ".true");

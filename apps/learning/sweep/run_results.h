@@ -47,10 +47,10 @@ struct SweptRun {
 };
 
 /// All numbers: {format, version, runs: [{name, point, fold, seed, state, rel_l2, ..., cases}], points: [{point, n,
-/// rel_l2: {mean, spread}, ..., cd, cd_head, cd_shape, cl, ...}]}. The spread is the standard deviation (of n - 1) over
-/// folds and seeds, null for one run. `cd` and `cl` of a place take the validation cases of all its runs as one list,
-/// each predicted by runs that have not seen it: `each_run` with a row a run, `mean_of_runs` with the mean of the runs
-/// that judged a case, such as those of other seeds.
+/// rel_l2: {mean, spread}, ..., cd, cd_head, cd_shape, cl, ..., cs, cmx, ...}]}. The spread is the standard deviation
+/// (of n - 1) over folds and seeds, null for one run. `cd` and the like of a place take the validation cases of all its
+/// runs as one list, each predicted by runs that have not seen it: `each_run` with a row a run, `mean_of_runs` with the
+/// mean of the runs that judged a case, such as those of other seeds.
 nlohmann::ordered_json sweep_json(std::span<const SweptRun> runs);
 
 /// Returns a table with a line for each run.

@@ -102,7 +102,8 @@ Json validation_json(const Evaluation& evaluation)
     };
     const auto all_of = [&](const Json& from) {
         Json json{{"errors", means(means, from["fields"])}};
-        for (const char* name : {"cd", "cl", "cd_table", "cl_table", "cd_head", "cl_head", "cd_shape", "cl_shape"}) {
+        for (const char* name : {"cd", "cl", "cd_table", "cl_table", "cd_head", "cl_head", "cd_shape", "cl_shape", "cs",
+                                 "cmx", "cmy", "cmz"}) {
             if (from.contains(name)) json["forces"][name] = from[name];
         }
         return json;

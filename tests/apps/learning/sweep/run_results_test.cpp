@@ -44,12 +44,14 @@ TEST(RunResults, ReadsTheCasesOfTheLastValidation)
     EXPECT_FALSE(result->cases[0].coefficients.contains("cl"));
 }
 
-TEST(RunResults, JudgesWhatHeadAndShapeSay)
+TEST(RunResults, JudgesWhatHeadAndShapeSayAndMoments)
 {
     const TemporaryFolder folder;
     const auto run = put_run(folder, "run", "");
-    std::ofstream(run / "val_cases.csv") << "id,split,cd.predicted,cd.true,cd.table,cd.shape,cd.head\na,val,0.32,0.3,0."
-                                            "31,0.30,0.35\nb,val,0.26,0.25,0.25,0.28,\n";
+    std::ofstream(run / "val_cases.csv")
+        << "id,split,cd.predicted,cd.true,cd.table,cd.shape,cd.head,cmy.predicted,cmy.true\n"
+        << "a,val,0.32,0.3,0.31,0.30,0.35,0.5,0.4\n"
+        << "b,val,0.26,0.25,0.25,0.28,,0.2,0.4\n";
     const std::vector runs{
         SweptRun{.run = {.name = "run", .point = "", .words = {}, .fold = 1, .seed = 0, .train = {}, .val = {}},
                  .result = result_of(run)}};
@@ -59,7 +61,9 @@ TEST(RunResults, JudgesWhatHeadAndShapeSay)
     EXPECT_NEAR(point["cd"]["each_run"]["mae"].get<double>(), 0.01, 1e-12);
     EXPECT_NEAR(point["cd_head"]["each_run"]["mae"].get<double>(), 0.04, 1e-12);
     EXPECT_NEAR(point["cd_shape"]["each_run"]["mae"].get<double>(), 0.02, 1e-12);
-    EXPECT_NE(sweep_text(runs).find("Cd by the shape alone"), std::string::npos);
+    EXPECT_NEAR(point["cmy"]["each_run"]["mae"].get<double>(), 0.15, 1e-12);
+    for (const char* label : {"Cd by the shape alone", "Cmy"})
+        EXPECT_NE(sweep_text(runs).find(label), std::string::npos) << label;
 }
 
 TEST(RunResults, JudgesCoefficientsOverAllRunsOfAPlace)
