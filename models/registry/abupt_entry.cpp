@@ -75,7 +75,8 @@ struct BodyPoints {
     at::Tensor geometry, supernodes, surface_anchors, volume_anchors;
 };
 
-/// Draws points on a body and around it, with the same random numbers in every run.
+/// Draws points on a body and around it, with the same random numbers in every run. They follow the corners of the
+/// body: the triangle of a point, and its place there, stay.
 class PointsOfBody {
 public:
     PointsOfBody(const CaseBody& body, std::uint64_t seed)
@@ -83,11 +84,11 @@ public:
     {
         const auto triangles = triangles_of(body);
         corners_ = triangles.corners;
-        areas_ = triangles.areas.cumsum(0);
+        areas_ = triangles.areas.detach().cumsum(0);
         if (!(areas_.size(0) > 0 && areas_[-1].item<double>() > 0))
             throw InvalidInput("AB-UPT: the body of a case has no triangle with an area.");
         const auto places = corners_.flatten(0, 1);
-        diameter_ = (std::get<0>(places.max(0)) - std::get<0>(places.min(0))).norm().item<double>();
+        diameter_ = (places.amax(0) - places.amin(0)).norm();
     }
 
     /// (count, 3): evenly distributed by area.
@@ -108,7 +109,7 @@ public:
         constexpr int kMostTries = 20;
         constexpr double kNearest = 1e-3;
         const auto low = box.least(at::kCPU).to(at::kDouble), high = box.most(at::kCPU).to(at::kDouble);
-        const auto vertices = body_.vertices.to(at::kDouble);
+        const auto vertices = body_.vertices.detach().to(at::kCPU, at::kDouble);
         std::vector<at::Tensor> kept;
         std::int64_t num_kept = 0;
         for (int i = 0; i < kMostTries && num_kept < count; ++i) {
@@ -118,7 +119,8 @@ public:
             const auto anywhere = low + (high - low) * uniform({count, 3});
             const auto tries = torch::stack({near, anywhere}, 1).flatten(0, 1);
             const auto distance =
-                signed_distance(vertices, body_.triangles, tries, {.sign = SurfaceSign::WindingNumber}).distances;
+                signed_distance(vertices, body_.triangles, tries.detach(), {.sign = SurfaceSign::WindingNumber})
+                    .distances;
             const auto is_good = ((tries >= low) & (tries <= high)).all(-1) & (distance > 0);
             kept.push_back(tries.index({is_good}));
             num_kept += kept.back().size(0);
@@ -137,7 +139,7 @@ private:
     const CaseBody& body_;
     at::Generator numbers_;
     at::Tensor corners_, areas_;  // (F, 3, 3), and cumulative areas of the triangles
-    double diameter_ = 0;
+    at::Tensor diameter_;         // a number
 };
 
 /// The points of a part, divided into anchors and queries.
@@ -150,8 +152,9 @@ public:
     {
         if (num_anchors >= positions.size(1)) return;
         const auto options = to_local(positions).options().dtype(at::kLong);
-        const auto chosen = random_sample(unbind_clouds(kAbUpt, "positions", positions).at(0), num_anchors, seed)
-                                .rows.to(options.device());
+        const auto chosen =
+            random_sample(unbind_clouds(kAbUpt, "positions", positions.detach()).at(0), num_anchors, seed)
+                .rows.to(options.device());
         const auto others =
             torch::ones({to_local(positions).size(1)}, options).index_fill(0, chosen, 0).nonzero().squeeze(1);
         places_ = std::get<1>(torch::cat({chosen, others}).sort());
@@ -254,7 +257,7 @@ private:
     std::optional<SplitPoints> split(const PointInputs* points, const char* num_anchors)
     {
         if (!points || arguments_.at(kAnchors) != kAmongPoints) return std::nullopt;
-        return SplitPoints(points->positions.detach(), count(num_anchors), draws_->next());
+        return SplitPoints(points->positions, count(num_anchors), draws_->next());
     }
 
     at::Tensor queries_of(const PointInputs& points, const std::optional<SplitPoints>& of_part) const
@@ -269,10 +272,11 @@ private:
         auto& [owner, points] = bodies_[body.get()];
         if (owner.expired()) {
             const auto low = box_.least(at::kCPU).to(at::kFloat), high = box_.most(at::kCPU).to(at::kFloat);
-            if (!((body->vertices >= low) & (body->vertices <= high)).all(-1).any().item<bool>())
+            const auto vertices = body->vertices.detach().cpu();
+            if (!((vertices >= low) & (vertices <= high)).all(-1).any().item<bool>())
                 throw InvalidInput("AB-UPT: no corner of the body lies in volume_box. Set model.volume_box, in the "
                                    "coordinates of the points, around the body.");
-            const auto geometry = as_cloud(PointsOfBody(*body, 0).on_surface(count(kGeometryPoints)));
+            const auto geometry = as_cloud(PointsOfBody(*body, 0).on_surface(count(kGeometryPoints)), *body);
             const auto every =
                 torch::arange(count(kSupernodes), torch::kLong) * count(kGeometryPoints) / count(kSupernodes);
             points = {geometry, geometry.index_select(1, every.to(torch::kLong)), {}, {}};
@@ -284,19 +288,21 @@ private:
     const at::Tensor& surface_anchors_of(BodyPoints& drawn, const CaseBody& body) const
     {
         if (!drawn.surface_anchors.defined())
-            drawn.surface_anchors = as_cloud(PointsOfBody(body, 1).on_surface(count(kSurfaceAnchors)));
+            drawn.surface_anchors = as_cloud(PointsOfBody(body, 1).on_surface(count(kSurfaceAnchors)), body);
         return drawn.surface_anchors;
     }
 
     const at::Tensor& volume_anchors_of(BodyPoints& drawn, const CaseBody& body) const
     {
-        const torch::NoGradGuard no_grad;
         if (!drawn.volume_anchors.defined())
-            drawn.volume_anchors = as_cloud(PointsOfBody(body, 2).in_volume(count(kVolumeAnchors), box_));
+            drawn.volume_anchors = as_cloud(PointsOfBody(body, 2).in_volume(count(kVolumeAnchors), box_), body);
         return drawn.volume_anchors;
     }
 
-    static at::Tensor as_cloud(const at::Tensor& places) { return places.to(at::kFloat).unsqueeze(0); }
+    static at::Tensor as_cloud(const at::Tensor& places, const CaseBody& body)
+    {
+        return places.to(body.vertices.scalar_type()).unsqueeze(0);
+    }
 
     /// Converts rows (1, n, 3) that every rank has to the type of `points`, and cuts them into equal parts if `points`
     /// are cut.
@@ -322,7 +328,7 @@ private:
     at::Tensor seen(const at::Tensor& places) const
     {
         const auto low = box_.least(to_local(places).options()), edges = box_.most(to_local(places).options()) - low;
-        return (places.detach() - low) * (kLongestEdge / edges.max());
+        return (places - low) * (kLongestEdge / edges.max());
     }
 
     Json arguments_;
@@ -369,7 +375,6 @@ ModelEntry abupt_entry()
             .defaults = std::move(defaults),
             .options = std::move(infos),
             .check = check_arguments,
-            .without_derivatives = [](const Json&) { return "it listens to points that are drawn on the body"; },
             .kind = BodyModel{
                 .widths = [](const PointWidths& widths) -> Json {
                     return {{"surface_dim", widths.in_volume ? 0 : widths.out_dim},

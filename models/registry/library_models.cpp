@@ -178,15 +178,17 @@ at::Tensor with_layout(const at::Tensor& rows, const SpecPtr& layout)
 /// The graph of a case: its nodes are all points, or some of them on several scales.
 class GraphOfCase {
 public:
+    /// Has derivatives by the points, as far as fields are interpolated between them.
     GraphOfCase(const at::Tensor& points, const Json& arguments, const MeshGraphNetOptions& options)
     {
+        const auto places = points.detach();
         const auto num_neighbors = arguments.at(kNumNeighbors).get<std::int64_t>();
         const auto levels = levels_of(arguments).get<std::vector<std::int64_t>>();
         if (levels.empty()) {
-            graph_.emplace(MessageGraph(knn(points, points, num_neighbors, {.exclude_self = true})), options);
+            graph_.emplace(MessageGraph(knn(places, places, num_neighbors, {.exclude_self = true})), options);
             return;
         }
-        auto found = multi_scale_graph(points, levels, num_neighbors);
+        auto found = multi_scale_graph(places, levels, num_neighbors);
         rows_ = found.rows;
         layout_ = found.layout;
         graph_.emplace(MessageGraph(std::move(found.neighbors)), options);
@@ -227,7 +229,7 @@ MadeModel make_mesh_graph_net(const Json& arguments)
                     throw InvalidInput(fmt::format(
                         "MeshGraphNet: a batch of {} cases, but a graph has one. Pass the cases one by one.",
                         clouds.size()));
-                return GraphOfCase(clouds[0].detach(), arguments, model->options());
+                return GraphOfCase(clouds[0], arguments, model->options());
             });
             const auto& graph = of_case.graph();
             const auto positions = of_case.of_nodes(unbind_clouds("MeshGraphNet", "positions", inputs.positions).at(0));
@@ -239,11 +241,6 @@ MadeModel make_mesh_graph_net(const Json& arguments)
                 nodes = torch::cat({nodes, torch::ones_like(nodes.narrow(-1, 0, 1)) * inputs.constants}, -1);
             return of_case.of_points(model->forward(nodes, edges, graph)).unsqueeze(0);
         }};
-}
-
-std::string graph_part_without_derivatives(const Json& arguments)
-{
-    return levels_of(arguments).empty() ? "" : "it interpolates between scales (model.levels)";
 }
 
 ModelEntry mesh_graph_net_entry()
@@ -282,7 +279,6 @@ ModelEntry mesh_graph_net_entry()
                     }
                     graph_options(arguments).validate();
                 },
-            .without_derivatives = graph_part_without_derivatives,
             .kind = PointModel{
                 .widths = [](const PointWidths& widths) -> Json {
                     return {{"input_dim_nodes", widths.embedding_dim + widths.num_constants},
@@ -498,7 +494,6 @@ ModelEntry figconv_unet_entry()
         .check = [](const Json& arguments) { figconv_unet_options(arguments).validate(); },
         .spelled_out =
             [](Json arguments) { return with_planes_of_resolutions(with_blocks_of_each_level(std::move(arguments))); },
-        .without_derivatives = [](const Json&) { return "it moves points to grids and back"; },
         .kind =
             PointModel{
                 .widths = [](const PointWidths& widths) -> Json {

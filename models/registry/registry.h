@@ -171,10 +171,6 @@ struct ModelEntry {
     /// Converts arguments that may be given in several forms to the form of `defaults`; may be empty.
     std::function<nlohmann::json(nlohmann::json arguments)> spelled_out = {};
 
-    /// Names what of a model with these arguments has no derivatives by the places of the points, `AB-UPT's anchors`;
-    /// may be empty: all of it has.
-    std::function<std::string(const nlohmann::json& arguments)> without_derivatives = {};
-
     std::variant<PointModel, BodyModel, GridModel> kind;
 
     const PointModel* of_points() const { return std::get_if<PointModel>(&kind); }  ///< null for other kinds

@@ -8,26 +8,28 @@
 #include <ATen/ATen.h>
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <cmath>
 #include <string>
+#include <vector>
 
 namespace meshard {
 namespace {
 
 constexpr const char* kWhere = "CloudInterpolation";
 
-/// Weights of the neighbours of one target, from distances in ascending order.
-void weigh(const double* distances, std::int64_t count, double power, double* weights)
+/// Weights of each target's neighbours, of which at least one is: their sum is 1.
+at::Tensor weights_of(const Neighbors& neighbors, double power)
 {
-    const auto num_here = std::count(distances, distances + count, 0.0);
-    double sum = 0;
-    for (std::int64_t e = 0; e < count; ++e) {
-        // Distances relative to the nearest one, so that no power overflows.
-        weights[e] = num_here > 0 ? static_cast<double>(e < num_here) : std::pow(distances[0] / distances[e], power);
-        sum += weights[e];
-    }
-    for (std::int64_t e = 0; e < count; ++e) weights[e] /= sum;
+    const auto& offsets = neighbors.offsets;
+    const auto counts = offsets.diff();
+    const auto for_entries = [&](const at::Tensor& of_targets) { return of_targets.repeat_interleave(counts, 0); };
+    const auto distances = neighbors.distances.to(at::kDouble);
+    const auto nearest = for_entries(distances.index_select(0, offsets.narrow(0, 0, counts.size(0))));
+    const auto is_here = distances == 0;
+    const auto positive = [](const at::Tensor& x) { return at::where(x > 0, x, at::ones_like(x)); };
+    // Distances relative to the nearest one, so that no power overflows.
+    const auto weights =
+        at::where(nearest > 0, (positive(nearest) / positive(distances)).pow(power), is_here.to(at::kDouble));
+    return weights / for_entries(segment_reduce(weights, offsets, SegmentReduction::Sum).values);
 }
 
 }  // namespace
@@ -41,19 +43,10 @@ CloudInterpolation::CloudInterpolation(const at::Tensor& sources, const at::Tens
         error = std::string(kWhere) + ": there are no points to interpolate from.";
     // Makes the other ranks throw at the start of their search.
     if (!error.empty()) throw_together(error, search_group(sources, targets));
-    const at::NoGradGuard no_grad;
     targets_ = cut_rows_of(kWhere, "targets", targets);
     targets_.own = at::Tensor();  // only the layout is needed
     neighbors_ = knn(sources, targets, options.num_neighbors);
-    const auto offsets = neighbors_.offsets.cpu(),
-               distances = neighbors_.distances.to(at::kCPU, at::kDouble).contiguous();
-    const auto* offset = offsets.const_data_ptr<std::int64_t>();
-    auto weights = at::empty_like(distances);
-    for (std::int64_t i = 0; i + 1 < offsets.numel(); ++i) {
-        weigh(distances.const_data_ptr<double>() + offset[i], offset[i + 1] - offset[i], options.power,
-              weights.mutable_data_ptr<double>() + offset[i]);
-    }
-    weights_ = weights.to(neighbors_.distances.device());
+    weights_ = weights_of(neighbors_, options.power);
 }
 
 at::Tensor CloudInterpolation::operator()(const at::Tensor& values) const

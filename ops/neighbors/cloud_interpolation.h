@@ -20,7 +20,8 @@ struct InterpolationOptions {
 /// send only the values that some target needs.
 ///
 /// Clouds are plain, Replicate, or cut along their rows, independently. A target at the position of a source gets its
-/// value (of several sources their mean). Results are those of whole clouds on any number of ranks.
+/// value (of several sources their mean). Results are those of whole clouds on any number of ranks. Of clouds that
+/// require gradients the weights have derivatives by the points of both, with the neighbours that were found.
 class CloudInterpolation {
 public:
     /// Collective if a cloud is cut.

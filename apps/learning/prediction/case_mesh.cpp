@@ -14,20 +14,20 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 namespace meshard {
 namespace {
 
-/// The points of a case's other part, for `PointInputs::other_part`: the first rank reads the mesh, and hands each rank
-/// a run of its rows. Collective.
-std::shared_ptr<const PointInputs> read_other_part(const std::filesystem::path& file, const DataConfig& data,
-                                                   const CaseFrame& frame,
-                                                   const std::shared_ptr<const DeviceMesh>& device_mesh,
-                                                   const at::Device& device)
+/// The points of a case's other part, for `PointInputs::other_part`, and their places in the file, (rows, 3), double:
+/// the first rank reads the mesh, and hands each rank a run of its rows. Collective.
+std::pair<std::shared_ptr<const PointInputs>, at::Tensor>
+read_other_part(const std::filesystem::path& file, const DataConfig& data, const CaseFrame& frame,
+                const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device)
 {
     const auto& all = device_mesh->all();
-    at::Tensor rows_of_file;
+    at::Tensor rows_of_file, places_of_file;
     read_together(all, [&] {
         if (all.rank() != 0) return;
         const auto mesh = read_mesh(file);
@@ -37,15 +37,20 @@ std::shared_ptr<const PointInputs> read_other_part(const std::filesystem::path& 
                                " of which the model is told.");
         std::iota(rows.begin(), rows.end(), std::int64_t{0});
         rows_of_file = point_inputs(mesh, rows, data, frame, file.string()).to(device);
+        places_of_file = torch::tensor(row_places(mesh, rows, data.on_cells, file.string()), torch::kDouble)
+                             .view({-1, 3})
+                             .to(device);
     });
     const std::array<std::int64_t, 1> own{rows_of_file.defined() ? rows_of_file.size(0) : 0};
     const auto num_rows = all.all_gather_integers(own)[0][0];
     const AxisLayout cut{Shard(0), std::make_shared<const Extents>(even_extents(num_rows, all.size())), 1};
-    const auto local =
-        all.size() == 1 ? rows_of_file : to_local(distribute_rows(rows_of_file, 0, make_spec(device_mesh, {cut})));
+    const auto handed_out = [&](const at::Tensor& of_file) {
+        return all.size() == 1 ? of_file : to_local(distribute_rows(of_file, 0, make_spec(device_mesh, {cut})));
+    };
+    const auto local = handed_out(rows_of_file);
     std::vector<std::int64_t> ids(local.size(0));
     std::iota(ids.begin(), ids.end(), cut.offset(all.rank()));
-    return std::make_shared<const PointInputs>(sharded_inputs(local, ids, device_mesh));
+    return {std::make_shared<const PointInputs>(sharded_inputs(local, ids, device_mesh)), handed_out(places_of_file)};
 }
 
 }  // namespace
@@ -136,7 +141,8 @@ PointInputs CaseMesh::inputs(const Predictor& model, const DataConfig& data, con
     add_case_inputs(inputs, model, data, source_, device);
     inputs.body = body;
     if (const auto* other = model.other_part(); other && !source_.other_part.empty())
-        inputs.other_part = read_other_part(source_.other_part, *other, frame, device_mesh_, device);
+        std::tie(inputs.other_part, other_places_) =
+            read_other_part(source_.other_part, *other, frame, device_mesh_, device);
     return inputs;
 }
 

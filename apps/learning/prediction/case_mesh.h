@@ -50,6 +50,8 @@ public:
     Mesh& whole() { return whole_; }                                ///< on the first rank
     Subdomain& subdomain() { return part_.subdomain; }              ///< of this rank
     const Wall* wall() const { return wall_ ? &*wall_ : nullptr; }  ///< of the last `inputs`; null where none was read
+    /// Places of this rank's points of the case's other part, (rows, 3), double; undefined where none was read.
+    const at::Tensor& other_places() const { return other_places_; }
     const std::array<double, 6>& bounds() const { return part_.bounds; }
     const std::vector<std::int64_t>& rows() const { return rows_; }  ///< ids of this rank's cells or points
     /// Returns `take_geometry` of the rows; undefined unless asked for.
@@ -66,7 +68,7 @@ private:
     Mesh whole_;
     MeshPart part_;
     std::vector<std::int64_t> rows_;
-    at::Tensor geometry_;
+    at::Tensor geometry_, other_places_;
     std::optional<Wall> wall_;
     std::vector<std::string> wall_patches_;  // whose surface `wall_` is
     bool has_distances_ = false;             // the subdomain has those to `wall_`

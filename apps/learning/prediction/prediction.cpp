@@ -137,8 +137,12 @@ std::vector<ShapeSensitivity> sensitivities(std::span<Predictor> models, CaseMes
         const auto said = said_case(model, options, name, false);
         const auto inputs = mesh.inputs(model, said.data, device);
         const auto wall = mesh.wall() ? moving_wall(*mesh.wall(), surface) : MovingWall();
-        const ShapeOfCase shape{said.data, case_frame(said.data.frame, mesh.bounds(), source),
-                                mesh.wall() ? &wall : nullptr, mesh.rows(), name};
+        const ShapeOfCase shape{said.data,
+                                case_frame(said.data.frame, mesh.bounds(), source),
+                                mesh.wall() ? &wall : nullptr,
+                                mesh.other_places(),
+                                mesh.rows(),
+                                name};
         if (speaks && wall.num_staying > 0) {
             warn("predict", fmt::format("{}: {} of the {} points of the wall do not lie on the surface: for the "
                                         "sensitivity they stay where they are.",
@@ -403,7 +407,6 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
     if (options.orient)
         for (auto& model : models) model.set_orient(*options.orient);
     require_sensitive(options.sensitivities);
-    if (!options.sensitivities.empty()) std::ranges::for_each(models, require_differentiable);
     const auto& all = device_mesh->all();
     const auto& data = models.front().data();  // of the fields the same in all
     const auto& name = input.name;

@@ -103,7 +103,7 @@ CaseMesh read_case(std::span<const Predictor> models, const CaseSource& source, 
 /// @param models   with the same fields (`require_same_fields`)
 /// @throws UnusableInput (usable_input.h) if the mesh or the wall cannot be read, or has not what a model is told about
 /// points; of sensitivities as `shape_inputs`, and where there are no forces. @throws UsageError naming a value that a
-/// model is told and the options lack. @throws InvalidInput as `require_differentiable`
+/// model is told and the options lack.
 MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input, const PredictionOptions& options,
                             const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device);
 

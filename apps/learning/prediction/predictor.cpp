@@ -410,12 +410,6 @@ std::optional<FeatureDistance::Distance> Predictor::feature_distance(const Point
     return feature_distance_->of(features);
 }
 
-std::string Predictor::part_without_derivatives() const
-{
-    const auto& named = find_model(model_.class_name).without_derivatives;
-    return named ? named(model_.arguments) : "";
-}
-
 void Predictor::set_type(at::ScalarType type)
 {
     const torch::NoGradGuard no_grad;

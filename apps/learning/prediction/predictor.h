@@ -152,9 +152,6 @@ public:
     /// The same with derivatives by the inputs, not by the weights. The inputs have the model's type (`set_type`).
     at::Tensor predict_differentiably(const PointInputs& inputs, const FieldScaling& scaling);
 
-    /// Names what of the model has no derivatives by the places of points; empty if all of it has.
-    std::string part_without_derivatives() const;
-
     /// Converts the weights to single or double precision.
     void set_type(at::ScalarType type);
 

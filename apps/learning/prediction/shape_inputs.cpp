@@ -133,6 +133,9 @@ public:
     /// The wall as `case_body` has it.
     at::Tensor body() const { return in_frame(shape_.wall->vertices); }
 
+    /// The points of the case's other part, in the frame that moves.
+    at::Tensor others() const { return in_frame(shape_.other_places); }
+
 private:
     at::Tensor own(const at::Tensor& rows) const { return rows.index_select(0, own_); }
     at::Tensor in_frame(const at::Tensor& places) const { return (places - frame_.center) / frame_.lengths; }
@@ -218,7 +221,7 @@ PointInputs shape_inputs(const MovableSurface& surface, const PointInputs& known
     const auto& data = shape.data;
     const auto of_known = to_local(known.embedding).squeeze(0);
     std::vector<at::Tensor> inputs;
-    at::Tensor body;
+    at::Tensor body, others;
     read_together(ranks, [&] {
         if (!data.distances.empty() && data.has_input("sdf"))
             throw InvalidInput(fmt::format("{}: no sensitivity: the input 'sdf' is the array '{}' of the case "
@@ -234,11 +237,15 @@ PointInputs shape_inputs(const MovableSurface& surface, const PointInputs& known
             first += computed.size(1);
         }
         if (known.body) body = rows.body();
+        if (known.other_part) others = rows.others();
     });
     auto moved = sharded_inputs(torch::cat(inputs, 1).to(type), spec_of(known.embedding));
     const auto as_type = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(type) : tensor; };
     moved.constants = as_type(known.constants);
     moved.time = as_type(known.time);
+    if (known.other_part)
+        moved.other_part =
+            std::make_shared<const PointInputs>(sharded_inputs(others.to(type), spec_of(known.other_part->positions)));
     if (known.body) moved.body = std::make_shared<const CaseBody>(CaseBody{body.to(type), known.body->triangles});
     return moved;
 }

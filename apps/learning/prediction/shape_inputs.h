@@ -28,6 +28,7 @@ struct ShapeOfCase {
     const DataConfig& data;  ///< of the model, as it holds for this case
     CaseFrame frame;
     const MovingWall* wall = nullptr;    ///< null where the model is told of none
+    at::Tensor other_places;             ///< of this rank's points of the other part, which stay; may be undefined
     std::span<const std::int64_t> rows;  ///< ids of this rank's cells or points
     std::string where;                   ///< begins messages
 };

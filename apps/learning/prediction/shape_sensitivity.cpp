@@ -52,14 +52,6 @@ void require_sensitive(std::span<const std::string> coefficients)
                                          c10::Join(", ", kForceCoefficients)));
 }
 
-void require_differentiable(const Predictor& model)
-{
-    if (const auto part = model.part_without_derivatives(); !part.empty())
-        throw InvalidInput(fmt::format("{}: no sensitivity: {}, which has no derivatives by the points yet. Train a "
-                                       "model that has them, e.g. transolver, flare or geotransolver.",
-                                       model.checkpoint().string(), part));
-}
-
 std::vector<ShapeSensitivity> shape_sensitivities(std::span<const std::string> coefficients, Predictor& model,
                                                   const MovableSurface& surface, const ShapeOfCase& shape,
                                                   const PointInputs& inputs, const FieldScaling& scaling,

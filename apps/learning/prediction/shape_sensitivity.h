@@ -28,9 +28,6 @@ bool is_moment(const std::string& coefficient);
 /// @throws UsageError that lists kForceCoefficients, for another name
 void require_sensitive(std::span<const std::string> coefficients);
 
-/// @throws InvalidInput naming the model and what of it has no derivative by the points, unless all of it has
-void require_differentiable(const Predictor& model);
-
 /// Adds up a model's coefficients and their derivatives by the points of a surface, by the whole chain: inputs, model,
 /// fields, and forces on the moved surface. What the coefficient is divided by stays as it is. Neighbours stay those
 /// that were found. Collective.
