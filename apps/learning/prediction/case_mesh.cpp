@@ -126,7 +126,8 @@ PointInputs CaseMesh::inputs(const Predictor& model, const DataConfig& data, con
     read_together(device_mesh_->all(), [&] {
         auto& mesh = part_.subdomain.mesh;
         frame = case_frame(data.frame, part_.bounds, source_);
-        const auto* wall = data.needs_wall() || model.needs_body() ? &wall_for(model, data) : nullptr;
+        const bool has_wall = data.needs_wall() || model.needs_body() || !source_.wall.empty();
+        const auto* wall = has_wall ? &wall_for(model, data) : nullptr;
         if (data.needs_wall() && !has_distances_) {
             std::erase_if(on_cells_ ? mesh.cell_data : mesh.point_data, [](const DataArray& array) {
                 return array.name() == kDistances || array.name() == kDirections;

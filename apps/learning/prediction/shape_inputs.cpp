@@ -190,6 +190,10 @@ std::string fault_of(const std::string& name, const at::Tensor& computed, const 
     const auto& data = shape.data;
     auto text = fmt::format("{}: no sensitivity: the input '{}' differs by up to {:.2g} from what its points give",
                             shape.where, name, off);
+    if (name == "sdf" && !data.distances.empty())
+        text += fmt::format(", and the array '{}' is not the distance from this wall. Give the surface from which it "
+                            "is measured with --wall",
+                            data.distances);
     if (name == "normals")
         text += fmt::format(", so that it is not known how the array '{}' moves with them. Remove the array, then "
                             "normals are computed of the polygons{}",
@@ -223,10 +227,10 @@ PointInputs shape_inputs(const MovableSurface& surface, const PointInputs& known
     std::vector<at::Tensor> inputs;
     at::Tensor body, others;
     read_together(ranks, [&] {
-        if (!data.distances.empty() && data.has_input("sdf"))
+        if (data.has_input("sdf") && !shape.wall)
             throw InvalidInput(fmt::format("{}: no sensitivity: the input 'sdf' is the array '{}' of the case "
-                                           "(data.distances), of which it is not known how it moves with the surface. "
-                                           "Train with data.wall in its place, and predict with --wall.",
+                                           "(data.distances), and from which surface is not known. Give its file with "
+                                           "--wall.",
                                            shape.where, data.distances));
         const RowInputs rows(surface, shape);
         std::int64_t first = 0;

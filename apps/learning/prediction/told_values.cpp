@@ -72,7 +72,11 @@ void require_asked_for(std::span<const Predictor> models, const PredictionOption
 {
     const auto told =
         std::ranges::find_if(models, [](const auto& model) { return model.data().needs_wall() || model.needs_body(); });
-    if (told == models.end() && !walls.empty())
+    // Of distances in an array (data.distances) a sensitivity wants to know from which surface they are.
+    const bool is_measured = !options.sensitivities.empty() && std::ranges::any_of(models, [](const auto& model) {
+        return !model.data().distances.empty();
+    });
+    if (told == models.end() && !is_measured && !walls.empty())
         throw UsageError(
             fmt::format("--wall {}: the model is told no distance to a surface. Leave it out.", walls.front()));
     if (told != models.end() && walls.empty() && told->data().wall_patches.empty())

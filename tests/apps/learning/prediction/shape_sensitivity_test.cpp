@@ -2,11 +2,13 @@
 // Sensitivities of coefficients to the points of a surface: against differences of the whole chain in double precision,
 // closed forms, and other numbers of ranks.
 #include "apps/console/console.h"
+#include "apps/learning/cases/computed_inputs.h"
 #include "apps/learning/checkpoints/run_checkpoint.h"
 #include "apps/learning/prediction/prediction.h"
 #include "apps/learning/prediction/usable_input.h"
 #include "io/mesh_io.h"
 #include "partition/mesh/surface_geometry.h"
+#include "partition/mesh/surface_triangles.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/run_ranks.h"
@@ -118,8 +120,20 @@ struct Chain {
     std::function<Mesh(const Mesh&)> wall = {};  ///< around a surface
     double step = 1e-5;                          ///< of differences
     bool has_head = false;
-    bool has_volume = false;  ///< the model is told the case's volume
+    bool has_volume = false;   ///< the model is told the case's volume
+    bool is_measured = false;  ///< distances from the wall are an array of the case
 };
+
+constexpr const char* kMeasured = "implicit_distance";
+
+/// Adds the distances from a wall to a surface, as an array of its own.
+void add_measured(Mesh& mesh, bool on_cells, const Mesh& wall)
+{
+    auto triangles = surface_triangles(wall);
+    add_distances(mesh, on_cells, {std::move(triangles.points), std::move(triangles.triangles), {}}, "body");
+    auto& array = (on_cells ? mesh.cell_data : mesh.point_data).back();
+    array = DataArray::from(kMeasured, array.to_doubles());
+}
 
 class ShapeSensitivities : public ProgramTest {
 protected:
@@ -132,6 +146,7 @@ protected:
         data.on_cells = chain.on_cells;
         data.fields = {{"pressure", "p", "kinematic"}, {"wss", "tau", "stress"}};
         data.constants = {"speed"};
+        if (chain.is_measured) data.distances = kMeasured;
         run.fields = {{data.fields[0], 1}, {data.fields[1], 3}};
         torch::manual_seed(3);
         constexpr int kOfHead = 2;
@@ -182,6 +197,9 @@ protected:
     {
         std::vector<Predictor> models{Predictor::from_file(file, {})};
         const auto rank = ranks->all().rank();
+        auto given = mesh;
+        if (chain.is_measured && chain.wall && mesh.cell_data.empty())
+            add_measured(given, chain.on_cells, chain.wall(mesh));
         PredictionOptions options{.values = {{"U_inf", 1.5},
                                              {"area", 0.4},
                                              {"speed", 1.5},
@@ -201,7 +219,7 @@ protected:
             if (rank == 0) write_mesh(options.other_part, body());
             ranks->all().barrier();
         }
-        const MeshInput input{"body", {}, [&] { return mesh; }, {}, path("out.vtp")};
+        const MeshInput input{"body", {}, [&] { return given; }, {}, path("out.vtp")};
         return predict_mesh(models, input, options, ranks, at::kCPU);
     }
 
@@ -292,9 +310,14 @@ TEST_F(ShapeSensitivities, OfTransolverAreDerivativesByAllInputs)
                         rear_and_plate});
 }
 
-TEST_F(ShapeSensitivities, OfFieldsAtPointsAreDerivatives)
+TEST_F(ShapeSensitivities, OfFieldsAtPointsAreDerivativesByMeasuredDistancesToo)
 {
-    expect_derivatives({"transolver", kSmall, {"points", "normals", "areas"}, false});
+    expect_derivatives({.model = "transolver",
+                        .arguments = kSmall,
+                        .inputs = {"points", "normals", "areas", "sdf"},
+                        .on_cells = false,
+                        .wall = rear_and_plate,
+                        .is_measured = true});
 }
 
 TEST_F(ShapeSensitivities, OfFlareAreDerivatives)
@@ -462,6 +485,16 @@ TEST_F(ShapeSensitivities, NameWhatHasNone)
     mesh.cell_data = {DataArray::from("Normals", std::vector<double>(3 * mesh.num_cells(), 0.6), 3)};
     EXPECT_TRUE(throws_with<UnusableInput>("no sensitivity: the input 'normals' differs by up to",
                                            [&] { predicted(chain, file, mesh); }));
+    Chain measured{.model = "transolver", .arguments = kSmall, .inputs = {"points", "sdf"}, .is_measured = true};
+    const auto told = write_model(measured);
+    mesh.cell_data = {DataArray::from(kMeasured, std::vector<double>(mesh.num_cells(), 0.6))};
+    EXPECT_TRUE(throws_with<UnusableInput>("the input 'sdf' is the array 'implicit_distance' of the case "
+                                           "(data.distances), and from which surface is not known. Give its file with "
+                                           "--wall.",
+                                           [&] { predicted(measured, told, mesh); }));
+    measured.wall = rear_and_plate;
+    EXPECT_TRUE(throws_with<UnusableInput>("'implicit_distance' is not the distance from this wall",
+                                           [&] { predicted(measured, told, mesh); }));
 }
 
 }  // namespace
