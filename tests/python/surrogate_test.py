@@ -55,13 +55,16 @@ def check_sensitivities(folder, body, one, two):
     assert found.gradient.shape == mesh.points.shape and found.normal.shape == mesh.points.shape[:1]
     forces = one.forces(body, **TOLD)
     assert abs(found.value / forces["Cd"] - 1) < 1e-5 and dict(found.forces) == dict(forces)
-    for words in ((), ("--nproc", 2)):
-        ended = run(folder, "predict", "runs/r1", body, "-o", "out.vtp", "--sensitivity", "Cd", "--device", "cpu", *words, *said(TOLD))
+    for words in (("partition", body, "-n", 3, "-o", "cut"), ("convert", "cut", "pieces.pvtp")):
+        assert run(folder, *words).returncode == 0
+    assert len(list(folder.glob("pieces_*.vtp"))) == 3
+    for given, *words in ((body,), (body, "--nproc", 2), ("pieces.pvtp",)):
+        ended = run(folder, "predict", "runs/r1", given, "-o", "out.vtp", "--sensitivity", "Cd", "--device", "cpu", *words, *said(TOLD))
         assert ended.returncode == 0 and "Cd" in ended.stdout, ended
         written = meshard.read(folder / "out.vtp").point_data
-        for array, given in (("dCd_dx", found.gradient), ("dCd_dn", found.normal)):
-            assert np.abs(written[array] - given).max() < 1e-4 * np.abs(given).max(), (words, array)
-            assert np.array_equal(found.mesh.point_data[array], given)
+        for array, expected in (("dCd_dx", found.gradient), ("dCd_dn", found.normal)):
+            assert np.abs(written[array] - expected).max() < 1e-4 * np.abs(expected).max(), (given, words, array)
+            assert np.array_equal(found.mesh.point_data[array], expected)
 
     gradients = [surrogate.sensitivity(body, "Cs", double=True, **TOLD).gradient for surrogate in (one, meshard.load(folder / "runs/r2", device="cpu"), two)]
     assert np.allclose((gradients[0] + gradients[1]) / 2, gradients[2], rtol=1e-9, atol=1e-12)
