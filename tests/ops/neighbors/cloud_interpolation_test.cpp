@@ -77,6 +77,26 @@ TEST(CloudInterpolation, BetweenTwoPartitionsIsThatOfTheWhole)
     }
 }
 
+TEST(CloudInterpolation, HasDerivativesByThePointsOfBothClouds)
+{
+    const auto sources = scattered_from(40, 0), others = scattered_from(20, 0.3), values = scattered_from(40, 7),
+               weights = scattered_from(22, 9), way = scattered_from(40, 5), way_of_others = scattered_from(20, 3);
+    // Two targets lie on sources, and move with them.
+    const auto sum = [&](const at::Tensor& from, const at::Tensor& to) {
+        const CloudInterpolation interpolation(from, at::cat({to, from.narrow(0, 0, 2)}), {.num_neighbors = 4});
+        return (interpolation(values) * weights).sum();
+    };
+    const auto s = sources.clone().requires_grad_(), t = others.clone().requires_grad_();
+
+    sum(s, t).backward();
+
+    constexpr double kStep = 1e-6;
+    const auto moved = [&](double step) { return sum(sources + step * way, others + step * way_of_others); };
+    const auto difference = ((moved(kStep) - moved(-kStep)) / (2 * kStep)).item<double>();
+    const auto derivative = ((s.grad() * way).sum() + (t.grad() * way_of_others).sum()).item<double>();
+    EXPECT_NEAR(derivative, difference, 1e-7 * std::abs(difference));
+}
+
 TEST(CloudInterpolation, RefusesWhatItCannotUse)
 {
     const auto points = scattered_from(4, 0);
