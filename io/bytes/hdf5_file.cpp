@@ -268,6 +268,20 @@ std::vector<std::int64_t> Hdf5Group::integer_attribute(const std::string& name) 
     return values;
 }
 
+std::vector<double> Hdf5Group::real_attribute(const std::string& name) const
+{
+    if (H5Aexists(id_, name.c_str()) <= 0) return {};
+    const Handle attribute(H5Aopen(id_, name.c_str(), H5P_DEFAULT), H5Aclose);
+    const Handle space(H5Aget_space(attribute), H5Sclose);
+    const Handle type(H5Aget_type(attribute), H5Tclose);
+    const auto count = H5Sget_simple_extent_npoints(space);
+    const auto kind = H5Tget_class(type);
+    if (count < 0 || count > 1000 || (kind != H5T_INTEGER && kind != H5T_FLOAT)) return {};
+    std::vector<double> values(static_cast<std::size_t>(count));
+    if (H5Aread(attribute, H5T_NATIVE_DOUBLE, values.data()) < 0) return {};
+    return values;
+}
+
 void Hdf5Group::set_attribute(const std::string& name, const std::string& text) const
 {
     set_text_attribute(id_, name, text);
@@ -296,6 +310,43 @@ std::pair<std::int64_t, std::int32_t> Hdf5Group::shape(const std::string& name) 
     if (dims[0] > INT32_MAX || components > 65536 || components < 1)
         fail(fmt::format("the data set '{}' has {} x {} values, more than can be read", name, dims[0], components));
     return {static_cast<std::int64_t>(dims[0]), static_cast<std::int32_t>(components)};
+}
+
+std::vector<std::int64_t> Hdf5Group::dimensions(const std::string& name) const
+{
+    const Handle set(has(name) ? H5Dopen2(id_, name.c_str(), H5P_DEFAULT) : -1, H5Dclose);
+    if (set < 0) fail("has no data set '" + name + "'");
+    const Handle space(H5Dget_space(set), H5Sclose);
+    std::vector<hsize_t> found(static_cast<std::size_t>(std::max(0, H5Sget_simple_extent_ndims(space))));
+    if (!found.empty()) H5Sget_simple_extent_dims(space, found.data(), nullptr);
+    return {found.begin(), found.end()};
+}
+
+ScalarType Hdf5Group::type_of(const std::string& name) const
+{
+    const Handle set(has(name) ? H5Dopen2(id_, name.c_str(), H5P_DEFAULT) : -1, H5Dclose);
+    if (set < 0) fail("has no data set '" + name + "'");
+    const Handle type(H5Dget_type(set), H5Tclose);
+    const auto kind = scalar_type(type);
+    if (!kind)
+        fail("the data set '" + name + "' holds neither integers nor floating numbers of up to 64 bits nor texts");
+    return *kind;
+}
+
+void Hdf5Group::read_box(const std::string& name, const std::vector<std::int64_t>& first,
+                         const std::vector<std::int64_t>& count, DataArray& values) const
+{
+    const Handle set(has(name) ? H5Dopen2(id_, name.c_str(), H5P_DEFAULT) : -1, H5Dclose);
+    if (set < 0) fail("has no data set '" + name + "'");
+    const Handle space(H5Dget_space(set), H5Sclose);
+    const std::vector<hsize_t> start(first.begin(), first.end()), sizes(count.begin(), count.end());
+    if (H5Sget_simple_extent_ndims(space) != static_cast<int>(start.size()) ||
+        H5Sselect_hyperslab(space, H5S_SELECT_SET, start.data(), nullptr, sizes.data(), nullptr) < 0 ||
+        H5Sselect_valid(space) <= 0 || H5Sget_select_npoints(space) != values.num_values())
+        fail("the data set '" + name + "' has other dimensions than expected");
+    const Handle memory(H5Screate_simple(static_cast<int>(sizes.size()), sizes.data(), nullptr), H5Sclose);
+    if (H5Dread(set, memory_type(values.type()), memory, space, H5P_DEFAULT, values.mutable_bytes().data()) < 0)
+        fail("the data set '" + name + "' cannot be read. It is truncated or damaged");
 }
 
 DataArray Hdf5Group::read(const std::string& name, std::int64_t first, std::int64_t count) const

@@ -38,11 +38,19 @@ public:
 
     std::optional<std::string> text_attribute(const std::string& name) const;
     std::vector<std::int64_t> integer_attribute(const std::string& name) const;  ///< empty if absent
+    std::vector<double> real_attribute(const std::string& name) const;           ///< numbers; empty if absent
     void set_attribute(const std::string& name, const std::string& text) const;
     void set_attribute(const std::string& name, std::vector<std::int64_t> values) const;
 
     /// (rows, components) of a data set; one component if it has one dimension.
     std::pair<std::int64_t, std::int32_t> shape(const std::string& name) const;
+
+    std::vector<std::int64_t> dimensions(const std::string& name) const;  ///< of a data set
+    ScalarType type_of(const std::string& name) const;                    ///< of its values
+
+    /// Fills an array with the values of a data set of numbers from `first` on, `count` along each dimension.
+    void read_box(const std::string& name, const std::vector<std::int64_t>& first,
+                  const std::vector<std::int64_t>& count, DataArray& values) const;
 
     /// Reads the rows `first` ... `first + count - 1` of numbers or texts in the file's type, with the attributes
     /// `ComponentNames` and `Units`.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/vtk/image_file.h"
 
-#include "io/bytes/atomic_file.h"
 #include "io/bytes/xml.h"
 #include "io/vtk/vtk_xml_file.h"
 #include "io/vtk/vtk_xml_reader.h"
@@ -10,6 +9,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -51,33 +51,46 @@ std::int64_t product(const ImageGrid& grid, bool of_cells)
 
 }  // namespace
 
+std::vector<std::int64_t> image_extent(const VtkXmlFile& file, const XmlElement& element, const char* name)
+{
+    return numbers_of<std::int64_t>(file, element, name, 6, {});
+}
+
+ImageGrid image_head(const VtkXmlFile& file, const XmlElement& image)
+{
+    const auto extent = image_extent(file, image, "WholeExtent");
+    ImageGrid grid;
+    const auto origin = numbers_of<double>(file, image, "Origin", 3, {0, 0, 0}),
+               spacing = numbers_of<double>(file, image, "Spacing", 3, {1, 1, 1});
+    constexpr std::int64_t kMostPoints = std::int64_t{1} << 31;  // along an axis, so that products can be checked
+    constexpr std::int64_t kMost = std::int64_t{1} << 40;
+    std::int64_t total = 1;
+    for (int axis = 0; axis < 3; ++axis) {
+        grid.first[axis] = extent[2 * axis];
+        const auto count = extent[2 * axis + 1] - extent[2 * axis] + 1;
+        if (std::abs(extent[2 * axis]) > kMostPoints || count < 1 || count > kMostPoints || count > kMost / total)
+            file.fail("its WholeExtent is '" + joined(extent) + "', which is no grid that fits memory");
+        total *= count;
+        grid.num_points[axis] = count;
+        grid.origin[axis] = origin[axis];
+        grid.spacing[axis] = spacing[axis];
+    }
+    if (image.attribute("Direction")) grid.direction = numbers_of<double>(file, image, "Direction", 9, {});
+    return grid;
+}
+
 ImageGrid read_image(const std::filesystem::path& path)
 {
     const VtkXmlFile file(path);
     if (file.type() != "ImageData") file.fail("holds '" + file.type() + "', image data (.vti) are expected");
     const auto& image = file.require_child(file.root(), "ImageData");
     const auto& piece = file.require_child(image, "Piece");
-    const auto extent = numbers_of<std::int64_t>(file, image, "WholeExtent", 6, {});
-    if (numbers_of<std::int64_t>(file, piece, "Extent", 6, extent) != extent)
-        file.fail("its piece has the extent '" + joined(numbers_of<std::int64_t>(file, piece, "Extent", 6, extent)) +
-                  "', the whole '" + joined(extent) + "'");
-
-    ImageGrid grid;
-    const auto origin = numbers_of<double>(file, image, "Origin", 3, {0, 0, 0}),
-               spacing = numbers_of<double>(file, image, "Spacing", 3, {1, 1, 1});
-    constexpr std::int64_t kMostPoints = std::int64_t{1} << 31;  // along an axis, so that products can be checked
-    std::int64_t total = 1;
-    for (int axis = 0; axis < 3; ++axis) {
-        grid.first[axis] = extent[2 * axis];
-        const auto count = extent[2 * axis + 1] - extent[2 * axis] + 1;
-        if (std::abs(extent[2 * axis]) > kMostPoints || count < 1 || count > kMostPoints ||
-            (total *= count) > kMostPoints)
-            file.fail("its WholeExtent is '" + joined(extent) + "', which is no grid that fits memory");
-        grid.num_points[axis] = count;
-        grid.origin[axis] = origin[axis];
-        grid.spacing[axis] = spacing[axis];
-    }
-    if (image.attribute("Direction")) grid.direction = numbers_of<double>(file, image, "Direction", 9, {});
+    const auto extent = image_extent(file, image, "WholeExtent");
+    if (const auto of_piece = numbers_of(file, piece, "Extent", 6, extent); of_piece != extent)
+        file.fail("its piece has the extent '" + joined(of_piece) + "', the whole '" + joined(extent) + "'");
+    auto grid = image_head(file, image);
+    if (product(grid, false) > std::int64_t{1} << 31)
+        file.fail("its WholeExtent is '" + joined(extent) + "', which is no grid that fits memory");
     grid.point_data = read_vtk_arrays(file, piece.child("PointData"), product(grid, false));
     grid.cell_data = read_vtk_arrays(file, piece.child("CellData"), product(grid, true));
     grid.field_data = read_vtk_arrays(file, image.child("FieldData"), -1);
@@ -86,12 +99,27 @@ ImageGrid read_image(const std::filesystem::path& path)
 
 void write_image(const std::filesystem::path& path, const ImageGrid& grid)
 {
+    for (const bool of_cells : {false, true}) {
+        for (const auto& array : of_cells ? grid.cell_data : grid.point_data) {
+            if (array.type() == ScalarType::String || array.num_rows() == product(grid, of_cells)) continue;
+            throw InvalidInput(fmt::format("write_image: array '{}' of the {} has {} rows, expected {}.", array.name(),
+                                           of_cells ? "cells" : "points", array.num_rows(), product(grid, of_cells)));
+        }
+    }
+    ImageWriter writer(path, grid);
+    for (const auto* arrays : {&grid.field_data, &grid.point_data, &grid.cell_data})
+        for (const auto& array : *arrays)
+            if (array.type() != ScalarType::String) writer.write(array.bytes());
+    writer.commit();
+}
+
+ImageWriter::ImageWriter(const std::filesystem::path& path, const ImageGrid& grid) : file_(path)
+{
     std::vector<std::int64_t> extent;
     for (int axis = 0; axis < 3; ++axis) {
         extent.push_back(grid.first[axis]);
         extent.push_back(grid.first[axis] + grid.num_points[axis] - 1);
     }
-    std::vector<const DataArray*> written;
     std::uint64_t offset = 0;
     std::string text = "<?xml version=\"1.0\"?>\n<VTKFile type=\"ImageData\" version=\"1.0\" "
                        "byte_order=\"LittleEndian\" header_type=\"UInt64\">\n  <ImageData";
@@ -105,15 +133,11 @@ void write_image(const std::filesystem::path& path, const ImageGrid& grid)
         text += std::string("    <") + tag + ">\n";
         for (const auto& array : arrays) {
             if (array.type() == ScalarType::String) continue;  // texts about the grid
-            if (num_rows >= 0 && array.num_rows() != num_rows) {
-                throw InvalidInput(fmt::format("write_image: array '{}' of the {} has {} rows, expected {}.",
-                                               array.name(), tag == std::string("CellData") ? "cells" : "points",
-                                               array.num_rows(), num_rows));
-            }
             text += fmt::format("      <DataArray{}{} format=\"appended\" offset=\"{}\"/>\n", vtk_declaration(array),
                                 num_rows < 0 ? fmt::format(" NumberOfTuples=\"{}\"", array.num_rows()) : "", offset);
-            offset += 8 + (array.bytes().size() + 7) / 8 * 8;
-            written.push_back(&array);
+            sizes_.push_back(static_cast<std::uint64_t>(num_rows < 0 ? array.num_rows() : num_rows) *
+                             static_cast<std::uint64_t>(array.num_components()) * size_of(array.type()));
+            offset += 8 + (sizes_.back() + 7) / 8 * 8;
         }
         text += std::string("    </") + tag + ">\n";
     };
@@ -124,18 +148,35 @@ void write_image(const std::filesystem::path& path, const ImageGrid& grid)
     text += "    </Piece>\n  </ImageData>\n  <AppendedData encoding=\"raw\">\n";
     text.append((8 - (text.size() + 1) % 8) % 8, ' ');
     text += '_';
+    file_.write(text);
+}
 
-    AtomicFile file(path);
-    file.write(text);
-    for (const auto* array : written) {
+void ImageWriter::begin_array()
+{
+    if (next_ == sizes_.size()) throw InvalidInput("ImageWriter: there are more values than the arrays have.");
+    left_ = sizes_[next_++];
+    file_.write(std::as_bytes(std::span(&left_, 1)));
+}
+
+void ImageWriter::write(std::span<const std::byte> values)
+{
+    while (!values.empty()) {
+        if (left_ == 0) begin_array();
+        const auto some = values.first(std::min<std::uint64_t>(values.size(), left_));
+        file_.write(some);
+        values = values.subspan(some.size());
+        left_ -= some.size();
         constexpr std::array<std::byte, 8> zeros{};
-        const std::uint64_t size = array->bytes().size();
-        file.write(std::as_bytes(std::span(&size, 1)));
-        file.write(array->bytes());
-        file.write(std::span(zeros).first((8 - size % 8) % 8));
+        if (left_ == 0) file_.write(std::span(zeros).first((8 - sizes_[next_ - 1] % 8) % 8));
     }
-    file.write("\n  </AppendedData>\n</VTKFile>\n");
-    file.commit();
+}
+
+void ImageWriter::commit()
+{
+    while (left_ == 0 && next_ < sizes_.size() && sizes_[next_] == 0) begin_array();
+    if (left_ > 0 || next_ < sizes_.size()) throw InvalidInput("ImageWriter: values of arrays are missing.");
+    file_.write("\n  </AppendedData>\n</VTKFile>\n");
+    file_.commit();
 }
 
 Mesh image_mesh(const ImageGrid& grid)

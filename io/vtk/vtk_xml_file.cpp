@@ -55,6 +55,12 @@ bool is_ascii(const XmlElement& element)
     return (format != nullptr && *format == "ascii") || element.attribute("offset") == nullptr;
 }
 
+bool is_of_bits(const XmlElement& element)
+{
+    const auto* type = element.attribute("type");
+    return type != nullptr && *type == "Bit";
+}
+
 std::shared_ptr<std::byte[]> allocate(std::size_t size)
 {
     return std::shared_ptr<std::byte[]>(new std::byte[size]);
@@ -67,8 +73,18 @@ VtkXmlFile::VtkXmlFile(const std::filesystem::path& path) : VtkXmlFile(path, Map
 VtkXmlFile::VtkXmlFile(const std::filesystem::path& path, std::shared_ptr<const MappedFile> file)
     : where_("read_mesh: " + path.string()), file_(std::move(file))
 {
-    if (file_->bytes().empty()) fail("the file is empty, a VTK XML file is expected");
-    std::string_view text = file_->text();
+    parse(file_->text());
+}
+
+VtkXmlFile::VtkXmlFile(const std::filesystem::path& path, std::string document)
+    : where_("read_mesh: " + path.string()), converted_(std::make_shared<const std::string>(std::move(document)))
+{
+    parse(*converted_);
+}
+
+void VtkXmlFile::parse(std::string_view text)
+{
+    if (text.empty()) fail("the file is empty, a VTK XML file is expected");
     if (const auto encoding = utf16_of(text); !encoding.empty()) {
         auto converted = utf8_from(text, encoding);
         if (!converted)
@@ -171,14 +187,21 @@ std::int64_t VtkXmlFile::read_count(const XmlElement& element, std::string_view 
     return *value;
 }
 
-DataArray VtkXmlFile::read_array(const XmlElement& element, std::int64_t num_rows) const
+ArrayEncoding VtkXmlFile::encoding() const
+{
+    if (!has_known_compressor())
+        fail("arrays are compressed with '" + compressor_ +
+             "', which is not known. Write the file again with zlib, or without compression");
+    return {compression_, word_size_, swapped_};
+}
+
+DataArray VtkXmlFile::declared_array(const XmlElement& element) const
 {
     const auto* name_text = element.attribute("Name");
     const std::string name = name_text != nullptr ? *name_text : std::string();
     const auto* type_text = element.attribute("type");
     ScalarType type{};
-    const bool is_bits = type_text != nullptr && *type_text == "Bit";
-    if (is_bits)
+    if (is_of_bits(element))
         type = ScalarType::UInt8;
     else if (type_text == nullptr || !scalar_type_from_name(*type_text, type))
         fail("array '" + name + "' has type '" + (type_text != nullptr ? *type_text : "") +
@@ -186,11 +209,33 @@ DataArray VtkXmlFile::read_array(const XmlElement& element, std::int64_t num_row
     std::int64_t num_components = 1;
     if (element.attribute("NumberOfComponents") != nullptr) num_components = read_count(element, "NumberOfComponents");
     if (num_components < 1) fail("array '" + name + "' has no components");
+    DataArray array(name, type, 0, static_cast<std::int32_t>(num_components));
+    std::vector<std::string> component_names;
+    bool any = false;
+    for (std::int64_t i = 0; i < std::min<std::int64_t>(num_components, 1024); ++i) {
+        const auto* component = element.attribute(fmt::format("ComponentName{}", i));
+        any = any || component != nullptr;
+        component_names.push_back(component != nullptr ? *component : std::string());
+    }
+    if (any) array.component_names = std::move(component_names);
+    for (const XmlElement& key : element.children)
+        if (const auto* key_name = key.attribute("name");
+            key.name == "InformationKey" && key_name != nullptr && *key_name == "UNITS_LABEL")
+            array.unit = trimmed(key.text);
+    return array;
+}
+
+DataArray VtkXmlFile::read_array(const XmlElement& element, std::int64_t num_rows) const
+{
+    auto declared = declared_array(element);
+    const auto& name = declared.name();
+    const auto type = declared.type();
+    const std::int64_t num_components = declared.num_components();
     if (num_rows < 0 && element.attribute("NumberOfTuples") != nullptr)
         num_rows = read_count(element, "NumberOfTuples");
 
     Payload payload;
-    if (is_bits) {
+    if (is_of_bits(element)) {
         payload = read_bits(element, num_rows * num_components, name);
     } else if (is_ascii(element)) {
         payload =
@@ -205,7 +250,7 @@ DataArray VtkXmlFile::read_array(const XmlElement& element, std::int64_t num_row
     if (num_rows < 0) num_rows = static_cast<std::int64_t>(payload.size / row_size);
     if (payload.size != static_cast<std::size_t>(num_rows) * row_size)
         fail(fmt::format("array '{}' should hold {} rows of {} {}, that is {} bytes; found {}. The file is damaged",
-                         name, num_rows, num_components, *type_text, static_cast<std::size_t>(num_rows) * row_size,
+                         name, num_rows, num_components, to_string(type), static_cast<std::size_t>(num_rows) * row_size,
                          payload.size));
     if (reinterpret_cast<std::uintptr_t>(payload.data) % size_of(type) != 0) {
         auto copy = allocate(payload.size);
@@ -214,18 +259,8 @@ DataArray VtkXmlFile::read_array(const XmlElement& element, std::int64_t num_row
     }
     DataArray array = DataArray::view(name, type, num_rows, static_cast<std::int32_t>(num_components), payload.data,
                                       std::move(payload.owner));
-    std::vector<std::string> component_names;
-    bool any = false;
-    for (std::int64_t i = 0; i < std::min<std::int64_t>(num_components, 1024); ++i) {
-        const auto* component = element.attribute(fmt::format("ComponentName{}", i));
-        any = any || component != nullptr;
-        component_names.push_back(component != nullptr ? *component : std::string());
-    }
-    if (any) array.component_names = std::move(component_names);
-    for (const XmlElement& key : element.children)
-        if (const auto* key_name = key.attribute("name");
-            key.name == "InformationKey" && key_name != nullptr && *key_name == "UNITS_LABEL")
-            array.unit = trimmed(key.text);
+    array.component_names = std::move(declared.component_names);
+    array.unit = std::move(declared.unit);
     return array;
 }
 
@@ -319,9 +354,7 @@ VtkXmlFile::Payload VtkXmlFile::decode(const Encoded& encoded, const std::string
 // compressed size of each; then the blocks. In base64 the header is a run of its own.
 VtkXmlFile::Payload VtkXmlFile::inflate(const Encoded& encoded, const std::string& name) const
 {
-    if (!has_known_compressor())
-        fail("arrays are compressed with '" + compressor_ +
-             "', which is not known. Write the file again with zlib, or without compression");
+    encoding();  // refuses an unknown compressor
     const std::uint64_t num_blocks = read_words(encoded, 0, 1, name)[0];
     if (num_blocks == 0) return {};
     if (num_blocks > encoded.text.size() / word_size_)

@@ -4,6 +4,7 @@
 #include "io/bytes/block_codec.h"
 #include "io/bytes/mapped_file.h"
 #include "io/bytes/xml.h"
+#include "io/vtk/encoded_array.h"
 #include "partition/mesh/data_array.h"
 
 #include <cstdint>
@@ -28,6 +29,8 @@ public:
     explicit VtkXmlFile(const std::filesystem::path& path);
     /// For a file that is mapped already.
     VtkXmlFile(const std::filesystem::path& path, std::shared_ptr<const MappedFile> file);
+    /// For a file of which only the elements are at hand (`outline_of`): arrays can be declared, and not be read.
+    VtkXmlFile(const std::filesystem::path& path, std::string document);
 
     const XmlElement& root() const { return root_; }
     const std::string& type() const { return type_; }    ///< `UnstructuredGrid`, `PPolyData`, ...
@@ -41,6 +44,14 @@ public:
 
     /// A count, e.g. NumberOfPoints. @throws IoError if it is missing, negative or no number.
     std::int64_t read_count(const XmlElement& element, std::string_view attribute) const;
+
+    /// How arrays are written that are not text. @throws IoError for a compressor that this build has not
+    ArrayEncoding encoding() const;
+    bool appends_base64() const { return appended_is_base64_; }  ///< whether appended data are in base64, or else raw
+
+    /// A <DataArray> or <Array> without rows: name, type, number and names of components, unit. @throws IoError as
+    /// `read_array`
+    DataArray declared_array(const XmlElement& element) const;
 
     /// The values of a <DataArray> or <Array>; of type Bit as UInt8. @throws IoError if it has not `num_rows` rows (-1:
     /// as many as it has).
@@ -73,6 +84,7 @@ private:
         std::shared_ptr<const std::string> own_text;  // memory of `text` if it is not part of the file
     };
 
+    void parse(std::string_view text);
     Encoded find_encoded(const XmlElement& element, const std::string& name) const;
     Payload decode(const Encoded& encoded, const std::string& name) const;
     Payload inflate(const Encoded& encoded, const std::string& name) const;

@@ -390,11 +390,18 @@ void add_array(std::vector<DataArray>& arrays, DataArray array, const std::strin
 
 std::vector<DataArray> read_vtk_arrays(const VtkXmlFile& file, const XmlElement* group, std::int64_t num_rows)
 {
+    return read_vtk_arrays(file, group, [&](const XmlElement& element) { return file.read_array(element, num_rows); });
+}
+
+std::vector<DataArray> read_vtk_arrays(const VtkXmlFile& file, const XmlElement* group,
+                                       const std::function<DataArray(const XmlElement&)>& read)
+{
+    constexpr std::array<std::string_view, 4> kTags{"DataArray", "Array", "PDataArray", "PArray"};
     std::vector<DataArray> arrays;
     if (group == nullptr) return arrays;
     for (const XmlElement& element : group->children) {
-        if ((element.name != "DataArray" && element.name != "Array") || !file.is_of_time_step(element)) continue;
-        DataArray array = file.read_array(element, num_rows);
+        if (std::ranges::find(kTags, element.name) == kTags.end() || !file.is_of_time_step(element)) continue;
+        DataArray array = read(element);
         if (array.name().empty()) array.rename(fmt::format("Array{}", arrays.size()));
         add_array(arrays, std::move(array), file.where());
     }

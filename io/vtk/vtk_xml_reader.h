@@ -5,6 +5,7 @@
 #include "partition/mesh/mesh.h"
 
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,10 @@ Mesh read_vtk_xml(const VtkXmlFile& file);
 /// The arrays of a <PointData>, <CellData> or <FieldData> with their roles; empty for null.
 /// @throws IoError if one has not `num_rows` rows (-1: any number).
 std::vector<DataArray> read_vtk_arrays(const VtkXmlFile& file, const XmlElement* group, std::int64_t num_rows);
+
+/// The same arrays as `read` makes them of their elements, which it is given in the file's order.
+std::vector<DataArray> read_vtk_arrays(const VtkXmlFile& file, const XmlElement* group,
+                                       const std::function<DataArray(const XmlElement&)>& read);
 
 /// Concatenates the rows of several meshes; points are not merged. A surface's cells keep VTK's order: the vertices of
 /// all meshes, then lines, polygons, strips. Field data are those of the first mesh.

@@ -3,6 +3,7 @@
 
 #include "io/bytes/io_options.h"
 #include "io/bytes/mapped_file.h"
+#include "io/vtk/grid_file.h"
 #include "io/vtk/mesh_blocks.h"
 #include "partition/mesh/mesh.h"
 
@@ -45,6 +46,10 @@ struct VtkHdfArrays {
 /// partitions, steps in time or polyhedra.
 VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr<const MappedFile>& file,
                         const std::string& where);
+
+/// Opens image data of which boxes are read (hyperslabs). Called by `GridFile::open`.
+/// @throws IoError if it is missing, damaged or no image data, or this build has no HDF5
+std::unique_ptr<GridFile> open_vtkhdf_grid(const std::filesystem::path& path);
 
 /// Writes `pieces` (of one kind, with the same arrays; one at least) as the partitions of one VTKHDF file. The version
 /// is the lowest that covers the content: 1.0 for unstructured grids, 2.0 for polygonal data, 2.5 with polyhedra. Roles

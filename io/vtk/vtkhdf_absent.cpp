@@ -34,6 +34,11 @@ VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr
     refuse(path);
 }
 
+std::unique_ptr<GridFile> open_vtkhdf_grid(const std::filesystem::path& path)
+{
+    refuse(path);
+}
+
 void write_vtkhdf(const std::filesystem::path& path, std::span<const Mesh>, const WriteOptions&)
 {
     refuse(path);

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// open_vtkhdf_grid of vtkhdf.h.
+#include "io/bytes/hdf5_file.h"
+#include "io/vtk/vtkhdf.h"
+#include "partition/error.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace meshard {
+namespace {
+
+using Sizes = std::vector<std::int64_t>;
+
+/// The library is not made for threads, and cases are read ahead in some.
+std::mutex& mutex_of_library()
+{
+    static std::mutex mutex;
+    return mutex;
+}
+
+/// Image data in a VTKHDF file.
+class HdfGridFile : public GridFile {
+public:
+    explicit HdfGridFile(const std::filesystem::path& path)
+    {
+        where_ = "read_mesh: " + path.string();
+        const std::lock_guard lock(mutex_of_library());
+        const auto file = Hdf5Group::open_file(path, where_);
+        root_.emplace(file.group("VTKHDF"));
+        const auto type = root_->text_attribute("Type");
+        if (!type || *type != "ImageData")
+            root_->fail("holds '" + type.value_or("nothing with a Type") + "', image data are expected");
+        const auto extent = root_->integer_attribute("WholeExtent");
+        if (extent.size() != 6) root_->fail(fmt::format("WholeExtent has {} numbers, 6 are expected", extent.size()));
+        const auto numbers = [&](const char* name, std::array<double, 3>& to) {
+            const auto found = root_->real_attribute(name);
+            if (found.size() == 3) std::ranges::copy(found, to.begin());
+        };
+        numbers("Origin", grid_.origin);
+        numbers("Spacing", grid_.spacing);
+        if (auto direction = root_->real_attribute("Direction"); direction.size() == 9)
+            grid_.direction = std::move(direction);
+        for (int axis = 0; axis < 3; ++axis) {
+            grid_.first[axis] = extent[2 * axis];
+            grid_.num_points[axis] = extent[2 * axis + 1] - extent[2 * axis] + 1;
+            if (grid_.num_points[axis] < 1)
+                root_->fail(fmt::format("WholeExtent is {}, which is no grid", fmt::join(extent, " ")));
+        }
+        declare("PointData", false, grid_.point_data);
+        declare("CellData", true, grid_.cell_data);
+        if (!root_->is_group("FieldData")) return;
+        const auto fields = root_->group("FieldData");
+        for (const auto& name : fields.names())
+            if (auto array = fields.read(name); array.type() != ScalarType::String)
+                grid_.field_data.push_back(std::move(array));
+    }
+
+    ~HdfGridFile() override
+    {
+        const std::lock_guard lock(mutex_of_library());
+        root_.reset();
+    }
+
+    DataArray read(const std::string& name, bool of_cells, const GridBox& box) const override
+    {
+        auto values = values_for(name, of_cells, box);
+        if (values.num_rows() == 0) return values;
+        const std::lock_guard lock(mutex_of_library());
+        const auto group = root_->group(of_cells ? "CellData" : "PointData");
+        const auto num_dimensions = group.dimensions(name).size();
+        const auto whole = whole_box(grid_, of_cells);
+        Sizes first, count;
+        for (const int axis : {2, 1, 0}) {
+            if (is_reduced_.contains({of_cells, name}) && whole.count[axis] == 1) continue;
+            first.push_back(box.first[axis]);
+            count.push_back(box.count[axis]);
+        }
+        if (count.size() < num_dimensions) {
+            first.push_back(0);
+            count.push_back(values.num_components());
+        }
+        group.read_box(name, first, count, values);
+        return values;
+    }
+
+private:
+    /// Lists the arrays of a group. Each has the dimensions of the grid, z first, maybe without those that have one
+    /// place; then its components.
+    void declare(const char* name_of_group, bool of_cells, std::vector<DataArray>& arrays)
+    {
+        if (!root_->is_group(name_of_group)) return;
+        const auto group = root_->group(name_of_group);
+        const auto whole = whole_box(grid_, of_cells);
+        for (const auto& name : group.names()) {
+            const auto found = group.dimensions(name);
+            std::int64_t num_components = 0;
+            for (const bool is_reduced : {true, false}) {
+                Sizes expected;
+                for (const int axis : {2, 1, 0})
+                    if (!is_reduced || whole.count[axis] > 1) expected.push_back(whole.count[axis]);
+                const bool has_components = found.size() == expected.size() + 1;
+                if (has_components) expected.push_back(found.back());
+                if (found != expected) continue;
+                num_components = has_components ? found.back() : 1;
+                is_reduced ? void(is_reduced_.insert({of_cells, name})) : void(is_reduced_.erase({of_cells, name}));
+            }
+            if (num_components < 1)
+                group.fail(fmt::format("the data set '{}/{}' has {} values, and the grid {} {}s, z first",
+                                       name_of_group, name, fmt::join(found, " x "),
+                                       fmt::join(whole.count.rbegin(), whole.count.rend(), " x "),
+                                       of_cells ? "cell" : "point"));
+            arrays.emplace_back(name, group.type_of(name), 0, static_cast<std::int32_t>(num_components));
+        }
+    }
+
+    std::set<std::pair<bool, std::string>> is_reduced_;  // arrays, of cells or not, without directions of one place
+    std::optional<Hdf5Group> root_;
+};
+
+}  // namespace
+
+std::unique_ptr<GridFile> open_vtkhdf_grid(const std::filesystem::path& path)
+{
+    return std::make_unique<HdfGridFile>(path);
+}
+
+}  // namespace meshard
