@@ -3,11 +3,11 @@
 #include "apps/devices/rank_device.h"
 #include "apps/learning/cases/case_list.h"
 #include "apps/learning/cases/state_channels.h"
+#include "apps/learning/cases/usable_input.h"
 #include "apps/learning/prediction/prediction.h"
 #include "apps/learning/prediction/prediction_table.h"
 #include "apps/learning/prediction/series_prediction.h"
 #include "apps/learning/prediction/told_values.h"
-#include "apps/learning/prediction/usable_input.h"
 #include "apps/program/command_line.h"
 #include "apps/program/orient_option.h"
 #include "apps/program/output_file.h"
@@ -17,6 +17,7 @@
 #include "io/bytes/made_folders.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "io/mesh_io.h"
+#include "io/vtk/grid_file.h"
 
 #include <CLI/CLI.hpp>
 #include <c10/util/StringUtil.h>
@@ -260,8 +261,9 @@ void require_grids(const PredictArguments& options)
     if (options.prediction.with_forces)
         throw UsageError("--forces: a regular grid has no surface on which forces act. Leave it out.");
     for (const std::filesystem::path input : options.inputs) {
-        if (input.extension() != ".vti")
-            throw UsageError(input.string() + " is no image data; the model is one of grids, and predicts on .vti.");
+        if (!is_grid_file(input))
+            throw UsageError(input.string() +
+                             " is no image data; the model is one of grids, and predicts on .vti, .pvti and .vtkhdf.");
     }
     const std::filesystem::path output = options.output;
     if (output.has_extension() && output.extension() != ".vti" && options.inputs.size() == 1)

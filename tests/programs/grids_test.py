@@ -47,12 +47,13 @@ class Grids(Case):
 
 class GridTraining(Grids):
     def assert_same_on_ranks(self, name, domain="[2, 2]"):
-        """The whole, three slabs, and blocks."""
+        """The whole, three slabs, and blocks of which none stays in memory."""
         shape, words = MODELS[name]
         put_flow(self.folder, shape)
         self.train("1", 1, *words)
         self.train("3", 3, *words)
-        result = self.train("blocks", 4, *words, f"parallel.domain={domain}")
+        result = self.train("blocks", 4, *words, f"parallel.domain={domain}", "data.memory=0")
+        self.assertIn("each is read when it is its turn", str(result))
         expected = self.numbers("1")
         self.assertEqual(len(expected), 2 * 2 + 2 * 3 + 3)
         self.assertTrue(all(math.isfinite(number) and number > 0 for number in expected))
@@ -168,6 +169,12 @@ class GridPrediction(Grids):
     def test_writes_image_data_and_is_the_same_on_ranks(self):
         for num_ranks in (1, 2, 3):
             self.assert_good(self.meshard("predict", "runs/flow", "flows/flow_1.vti", "-o", f"out_{num_ranks}.vti", "--nproc", num_ranks))
+        (self.folder / "flow_1.pvti").write_text(
+            '<VTKFile type="PImageData" version="1.0" byte_order="LittleEndian"><PImageData WholeExtent="0 8 0 24 0 0"><PCellData>'
+            + "".join(f'<PDataArray type="Float32" Name="{name}" NumberOfComponents="{count}"/>' for name, count in (("permeability", 1), ("inflow", 1), ("p", 1), ("U", 2)))
+            + '</PCellData><Piece Extent="0 8 0 24 0 0" Source="flows/flow_1.vti"/></PImageData></VTKFile>')
+        self.assert_good(self.meshard("predict", "runs/flow", "flow_1.pvti", "-o", "of_pieces.vti", "--nproc", 2))
+        self.assertEqual((self.folder / "of_pieces.vti").read_bytes(), (self.folder / "out_2.vti").read_bytes())
         one = fields_of(self.folder / "out_1.vti")
         self.assertEqual(sorted(one), ["U", "inflow", "p", "permeability", "pressure", "velocity"])
         self.assertEqual((len(one["pressure"]), len(one["velocity"])), (8 * 24, 2 * 8 * 24))

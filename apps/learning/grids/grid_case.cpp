@@ -14,32 +14,82 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <tuple>
 
 namespace meshard {
 namespace {
 
-/// Converts an array to float32: (N, components).
-at::Tensor rows_of(const DataArray& array, const ImageGrid& grid, bool on_cells, const std::string& where)
+/// Writes the values of the rows of a box as float32 into columns of `rows` from `first` on.
+void put_columns(const DataArray& array, const GridBox& box, bool on_cells, const std::string& where, at::Tensor& rows,
+                 std::int64_t first)
 {
-    const auto num_components = array.num_components();
-    if (array.type() == ScalarType::String)
-        throw InvalidInput(fmt::format("{}: the array '{}' holds texts; expected numbers.", where, array.name()));
-    const auto rows = torch::tensor(array.to_doubles(), torch::kDouble).view({-1, num_components}).to(torch::kFloat);
-    const auto bad = torch::nonzero(torch::isfinite(rows).all(1).logical_not()).flatten();
-    if (bad.numel() == 0) return rows;
-    auto row = bad[0].item<std::int64_t>();
+    const std::int64_t num_components = array.num_components(), num_columns = rows.size(1);
+    std::int64_t num_bad = 0, first_bad = 0;
+    auto* out = rows.mutable_data_ptr<float>() + first;
+    with_scalar_type(array.type(), [&]<class T>() {
+        const auto* value = array.values<T>().data();
+        for (std::int64_t row = 0; row < array.num_rows(); ++row, out += num_columns) {
+            bool is_finite = true;
+            for (std::int64_t c = 0; c < num_components; ++c) {
+                out[c] = static_cast<float>(static_cast<double>(*value++));
+                is_finite = is_finite && std::isfinite(out[c]);
+            }
+            if (!is_finite && num_bad++ == 0) first_bad = row;
+        }
+    });
+    if (num_bad == 0) return;
     std::array<std::int64_t, 3> place{};
     for (int axis = 0; axis < 3; ++axis) {
-        const auto count = on_cells ? grid.num_cells(axis) : grid.num_points[axis];
-        place[axis] = row % count;
-        row /= count;
+        place[axis] = box.first[axis] + first_bad % box.count[axis];
+        first_bad /= box.count[axis];
     }
     throw InvalidInput(fmt::format("{}: the array '{}' is not finite at {} {}, first at (x, y, z) = ({}), counted from "
                                    "0. Repair the case or leave it out.",
-                                   where, array.name(), bad.numel(), on_cells ? "cells" : "points",
+                                   where, array.name(), num_bad, on_cells ? "cells" : "points",
                                    fmt::join(place, ", ")));
+}
+
+/// @param grid   has the arrays, maybe without rows   @param read   gives the rows of one of them in the box
+GridRows rows_in_box(const ImageGrid& grid, const GridBox& box, const DataConfig& data, bool with_truth,
+                     const std::string& where, const std::function<DataArray(const DataArray&)>& read)
+{
+    GridRows rows{.extents = extents_of(grid, data.on_cells, where), .told = {}, .target = {}, .channels = {}};
+    const std::string group = data.on_cells ? "cell" : "point";
+    const auto& arrays = data.on_cells ? grid.cell_data : grid.point_data;
+    const auto find = [&](const std::string& name) -> const DataArray& {
+        const auto& elsewhere = data.on_cells ? grid.point_data : grid.cell_data;
+        if (!find_array(arrays, name) && find_array(elsewhere, name)) {
+            throw InvalidInput(
+                fmt::format("{} has '{}' at its {}, and data.association is {}. Set data.association={}.", where, name,
+                            data.on_cells ? "points" : "cells", group, data.on_cells ? "point" : "cell"));
+        }
+        const auto& array = require_array(arrays, name, where, group);
+        if (array.type() == ScalarType::String)
+            throw InvalidInput(fmt::format("{}: the array '{}' holds texts; expected numbers.", where, array.name()));
+        return array;
+    };
+    const auto joined = [&](const std::vector<const DataArray*>& found) {
+        std::int64_t num_columns = 0, first = 0;
+        for (const auto* array : found) num_columns += array->num_components();
+        auto whole = at::empty({box.num_rows(), num_columns}, at::kFloat);
+        for (const auto* array : found) {
+            put_columns(read(*array), box, data.on_cells, where, whole, first);
+            first += array->num_components();
+        }
+        return whole;
+    };
+    std::vector<const DataArray*> told, fields;
+    for (const auto& name : data.arrays) told.push_back(&find(name));
+    rows.told = joined(told);
+    if (!with_truth) return rows;
+    for (const auto& field : data.fields) {
+        fields.push_back(&find(field.from));
+        rows.channels.push_back(fields.back()->num_components());
+    }
+    rows.target = joined(fields);
+    return rows;
 }
 
 /// Rows of each rank along a direction, the most first. Cuts go through groups of rows if there are too few groups for
@@ -77,28 +127,15 @@ std::string extents_text(const std::vector<std::int64_t>& extents)
 
 GridRows grid_rows(const ImageGrid& grid, const DataConfig& data, bool with_truth, const std::string& where)
 {
-    GridRows rows{.extents = extents_of(grid, data.on_cells, where), .told = {}, .target = {}, .channels = {}};
-    const std::string group = data.on_cells ? "cell" : "point";
-    const auto& arrays = data.on_cells ? grid.cell_data : grid.point_data;
-    const auto find = [&](const std::string& name) -> const DataArray& {
-        const auto& elsewhere = data.on_cells ? grid.point_data : grid.cell_data;
-        if (!find_array(arrays, name) && find_array(elsewhere, name)) {
-            throw InvalidInput(
-                fmt::format("{} has '{}' at its {}, and data.association is {}. Set data.association={}.", where, name,
-                            data.on_cells ? "points" : "cells", group, data.on_cells ? "point" : "cell"));
-        }
-        return require_array(arrays, name, where, group);
-    };
-    std::vector<at::Tensor> told, fields;
-    for (const auto& name : data.arrays) told.push_back(rows_of(find(name), grid, data.on_cells, where));
-    rows.told = torch::cat(told, 1);
-    if (!with_truth) return rows;
-    for (const auto& field : data.fields) {
-        fields.push_back(rows_of(find(field.from), grid, data.on_cells, where));
-        rows.channels.push_back(fields.back().size(1));
-    }
-    rows.target = torch::cat(fields, 1);
-    return rows;
+    return rows_in_box(grid, whole_box(grid, data.on_cells), data, with_truth, where,
+                       [](const DataArray& array) { return array; });
+}
+
+GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& data, bool with_truth,
+                   const std::string& where)
+{
+    return rows_in_box(file.grid(), box, data, with_truth, where,
+                       [&](const DataArray& declared) { return file.read(declared.name(), data.on_cells, box); });
 }
 
 GridRows grid_rows_of_step(const Mesh& states, ImageGrid grid, DataConfig data, bool with_truth,
@@ -170,27 +207,48 @@ std::vector<std::int64_t> cut_of_least_halo(const std::vector<std::int64_t>& ext
     return best;
 }
 
+GridBox GridLayout::own_box(const ImageGrid& grid, bool on_cells) const
+{
+    auto box = whole_box(grid, on_cells);
+    std::int64_t dim = 2;  // of the grid's tensor
+    for (const int direction : {2, 1, 0}) {
+        if (box.count[direction] == 1) continue;
+        const auto axis = of_grid->axis_of_dim(dim++);
+        if (axis < 0) continue;
+        const auto me = of_grid->device_mesh->coordinate(axis);
+        box.first[direction] = of_grid->axes[axis].offset(me);
+        box.count[direction] = (*of_grid->axes[axis].extents)[me];
+    }
+    return box;
+}
+
 at::Tensor GridLayout::own_rows(const at::Tensor& rows) const
 {
     const auto grid = grid_of_rows(rows.unsqueeze(0), extents, nullptr);
-    return rows_of_grid(from_local(own_part(grid, *of_grid).clone(), of_grid), of_rows);
+    return own_part(grid, *of_grid).movedim(1, -1).flatten(1, -2).squeeze(0).contiguous();
 }
 
-PointInputs GridLayout::inputs(const at::Tensor& told) const
+at::Tensor GridLayout::joined(const at::Tensor& own) const
 {
-    return {.embedding = own_rows(told), .positions = {}, .grid = extents, .grid_layout = of_grid};
+    return from_local(own.unsqueeze(0), of_rows);
 }
 
-CaseTensors grid_case_tensors(const GridRows& rows, const CaseSource& source, const DataConfig& data,
-                              const GridLayout& layout)
+PointInputs GridLayout::inputs(const at::Tensor& own) const
+{
+    return {.embedding = joined(own), .positions = {}, .grid = extents, .grid_layout = of_grid};
+}
+
+CaseTensors grid_case_tensors(const at::Tensor& told, const at::Tensor& target,
+                              const std::vector<std::int64_t>& channels, const CaseSource& source,
+                              const DataConfig& data, const GridLayout& layout)
 {
     CaseTensors example{.id = source.id,
-                        .num_points = rows.told.size(0),
-                        .inputs = layout.inputs(rows.told),
+                        .num_points = c10::multiply_integers(layout.extents),
+                        .inputs = layout.inputs(told),
                         .target = {},
                         .measures = {},
-                        .channels = rows.channels};
-    if (rows.target.defined()) example.target = layout.own_rows(rows.target);
+                        .channels = channels};
+    if (target.defined()) example.target = layout.joined(target);
     add_case_constants(example.inputs, data, source);
     return example;
 }

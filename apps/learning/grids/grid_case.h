@@ -3,7 +3,7 @@
 
 #include "apps/learning/cases/case_tensors.h"
 #include "apps/learning/settings/training_config.h"
-#include "io/vtk/image_file.h"
+#include "io/vtk/grid_file.h"
 #include "sharding/ranks/device_mesh.h"
 
 #include <ATen/core/Tensor.h>
@@ -15,12 +15,13 @@
 
 namespace meshard {
 
-/// Inputs and targets of a regular grid. The rows are the file's points or cells in its order, x fastest.
+/// Inputs and targets of a regular grid, or of a block of it. The rows are points or cells in the file's order, x
+/// fastest.
 struct GridRows {
-    /// Number of rows along each direction with more than one, slowest first: z, y, x.
+    /// Number of rows of the whole along each direction with more than one, slowest first: z, y, x.
     std::vector<std::int64_t> extents;
-    at::Tensor told;                     ///< (N, components of `data.arrays` side by side), float32: the inputs
-    at::Tensor target;                   ///< (N, channels), float32, in physical units; undefined without the truth
+    at::Tensor told;                     ///< (rows, components of `data.arrays` side by side), float32: the inputs
+    at::Tensor target;                   ///< (rows, channels), float32, in physical units; undefined without the truth
     std::vector<std::int64_t> channels;  ///< number of channels of each field; empty without the truth
 };
 
@@ -30,6 +31,10 @@ struct GridRows {
 /// @throws InvalidInput for a grid with fewer than two directions, an array that is missing (with the nearest name),
 /// and a value that is not finite, with the place of the row
 GridRows grid_rows(const ImageGrid& grid, const DataConfig& data, bool with_truth, const std::string& where);
+
+/// Reads the same of the rows in a box of a file alone. @throws IoError as `GridFile::read`, too
+GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& data, bool with_truth,
+                   const std::string& where);
 
 /// Makes the inputs, and on request the targets, of a step of a run of grids: what is told of the states, and what is
 /// learnt.
@@ -51,10 +56,14 @@ struct GridLayout {
     SpecPtr of_grid;                    ///< (1, C, extents): each rank has a block of it
     SpecPtr of_rows;                    ///< (1, N, C): of the same, by `layout_of_rows`
 
-    /// Returns inputs of this rank's part of `told`, (N, C), of the whole grid.
-    PointInputs inputs(const at::Tensor& told) const;
-    /// Returns this rank's part of `rows`, (N, C), as a sharded tensor (1, N, C).
+    /// Returns which rows of a grid with these extents are this rank's.
+    GridBox own_box(const ImageGrid& grid, bool on_cells) const;
+    /// Returns this rank's rows of `rows`, (N, C), of the whole grid.
     at::Tensor own_rows(const at::Tensor& rows) const;
+    /// Returns what each rank has, (its rows, C), as one sharded tensor (1, N, C).
+    at::Tensor joined(const at::Tensor& own) const;
+    /// Returns inputs of what each rank is told, (its rows, C).
+    PointInputs inputs(const at::Tensor& own) const;
 };
 
 /// Lays a grid out over the ranks of a domain: its slowest directions are cut, the first among the ranks of the first
@@ -71,8 +80,10 @@ GridLayout grid_layout(const std::vector<std::int64_t>& extents, std::int64_t ro
 std::vector<std::int64_t> cut_of_least_halo(const std::vector<std::int64_t>& extents, std::int64_t rows_together,
                                             std::int64_t num_ranks);
 
-/// Makes a case over the ranks of a domain from its grid, with its constants.
-CaseTensors grid_case_tensors(const GridRows& rows, const CaseSource& source, const DataConfig& data,
-                              const GridLayout& layout);
+/// Makes a case over the ranks of a domain, with its constants, from each rank's rows.
+/// @param target   may be undefined   @param channels   of each field
+CaseTensors grid_case_tensors(const at::Tensor& told, const at::Tensor& target,
+                              const std::vector<std::int64_t>& channels, const CaseSource& source,
+                              const DataConfig& data, const GridLayout& layout);
 
 }  // namespace meshard

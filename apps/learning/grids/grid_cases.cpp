@@ -2,14 +2,24 @@
 #include "apps/learning/grids/grid_cases.h"
 
 #include "apps/learning/cases/run_step.h"
+#include "apps/learning/cases/usable_input.h"
 #include "apps/learning/settings/grid_settings.h"
 #include "partition/error.h"
 
 #include <fmt/core.h>
 #include <torch/types.h>
 
+#include <algorithm>
+#include <bit>
+#include <utility>
+
 namespace meshard {
 namespace {
+
+std::string name_in_messages(const CaseSource& source)
+{
+    return fmt::format("case {} ({})", source.id, source.file.string());
+}
 
 std::vector<double> numbers_of(const at::Tensor& values)
 {
@@ -17,26 +27,81 @@ std::vector<double> numbers_of(const at::Tensor& values)
     return {doubles.const_data_ptr<double>(), doubles.const_data_ptr<double>() + doubles.numel()};
 }
 
-StoredCase stored_case_of(const GridRows& rows, const std::string& id)
+/// Statistics of rows, a million at a time, since they are computed in double precision.
+ChannelStatistics statistics_of(const at::Tensor& rows)
+{
+    ChannelStatistics statistics;
+    for (const auto& some : rows.split(std::int64_t{1} << 20)) statistics.add(some);
+    return statistics;
+}
+
+/// Describes this rank's rows.
+StoredCase described(const GridRows& rows, const std::string& id)
 {
     StoredCase known;
     known.case_id = id;
     known.num_rows = rows.told.size(0);
     known.num_inputs = rows.told.size(1);
     known.channels = rows.channels;
-    known.statistics.emplace_back().add(rows.target);
+    known.extents = rows.extents;
+    known.statistics = {statistics_of(rows.target)};
+    known.told_statistics = {statistics_of(rows.told)};
+    if (known.num_rows == 0) return known;
     known.lowest = numbers_of(rows.told.amin(0));
     known.highest = numbers_of(rows.told.amax(0));
     return known;
 }
 
+/// Merges the descriptions that each rank has of its rows of a case. Collective.
+void merge_over_ranks(StoredCase& known, const RankGroup& ranks)
+{
+    std::vector<std::int64_t> own{known.num_rows};
+    const auto add = [&](const std::vector<double>& numbers, std::int64_t count) {
+        for (std::int64_t i = 0; i < count; ++i)
+            own.push_back(std::bit_cast<std::int64_t>(known.num_rows > 0 ? numbers[static_cast<std::size_t>(i)] : 0.0));
+    };
+    const auto num_targets = known.num_targets(), num_inputs = known.num_inputs;
+    add(known.statistics[0].mean(), num_targets);
+    add(known.statistics[0].squared_differences(), num_targets);
+    add(known.told_statistics[0].mean(), num_inputs);
+    add(known.told_statistics[0].squared_differences(), num_inputs);
+    add(known.lowest, num_inputs);
+    add(known.highest, num_inputs);
+    const auto all = ranks.all_gather_integers(own);
+    known.num_rows = c10::multiply_integers(known.extents);
+    known.statistics = {{}};
+    known.told_statistics = {{}};
+    known.lowest.clear();
+    known.highest.clear();
+    for (const auto& of_rank : all) {
+        if (of_rank[0] == 0) continue;
+        auto at = of_rank.begin() + 1;
+        const auto next = [&](std::int64_t count) {
+            std::vector<double> numbers;
+            for (; count > 0; --count) numbers.push_back(std::bit_cast<double>(*at++));
+            return numbers;
+        };
+        for (const auto& [statistics, count] :
+             {std::pair(&known.statistics[0], num_targets), std::pair(&known.told_statistics[0], num_inputs)}) {
+            const auto mean = next(count), squared_differences = next(count);
+            statistics->merge({of_rank[0], mean, squared_differences});
+        }
+        const auto lowest = next(num_inputs), highest = next(num_inputs);
+        if (known.lowest.empty()) known.lowest = lowest, known.highest = highest;
+        for (std::size_t i = 0; i < lowest.size(); ++i) {
+            known.lowest[i] = std::min(known.lowest[i], lowest[i]);
+            known.highest[i] = std::max(known.highest[i], highest[i]);
+        }
+    }
+}
+
 }  // namespace
 
-GridWidths grid_widths(const CaseTensors& example, const DataConfig& data)
+GridWidths grid_widths(const StoredCase& known, const DataConfig& data)
 {
-    return {.in_channels = example.inputs.embedding.size(-1) + static_cast<std::int64_t>(data.constants.size()),
-            .out_channels = example.target.size(-1),
-            .extents = example.inputs.grid};
+    return {.in_channels = known.num_inputs + static_cast<std::int64_t>(data.constants.size()),
+            .out_channels = known.num_targets(),
+            .extents = known.extents};
 }
 
 std::vector<std::int64_t> domain_of_grids(const TrainingRunConfig& config, const CaseSource& first,
@@ -44,45 +109,81 @@ std::vector<std::int64_t> domain_of_grids(const TrainingRunConfig& config, const
 {
     constexpr std::int64_t kFewest = 4;  // ranks that can cut two directions
     if (!config.domain.empty() || num_ranks < kFewest || !reads_neighbors(config.model)) return config.domain;
-    const auto where = fmt::format("case {} ({})", first.id, first.file.string());
-    return cut_of_least_halo(extents_of(read_image(first.file), config.data.on_cells, where),
-                             rows_together(config.model), num_ranks);
+    return cut_of_least_halo(
+        extents_of(GridFile::open(first.file)->grid(), config.data.on_cells, name_in_messages(first)),
+        rows_together(config.model), num_ranks);
 }
 
-LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRunConfig& config,
-                       const std::shared_ptr<const DeviceMesh>& blocks, const std::optional<CaseTensors>& like)
+GridReading::GridReading(const TrainingRunConfig& config, std::shared_ptr<const DeviceMesh> blocks)
+    : model_(config.model), data_(config.data), blocks_(std::move(blocks))
 {
-    LoadedGrids grids;
-    for (const auto& source : sources) {
-        const auto where = fmt::format("case {} ({})", source.id, source.file.string());
-        const auto& step = source.step;
-        auto grid = read_image(source.file);
-        const auto rows = step ? grid_rows_of_step(read_step(*step, StateArrays(config.data), where), std::move(grid),
-                                                   config.data, true, where)
-                               : grid_rows(grid, config.data, true, where);
-        const auto layout = grid_layout(rows.extents, rows_together(config.model), blocks, where);
-        grids.known.push_back(stored_case_of(rows, source.id));
-        grids.told.add(rows.told);
-        grids.examples.push_back(grid_case_tensors(rows, source, config.data, layout));
-        const auto& first = like ? *like : grids.examples.front();
-        const auto widths = grid_widths(grids.examples.back(), config.data), before = grid_widths(first, config.data);
-        const auto said = [&](const GridWidths& one) {
-            return fmt::format("{} {}, {} numbers each to learn from and {} to learn", extents_text(one.extents),
-                               config.data.on_cells ? "cells" : "points", one.in_channels, one.out_channels);
-        };
-        const auto arguments = [&](const GridWidths& one) {
-            try {
-                return grid_model_arguments(config.model, one);
-            } catch (const InvalidInput& wrong) {
-                throw InvalidInput(where + ": " + wrong.what());
-            }
-        };
-        if (arguments(widths) == arguments(before)) continue;
-        throw InvalidInput(
-            fmt::format("{} has {}, and case {} has {}; {} takes cases that are alike in this. Leave one of them out.",
-                        where, said(widths), first.id, said(before), config.model.name));
-    }
-    return grids;
+}
+
+const GridLayout& GridReading::layout(const std::vector<std::int64_t>& extents, const std::string& where) const
+{
+    const std::lock_guard lock(mutex_);
+    const auto found = layouts_.find(extents);
+    if (found != layouts_.end()) return found->second;
+    return layouts_.emplace(extents, grid_layout(extents, rows_together(model_), blocks_, where)).first->second;
+}
+
+GridRows GridReading::read(const CaseSource& source) const
+{
+    const auto where = name_in_messages(source);
+    const auto file = GridFile::open(source.file);
+    const auto& cut = layout(extents_of(file->grid(), data_.on_cells, where), where);
+    if (!source.step) return grid_rows(*file, cut.own_box(file->grid(), data_.on_cells), data_, true, where);
+    auto rows = grid_rows_of_step(read_step(*source.step, StateArrays(data_), where), file->grid(), data_, true, where);
+    rows.told = cut.own_rows(rows.told);
+    rows.target = cut.own_rows(rows.target);
+    return rows;
+}
+
+CaseTensors GridReading::tensors(const CaseRows& own, const StoredCase& known, const CaseSource& source) const
+{
+    return grid_case_tensors(own.told, own.target, known.channels, source, data_,
+                             layout(known.extents, name_in_messages(source)));
+}
+
+std::int64_t GridReading::num_bytes(const StoredCase& known) const
+{
+    const auto& rows = *layout(known.extents, known.case_id).of_rows->axes[0].extents;
+    return *std::ranges::max_element(rows) * (known.num_inputs + known.num_targets()) *
+           static_cast<std::int64_t>(sizeof(float));
+}
+
+void GridReading::require_alike(const StoredCase& known, const std::string& where, const StoredCase& first) const
+{
+    const auto widths = grid_widths(known, data_), before = grid_widths(first, data_);
+    const auto said = [&](const GridWidths& one) {
+        return fmt::format("{} {}, {} numbers each to learn from and {} to learn", extents_text(one.extents),
+                           data_.on_cells ? "cells" : "points", one.in_channels, one.out_channels);
+    };
+    const auto arguments = [&](const GridWidths& one) {
+        try {
+            return grid_model_arguments(model_, one);
+        } catch (const InvalidInput& wrong) {
+            throw InvalidInput(where + ": " + wrong.what());
+        }
+    };
+    if (arguments(widths) == arguments(before)) return;
+    throw InvalidInput(
+        fmt::format("{} has {}, and case {} has {}; {} takes cases that are alike in this. Leave one of them out.",
+                    where, said(widths), first.case_id, said(before), model_.name));
+}
+
+std::vector<StoredCase> GridReading::describe(const std::vector<CaseSource>& sources, const StoredCase* like) const
+{
+    std::vector<StoredCase> cases;
+    const auto ranks = blocks_->in_a_row();
+    read_together(ranks->all(), [&] {
+        for (const auto& source : sources) {
+            cases.push_back(described(read(source), source.id));
+            require_alike(cases.back(), name_in_messages(source), like ? *like : cases.front());
+        }
+    });
+    for (auto& known : cases) merge_over_ranks(known, ranks->all());
+    return cases;
 }
 
 }  // namespace meshard

@@ -3,37 +3,58 @@
 
 #include "apps/learning/cases/case_list.h"
 #include "apps/learning/grids/grid_case.h"
+#include "apps/learning/store/case_rows.h"
 #include "apps/learning/store/case_store.h"
-#include "models/layers/normalizer.h"
 
+#include <cstdint>
+#include <map>
 #include <memory>
-#include <optional>
+#include <mutex>
+#include <string>
 #include <vector>
 
 namespace meshard {
 
-/// Cases of grids in memory.
-struct LoadedGrids {
-    std::vector<CaseTensors> examples;
-    std::vector<StoredCase> known;  ///< numbers of rows and channels, statistics and bounds of each case; no files
-    ChannelStatistics told;         ///< statistics of the inputs over all cases
-};
+/// How the ranks of a domain read the cases of a grid model: each its own block.
+class GridReading {
+public:
+    /// @param blocks   the domain's ranks, by the directions in which they cut a grid
+    GridReading(const TrainingRunConfig& config, std::shared_ptr<const DeviceMesh> blocks);
 
-/// Reads image data on every rank, each of which reads whole files and keeps its own block (`grid_layout`); so
-/// statistics have the same bits on any number of ranks, without communication.
-/// @throws IoError, InvalidInput naming the case, as `read_image`, `grid_rows` and `grid_layout`, and for a grid for
-/// which the model's arguments differ from those for `like`, or else for the first grid
-LoadedGrids load_grids(const std::vector<CaseSource>& sources, const TrainingRunConfig& config,
-                       const std::shared_ptr<const DeviceMesh>& blocks,
-                       const std::optional<CaseTensors>& like = std::nullopt);
+    /// Reads this rank's rows of a case; of a step of a run the whole states first. Any thread may call it.
+    /// @throws IoError, InvalidInput naming the case, as `GridFile::open`, `grid_rows`, `grid_layout` and `read_step`
+    GridRows read(const CaseSource& source) const;
+
+    /// Makes a case of what each rank has read.
+    CaseTensors tensors(const CaseRows& own, const StoredCase& known, const CaseSource& source) const;
+
+    /// Describes cases: numbers of rows and channels, extents, statistics and bounds; there are no files. Each rank
+    /// reads its blocks, and the statistics of all blocks are merged in the order of the ranks. Collective.
+    /// @throws on all ranks, as `read`, and InvalidInput for a grid for which the model's arguments differ from those
+    /// for `like`, or if that is null for the first grid
+    std::vector<StoredCase> describe(const std::vector<CaseSource>& sources, const StoredCase* like) const;
+
+    /// Returns the bytes of a case in memory, on the rank with the most.
+    std::int64_t num_bytes(const StoredCase& known) const;
+
+private:
+    const GridLayout& layout(const std::vector<std::int64_t>& extents, const std::string& where) const;
+    void require_alike(const StoredCase& known, const std::string& where, const StoredCase& first) const;
+
+    ModelConfig model_;
+    DataConfig data_;
+    std::shared_ptr<const DeviceMesh> blocks_;
+    mutable std::mutex mutex_;
+    mutable std::map<std::vector<std::int64_t>, GridLayout> layouts_;  // by the extents
+};
 
 /// Returns how many ranks cut each direction of the cases' grids: what the configuration says, or where it leaves it
 /// open and the model reads neighbours, the cut with the least halo for the first case (`cut_of_least_halo`).
-/// @throws IoError, InvalidInput naming the case, as `read_image` and `grid_rows`
+/// @throws IoError, InvalidInput naming the case, as `GridFile::open` and `extents_of`
 std::vector<std::int64_t> domain_of_grids(const TrainingRunConfig& config, const CaseSource& first,
                                           std::int64_t num_ranks);
 
-/// Returns the widths of a grid model that fits the cases. @param example   any of the cases
-GridWidths grid_widths(const CaseTensors& example, const DataConfig& data);
+/// Returns the widths of a grid model that fits the cases. @param known   any of the cases
+GridWidths grid_widths(const StoredCase& known, const DataConfig& data);
 
 }  // namespace meshard

@@ -3,8 +3,8 @@
 
 #include "apps/learning/cases/case_body.h"
 #include "apps/learning/cases/case_tensors.h"
+#include "apps/learning/cases/usable_input.h"
 #include "apps/learning/evaluation/case_sums.h"
-#include "apps/learning/prediction/usable_input.h"
 #include "io/mesh_io.h"
 #include "sharding/tensor/distribute_rows.h"
 #include "sharding/tensor/shard_tensor.h"

@@ -2,7 +2,7 @@
 #include "apps/learning/prediction/series_roll_out.h"
 
 #include "apps/learning/cases/run_step.h"
-#include "apps/learning/prediction/usable_input.h"
+#include "apps/learning/cases/usable_input.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -138,7 +138,8 @@ SeriesRollOut::SeriesRollOut(const SeriesPlan& plan, std::span<Predictor> models
         model->move_to(device_);
         model->set_memory(memory ? *memory : model->memory_for(std::ssize(rows()), bytes));
         frames_.push_back(mesh_ ? case_frame(data.frame, mesh_->bounds(), source) : CaseFrame());
-        auto told = mesh_ ? mesh_->inputs(*model, data, device_) : grid_->layout.inputs(grid_->told.told.to(device_));
+        auto told = mesh_ ? mesh_->inputs(*model, data, device_)
+                          : grid_->layout.inputs(grid_->layout.own_rows(grid_->told.told).to(device_));
         if (grid_) add_case_inputs(told, *model, data, source, device_);
         inputs_.push_back(states_.with_state(told, states_.state(told), frames_.back()));
         scalings_.push_back(field_scaling(data, model->channels(), source));

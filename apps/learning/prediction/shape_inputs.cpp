@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/prediction/shape_inputs.h"
 
-#include "apps/learning/prediction/usable_input.h"
+#include "apps/learning/cases/usable_input.h"
 #include "apps/learning/settings/settings.h"
 #include "ops/surface/surface_distance.h"
 #include "sharding/tensor/shard_tensor.h"

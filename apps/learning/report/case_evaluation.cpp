@@ -5,13 +5,13 @@
 #include "apps/learning/cases/case_tensors.h"
 #include "apps/learning/cases/field_scaling.h"
 #include "apps/learning/cases/run_step.h"
+#include "apps/learning/cases/usable_input.h"
 #include "apps/learning/evaluation/case_sums.h"
 #include "apps/learning/evaluation/error_histogram.h"
 #include "apps/learning/grids/grid_case.h"
 #include "apps/learning/prediction/case_mesh.h"
 #include "apps/learning/prediction/prediction.h"
 #include "apps/learning/prediction/series_roll_out.h"
-#include "apps/learning/prediction/usable_input.h"
 #include "apps/learning/settings/run_record.h"
 #include "io/bytes/file_pattern.h"
 #include "io/bytes/interruption.h"
@@ -58,12 +58,20 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
     const auto& data = predictor.data();
     const auto& source = judged.first;
     const auto where = source.file.string();
-    const auto grid = read_image(source.file);
-    const auto rows = grid_rows(grid, data, true, where);
-    if (rows.channels != predictor.channels())
-        throw InvalidInput(where + ": a field has another number of components than in training.");
-    const auto cut = grid_layout(rows.extents, predictor.rows_together(), device_mesh, where);
-    auto example = on_device(grid_case_tensors(rows, source, data, cut), world.device());
+    const auto& all = device_mesh->all();
+    std::unique_ptr<GridFile> file;
+    GridLayout cut;
+    GridRows rows;  // this rank's
+    read_together(all, [&] {
+        file = GridFile::open(source.file);
+        cut =
+            grid_layout(extents_of(file->grid(), data.on_cells, where), predictor.rows_together(), device_mesh, where);
+        rows = grid_rows(*file, cut.own_box(file->grid(), data.on_cells), data, true, where);
+        if (rows.channels != predictor.channels())
+            throw InvalidInput(where + ": a field has another number of components than in training.");
+    });
+    auto example =
+        on_device(grid_case_tensors(rows.told, rows.target, rows.channels, source, data, cut), world.device());
     add_case_inputs(example.inputs, predictor, data, source, world.device());
     const auto start = std::chrono::steady_clock::now();
     const auto scaling = field_scaling(data, predictor.channels(), source);
@@ -78,12 +86,13 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
     result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const JudgedFields layout(data.fields, predictor.channels());
     const auto truth = to_local(example.target).squeeze(0).cpu();
-    const auto sums = case_sums(predicted, truth, {}, layout, predictor.training_mean(scaling), device_mesh->all());
+    const auto sums = case_sums(predicted, truth, {}, layout, predictor.training_mean(scaling), all);
     require_finite(sums, source.id);
     result.metrics = sums.metrics(layout);
     if (see) {
-        const auto whole = full_tensor(of_all).squeeze(0).cpu();
-        if (world.rank() == 0) see({index, image_mesh(grid), whole, rows.target});
+        const auto whole = full_tensor(of_all).squeeze(0).cpu(),
+                   true_whole = full_tensor(example.target).squeeze(0).cpu();
+        if (world.rank() == 0) see({index, image_mesh(file->grid()), whole, true_whole});
     }
     return result;
 }

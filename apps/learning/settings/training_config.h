@@ -179,7 +179,8 @@ struct DataConfig {
                  "surface files below the root, e.g. boundary_*.vtp; the last * is the case's id");
         keys.add("data.volume", files, {}, "volume files below the root, in place of data.surface");
         keys.add("data.grid", files, {},
-                 "image data on regular grids below the root, .vti, for models of grids, in place of data.surface");
+                 "image data on regular grids below the root, .vti, .pvti or .vtkhdf, for models of grids, in place of "
+                 "data.surface");
         keys.add(
             "data.series", files, {},
             "simulations in time below the root: a series a run, run_*.pvd, or files of one state, run_*/state_*.vtu");

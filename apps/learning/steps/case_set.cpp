@@ -11,7 +11,8 @@
 namespace meshard {
 namespace {
 
-constexpr std::size_t kMostAhead = 2;
+// Cases of a store, and grids, which are larger.
+constexpr std::size_t kMostAhead = 2, kMostGridsAhead = 1;
 
 }  // namespace
 
@@ -32,14 +33,6 @@ CaseSet::CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored
     }
 }
 
-CaseSet::CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, std::vector<CaseTensors> kept,
-                 CaseReading reading, const CaseSet* like)
-    : CaseSet(std::move(sources), std::move(stored), std::move(reading), like)
-{
-    kept_ = std::move(kept);
-    is_kept_ = true;
-}
-
 std::int64_t CaseSet::num_points() const
 {
     std::int64_t count = 0;
@@ -51,7 +44,8 @@ std::int64_t CaseSet::num_bytes() const
 {
     std::int64_t bytes = 0;
     for (const auto& stored : stored_)
-        bytes += bytes_of_rows(stored, reading_.shares, reading_.order, reads_measures());
+        bytes += reading_.grids ? reading_.grids->num_bytes(stored)
+                                : bytes_of_rows(stored, reading_.shares, reading_.order, reads_measures());
     return bytes;
 }
 
@@ -158,6 +152,10 @@ RowChoice CaseSet::drawn_in(const CaseTurn& turn) const
 
 CaseRows CaseSet::read(const CaseTurn& turn) const
 {
+    if (reading_.grids) {
+        auto [extents, told, target, channels] = reading_.grids->read(sources_[turn.index]);
+        return {.told = std::move(told), .target = std::move(target), .measures = {}, .ids = {}};
+    }
     std::optional<RowChoice> choice;
     if (!reads_all(turn)) choice = drawn_in(turn);
     return read_rows(stored_[turn.index], reading_.rank(),
@@ -168,6 +166,7 @@ CaseRows CaseSet::read(const CaseTurn& turn) const
 
 CaseTensors CaseSet::tensors_of(const CaseTurn& turn, CaseRows rows) const
 {
+    if (reading_.grids) return reading_.grids->tensors(rows, stored_[turn.index], sources_[turn.index]);
     std::optional<std::int64_t> num_chosen;
     if (!reads_all(turn)) num_chosen = reading_.data.num_sampled;
     return case_tensors(std::move(rows), stored_[turn.index], sources_[turn.index], reading_.data, reading_.shares,
@@ -177,14 +176,16 @@ CaseTensors CaseSet::tensors_of(const CaseTurn& turn, CaseRows rows) const
 CaseSequence::CaseSequence(const CaseSet& cases, std::function<std::optional<CaseTurn>()> next_turn)
     : cases_(cases), next_turn_(std::move(next_turn))
 {
-    if (!cases_.is_kept()) ahead_ = std::make_unique<ReadAhead>([this] { return read_next(); }, kMostAhead);
+    if (!cases_.is_kept())
+        ahead_ = std::make_unique<ReadAhead>([this] { return read_next(); },
+                                             cases_.reading_.grids ? kMostGridsAhead : kMostAhead);
 }
 
 std::optional<CaseRows> CaseSequence::read_next()
 {
     const auto turn = next_turn_();
     if (!turn) return {};
-    if (turn->epoch != checked_epoch_) {
+    if (turn->epoch != checked_epoch_ && !cases_.reading_.grids) {
         for (const auto& stored : cases_.stored_)
             check_files(stored, cases_.reading_.rank(), cases_.looks_at_measures());
         checked_epoch_ = turn->epoch;

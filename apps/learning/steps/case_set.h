@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/learning/cases/case_tensors.h"
+#include "apps/learning/grids/grid_cases.h"
 #include "apps/learning/steps/point_sampling.h"
 #include "apps/learning/store/case_rows.h"
 #include "apps/learning/store/case_store.h"
@@ -25,8 +26,9 @@ struct CaseReading {
     std::int64_t seed = 0;
     RowOrder order = RowOrder::Parts;
     std::shared_ptr<const DeviceMesh> domain;
-    Shares shares;                 ///< of the ranks of the domain
-    at::Device device = at::kCPU;  ///< the device on which the cases are used
+    Shares shares;                                       ///< of the ranks of the domain
+    at::Device device = at::kCPU;                        ///< the device on which the cases are used
+    std::shared_ptr<const GridReading> grids = nullptr;  ///< for cases that are grids, which are in no store
 
     RankOfCase rank() const;
 };
@@ -45,15 +47,12 @@ public:
     /// @throws InvalidInput if a field has not as many components in all cases, or in `like`, which may be null
     CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, CaseReading reading, const CaseSet* like);
 
-    /// Takes cases that are in memory already. `stored` describes each of them; it has no files.
-    CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, std::vector<CaseTensors> kept,
-            CaseReading reading, const CaseSet* like);
-
     std::int64_t size() const { return static_cast<std::int64_t>(sources_.size()); }
     const std::vector<CaseSource>& sources() const { return sources_; }
     const std::string& id(std::int64_t i) const { return sources_[i].id; }
     std::int64_t num_points(std::int64_t i) const { return stored_[i].num_rows; }
     std::int64_t num_points() const;  ///< points of all cases
+    const StoredCase& stored(std::int64_t i) const { return stored_[i]; }
     /// Number of channels of each field; there must be a case.
     const std::vector<std::int64_t>& channels() const { return stored_.front().channels; }
     std::int64_t num_bytes() const;  ///< bytes of all cases in memory, on the rank with the most
@@ -67,7 +66,7 @@ public:
     ChannelStatistics statistics() const;
     ChannelStatistics statistics(std::int64_t i) const;
 
-    /// Returns statistics of the inputs of all cases, which are steps of runs.
+    /// Returns statistics of the inputs of all cases, which are steps of runs or grids.
     ChannelStatistics told_statistics() const;
 
     const StoredMeasures& measures(std::int64_t i) const { return stored_[i].measures; }
@@ -107,7 +106,7 @@ private:
 };
 
 /// The cases of a set in an order that is known beforehand. Cases that do not stay in memory are read ahead, at most
-/// two, in a thread of their own. Before the first case of each epoch all files of the set are checked.
+/// two, of grids one, in a thread of their own. Before the first case of each epoch all files of a store are checked.
 class CaseSequence {
 public:
     /// @param next_turn   returns the turns in their order, then nothing. The reading thread calls it, if there is one.

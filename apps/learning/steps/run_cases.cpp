@@ -43,7 +43,7 @@ RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, 
     const auto& data = config.data;
     if (data.is_grid)
         throw UsageError(
-            "data.grid: grids are read when training begins and stay in memory; nothing is cut or stored before.");
+            "data.grid: each rank reads its blocks of the grids from their files; nothing is cut or stored before.");
     const auto domain = device_mesh->sub_mesh("domain");
     const auto num_ranks = preparation.num_domain_ranks > 0 ? preparation.num_domain_ranks : domain->num_ranks();
     ShardCache cache{data.shards, data.num_parts > 0 ? data.num_parts : num_ranks * parts_a_rank(config), config.seed,
@@ -107,20 +107,15 @@ RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists,
                               .order = RowOrder::Ids,
                               .domain = domain,
                               .shares = Shares(domain->num_ranks(), 1),
-                              .device = device};
-    Normalizer of_inputs;
-    std::optional<CaseTensors> first;
-    const auto loaded = [&](const std::vector<CaseSource>& of_split, const CaseSet* like) {
-        auto grids = load_grids(of_split, config, blocks, first);
-        if (!like) {
-            of_inputs = grids.told.normalizer();
-            first = grids.examples.front();
-        }
-        return CaseSet(of_split, std::move(grids.known), std::move(grids.examples), reading, like);
+                              .device = device,
+                              .grids = std::make_shared<const GridReading>(config, blocks)};
+    const auto described = [&](const std::vector<CaseSource>& of_split, const CaseSet* like) {
+        return CaseSet(of_split, reading.grids->describe(of_split, like ? &like->stored(0) : nullptr), reading, like);
     };
-    auto train = loaded(lists.train, nullptr);
-    auto val = loaded(lists.val, &train);
-    auto test = loaded(lists.test, &train);
+    auto train = described(lists.train, nullptr);
+    auto val = described(lists.val, &train);
+    auto test = described(lists.test, &train);
+    const auto of_inputs = train.told_statistics().normalizer();
     RunCases cases{std::move(train), std::move(val), std::move(test), {}, domain->num_ranks(), {}, of_inputs};
     for (const auto& source : lists.all()) cases.shards[source.id].clear();  // a grid has no shards
     return cases;

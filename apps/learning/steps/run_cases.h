@@ -48,7 +48,8 @@ RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, 
                        const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device, TrainingLog& log,
                        const volatile std::sig_atomic_t& stop_requested);
 
-/// Reads the cases of a grid model (`data.grid`), which stay in memory. @throws as `load_grids`
+/// Describes the cases of a grid model (`data.grid`), of which each rank reads its blocks. Collective over the ranks of
+/// `blocks`. @throws as `GridReading::describe`
 RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists,
                        const std::shared_ptr<const DeviceMesh>& blocks, const at::Device& device);
 

@@ -69,8 +69,9 @@ struct StoredCase {
     std::vector<StoredPart> parts;
     std::vector<ChannelStatistics> statistics;  ///< the targets' statistics, one entry for each part
     std::vector<double> lowest, highest;        ///< bounds of each input over all points
-    /// The inputs' statistics, one entry for each part; only of steps of runs.
+    /// The inputs' statistics, one entry for each part; only of steps of runs and of grids.
     std::vector<ChannelStatistics> told_statistics = {};
+    std::vector<std::int64_t> extents = {};  ///< of a regular grid, slowest direction first; empty: no grid
     StoredMeasures measures;
     std::shared_ptr<const PageHashes> page_hashes;  ///< null in cases that earlier versions stored
 

@@ -178,7 +178,7 @@ void say_start(Run& run)
 
 void print_plan(Run& run)
 {
-    const auto example = ExampleSequence(run.data, &RunCases::train, first_turn()).next();
+    const auto example = ExampleSequence(run.data, &RunCases::train, turn_of(0)).next();
     const auto plan = training_plan(run.model.model(), run.config, example, *run.ranks.mesh, run.ranks.world,
                                     [&] { run.model.predict(example); });
     if (run.ranks.is_first()) std::cout << plan << std::flush;

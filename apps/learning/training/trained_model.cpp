@@ -78,8 +78,8 @@ void TrainedModel::make()
 {
     torch::manual_seed(config_.seed);
     if (config_.data.is_grid) {
-        const auto first = CaseSequence(data_.training_cases(), first_turn()).next();
-        model_ = make_model(config_.model.name, grid_model_arguments(config_.model, grid_widths(first, config_.data)));
+        const auto widths = grid_widths(data_.training_cases().stored(0), config_.data);
+        model_ = make_model(config_.model.name, grid_model_arguments(config_.model, widths));
         take_rows_of_grids(model_, *data_.stored().of_inputs);
         return;
     }
@@ -105,12 +105,9 @@ void TrainedModel::check_grids()
     std::set<std::vector<std::int64_t>> tried;
     const auto& stored = data_.stored();
     for (const auto* cases : {&stored.train, &stored.val, &stored.test}) {
-        CaseSequence all(*cases, [size = cases->size(), i = std::int64_t{0}]() mutable {
-            return i < size ? std::optional(CaseTurn{i++, 0}) : std::nullopt;
-        });
         for (std::int64_t i = 0; i < cases->size(); ++i) {
-            const auto example = all.next();
-            if (!tried.insert(example.inputs.grid).second) continue;
+            if (!tried.insert(cases->stored(i).extents).second) continue;
+            const auto example = CaseSequence(*cases, turn_of(i)).next();
             try {
                 predict({example});
             } catch (const InvalidInput& wrong) {

@@ -205,7 +205,7 @@ void TrainingData::keep(TrainingLog& log)
 {
     const auto device = ranks_.device();
     for (auto& part : parts_) {
-        if (!part.data.is_grid) keep_cases(*part.stored, part.data, device, ranks_.all(), log);
+        keep_cases(*part.stored, part.data, device, ranks_.all(), log);
         if (device.is_cpu()) continue;
         part.normalizer = part.normalizer.on(device);
         part.training_mean = part.training_mean.to(device);
@@ -323,10 +323,10 @@ double ExampleSequence::seconds_waited() const
     return seconds;
 }
 
-std::function<std::optional<CaseTurn>()> first_turn()
+std::function<std::optional<CaseTurn>()> turn_of(std::int64_t index)
 {
-    return [is_taken = false]() mutable {
-        return std::exchange(is_taken, true) ? std::nullopt : std::optional(CaseTurn{0, 1});
+    return [index, is_taken = false]() mutable {
+        return std::exchange(is_taken, true) ? std::nullopt : std::optional(CaseTurn{index, 1});
     };
 }
 

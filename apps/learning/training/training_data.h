@@ -141,7 +141,7 @@ private:
     std::deque<CaseSequence> parts_;
 };
 
-/// Turns of the first case alone.
-std::function<std::optional<CaseTurn>()> first_turn();
+/// Turns of one case alone.
+std::function<std::optional<CaseTurn>()> turn_of(std::int64_t index);
 
 }  // namespace meshard

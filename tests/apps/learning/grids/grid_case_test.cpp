@@ -12,6 +12,17 @@
 namespace meshard {
 namespace {
 
+/// The places of the rows of a box in a grid, x fastest.
+std::vector<std::int64_t> places_in(const GridBox& box, const GridBox& whole)
+{
+    std::vector<std::int64_t> places;
+    for (auto z = box.first[2]; z < box.first[2] + box.count[2]; ++z)
+        for (auto y = box.first[1]; y < box.first[1] + box.count[1]; ++y)
+            for (auto x = box.first[0]; x < box.first[0] + box.count[0]; ++x)
+                places.push_back((z * whole.count[1] + y) * whole.count[0] + x);
+    return places;
+}
+
 TEST(GridLayout, CutsDirectionsAtGroupsOfRows)
 {
     run_ranks({2, 2}, {"first", "second"}, [](const std::shared_ptr<const DeviceMesh>& blocks) {
@@ -20,7 +31,7 @@ TEST(GridLayout, CutsDirectionsAtGroupsOfRows)
         EXPECT_EQ(to_string(*layout.of_grid), "Shard(2) of 12+8 on first, Shard(3) of 8+4 on second");
         EXPECT_EQ(to_string(*layout.of_rows), "Shard(1) of 96+48+64+32 on all");
         const auto places = torch::arange(20 * 12).view({-1, 1});
-        const auto own = to_local(layout.own_rows(places)).flatten();
+        const auto own = layout.own_rows(places).flatten();
         const auto first = 12 * 12 * blocks->coordinate(0) + 8 * blocks->coordinate(1);
         EXPECT_EQ(own[0].item<std::int64_t>(), first);
         EXPECT_TRUE(torch::equal(own, torch::tensor(layout.of_rows->index_map->global_ids)));
@@ -28,6 +39,29 @@ TEST(GridLayout, CutsDirectionsAtGroupsOfRows)
                   "Shard(2) of 3+3 on first, Shard(3) of 8+4 on second")
             << "rows that make no groups are cut anywhere";
     });
+}
+
+TEST(GridLayout, HasTheBoxOfItsRows)
+{
+    const auto expect_box = [](const std::shared_ptr<const DeviceMesh>& blocks, std::array<std::int64_t, 3> num_cells) {
+        for (const bool of_cells : {false, true}) {
+            ImageGrid grid;
+            for (int axis = 0; axis < 3; ++axis)
+                grid.num_points[axis] = num_cells[axis] + (of_cells && num_cells[axis] > 1);
+            const auto layout = grid_layout(extents_of(grid, of_cells, ""), 2, blocks, "");
+            const auto whole = whole_box(grid, of_cells);
+            const auto places = torch::arange(whole.num_rows()).view({-1, 1});
+
+            EXPECT_TRUE(torch::equal(torch::tensor(places_in(layout.own_box(grid, of_cells), whole)),
+                                     layout.own_rows(places).flatten()));
+        }
+    };
+    run_ranks({2, 2}, {"first", "second"}, [&](const auto& blocks) {
+        expect_box(blocks, {5, 6, 7});
+        expect_box(blocks, {5, 1, 7});
+    });
+    run_ranks({1, 2, 2}, {"a", "b", "c"}, [&](const auto& blocks) { expect_box(blocks, {9, 6, 3}); });
+    run_ranks(3, [&](const auto& slabs) { expect_box(slabs, {9, 2, 1}); });
 }
 
 TEST(GridLayout, OfLeastHaloCutsWhereFewRowsAreBesideCuts)

@@ -3,9 +3,9 @@
 // closed forms, and other numbers of ranks.
 #include "apps/console/console.h"
 #include "apps/learning/cases/computed_inputs.h"
+#include "apps/learning/cases/usable_input.h"
 #include "apps/learning/checkpoints/run_checkpoint.h"
 #include "apps/learning/prediction/prediction.h"
-#include "apps/learning/prediction/usable_input.h"
 #include "io/mesh_io.h"
 #include "partition/mesh/surface_geometry.h"
 #include "partition/mesh/surface_triangles.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/learning/prediction/usable_input.h"
+#include "apps/learning/cases/usable_input.h"
 
 #include "apps/console/console.h"
 #include "apps/console/error_text.h"
