@@ -16,6 +16,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <tuple>
 
 namespace meshard {
@@ -220,6 +221,16 @@ GridBox GridLayout::own_box(const ImageGrid& grid, bool on_cells) const
         box.count[direction] = (*of_grid->axes[axis].extents)[me];
     }
     return box;
+}
+
+std::vector<std::int64_t> GridLayout::own_places() const
+{
+    if (of_rows->index_map) return of_rows->index_map->global_ids;
+    const auto& axis = of_rows->axes[0];
+    const auto me = of_rows->device_mesh->coordinate(0);
+    std::vector<std::int64_t> places(static_cast<std::size_t>((*axis.extents)[me]));
+    std::iota(places.begin(), places.end(), axis.offset(me));
+    return places;
 }
 
 at::Tensor GridLayout::own_rows(const at::Tensor& rows) const

@@ -58,6 +58,8 @@ struct GridLayout {
 
     /// Returns which rows of a grid with these extents are this rank's.
     GridBox own_box(const ImageGrid& grid, bool on_cells) const;
+    /// Returns the places of this rank's rows in the whole grid, ascending.
+    std::vector<std::int64_t> own_places() const;
     /// Returns this rank's rows of `rows`, (N, C), of the whole grid.
     at::Tensor own_rows(const at::Tensor& rows) const;
     /// Returns what each rank has, (its rows, C), as one sharded tensor (1, N, C).

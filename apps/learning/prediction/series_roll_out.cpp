@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 namespace meshard {
@@ -110,10 +109,7 @@ void SeriesRollOut::StartGrid::cut(std::int64_t rows_together, const std::shared
                                    const std::string& where)
 {
     layout = grid_layout(told.extents, rows_together, domain, where);
-    const auto& of_rows = layout.of_rows->axes[0];
-    const auto me = domain->coordinate(domain->axis("domain"));
-    rows.resize(static_cast<std::size_t>((*of_rows.extents)[me]));
-    std::iota(rows.begin(), rows.end(), of_rows.offset(me));
+    rows = layout.own_places();
 }
 
 SeriesRollOut::SeriesRollOut(const SeriesPlan& plan, std::span<Predictor> models, std::vector<SeriesTrack> tracks,

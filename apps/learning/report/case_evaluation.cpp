@@ -90,8 +90,9 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
     require_finite(sums, source.id);
     result.metrics = sums.metrics(layout);
     if (see) {
-        const auto whole = full_tensor(of_all).squeeze(0).cpu(),
-                   true_whole = full_tensor(example.target).squeeze(0).cpu();
+        const auto places = cut.own_places();
+        const auto whole = rows_on_first_rank(predicted, places, all),
+                   true_whole = rows_on_first_rank(truth, places, all);
         if (world.rank() == 0) see({index, image_mesh(file->grid()), whole, true_whole});
     }
     return result;

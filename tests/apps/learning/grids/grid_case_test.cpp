@@ -52,8 +52,9 @@ TEST(GridLayout, HasTheBoxOfItsRows)
             const auto whole = whole_box(grid, of_cells);
             const auto places = torch::arange(whole.num_rows()).view({-1, 1});
 
-            EXPECT_TRUE(torch::equal(torch::tensor(places_in(layout.own_box(grid, of_cells), whole)),
-                                     layout.own_rows(places).flatten()));
+            const auto in_box = places_in(layout.own_box(grid, of_cells), whole);
+            EXPECT_TRUE(torch::equal(torch::tensor(in_box), layout.own_rows(places).flatten()));
+            EXPECT_EQ(layout.own_places(), in_box);
         }
     };
     run_ranks({2, 2}, {"first", "second"}, [&](const auto& blocks) {
