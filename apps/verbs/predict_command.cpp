@@ -49,6 +49,7 @@ struct PredictArguments {
     std::vector<std::string> other_parts;  // one for all inputs, or one each
     std::string table, csv;
     SeriesPrediction series;
+    std::string of_samples;  // an option that belongs to models which draw their states
     bool json = false;
     LocalRanks ranks;
     std::string device = "auto";
@@ -79,8 +80,8 @@ void check_series(const PredictArguments& options)
     if (!options.prediction.sensitivities.empty()) refuse("--sensitivity", "it is of one state of a surface");
     if (!options.table.empty()) refuse("--table", "there is one start; give its values with --set");
     if (options.json) refuse("--json", "the series is the report");
-    if (options.series.goes_on && options.runs.size() > 1)
-        refuse("--resume", "each of several runs goes its own way, of which the output has the mean");
+    if (options.series.goes_on && options.runs.size() * static_cast<std::size_t>(options.series.num_samples) > 1)
+        refuse("--resume", "each of several runs or samples goes its own way, of which the output has the mean");
 }
 
 bool parse(std::span<const std::string> arguments, PredictArguments& options)
@@ -161,6 +162,17 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     app.add_flag("--resume", options.series.goes_on,
                  "with --steps: go on after the last state of an output that was interrupted")
         ->needs(steps);
+    auto* samples =
+        app.add_option("--samples", options.series.num_samples,
+                       "with --steps, of a run of dit: go so many ways, each drawn from noise of its own: mean, and "
+                       "spread as NAME_spread");
+    samples->check(CLI::PositiveNumber)->type_name("N")->capture_default_str()->needs(steps);
+    auto* seed = app.add_option("--seed", options.series.seed, "of the first of them; the next have the next");
+    seed->type_name("S")->capture_default_str()->needs(steps);
+    auto* levels =
+        app.add_option("--noise-levels", options.series.num_levels,
+                       "levels of noise that a state is drawn through; the model is called twice at each but the last");
+    levels->check(CLI::PositiveNumber)->type_name("N")->default_str("as in validation")->needs(steps);
     app.add_option("--memory", memory,
                    "what a Transolver keeps of each point between layers: stored, recomputed (half), streamed "
                    "(nothing; slower) or auto")
@@ -221,6 +233,8 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     }
     options.inputs = words;
     if (options.series.num_steps > 0) check_series(options);
+    for (const auto* option : {samples, seed, levels})
+        if (option->count() > 0) options.of_samples = option->get_name();
     require_sensitive(options.prediction.sensitivities);
     if (!options.prediction.sensitivities.empty()) options.prediction.with_forces = true;
     if (!options.csv.empty() && !options.prediction.with_forces)
@@ -478,6 +492,11 @@ int predict_command(std::span<const std::string> arguments)
         if (!models.front().data().series.is_on)
             throw UsageError(fmt::format("--steps: {} learnt no simulation in time (data.series). Leave it out.",
                                          models.front().checkpoint().string()));
+        for (const auto& model : models)
+            if (!options.of_samples.empty() && !model.draws_samples())
+                throw UsageError(fmt::format("{}: the states of {} follow from the start, and none is drawn. Leave it "
+                                             "out, or name runs of dit.",
+                                             options.of_samples, model.checkpoint().string()));
         require_outputs(options, {{options.inputs.front(), options.output}}, models);
         options.series.forces = options.csv;
         if (!options.csv.empty() && StateChannels(models.front().data(), models.front().channels()).moves_points())

@@ -18,7 +18,9 @@ Option<Options> nested(const char* name, OptionMember<Options> member, const cha
     return {name, member, meaning, bounds, {.none = none, .is_extension = true}};
 }
 
-const OptionTable<DitOptions>& dit_table()
+}  // namespace
+
+const OptionTable<DitOptions>& dit_option_table()
 {
     using O = DitOptions;
     static const OptionTable<O> table(
@@ -35,7 +37,11 @@ const OptionTable<DitOptions>& dit_table()
              "rows and columns of the pixels of a token",
              {.least = 1},
              {.one_or_more = true}},
-            {"tokenizer", &O::tokenizer, "how images become tokens", {.words = {"patch_embed_2d"}}},
+            {"tokenizer",
+             &O::tokenizer,
+             "how images become tokens",
+             {.words = {"patch_embed_2d"}},
+             {.is_for_programs = true}},
             {"detokenizer",
              &O::detokenizer,
              "how tokens become images",
@@ -59,28 +65,43 @@ const OptionTable<DitOptions>& dit_table()
             {"layernorm_backend",
              &O::layernorm_backend,
              "the same numbers in either way",
-             {.words = {"torch", "apex"}}},
+             {.words = {"torch", "apex"}},
+             {.is_for_programs = true}},
             {"condition_dim",
              &O::condition_dim,
              "numbers of a sample's condition; none: it has none",
              {.least = 1},
-             {.none = "0"}},
+             {.none = "0", .is_for_programs = true}},
             {"conditioning_embedder",
              &O::conditioning_embedder,
              "how time and condition become one vector",
-             {.words = {"dit", "edm"}}},
-            {"dit_initialization", &O::dit_initialization, "initial values of the paper: a new model returns zeros"},
+             {.words = {"dit", "edm"}},
+             {.is_for_programs = true}},
+            {"dit_initialization",
+             &O::dit_initialization,
+             "initial values of the paper: a new model returns zeros",
+             {},
+             {.is_for_programs = true}},
             {"drop_path_rates",
              &O::drop_path_rates,
              "for each block the probability that training skips it",
              {.least = 0, .most = 1},
-             {.none = "[]"}},
-            {"force_tokenization_fp32", &O::force_tokenization_fp32, "tokens are made in single precision"},
-            {"use_nan_mask_tokens", &O::use_nan_mask_tokens,
-             "a learned token for those of invalid pixels; with natten2d and natten2d_rope"},
+             {.none = "[]", .is_for_programs = true}},
+            {"force_tokenization_fp32",
+             &O::force_tokenization_fp32,
+             "tokens are made in single precision",
+             {},
+             {.is_for_programs = true}},
+            {"use_nan_mask_tokens",
+             &O::use_nan_mask_tokens,
+             "a learned token for those of invalid pixels; with natten2d and natten2d_rope",
+             {},
+             {.is_for_programs = true}},
         });
     return table;
 }
+
+namespace {
 
 /// The arguments of the tokenizer and the detokenizer are members of DitOptions itself.
 const OptionTable<DitOptions>& detokenizer_table()
@@ -192,7 +213,7 @@ void DitOptions::validate() const
     require_one_or_two("input_size", input_size);
     require_one_or_two("patch_size", patch_size);
     require_one_or_two("dilation", attention.dilation);
-    dit_table().check(*this);
+    dit_option_table().check(*this);
     detokenizer_table().check(*this);
     embedder_table().check(embedder);
     block_table().check(block);
@@ -242,7 +263,7 @@ DitOptions dit_options(const nlohmann::json& arguments)
     drop_neutral(window, "stride", 1);
     drop_neutral(attention, "norm_layer", "torch");
 
-    auto options = dit_table().read(rest);
+    auto options = dit_option_table().read(rest);
     if (const auto positions = tokenizer.find("pos_embed"); positions != tokenizer.end()) {
         options.learned_positions = *positions == "learnable";
         tokenizer.erase("pos_embed");
@@ -265,7 +286,7 @@ DitOptions dit_options(const nlohmann::json& arguments)
 
 nlohmann::json to_json(const DitOptions& options)
 {
-    auto arguments = dit_table().write(options);
+    auto arguments = dit_option_table().write(options);
     arguments["tokenizer_kwargs"] =
         options.learned_positions || options.has_rotations() ? Json::object() : Json{{"pos_embed", nullptr}};
     arguments["detokenizer_kwargs"] = detokenizer_table().write(options);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "models/layers/option_table.h"
+
 #include <nlohmann/json_fwd.hpp>
 
 #include <array>
@@ -82,6 +84,9 @@ struct DitOptions {
     /// @throws InvalidInput naming the option, its value and what is allowed.
     void validate() const;
 };
+
+/// The arguments but nested ones.
+const OptionTable<DitOptions>& dit_option_table();
 
 /// Reads the arguments of a checkpoint, also of older ones (`timestep_embed_kwargs`); absent and null ones keep their
 /// defaults.

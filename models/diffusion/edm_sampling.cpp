@@ -24,6 +24,16 @@ void EdmSampling::validate() const
     if (!(churn_noise >= 0)) refuse("churn_noise must not be negative", churn_noise);
 }
 
+double drawn_level(std::uint64_t seed)
+{
+    return std::exp(kMeanLevel + kLevelDeviation * normal_number(seed));
+}
+
+double loss_weight(double level)
+{
+    return 1 + 1 / (level * level);
+}
+
 std::vector<double> noise_levels(const EdmSampling& sampling)
 {
     const auto root = [&](double sigma) { return std::pow(sigma, 1 / sampling.rho); };

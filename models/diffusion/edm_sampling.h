@@ -26,6 +26,18 @@ struct EdmSampling {
     void validate() const;
 };
 
+/// Mean and deviation of the logarithms of the levels of noise that denoisers train at: the paper's, whose data have
+/// the deviation 0.5 and the mean -1.2.
+inline constexpr double kMeanLevel = -0.5, kLevelDeviation = 1.2;
+
+/// Draws a level of noise to train a denoiser at, of data with the deviation 1: its logarithm is normal (Karras et al.
+/// 2022, table 1).
+double drawn_level(std::uint64_t seed);
+
+/// The weight of a level's squared error in the loss of a denoiser of such data (the paper's lambda): with it a network
+/// that returns 0 has the loss 1 at every level.
+double loss_weight(double level);
+
 /// Levels of noise from sigma_max to sigma_min, followed by zero: num_steps + 1 numbers.
 std::vector<double> noise_levels(const EdmSampling& sampling);
 

@@ -28,6 +28,13 @@ std::uint64_t mixed(std::uint64_t key, std::uint64_t number)
 
 }  // namespace
 
+double normal_number(std::uint64_t seed)
+{
+    RandomNumbers random(seed);
+    const auto radius = std::sqrt(-2 * std::log(above_zero(random.next())));
+    return radius * std::cos(2 * std::numbers::pi * above_zero(random.next()));
+}
+
 at::Tensor grid_noise(const at::Tensor& like, std::uint64_t seed, std::uint64_t draw)
 {
     const auto& local = local_of(like);
@@ -53,11 +60,9 @@ at::Tensor grid_noise(const at::Tensor& like, std::uint64_t seed, std::uint64_t 
             const auto of_line = mixed(mixed(mixed(key, static_cast<std::uint64_t>(entries[0][sample])),
                                              static_cast<std::uint64_t>(entries[1][channel])),
                                        static_cast<std::uint64_t>(entries[2][row]));
-            for (std::int64_t column = 0; column < width; ++column) {
-                RandomNumbers random(mixed(of_line, static_cast<std::uint64_t>(entries[3][column])));
-                const auto radius = std::sqrt(-2 * std::log(above_zero(random.next())));  // Box and Muller 1958
-                numbers[line * width + column] = radius * std::cos(2 * std::numbers::pi * above_zero(random.next()));
-            }
+            for (std::int64_t column = 0; column < width; ++column)
+                numbers[line * width + column] =
+                    normal_number(mixed(of_line, static_cast<std::uint64_t>(entries[3][column])));
         }
     });
     const auto there = noise.to(local.device());

@@ -7,6 +7,9 @@
 
 namespace meshard {
 
+/// A standard normal number, by the transform of Box and Muller (1958).
+double normal_number(std::uint64_t seed);
+
 /// Standard normal numbers for images (B, channels, rows, columns): each depends only on the seed, the index of the
 /// draw, and its sample, channel, row and column in the whole. An image therefore gets the same noise for any sharding,
 /// on any number of ranks and on any device; a rank draws that of its own part.

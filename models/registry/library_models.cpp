@@ -27,6 +27,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -410,13 +411,49 @@ ModelEntry fno_entry()
             }};
 }
 
+constexpr const char* kAttentionWindow = "attn_kernel";  // nested in attn_kwargs
+
+/// Moves the window to the arguments of the attention, and says the rows and the columns of patches where they are
+/// given as one number.
+Json spelled_out_dit(Json arguments)
+{
+    if (auto size = arguments.find("patch_size"); size != arguments.end()) {
+        if (size->is_number()) *size = Json::array({*size});
+        if (size->is_array() && size->size() == 1) size->push_back(size->front());
+    }
+    if (const auto window = arguments.find(kAttentionWindow); window != arguments.end()) {
+        if (auto& nested = arguments["attn_kwargs"]; nested.is_null()) nested = Json::object();
+        arguments["attn_kwargs"][kAttentionWindow] = *window;
+        arguments.erase(kAttentionWindow);
+    }
+    return arguments;
+}
+
+/// A number of rows, and of columns, that is one of whole patches.
+std::int64_t rows_of_patches(const Json& arguments)
+{
+    const auto patch = dit_options(spelled_out_dit(arguments)).patch();
+    return std::max<std::int64_t>(1, std::lcm(patch[0], patch[1]));
+}
+
+Json edm_arguments(const Json& of_dit)
+{
+    const Json dit{{"__name__", "DiT"}, {"__args__", of_dit}};
+    return {{"model", {{"__name__", "ConcatConditionWrapper"}, {"__args__", {{"model", dit}}}}}};
+}
+
 ModelEntry dit_entry()
 {
+    auto options = dit_option_table().infos();
+    options.push_back(
+        {kAttentionWindow, "rows and columns of a token's window; with natten2d and natten2d_rope", {.least = 1}});
     return {.name = "dit",
             .class_name = "DiT",
             .defaults = to_json(DitOptions()),
-            .options = {},
+            .options = std::move(options),
+            .short_names = {{kAttentionWindow, DitAttentionOptions().attn_kernel}},
             .check = [](const Json& arguments) { dit_options(arguments).validate(); },
+            .spelled_out = spelled_out_dit,
             .kind = GridModel{
                 .widths = [](const GridWidths& widths) -> Json {
                     auto arguments = channels_of_grids(widths);
@@ -434,8 +471,13 @@ ModelEntry dit_entry()
                             }};
                 },
                 .directions = {2},
-                .rows_together = [](const Json& arguments) { return dit_options(arguments).patch()[0]; },
-                .is_denoiser = true,
+                .per_direction = {"patch_size"},
+                .rows_together = rows_of_patches,
+                .denoiser = [](const Json& arguments) -> std::pair<std::string, Json> {
+                    auto of_edm = edm_arguments(arguments);
+                    of_edm["sigma_data"] = 1.0;  // what is learnt is normalised
+                    return {"EDMPreconditioner", of_edm};
+                },
             }};
 }
 
@@ -450,8 +492,7 @@ ModelEntry edm_entry()
                 .widths = [](const GridWidths& widths) -> Json {
                     auto of_dit = channels_of_grids(widths);
                     of_dit["input_size"] = widths.extents;
-                    const Json dit{{"__name__", "DiT"}, {"__args__", of_dit}};
-                    return {{"model", {{"__name__", "ConcatConditionWrapper"}, {"__args__", {{"model", dit}}}}}};
+                    return edm_arguments(of_dit);
                 },
                 .make = [](Json arguments) -> MadeGridModel {
                     if (arguments.at("sigma_data").is_null()) arguments.erase("sigma_data");
@@ -470,6 +511,10 @@ ModelEntry edm_entry()
                             }};
                 },
                 .directions = {2},
+                .rows_together =
+                    [](const Json& arguments) {
+                        return rows_of_patches(arguments.at("model").at("__args__").at("model").at("__args__"));
+                    },
                 .is_denoiser = true,
             }};
 }

@@ -19,6 +19,8 @@
 
 namespace meshard {
 
+struct EdmSampling;
+
 /// The body of a case: its surface of triangles in the coordinates of the points; equal on every rank.
 struct CaseBody {
     at::Tensor vertices;   ///< (V, 3), float32
@@ -89,6 +91,12 @@ struct Model {
     /// For surface and volume, one of which may be null; empty for other models. `forward` is then that of a model with
     /// one part.
     std::function<PartFields(const PointInputs* surface, const PointInputs* volume)> forward_parts = {};
+    /// For a denoiser (`take_rows_of_grids`): removes from rows (1, N, out_dim) noise of the standard deviation
+    /// `level`, in units of the data's. Empty for other models.
+    std::function<at::Tensor(const PointInputs&, const at::Tensor& noisy, double level)> denoise = {};
+    /// How `forward` of a denoiser draws a sample from noise, which may be changed before each call. Null for other
+    /// models.
+    std::shared_ptr<EdmSampling> sampling = nullptr;
 };
 
 /// A module with initial values, and its forward. The function keeps the module alive.
@@ -145,7 +153,11 @@ struct GridModel {
     /// Whether layers read grid neighbours, so that ranks exchange the rows beside cuts.
     bool reads_neighbors = false;
 
-    bool is_denoiser = false;  ///< whether its input has noise of a given level; `meshard train` does not support it
+    /// Whether its input has noise of a given level; configurations name the network in it (`denoiser`).
+    bool is_denoiser = false;
+    /// For the network of a denoiser, which is told the noisy fields before its other inputs: returns class and
+    /// arguments of the denoiser, which is trained in its place. Empty for other models.
+    std::function<std::pair<std::string, nlohmann::json>(const nlohmann::json& arguments)> denoiser = {};
 };
 
 /// Describes how a kind of model is made from its name and arguments.

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 
 from runner import PROGRAM, SOURCE, Case
-from samples import copy_sample, put_flow, put_training, put_vortices, sample, write_image, write_tensor
+from samples import copy_sample, put_flow, put_fronts, put_training, put_vortices, sample, write_image, write_tensor
 
 STARTERS = ("meshard", "mpirun", "torchrun", "srun", "bash")
 VERBS = ("info", "partition", "repartition", "check", "merge", "convert", "interpolate", "derive", "prepare", "train", "predict", "generate", "evaluate", "report", "sweep", "export", "forces", "render", "probe", "bench")
@@ -67,6 +67,15 @@ def _put_vortex(folder, word):
         subprocess.run([PROGRAM, "train", "vortex.yaml"], cwd=folder, check=True, capture_output=True)
 
 
+def _put_front(folder, word):
+    """A configuration of a denoiser and two short simulations, or a run of it."""
+    if not (folder / "fronts").exists():
+        put_fronts(folder, num_runs=2, num_states=4)
+        (folder / "fronts/run_001.pvd").rename(folder / "fronts/run_009.pvd")
+    if word == "runs/front":
+        subprocess.run([PROGRAM, "train", "front.yaml"], cwd=folder, check=True, capture_output=True)
+
+
 # What a command reads, by the name that pages give it.
 INPUTS = {
     "car.vtp": _put("body.vtp"), "boundary_001.vtp": _put("body.vtp"), "my_car.stl": _put("body.stl"), "new.stl": _put("body.stl"), "car.stl": _put("body.stl"),
@@ -80,6 +89,7 @@ INPUTS = {
     "StormScope.mdlus": lambda folder, word: shutil.copy(SOURCE / "tests/data/fixtures/checkpoints/stormscope_a/model.mdlus", folder / word),
     "flow.yaml": _put_flow, "runs/flow": _put_flow, "flows/flow_1.vti": _put_flow,
     "vortex.yaml": _put_vortex, "runs/vortex": _put_vortex, "vortices/run_009.pvd": _put_vortex,
+    "front.yaml": _put_front, "runs/front": _put_front, "fronts/run_009.pvd": _put_front,
     "unet.pt": _put_probe, "model.pt": _put_probe, "x.safetensors": lambda folder, word: write_tensor(folder / word, "input", [2, 3, 16, 16]),
 }
 # What a command writes: it must be there afterwards. A word that follows one of these options is an output too, and so is the last word of `convert`.

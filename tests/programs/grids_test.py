@@ -11,6 +11,7 @@ from training_modes_test import arrays_of
 
 MODELS = {
     "vit": ((8, 24), ("model.name=vit",)),
+    "dit": ((8, 24), ("model.name=dit", "model.patch_size=[4, 2]", "model.hidden_size=16", "model.depth=1", "model.num_heads=2")),
     "unet2d": ((8, 24), ("model.name=unet2d", "model.num_channels=8", "model.depth=2", "model.num_groups=2")),
     "fno2d": ((8, 24), ("model.name=fno", "model.latent_channels=8", "model.num_fno_layers=2", "model.num_fno_modes=3", "model.padding=2")),
     "fno3d": ((6, 5, 10), ("model.name=fno", "model.latent_channels=8", "model.num_fno_layers=2", "model.num_fno_modes=[3, 2, 2]", "model.padding=1")),
@@ -64,6 +65,9 @@ class GridTraining(Grids):
 
     def test_of_a_vision_transformer_is_the_same_on_ranks(self):
         self.assert_same_on_ranks("vit")
+
+    def test_of_a_diffusion_transformer_is_the_same_on_ranks(self):
+        self.assert_same_on_ranks("dit")
 
     def test_of_a_unet_of_images_is_the_same_on_ranks(self):
         self.assert_same_on_ranks("unet2d")

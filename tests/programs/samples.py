@@ -114,6 +114,19 @@ def put_flow(folder, shape=(8, 24), where="CellData", num_cases=4):
     (folder / "flow.yaml").write_text(FLOW)
 
 
+FRONT = """\
+run_id: front
+data:
+  root: fronts
+  series: run_*.pvd
+  association: point
+  fields: {u: u}
+  arrays: [viscosity]
+  split: {train: 0.5, val: 0.5}
+model: {name: dit, patch_size: 2, hidden_size: 32, depth: 2, num_heads: 2, mlp_ratio: 2}
+training: {num_epochs: 1, optimizer: {lr: 1.0e-3}}
+"""
+
 VORTEX = """\
 run_id: vortex
 data:
@@ -130,9 +143,18 @@ training: {num_epochs: 1}
 
 def put_vortices(folder, num_runs=10, num_states=22, num_points=20):
     """A configuration `vortex.yaml` of simulations in time, with its `vortices` beside it."""
-    subprocess.run([sys.executable, SOURCE / "apps/sample/simulations.py", "vortex", folder / "vortices", "--runs", str(num_runs), "--states", str(num_states),
-                    "--points", str(num_points)], check=True)
+    write_simulations(folder / "vortices", "vortex", "--runs", num_runs, "--states", num_states, "--points", num_points)
     (folder / "vortex.yaml").write_text(VORTEX)
+
+
+def put_fronts(folder, num_runs=4, num_states=6):
+    """A configuration `front.yaml` of a denoiser of images in time, with its `fronts` beside it."""
+    write_simulations(folder / "fronts", "burgers", "--runs", num_runs, "--states", num_states, "--points", 256)
+    (folder / "front.yaml").write_text(FRONT)
+
+
+def write_simulations(folder, what, *words):
+    subprocess.run([sys.executable, SOURCE / "apps/sample/simulations.py", what, folder, *map(str, words)], check=True)
 
 
 def write_box(path, n=8):

@@ -12,7 +12,7 @@ import sys
 
 from evaluation_test import arrays_of
 from runner import SOURCE, Case
-from samples import VORTEX, copy_sample, put_vortices
+from samples import VORTEX, copy_sample, put_fronts, put_vortices, write_simulations
 from training_modes_test import arrays_of as tensors_of
 
 BURGERS = """\
@@ -120,10 +120,6 @@ def relative_l2(values, truth):
     return math.sqrt(math.fsum((a - b) ** 2 for a, b in zip(values, truth, strict=True)) / math.fsum(b * b for b in truth))
 
 
-def write_simulations(folder, what, *words):
-    subprocess.run([sys.executable, SOURCE / "apps/sample/simulations.py", what, folder / what, *map(str, words)], check=True)
-
-
 def replace(path, *pairs):
     text = path.read_text()
     for old, new in pairs:
@@ -171,7 +167,7 @@ class Simulations(Case):
 
 class SimulationTraining(Simulations):
     def test_on_a_cloud_that_moves_is_far_better_than_persistence(self):
-        write_simulations(self.folder, "vortex", "--states", 21, "--points", 150)
+        write_simulations(self.folder / "vortex", "vortex", "--states", 21, "--points", 150)
         (self.folder / "vortex.yaml").write_text(VORTEX.replace("root: vortices", "root: vortex").replace("n_hidden: 16, n_layers: 1", "n_hidden: 48, n_layers: 2").replace(
             "num_epochs: 1", "num_epochs: 12, optimizer: {lr: 2.0e-3}"))
         self.train("vortex.yaml")
@@ -182,7 +178,7 @@ class SimulationTraining(Simulations):
             self.assertLess(self.mean(last, "rel_l2", field), 0.5 * self.mean(last, "persistence", field))
 
     def test_on_a_rotor_that_turns_is_far_better_than_persistence(self):
-        write_simulations(self.folder, "rotor", "--runs", 8, "--states", 21, "--points", 120)
+        write_simulations(self.folder / "rotor", "rotor", "--runs", 8, "--states", 21, "--points", 120)
         (self.folder / "rotor.yaml").write_text(ROTOR)
         self.train("rotor.yaml")
         last = [row for row in self.rolled_out("rotor") if row["step"] == "20"]
@@ -191,7 +187,7 @@ class SimulationTraining(Simulations):
             self.assertLess(self.mean(last, "rel_l2", field), 0.5 * self.mean(last, "persistence", field))
 
     def test_of_grids_is_the_same_on_ranks_and_after_a_stop(self):
-        write_simulations(self.folder, "burgers", "--runs", 4, "--states", 6, "--points", 256)
+        write_simulations(self.folder / "burgers", "burgers", "--runs", 4, "--states", 6, "--points", 256)
         (self.folder / "burgers.yaml").write_text(BURGERS)
         self.train("burgers.yaml", "logging.report=true")
         self.train("burgers.yaml", "run_id=ranks", "parallel.domain=[2, 2]", "--nproc", 4)
@@ -374,7 +370,7 @@ class SimulationRollOuts(Simulations):
 
     def test_are_the_same_of_numbered_files(self):
         self.train("vortex.yaml", *BY_RUN)
-        write_simulations(self.folder, "vortex", "--runs", 5, "--states", 7, "--points", 20, "--layout", "numbered")
+        write_simulations(self.folder / "vortex", "vortex", "--runs", 5, "--states", 7, "--points", 20, "--layout", "numbered")
         for file in ("state_0005.vtp", "state_0006.vtp"):
             (self.folder / "vortex/run_003" / file).unlink()
         self.train("vortex.yaml", *BY_RUN, "run_id=numbered", "data.root=vortex", "data.series=run_*/state_*.vtp")
@@ -453,6 +449,65 @@ class SimulationKills(Simulations):
 
     def test_of_two_ranks_end_in_the_same_bits(self):
         self.end_in_the_same_bits(2)
+
+
+class SimulationDenoising(Simulations):
+    """A diffusion transformer that draws the next state from noise, told the last one."""
+
+    def setUp(self):
+        super().setUp()
+        put_fronts(self.folder)
+
+    def states(self, name):
+        return [arrays_of(file) for file in sorted((self.folder / name).glob("*.vti"))]
+
+    def test_is_the_same_on_ranks_and_after_a_kill(self):
+        words = ("train", "front.yaml", "training.num_epochs=3", "training.noise=0.01")
+        for run, num_ranks in (("on1", 1), ("on2", 2), ("on3", 3)):
+            self.assert_good(self.meshard(*words, f"run_id={run}", "--nproc", num_ranks))
+            self.assert_close(self.losses(run), self.losses("on1"), 1e-4, run)
+            for column in ("rel_l2", "persistence"):
+                self.assert_close(*([float(row[column]) for row in self.rolled_out(one)] for one in (run, "on1")), 1e-3, f"{column} of {run}")
+        process = self.start_meshard(*words, "run_id=killed")
+        metrics = self.folder / "runs/killed/metrics.jsonl"
+        process.wait_for(lambda: metrics.exists() and metrics.read_text().count('"train_step"') >= 12, "an epoch and two steps")
+        process.send_to_group(signal.SIGKILL)
+        process.result()
+        self.assert_good(self.meshard("train", "--resume", "runs/killed"))
+        self.assertEqual((self.losses("killed"), self.rolled_out("killed")), (self.losses("on1"), self.rolled_out("on1")))
+
+    def test_beats_persistence_and_draws_ensembles(self):
+        put_fronts(self.folder, num_runs=6)
+        self.train("front.yaml", "training.num_epochs=60", "training.val_interval=60", "training.optimizer.lr=3e-3")
+        rows = self.rolled_out("front")
+        run = rows[-1]["run"]
+        self.assertLess(self.mean(rows, "rel_l2"), 0.75 * self.mean(rows, "persistence"))
+
+        def predict(name, *words):
+            self.assert_good(self.meshard("predict", "runs/front", f"fronts/run_{run}.pvd", "--steps", 5, "-o", f"{name}.pvd", *words))
+            return self.states(name)
+
+        alone = predict("alone")
+        errors = [relative_l2(state["u"], truth["u"]) for state, truth in zip(alone[1:], self.run_states(run, "fronts")[1:], strict=True)]
+        self.assert_close(errors, [float(row["rel_l2"]) for row in rows if row["run"] == run], 1e-4, "by predict and in training")
+        other = predict("other", "--seed", 1)
+        both = predict("both", "--samples", 2, "--nproc", 2)
+        self.assertGreater(relative_l2(alone[-1]["u"], other[-1]["u"]), 1e-4)
+        for i, (one, two, state) in enumerate(zip(alone[1:], other[1:], both[1:], strict=True), 1):
+            mean = [(a + b) / 2 for a, b in zip(one["u"], two["u"])]
+            self.assertLess(relative_l2(state["u"], mean), 1e-4, f"mean of state {i}")
+            spread = [abs(a - b) / math.sqrt(2) for a, b in zip(one["u"], two["u"])]
+            self.assertLess(relative_l2(state["u_spread"], spread), 1e-2, f"spread of state {i}")
+        predict("rest", "--noise-levels", 3)
+        for words, texts in ((("--samples", 2, "--resume"), ("--resume",)), (("--samples", 0), ("--samples",))):
+            self.assert_fails(self.meshard("predict", "runs/front", f"fronts/run_{run}.pvd", "--steps", 5, "-o", "both.pvd", *words), 2, *texts)
+        self.assert_good(self.meshard("evaluate", "runs/front", run))
+        with open(self.folder / "runs/front/evaluation/rollout.csv") as stream:
+            self.assert_close([float(row["rel_l2"]) for row in csv.DictReader(stream)], errors, 1e-4, "by evaluate")
+
+    def test_refuses_what_belongs_to_models_without_noise(self):
+        for word, text in (("training.loss=l1", "mse"), ("training.unroll=2", "samples"), ("model.patch_size=5", "patch_size")):
+            self.assert_fails(self.meshard("train", "front.yaml", word), 3 if "patch" in word else 2, word.split("=")[0].split(".")[1], text)
 
 
 class SimulationPrediction(Simulations):

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/cases/state_channels.h"
 
+#include "partition/random_numbers.h"
+
 #include <ATen/ATen.h>
 #include <fmt/core.h>
 
@@ -93,6 +95,11 @@ PointInputs StateChannels::with_arrays(const PointInputs& inputs, const at::Tens
 at::Tensor StateChannels::arrays(const PointInputs& inputs) const
 {
     return inputs.embedding.narrow(-1, end_of_states(), inputs.embedding.size(-1) - end_of_states());
+}
+
+std::uint64_t seed_of_state(std::uint64_t member, std::int64_t state)
+{
+    return RandomNumbers(RandomNumbers(member).next() + static_cast<std::uint64_t>(state)).next();
 }
 
 std::vector<std::string> told_names(const DataConfig& data, const std::vector<std::int64_t>& channels,

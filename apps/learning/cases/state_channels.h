@@ -58,6 +58,10 @@ private:
     LearntState learnt_;
 };
 
+/// Seeds what a denoiser draws for a state of a run, the same wherever the state is predicted. @param member   of an
+/// ensemble
+std::uint64_t seed_of_state(std::uint64_t member, std::int64_t state);
+
 /// Names the `count` numbers of `kTold`: `velocity.x`, `velocity.x before 1`, ..., `step`.
 std::vector<std::string> told_names(const DataConfig& data, const std::vector<std::int64_t>& channels,
                                     std::int64_t count);

@@ -10,6 +10,7 @@
 #include "apps/learning/evaluation/shape_coefficients.h"
 #include "apps/learning/settings/grid_settings.h"
 #include "apps/learning/settings/training_config.h"
+#include "models/diffusion/edm_sampling.h"
 #include "models/layers/memory_mode.h"
 #include "models/layers/normalizer.h"
 #include "models/registry/coefficient_head.h"
@@ -131,6 +132,16 @@ public:
 
     /// Whether both are the same model with the same weights, as runs of one seed are.
     bool has_weights_of(const Predictor& other) const;
+
+    /// Whether predictions are samples that the model draws from noise.
+    bool draws_samples() const { return model_.sampling != nullptr; }
+
+    /// Sets for such a model the levels of noise that a sample goes through, and from which noise the next one begins.
+    void set_noise_levels(std::int64_t count) { model_.sampling->num_steps = count; }
+    void seed_sample(std::uint64_t seed)
+    {
+        if (model_.sampling) model_.sampling->seed = seed;
+    }
 
     /// Whether the model has dropout, so that its draws differ.
     bool has_dropout() const;

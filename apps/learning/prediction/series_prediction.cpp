@@ -258,16 +258,19 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
 
     std::vector<SeriesTrack> tracks;
     for (auto& model : models) {
-        auto said = said_case(model, options, name, is_first && tracks.empty());
-        tracks.push_back({&model, std::move(said.data), std::move(said.source)});
+        const auto said = said_case(model, options, name, is_first && tracks.empty());
+        if (series.num_levels > 0) model.set_noise_levels(series.num_levels);
+        for (std::int64_t sample = 0; sample < series.num_samples; ++sample)
+            tracks.push_back({&model, said.data, said.source, series.seed + tracks.size()});
     }
+    const auto num_tracks = tracks.size();
     const auto source = tracks.front().source;
     MeshReading reading{.where = name};
     reading.report = [](const std::string& fault) { warn("predict", fault); };
     reading.with_geometry = reading.with_forces = !series.forces.empty();
     SeriesRollOut roll_out(plan, models, std::move(tracks), reading, output, options.memory, world, device_mesh);
     for (std::size_t m = 0; m < models.size(); ++m)
-        warn_of_ranges(models[m], roll_out.inputs(m), name, models.size() > 1, all);
+        warn_of_ranges(models[m], roll_out.inputs(m * num_tracks / models.size()), name, models.size() > 1, all);
     const auto& arrays = roll_out.arrays();
     const auto& whole = roll_out.whole();  // on the first rank
     const auto& rows = roll_out.rows();
@@ -300,8 +303,8 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
         PredictionSpread predictions;
         std::vector<at::Tensor> next;
         std::vector<ForceSums> sums;
-        for (std::size_t m = 0; m < models.size(); ++m) {
-            next.push_back(roll_out.next(m));
+        for (std::size_t track = 0; track < num_tracks; ++track) {
+            next.push_back(roll_out.next(track));
             const auto own = to_local(next.back()).squeeze(0).cpu();
             predictions.add(own);
             if (!series.forces.empty())
@@ -309,7 +312,7 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
                     case_sums(own, own, roll_out.geometry(), layout, torch::zeros({own.size(1)}), all).forces);
         }
         const auto values = rows_on_first_rank(predictions.mean(), rows, all);
-        const auto deviations = models.size() > 1 ? rows_on_first_rank(predictions.spread(), rows, all) : at::Tensor();
+        const auto deviations = num_tracks > 1 ? rows_on_first_rank(predictions.spread(), rows, all) : at::Tensor();
         std::optional<DataArray> besides;
         const auto* followed = plan.followed(i);
         read_together(all, [&] {

@@ -15,6 +15,9 @@ struct SeriesPrediction {
     std::int64_t num_steps = 0;
     std::optional<double> step = {};  ///< time between two states; else that of the start's series, or of the training
     bool goes_on = false;             ///< from the last state of an earlier, shorter output
+    std::int64_t num_samples = 1;     ///< ways that each model which draws its states goes
+    std::uint64_t seed = 0;           ///< of the first of them; the others have those after it
+    std::int64_t num_levels = 0;      ///< levels of noise that such states go through; 0: the model's own
     /// Table to write, with a line a state: state, time, the coefficients that are known and their deviations (Cd_std);
     /// empty: none.
     std::filesystem::path forces = {};
@@ -24,8 +27,8 @@ struct SeriesPrediction {
 /// state in a folder of its name; or a .vtkhdf with all states, which are until the last one is there a series
 /// NAME_steps.pvd beside it. The first states written are those that the models are told of the start; predicted
 /// arrays are called as those of the training cases, and of points that move the coordinates change. Arrays of
-/// `data.arrays` and `data.given` are written too, others are not. Of several models each goes its own way; their mean
-/// is written, and their spread as NAME_spread.
+/// `data.arrays` and `data.given` are written too, others are not. Of several models, or samples of one, each goes its
+/// own way; their mean is written, and their spread as NAME_spread.
 ///
 /// The index is written after each state, so that what an interruption leaves is a series that can be continued. The
 /// first rank holds one state whole, the others their parts. Collective over all ranks.

@@ -115,7 +115,7 @@ void SeriesRollOut::StartGrid::cut(std::int64_t rows_together, const std::shared
 SeriesRollOut::SeriesRollOut(const SeriesPlan& plan, std::span<Predictor> models, std::vector<SeriesTrack> tracks,
                              MeshReading reading, const std::filesystem::path& output, std::optional<MemoryMode> memory,
                              World& world, const std::shared_ptr<const DeviceMesh>& device_mesh)
-    : plan_(plan), where_(reading.where), device_(world.device()), device_mesh_(device_mesh),
+    : plan_(plan), next_(plan.next()), where_(reading.where), device_(world.device()), device_mesh_(device_mesh),
       arrays_(models.front().data()), states_(models.front().data(), models.front().channels()),
       tracks_(std::move(tracks))
 {
@@ -130,7 +130,7 @@ SeriesRollOut::SeriesRollOut(const SeriesPlan& plan, std::span<Predictor> models
         mesh_.emplace(source, models, reading, output, device_mesh_);
     }
     const auto bytes = memory_for_points(device_, all);
-    for (const auto& [model, data, source] : tracks_) {
+    for (const auto& [model, data, source, member] : tracks_) {
         model->move_to(device_);
         model->set_memory(memory ? *memory : model->memory_for(std::ssize(rows()), bytes));
         frames_.push_back(mesh_ ? case_frame(data.frame, mesh_->bounds(), source) : CaseFrame());
@@ -144,7 +144,9 @@ SeriesRollOut::SeriesRollOut(const SeriesPlan& plan, std::span<Predictor> models
 
 at::Tensor SeriesRollOut::next(std::size_t track)
 {
-    return states_.next(inputs_[track], tracks_[track].model->predict(inputs_[track], scalings_[track]));
+    auto& [model, data, source, member] = tracks_[track];
+    model->seed_sample(seed_of_state(member, static_cast<std::int64_t>(next_)));
+    return states_.next(inputs_[track], model->predict(inputs_[track], scalings_[track]));
 }
 
 std::optional<DataArray> SeriesRollOut::told_after(std::size_t i, const Mesh& state) const
@@ -158,6 +160,7 @@ std::optional<DataArray> SeriesRollOut::told_after(std::size_t i, const Mesh& st
 
 void SeriesRollOut::go_on(std::size_t i, std::span<const at::Tensor> states, const std::optional<DataArray>& besides)
 {
+    next_ = i + 1;
     const auto of_next = plan_.followed(i + 1) ? own_rows(besides ? tensor_of(*besides) : at::Tensor())
                                                : with_step(states_.arrays(inputs_.front()), plan_.step_to(i + 1));
     for (std::size_t track = 0; track < tracks_.size(); ++track)

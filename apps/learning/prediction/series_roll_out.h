@@ -55,8 +55,9 @@ private:
 /// A model that goes its own way through a simulation.
 struct SeriesTrack {
     Predictor* model = nullptr;
-    DataConfig data;    ///< of the model, with the numbers of this simulation in place
-    CaseSource source;  ///< its columns are the simulation's constants
+    DataConfig data;           ///< of the model, with the numbers of this simulation in place
+    CaseSource source;         ///< its columns are the simulation's constants
+    std::uint64_t member = 0;  ///< of an ensemble: from which noise a denoiser draws its states
 };
 
 /// The steps of models through a simulation, each from a state to the next. Several tracks may have one model. All
@@ -114,6 +115,7 @@ private:
     };
 
     const SeriesPlan& plan_;
+    std::size_t next_;  // the state that is predicted next
     std::string where_;
     at::Device device_;
     std::shared_ptr<const DeviceMesh> device_mesh_;

@@ -105,6 +105,21 @@ void require_matching_model(const Settings& settings, const ModelConfig& model, 
                          " belongs to data.grid and data.series; what points are told is said by data.inputs.");
 }
 
+void check_denoiser(const Settings& settings, const TrainingRunConfig& config)
+{
+    const auto* of_grids = find_model(config.model.name).of_grids();
+    if (!of_grids || !of_grids->denoiser) return;
+    const auto refuse = [&](const char* key, const char* why) {
+        throw UsageError(fmt::format("{}: {} learns to remove noise. {}", settings.where(key), config.model.name, why));
+    };
+    const auto& terms = config.training.loss.terms;
+    if (terms.size() != 1 || terms.front().kind != LossKind::MeanSquare)
+        refuse("training.loss", "Its loss is the mean square: set mse, or leave it out.");
+    if (config.training.unroll.num_steps > 1)
+        refuse("training.unroll", "Its states are samples, through which no gradients go. Set 1, and add "
+                                  "training.noise for long roll-outs.");
+}
+
 std::int64_t rows_together(const ModelConfig& model)
 {
     const auto& entry = find_model(model.name);
@@ -121,6 +136,7 @@ bool reads_neighbors(const ModelConfig& model)
 void check_grid_model(const ModelConfig& model)
 {
     // The grids are not known yet, so it is enough that the model takes some number of directions and rows.
+    constexpr std::int64_t kMany = 1024;
     std::exception_ptr error;
     const auto& of_grids = *find_model(model.name).of_grids();
     for (const auto directions : of_grids.directions) {
@@ -128,7 +144,7 @@ void check_grid_model(const ModelConfig& model)
             auto given = model;
             GridWidths widths{.in_channels = 1,
                               .out_channels = 1,
-                              .extents = std::vector<std::int64_t>(directions, rows_together(model))};
+                              .extents = std::vector<std::int64_t>(directions, kMany * rows_together(model))};
             const auto arguments = of_grids.widths(widths);
             for (const auto& [name, value] : arguments.items()) given.arguments.erase(name);
             grid_model_arguments(given, widths);
@@ -140,9 +156,10 @@ void check_grid_model(const ModelConfig& model)
     std::rethrow_exception(error);
 }
 
-nlohmann::json grid_model_arguments(const ModelConfig& model, const GridWidths& widths)
+nlohmann::json grid_model_arguments(const ModelConfig& model, GridWidths widths)
 {
     const auto& entry = find_model(model.name);
+    if (entry.of_grids()->denoiser) widths.in_channels += widths.out_channels;
     const auto& directions = entry.of_grids()->directions;
     const auto num_directions = static_cast<std::int64_t>(widths.extents.size());
     if (std::ranges::find(directions, num_directions) == directions.end()) {

@@ -55,7 +55,7 @@ SettingRule width_rule(const std::string& name, const nlohmann::json& width, con
                      .meaning = meaning + (meaning.empty() ? "" : "; ") +
                                 "follows from the data, and is checked where it is given"};
     if (width.is_boolean()) return rule;
-    rule.type = SettingType::Integer;
+    rule.type = width.is_array() ? SettingType::NumberList : SettingType::Integer;
     rule.bounds = {.least = 1, .most = kLargeCount};
     return rule;
 }

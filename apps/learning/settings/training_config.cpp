@@ -743,6 +743,7 @@ TrainingRunConfig training_config(const Settings& settings)
     }
 
     complete_loss(settings, config);
+    check_denoiser(settings, config);
     complete_augmentation(settings, config);
     check_body_model(config, settings);
     config.data.has_measures = config.weighs_points(0);

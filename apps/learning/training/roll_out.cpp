@@ -67,6 +67,7 @@ void roll_out_run(Run& run, ExampleSequence& examples, const std::vector<CaseSou
             first = states.state(one.inputs);
         else
             one.inputs = states.after(one.inputs, before, predicted, frame);
+        run.model.seed_sample(seed_of_state(0, steps[i].step->index + 1));
         predicted = run.model.next_state(one.inputs, run.model.predict(example));
         const auto mean = of_inputs.mean.narrow(0, states.first(), states.num_fields());
         rolled_out.errors.push_back(field_errors(predicted, truth, one.channels));

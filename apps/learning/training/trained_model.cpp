@@ -4,11 +4,13 @@
 #include "apps/devices/rank_device.h"
 #include "apps/learning/grids/grid_cases.h"
 #include "apps/learning/settings/grid_settings.h"
+#include "models/diffusion/edm_sampling.h"
 #include "models/layers/precision.h"
 #include "models/registry/encoded_model.h"
 #include "models/registry/grid_forward.h"
 #include "ops/slices/row_noise.h"
 #include "partition/error.h"
+#include "partition/random_numbers.h"
 #include "sharding/memory/device_graph.h"
 #include "sharding/memory/saved_tensors.h"
 #include "sharding/parameters/move_module.h"
@@ -33,6 +35,15 @@ std::array<at::Tensor*, 6> step_tensors(CaseTensors& one)
 {
     return {&one.inputs.embedding, &one.inputs.positions, &one.inputs.constants,
             &one.inputs.time,      &one.target,           &one.measures};
+}
+
+/// Normal numbers (by the transform of Box and Muller, 1958) that depend on the points' ids, for rows (1, N, C).
+at::Tensor normal_rows(const at::Tensor& like, std::uint64_t seed)
+{
+    RowNoise noise(seed);
+    noise.set_rows({like});
+    const auto length = (-2 * torch::log(1 - noise.draw(like))).sqrt();
+    return length * torch::cos(2 * std::numbers::pi * noise.draw(like));
 }
 
 /// The example with these tensors in place of its own.
@@ -79,7 +90,9 @@ void TrainedModel::make()
     torch::manual_seed(config_.seed);
     if (config_.data.is_grid) {
         const auto widths = grid_widths(data_.training_cases().stored(0), config_.data);
-        model_ = make_model(config_.model.name, grid_model_arguments(config_.model, widths));
+        std::pair made(config_.model.name, grid_model_arguments(config_.model, widths));
+        if (const auto& denoiser = find_model(made.first).of_grids()->denoiser) made = denoiser(made.second);
+        model_ = make_model(made.first, made.second);
         take_rows_of_grids(model_, *data_.stored().of_inputs);
         return;
     }
@@ -127,6 +140,11 @@ std::int64_t TrainedModel::num_parameters() const
     return count;
 }
 
+void TrainedModel::seed_sample(std::uint64_t seed)
+{
+    if (model_.sampling) model_.sampling->seed = seed;
+}
+
 CasePrediction TrainedModel::predict(const Example& example)
 {
     RECORD_USER_SCOPE("forward");
@@ -154,17 +172,27 @@ at::Tensor TrainedModel::next_state(const PointInputs& inputs, const CasePredict
     return data_.states()->next(inputs, data_.parts().front().normalizer.denormalize(prediction.fields.front()));
 }
 
-/// Adds normal noise (by the transform of Box and Muller, 1958) to the last state that is told.
+/// Adds normal noise to the last state that is told.
 PointInputs TrainedModel::with_noise(const PointInputs& inputs, const CaseFrame& frame, std::uint64_t seed) const
 {
     const auto& states = *data_.states();
     const auto state = states.state(inputs);
     const auto deviation = data_.stored().of_inputs->std.narrow(0, states.first(), states.num_fields());
-    RowNoise noise(seed);
-    noise.set_rows({state});
-    const auto length = (-2 * torch::log(1 - noise.draw(state))).sqrt();
-    const auto normal = length * torch::cos(2 * std::numbers::pi * noise.draw(state));
-    return states.with_state(inputs, state + normal * (deviation * config_.training.unroll.noise), frame);
+    return states.with_state(inputs, state + normal_rows(state, seed) * (deviation * config_.training.unroll.noise),
+                             frame);
+}
+
+/// The loss of a denoiser at one level of noise (Karras et al. 2022, equation 8).
+at::Tensor TrainedModel::denoising_loss(const CaseTensors& example, std::uint64_t seed) const
+{
+    RECORD_USER_SCOPE("forward");
+    const PrecisionGuard precision(config_.training.precision, ranks_.device().type());
+    RandomNumbers seeds(seed);
+    const auto level = drawn_level(seeds.next());
+    const auto noise = normal_rows(example.target, seeds.next());
+    const auto clean = normalized_target(0, example);
+    const auto denoised = model_.denoise(example.inputs, clean + level * noise, level).to(torch::kFloat);
+    return data_.parts().front().loss(denoised, clean, {}) * loss_weight(level);
 }
 
 at::Tensor TrainedModel::loss(const CasePrediction& prediction, const Example& example) const
@@ -184,11 +212,16 @@ at::Tensor TrainedModel::loss(const CasePrediction& prediction, const Example& e
     return sum;
 }
 
-at::Tensor TrainedModel::loss_of_part(std::size_t index, const at::Tensor& prediction, const CaseTensors& example) const
+at::Tensor TrainedModel::normalized_target(std::size_t index, const CaseTensors& example) const
 {
     const auto& part = data_.parts()[index];
-    const auto target = part.normalizer.normalize(part.scalings.at(example.id).without_unit(example.target));
-    return part.loss(prediction, target, config_.weighs_points(index) ? example.measures : at::Tensor());
+    return part.normalizer.normalize(part.scalings.at(example.id).without_unit(example.target));
+}
+
+at::Tensor TrainedModel::loss_of_part(std::size_t index, const at::Tensor& prediction, const CaseTensors& example) const
+{
+    return data_.parts()[index].loss(prediction, normalized_target(index, example),
+                                     config_.weighs_points(index) ? example.measures : at::Tensor());
 }
 
 /// Computes the loss and its gradients. Tensors that backward needs wait for it where the settings say.
@@ -219,23 +252,30 @@ at::Tensor TrainedModel::loss_with_gradients(const std::vector<Example>& steps, 
                                              std::uint64_t seed, TrainingLog& log)
 {
     const auto& unroll = config_.training.unroll;
-    if (steps.size() == 1 && unroll.noise == 0) return loss_with_gradients(steps.front(), weight, log);
-    const auto& states = *data_.states();
+    const bool is_plain = steps.size() == 1 && unroll.noise == 0;
+    if (is_plain && !model_.denoise) return loss_with_gradients(steps.front(), weight, log);
+    const auto& states = data_.states();
     auto inputs = steps.front().front().inputs;
     if (unroll.noise > 0) inputs = with_noise(inputs, frame, seed);
     at::Tensor sum;
     for (std::size_t i = 0; i < steps.size(); ++i) {
         auto one = steps[i].front();
-        const auto truth = states.next(one.inputs, one.target);
-        one.inputs = inputs;
-        one.target = states.learnt(inputs, truth);
+        if (!is_plain) {
+            const auto truth = states->next(one.inputs, one.target);
+            one.inputs = inputs;
+            one.target = states->learnt(inputs, truth);
+        }
+        if (model_.denoise) {  // whose steps are not unrolled
+            sum = denoising_loss(one, seed);
+            break;
+        }
         const auto prediction = predict({one});
         const auto loss = this->loss(prediction, {one});
         sum = sum.defined() ? sum + loss : loss;
         if (i + 1 == steps.size()) break;
         auto next = next_state(inputs, prediction);
         if (!unroll.through_all) next = next.detach();
-        inputs = states.after(steps[i + 1].front().inputs, inputs, next, frame);
+        inputs = states->after(steps[i + 1].front().inputs, inputs, next, frame);
     }
     const auto loss = sum / static_cast<double>(steps.size());
     RECORD_USER_SCOPE("backward");
@@ -270,6 +310,7 @@ std::string TrainedModel::why_no_graphs() const
     if (config_.shard_parameters) return "parallel.parameters=sharded gathers them in each step";
     if (config_.training.unroll.num_steps > 1 || config_.training.unroll.noise > 0)
         return "a step goes through several states of a run, or adds noise to them";
+    if (model_.denoise) return "a step draws a level of noise";
     for (const auto& part : data_.parts()) {
         if (part.data.needs_all_points && part.data.num_sampled > 0)
             return "the model knows all points of a case, of which others are drawn in each step";

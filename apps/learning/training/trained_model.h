@@ -40,6 +40,8 @@ public:
 
     /// Predicts a case in the run's precision. Collective.
     CasePrediction predict(const Example& example);
+    /// Sets from which noise a denoiser draws the next predictions.
+    void seed_sample(std::uint64_t seed);
     /// Returns the next state, in its own units, that a prediction means for a step of a run.
     at::Tensor next_state(const PointInputs& inputs, const CasePrediction& prediction) const;
     /// Returns the loss of a prediction; in training with the term of the head's coefficients.
@@ -48,7 +50,7 @@ public:
     /// runs a recorded one. Collective.
     at::Tensor loss_with_gradients(const Example& example, double weight, TrainingLog& log);
     /// The same for steps of a run that follow each other, each from the state that the one before it predicted, and
-    /// with noise on the first: the mean of their losses. Collective.
+    /// with noise on the first: the mean of their losses. A denoiser's is that of one level of noise. Collective.
     /// @param frame   of the run (`TrainingData::frame_of`)
     /// @param seed   of the noise, which also depends on a point's id, so that it is the same on any ranks
     at::Tensor loss_with_gradients(const std::vector<Example>& steps, const CaseFrame& frame, double weight,
@@ -75,6 +77,8 @@ public:
 private:
     void make();
     void check_grids();
+    at::Tensor denoising_loss(const CaseTensors& example, std::uint64_t seed) const;
+    at::Tensor normalized_target(std::size_t index, const CaseTensors& example) const;
     at::Tensor loss_of_part(std::size_t index, const at::Tensor& prediction, const CaseTensors& example) const;
     PointInputs inputs_of_model(const PointInputs& inputs) const;
     PointInputs with_noise(const PointInputs& inputs, const CaseFrame& frame, std::uint64_t seed) const;

@@ -381,6 +381,32 @@ TEST(NoiseLevels, AreThoseOfThePaper)
     EXPECT_TRUE(throws_with<InvalidInput>("the number of steps", [] { EdmSampling{.num_steps = 0}.validate(); }));
 }
 
+TEST(DrawnLevels, HaveTheLogarithmsOfThePaper)
+{
+    constexpr int kCount = 20000;
+    auto logarithms = torch::empty({kCount}, torch::kDouble);
+    for (int i = 0; i < kCount; ++i) logarithms[i] = std::log(drawn_level(static_cast<std::uint64_t>(i)));
+    EXPECT_NEAR(logarithms.mean().item<double>(), kMeanLevel, 0.03);
+    EXPECT_NEAR(logarithms.std().item<double>(), kLevelDeviation, 0.03);
+}
+
+TEST(EdmPreconditioning, OfANewModelIsBestForNormalNumbersWithTheSameLossAtEveryLevel)
+{
+    EdmPreconditioner model(small_denoiser(), std::vector<double>{1.0});
+    const torch::NoGradGuard no_grad;
+    const auto clean = torch::randn({64, 2, 12, 8}), noise = torch::randn_like(clean),
+               image = torch::rand({64, 1, 12, 8});
+    for (const double level : {0.05, 1.0, 20.0}) {
+        const auto noisy = clean + level * noise;
+        const auto denoised = model->forward(noisy, torch::full({64}, level), {image, {}});
+        // The mean of normal numbers of which so much is known.
+        EXPECT_TRUE(torch::allclose(denoised, noisy / (1 + level * level), 1e-5, 1e-6)) << level;
+        const auto error = (denoised - clean).square().mean().item<double>();
+        EXPECT_NEAR(error, level * level / (1 + level * level), 0.05 * error) << level;
+        EXPECT_NEAR(meshard::loss_weight(level) * error, 1, 0.05) << level;
+    }
+}
+
 TEST(GridNoise, BelongsToThePositionsOfTheWhole)
 {
     const auto whole = grid_noise(torch::zeros({2, 3, 40, 30}), 7, 2);
