@@ -618,10 +618,10 @@ class SimulationPrediction(Simulations):
         self.assert_fails(predict("vortices/run_003.pvd", "--steps", 2, "-o", "other.pvd"), 3, "vorticity", "curl")
         state = self.folder / "vortices/run_001/state_0000.vtp"
         state.write_text(re.sub(r'(Name="vorticity"[^>]*>)\S+', r"\1nan", state.read_text()))
-        self.assert_fails(predict("vortices/run_001.pvd", "--steps", 2, "-o", "other.pvd"), 3, "vorticity", "NaN")
+        self.assert_fails(predict("vortices/run_001.pvd", "--steps", 2, "-o", "other.pvd"), 3, "run_001.pvd, the state at 0 (", "state_0000.vtp", "vorticity", "NaN")
         self.assertNotIn("other.pvd", self.names())
         self.assertNotIn("other", self.names())
-        self.assert_fails(self.meshard("evaluate", "runs/vortex", "001"), 3, "vorticity", "NaN")
+        self.assert_fails(self.meshard("evaluate", "runs/vortex", "001"), 3, "state_0000.vtp", "vorticity", "NaN")
 
 
 class SimulationFaults(Simulations):

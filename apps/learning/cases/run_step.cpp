@@ -25,11 +25,12 @@ const std::vector<DataArray>& arrays_of(const Mesh& mesh, bool on_cells)
 }
 
 /// Returns an array of a state, or for `kCoordinates` its points.
-const DataArray& values_of(const Mesh& mesh, const std::string& name, bool on_cells, const std::string& where)
+const DataArray& values_of(const ReadState& state, const std::string& name, bool on_cells)
 {
+    const auto& [mesh, where] = state;
     const auto& array = name == kCoordinates && !on_cells
-                            ? mesh.points
-                            : require_array(arrays_of(mesh, on_cells), name, where, on_cells ? "cell" : "point");
+                            ? mesh->points
+                            : require_array(arrays_of(*mesh, on_cells), name, where, on_cells ? "cell" : "point");
     for (std::int64_t row = 0; row < array.num_rows(); ++row) {
         for (std::int32_t c = 0; c < array.num_components(); ++c) {
             const auto value = array.value(row, c);
@@ -118,23 +119,27 @@ Mesh read_state(const SeriesState& state)
     return read_mesh(state.file, options);
 }
 
-DataArray told_besides(const Mesh& state, const Mesh* given, double step, const StateArrays& arrays,
-                       const std::string& where)
+ReadState::ReadState(const Mesh& mesh, const SeriesState& state, const std::string& where)
+    : mesh(&mesh), where(state_text(where, state))
 {
-    Columns columns(arrays.on_cells ? state.num_cells() : state.num_points());
-    for (const auto& name : arrays.arrays) columns.add(values_of(state, name, arrays.on_cells, where));
-    for (const auto& name : arrays.given) columns.add(values_of(*given, name, arrays.on_cells, where));
+}
+
+DataArray told_besides(const ReadState& state, const ReadState* given, double step, const StateArrays& arrays)
+{
+    Columns columns(arrays.on_cells ? state.mesh->num_cells() : state.mesh->num_points());
+    for (const auto& name : arrays.arrays) columns.add(values_of(state, name, arrays.on_cells));
+    for (const auto& name : arrays.given) columns.add(values_of(*given, name, arrays.on_cells));
     return columns.joined(kTold, step);
 }
 
-void add_told(Mesh& mesh, std::span<const Mesh* const> states, const Mesh* given, double step,
-              const StateArrays& arrays, const std::string& where)
+void add_told(Mesh& mesh, std::span<const ReadState> states, const ReadState* given, double step,
+              const StateArrays& arrays)
 {
     auto& into = arrays.on_cells ? mesh.cell_data : mesh.point_data;
     Columns columns(arrays.on_cells ? mesh.num_cells() : mesh.num_points());
-    for (const auto* state : states)
-        for (const auto& field : arrays.fields) columns.add(values_of(*state, field.state, arrays.on_cells, where));
-    const auto besides = told_besides(*states.front(), given, step, arrays, where);
+    for (const auto& state : states)
+        for (const auto& field : arrays.fields) columns.add(values_of(state, field.state, arrays.on_cells));
+    const auto besides = told_besides(states.front(), given, step, arrays);
     columns.add(besides);
     auto told = columns.joined(kTold);
     std::erase_if(into, [](const DataArray& array) { return array.name() == kTold; });
@@ -171,16 +176,17 @@ Mesh read_step(const RunStep& step, const StateArrays& arrays, const std::string
         std::erase_if(*group, [&](const DataArray& array) { return !is_kept(array); });
     mesh.field_data.clear();
 
-    std::vector<const Mesh*> states;
-    for (const auto& state : told) states.push_back(&state);
-    add_told(mesh, states, &next, step.duration(), arrays, state_text(where, step.told(0)));
-    const auto where_next = state_text(where, step.next());
+    std::vector<ReadState> states;
+    for (std::size_t back = 0; back < told.size(); ++back)
+        states.emplace_back(told[back], step.told(static_cast<std::int64_t>(back)), where);
+    const ReadState read_next(next, step.next(), where);
+    add_told(mesh, states, &read_next, step.duration(), arrays);
     for (const auto& field : arrays.fields) {
-        const auto& now = values_of(told.front(), field.state, arrays.on_cells, where);
-        const auto& then = values_of(next, field.state, arrays.on_cells, where_next);
+        const auto& now = values_of(states.front(), field.state, arrays.on_cells);
+        const auto& then = values_of(read_next, field.state, arrays.on_cells);
         if (now.num_components() != then.num_components())
             throw InvalidInput(fmt::format("{}: the array '{}' has {} components, and {} in the state before.",
-                                           where_next, field.state, then.num_components(), now.num_components()));
+                                           read_next.where, field.state, then.num_components(), now.num_components()));
         (arrays.on_cells ? mesh.cell_data : mesh.point_data)
             .push_back(learnt(now, then, field, arrays.learnt, step.duration()));
     }

@@ -55,17 +55,28 @@ struct StateArrays {
 /// Reads a state. @throws as `read_mesh`
 Mesh read_state(const SeriesState& state);
 
-/// Joins what a point is told besides states: the arrays, the given arrays, and the step. @throws as `add_told`
-DataArray told_besides(const Mesh& state, const Mesh* given, double step, const StateArrays& arrays,
-                       const std::string& where);
+/// A state that was read, and what messages about it begin with.
+struct ReadState {
+    /// @param where   of which run or case it is
+    ReadState(const Mesh& mesh, const SeriesState& state, const std::string& where);
+
+    const Mesh* mesh;
+    std::string where;
+};
+
+/// Joins what a point is told besides states: the arrays, the given arrays, and the step.
+/// @param given   has the arrays of `StateArrays::given`; null if there are none
+/// @param step    time to the next state
+/// @throws as `add_told`
+DataArray told_besides(const ReadState& state, const ReadState* given, double step, const StateArrays& arrays);
 
 /// Adds the array `kTold` to the mesh of a run's last state.
 /// @param states   told states: the last one, the one before it, ...
-/// @param given    the mesh that has the arrays of `StateArrays::given`, which may be null if there are none
-/// @param step     time to the next state
-/// @throws InvalidInput, beginning with `where`, for an array that is missing (with the nearest name) or not finite
-void add_told(Mesh& mesh, std::span<const Mesh* const> states, const Mesh* given, double step,
-              const StateArrays& arrays, const std::string& where);
+/// @param given, step   as of `told_besides`
+/// @throws InvalidInput, beginning with the state's `where`, for an array that is missing (with the nearest name) or
+/// not finite
+void add_told(Mesh& mesh, std::span<const ReadState> states, const ReadState* given, double step,
+              const StateArrays& arrays);
 
 /// @throws InvalidInput, beginning with `where`, if the states of a run have not the same cells and as many points
 void require_same_rows(const Mesh& first, const Mesh& state, const SeriesState& of_state, const std::string& where);

@@ -22,18 +22,19 @@ Mesh told_mesh(const SeriesPlan& plan, const StateArrays& arrays, const std::str
 {
     auto mesh = read_state(plan.start(0));
     std::vector<Mesh> told;
-    std::vector<const Mesh*> states;
+    std::vector<ReadState> states;
     told.reserve(plan.history());
     for (std::size_t back = 1; back <= plan.history(); ++back) {
         const auto& state = plan.known(plan.next() - back);
         told.push_back(read_state(state));
         require_same_rows(mesh, told.back(), state, where);
-        states.push_back(&told.back());
+        states.emplace_back(told.back(), state, where);
     }
-    std::optional<Mesh> given;
+    std::optional<Mesh> of_next;
+    std::optional<ReadState> given;
     if (const auto* followed = plan.followed(plan.next()); followed && !arrays.given.empty())
-        given = read_state(*followed);
-    add_told(mesh, states, given ? &*given : nullptr, plan.step_to(plan.next()), arrays, where);
+        given.emplace(of_next.emplace(read_state(*followed)), *followed, where);
+    add_told(mesh, states, given ? &*given : nullptr, plan.step_to(plan.next()), arrays);
     return mesh;
 }
 
@@ -154,8 +155,10 @@ std::optional<DataArray> SeriesRollOut::told_after(std::size_t i, const Mesh& st
     const auto* given = i + 1 < plan_.num_states() ? plan_.followed(i + 1) : nullptr;
     if (!given) return {};
     std::optional<Mesh> of_next;
-    if (!arrays_.given.empty()) of_next = read_state(*given);
-    return told_besides(state, of_next ? &*of_next : nullptr, plan_.step_to(i + 1), arrays_, where_);
+    std::optional<ReadState> read_next;
+    if (!arrays_.given.empty()) read_next.emplace(of_next.emplace(read_state(*given)), *given, where_);
+    return told_besides({state, *plan_.followed(i), where_}, read_next ? &*read_next : nullptr, plan_.step_to(i + 1),
+                        arrays_);
 }
 
 void SeriesRollOut::go_on(std::size_t i, std::span<const at::Tensor> states, const std::optional<DataArray>& besides)
@@ -168,10 +171,11 @@ void SeriesRollOut::go_on(std::size_t i, std::span<const at::Tensor> states, con
             states_.after(states_.with_arrays(inputs_[track], of_next), inputs_[track], states[track], frames_[track]);
 }
 
-at::Tensor SeriesRollOut::state_values(const Mesh& state) const
+at::Tensor SeriesRollOut::state_values(const Mesh& state, const SeriesState& of_state) const
 {
     auto mesh = state;
-    add_told(mesh, std::array{&state}, &state, 0, arrays_, where_);
+    const ReadState read(state, of_state, where_);
+    add_told(mesh, std::array{read}, &read, 0, arrays_);
     const auto& told = *find_array(arrays_.on_cells ? mesh.cell_data : mesh.point_data, kTold);
     return tensor_of(told).narrow(1, 0, states_.num_fields());
 }

@@ -94,7 +94,7 @@ public:
     void go_on(std::size_t i, std::span<const at::Tensor> states, const std::optional<DataArray>& besides);
 
     /// Returns the fields of a state, (rows, channels). Not collective. @throws as `add_told`
-    at::Tensor state_values(const Mesh& state) const;
+    at::Tensor state_values(const Mesh& state, const SeriesState& of_state) const;
 
     /// Returns this rank's rows, (1, rows, columns), of what the first rank has, (all rows, columns), as the inputs
     /// are.

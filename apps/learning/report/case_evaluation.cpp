@@ -216,7 +216,8 @@ EvaluatedCase evaluate_run(JudgedModel& model, const JudgedCase& judged, std::si
     read_together(all, [&] {
         if (!is_first) return;
         weights = mean_weights(roll_out.whole(), data.on_cells);
-        first = roll_out.state_values(read_state(plan.known(plan.next() - 1)));
+        const auto& before = plan.known(plan.next() - 1);
+        first = roll_out.state_values(read_state(before), before);
     });
     const std::array<std::int64_t, 1> num_rows{is_first ? weights.size(0) : 0};
     result.num_points = all.all_gather_integers(num_rows).front()[0];
@@ -234,7 +235,7 @@ EvaluatedCase evaluate_run(JudgedModel& model, const JudgedCase& judged, std::si
             if (!is_first) return;
             state = read_state(*plan.followed(i));
             require_same_rows(roll_out.whole(), *state, *plan.followed(i), reading.where);
-            truth = roll_out.state_values(*state);
+            truth = roll_out.state_values(*state, *plan.followed(i));
             besides = roll_out.told_after(i, *state);
         });
         if (is_first) {
