@@ -270,7 +270,12 @@ class StepsFromAGraph(OnDevice):
         for name, (_, words) in MODELS_OF_GRIDS.items():
             with self.subTest(name):
                 self.put_flows(name)
-                self.assert_same_losses(name, *words, configuration="flow.yaml")
+                if name != "dit":
+                    self.assert_same_losses(name, *words, configuration="flow.yaml")
+                    continue
+                result = self.on_device("train", "flow.yaml", *words, "training.max_steps=1", "training.graph_capture=true")
+                self.assert_good(result)
+                self.assertIn("steps run as they are: a step draws a level of noise", result.out + result.err)
 
     def test_have_the_losses_of_steps_as_they_are_on_several_ranks(self):
         for name, words, expected in (("cases", (), {}),

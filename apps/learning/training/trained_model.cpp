@@ -191,7 +191,7 @@ at::Tensor TrainedModel::denoising_loss(const CaseTensors& example, std::uint64_
     const auto level = drawn_level(seeds.next());
     const auto noise = normal_rows(example.target, seeds.next());
     const auto clean = normalized_target(0, example);
-    const auto denoised = model_.denoise(example.inputs, clean + level * noise, level).to(torch::kFloat);
+    const auto denoised = model_.denoise(example.inputs, clean + noise * level, level).to(torch::kFloat);
     return data_.parts().front().loss(denoised, clean, {}) * loss_weight(level);
 }
 
