@@ -28,21 +28,6 @@ public:
     PassedOn(const PassedOn&) = delete;
     PassedOn& operator=(const PassedOn&) = delete;
 
-    /// Whether the layer itself makes these outputs of such features. Collective.
-    bool gives(const at::Tensor& outputs, const at::Tensor& features) const
-    {
-        constexpr double rounding = 1e-3;  // of a forward pass in single precision, by the largest output
-        const auto given = to_local(outputs);
-        auto largest = torch::zeros({2}, torch::kDouble);
-        if (given.numel() > 0) {
-            const auto made = torch::linear(to_local(features), weight_, bias_).narrow(-1, 0, given.size(-1));
-            largest[0] = (made - given).abs().max().to(torch::kDouble).cpu();
-            largest[1] = given.abs().max().to(torch::kDouble).cpu();
-        }
-        if (is_sharded(features)) spec_of(features)->device_mesh->all().all_reduce(largest, Reduction::Max);
-        return largest[0].item<double>() <= rounding * largest[1].item<double>();
-    }
-
 private:
     torch::nn::LinearImpl& layer_;
     at::Tensor weight_, bias_;
@@ -50,19 +35,17 @@ private:
 
 }  // namespace
 
-at::Tensor mean_last_features(const Model& model, const PointInputs& inputs)
+at::Tensor mean_last_features(const Model& model, const PointInputs& inputs, std::int64_t num_fields)
 {
     const auto* kind = find_model(model.class_name).of_points();
     if (!kind || !kind->last_layer) return {};
     const auto found = model.module->named_modules().find(kind->last_layer(model.arguments));
     auto* layer = found ? (*found)->as<torch::nn::Linear>() : nullptr;
+    if (!layer) return {};
     const torch::NoGradGuard no_grad;
-    const auto outputs = model.forward(inputs);
-    // A head takes further outputs behind those of the fields; the rows of sharded parameters are not all here.
-    if (!layer || !layer->bias.defined() || layer->weight.size(0) < outputs.size(-1)) return {};
-    const PassedOn passed_on(*layer, layer->weight.size(0) - outputs.size(-1));
+    // A head takes further outputs behind those of the fields.
+    const PassedOn passed_on(*layer, layer->weight.size(0) - num_fields);
     const auto features = model.forward(inputs);  // (1, N, features)
-    if (!passed_on.gives(outputs, features)) return {};
     const auto mean = features.to(torch::kDouble).sum(1) / static_cast<double>(features.size(1));
     return (is_sharded(mean) ? full_tensor(mean) : mean).squeeze(0).cpu();
 }

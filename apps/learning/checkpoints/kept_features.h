@@ -9,7 +9,7 @@
 
 namespace meshard {
 
-inline constexpr std::int64_t kPointsOfFeatures = 4096;  ///< at most so many points of a case are looked at
+inline constexpr std::int64_t kPointsOfFeatures = 512;  ///< of a case, at most: a small share of a prediction
 
 /// Keeps, in features.json beside a checkpoint, what its model's last layer is given of the training cases.
 /// @param step   of the checkpoint

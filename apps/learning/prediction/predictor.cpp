@@ -405,7 +405,8 @@ at::Tensor Predictor::predict_differentiably(const PointInputs& inputs, const Fi
 std::optional<FeatureDistance::Distance> Predictor::feature_distance(const PointInputs& inputs) const
 {
     if (!feature_distance_) return std::nullopt;
-    const auto features = mean_last_features(model_, thinned_inputs(inputs, kPointsOfFeatures));
+    const auto features =
+        mean_last_features(model_, thinned_inputs(inputs, kPointsOfFeatures), normalizer_.mean.size(0));
     if (!features.defined() || features.size(0) != feature_distance_->num_features()) return std::nullopt;
     return feature_distance_->of(features);
 }

@@ -30,7 +30,8 @@ void keep_case_features(Run& run)
     for (auto i = run.ranks.group; i < cases.size(); i += run.ranks.num_groups) {
         const auto example = examples.next();
         const auto of_case =
-            mean_last_features(run.model.model(), thinned_inputs(example.front().inputs, kPointsOfFeatures));
+            mean_last_features(run.model.model(), thinned_inputs(example.front().inputs, kPointsOfFeatures),
+                               example.front().target.size(-1));
         if (!of_case.defined()) break;  // for every case alike
         if (!features.defined()) features = torch::zeros({cases.size(), of_case.size(0)}, torch::kDouble);
         features[i] = of_case;

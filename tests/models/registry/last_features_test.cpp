@@ -50,7 +50,7 @@ TEST(LastFeatures, AreTheDerivativeOfTheMeanOutputByTheLastWeights)
         const auto expected = parameters[last].grad()[0].to(torch::kDouble);
         const auto before = model.forward(inputs).detach();
 
-        const auto found = mean_last_features(model, inputs);
+        const auto found = mean_last_features(model, inputs, kFieldsSeen);
 
         ASSERT_TRUE(found.defined()) << name;
         EXPECT_TRUE(tensors_near(found, expected, 1e-5)) << name;
@@ -71,7 +71,7 @@ TEST(LastFeatures, AreTheDerivativeOfTheMeanOutputByTheLastWeights)
                 auto sharded = inputs;
                 sharded.embedding = shard(inputs.embedding);
                 sharded.positions = shard(inputs.positions);
-                EXPECT_TRUE(tensors_near(mean_last_features(own, sharded), expected, 1e-5)) << name;
+                EXPECT_TRUE(tensors_near(mean_last_features(own, sharded, kFieldsSeen), expected, 1e-5)) << name;
             });
         }
     }
@@ -81,16 +81,15 @@ TEST(LastFeatures, AreThoseOfTheFieldsWhereThereIsAHead)
 {
     auto model = model_that_sees("transolver", kFieldsSeen + 5);
     const auto inputs = seen_inputs(torch::rand({1, 40, 6}));
-    const auto expected = mean_last_features(model, inputs);
+    const auto expected = mean_last_features(model, inputs, kFieldsSeen + 5);
     add_coefficient_head(model, 5, 2);
-    EXPECT_TRUE(torch::equal(mean_last_features(model, inputs), expected));
+    EXPECT_TRUE(torch::equal(mean_last_features(model, inputs, kFieldsSeen), expected));
 }
 
-TEST(LastFeatures, AreNotDefinedWhereOutputsAreNoneOfALinearLayer)
+TEST(LastFeatures, AreNotDefinedForAModelWithoutALastLayer)
 {
-    auto model = model_that_sees("transolver", kFieldsSeen);
-    model.forward = [whole = model.forward](const PointInputs& inputs) { return whole(inputs).square(); };
-    EXPECT_FALSE(mean_last_features(model, seen_inputs(torch::rand({1, 40, 6}))).defined());
+    const auto model = model_that_sees("figconvunet", kFieldsSeen);
+    EXPECT_FALSE(mean_last_features(model, seen_inputs(torch::rand({1, 40, 6})), kFieldsSeen).defined());
 }
 
 }  // namespace
