@@ -45,8 +45,8 @@ public:
     /// (rows, components) of a data set; one component if it has one dimension.
     std::pair<std::int64_t, std::int32_t> shape(const std::string& name) const;
 
-    std::vector<std::int64_t> dimensions(const std::string& name) const;  ///< of a data set
-    ScalarType type_of(const std::string& name) const;                    ///< of its values
+    std::vector<std::int64_t> dimensions(const std::string& name) const;  ///< a data set has these
+    ScalarType type_of(const std::string& name) const;                    ///< its values have this
 
     /// Fills an array with the values of a data set of numbers from `first` on, `count` along each dimension.
     void read_box(const std::string& name, const std::vector<std::int64_t>& first,

@@ -16,7 +16,7 @@ struct SeriesPrediction {
     std::optional<double> step = {};  ///< time between two states; else that of the start's series, or of the training
     bool goes_on = false;             ///< from the last state of an earlier, shorter output
     std::int64_t num_samples = 1;     ///< ways that each model which draws its states goes
-    std::uint64_t seed = 0;           ///< of the first of them; the others have those after it
+    std::uint64_t seed = 0;           ///< the first of them has this, the others those after it
     std::int64_t num_levels = 0;      ///< levels of noise that such states go through; 0: the model's own
     /// Table to write, with a line a state: state, time, the coefficients that are known and their deviations (Cd_std);
     /// empty: none.

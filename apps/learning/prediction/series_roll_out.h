@@ -57,7 +57,7 @@ struct SeriesTrack {
     Predictor* model = nullptr;
     DataConfig data;           ///< of the model, with the numbers of this simulation in place
     CaseSource source;         ///< its columns are the simulation's constants
-    std::uint64_t member = 0;  ///< of an ensemble: from which noise a denoiser draws its states
+    std::uint64_t member = 0;  ///< which of an ensemble it is: a denoiser draws its states from noise of its own
 };
 
 /// The steps of models through a simulation, each from a state to the next. Several tracks may have one model. All

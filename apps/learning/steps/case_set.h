@@ -26,7 +26,7 @@ struct CaseReading {
     std::int64_t seed = 0;
     RowOrder order = RowOrder::Parts;
     std::shared_ptr<const DeviceMesh> domain;
-    Shares shares;                                       ///< of the ranks of the domain
+    Shares shares;                                       ///< what each rank of the domain has of a case
     at::Device device = at::kCPU;                        ///< the device on which the cases are used
     std::shared_ptr<const GridReading> grids = nullptr;  ///< for cases that are grids, which are in no store
 
