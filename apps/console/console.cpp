@@ -76,6 +76,19 @@ std::string without_function_name(std::string text)
     return end > 0 && text.compare(end, 2, ": ") == 0 ? text.substr(end + 2) : text;
 }
 
+std::string without_control_characters(std::string_view text)
+{
+    std::string out;
+    for (const char c : text) {
+        const auto byte = static_cast<unsigned char>(c);
+        if (std::iscntrl(byte) && c != '\n' && c != '\t')
+            out += fmt::format("\\x{:02x}", byte);
+        else
+            out += c;
+    }
+    return out;
+}
+
 namespace {
 thread_local KeptWarnings* keeper = nullptr;
 }  // namespace
@@ -97,7 +110,7 @@ void warn(std::string_view verb, std::string_view text)
         if (!keeper->also_prints_) return;
     }
     std::cout.flush();
-    std::cerr << "meshard " << verb << ": warning: " << text << std::endl;
+    std::cerr << "meshard " << verb << ": warning: " << without_control_characters(text) << std::endl;
 }
 
 void say_on_interruption_of(std::string_view verb, const std::string& left)

@@ -38,6 +38,10 @@ std::vector<double> parse_numbers(std::string_view text, std::string_view option
 /// Removes the function's name with which messages of the library begin; the program prints the verb instead.
 std::string without_function_name(std::string text);
 
+/// Returns `text` with its control characters, but line ends and tabs, as `\x1b`: a name in a damaged or hostile file
+/// neither moves the terminal's cursor nor changes its title.
+std::string without_control_characters(std::string_view text);
+
 /// Prints one line to stderr: `meshard VERB: warning: ...`.
 void warn(std::string_view verb, std::string_view text);
 

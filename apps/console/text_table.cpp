@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/console/text_table.h"
 
+#include "apps/console/console.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -21,7 +23,7 @@ std::ostream& operator<<(std::ostream& out, const TextTable& table)
             line += "  " + (table.alignment_[k] == 'r' ? space + row[k] : row[k] + space);
         }
         line.erase(line.find_last_not_of(' ') + 1);
-        out << line << '\n';
+        out << without_control_characters(line) << '\n';
     }
     return out;
 }

@@ -129,7 +129,7 @@ int fail(const std::string& verb, const std::string& message, int code)
     show_progress("");
     std::cout.flush();
     const auto text = fmt::format("meshard{}: {}", verb.empty() ? "" : " " + verb, without_function_name(message));
-    std::cerr << text << std::endl;
+    std::cerr << without_control_characters(text) << std::endl;
     if (code != exit_code::interrupted) tell_other_ranks(text);
     return code;
 }

@@ -51,6 +51,13 @@ class OddNames(Case):
         self.assert_good(self.meshard("info", "./-box.vtu"))
         self.assert_good(self.meshard("info", "--", "-box.vtu"))
 
+    def test_with_control_characters_do_not_steer_the_terminal(self):
+        image = self.folder / "colours.vti"
+        image.write_text('<VTKFile type="ImageData" byte_order="LittleEndian"><ImageData WholeExtent="0 1 0 1 0 0" Origin="0 0 0" Spacing="1 1 1">'
+                         '<Piece Extent="0 1 0 1 0 0"><CellData><DataArray type="Float32" Name="red\x1b[31m" format="ascii">1</DataArray></CellData></Piece></ImageData></VTKFile>')
+        self.assertIn("red\\x1b[31m", self.meshard("info", image).out)
+        self.assert_fails(self.meshard("info", "no\x1b[2Jfile.vtu"), 3, "no\\x1b[2Jfile.vtu")
+
     def test_of_the_programs_folder_and_links_to_it(self):
         (self.folder / "bin dir").mkdir()
         (self.folder / "bin dir/meshard").symlink_to(PROGRAM)
