@@ -44,7 +44,7 @@ set(rooms
   "models/registry: models/diffusion models/domino models/geotransolver models/graph models/grids models/layers models/transolver ops/grids ops/neighbors ops/surface partition sharding/tensor"
   "models/transolver: models/layers ops/fused ops/slices partition"
 
-  "apps/bench: apps/console apps/devices apps/learning/checkpoints apps/program io models/grids models/layers models/registry models/transolver ops/neighbors ops/rows partition partition/cut partition/mesh sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
+  "apps/bench: apps/console apps/devices apps/learning/checkpoints apps/learning/grids apps/program io models/grids models/layers models/registry models/transolver ops/neighbors ops/rows partition partition/cut partition/mesh sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/console: io/bytes partition sharding/messages sharding/transport"
   "apps/cut: apps/console apps/program io/bytes io/picture io/shards partition partition/cut partition/ghosts partition/mesh sharding/messages sharding/windows"
   "apps/devices: apps/console partition sharding/memory sharding/transport"

@@ -3,17 +3,17 @@
 
 #include "apps/bench/rank_timing.h"
 #include "apps/bench/training_benchmark.h"
+#include "apps/learning/grids/grid_case.h"
 #include "models/grids/fno.h"
+#include "models/registry/registry.h"
 #include "sharding/parameters/fully_shard.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 #include <torch/nn/modules/container/modulelist.h>
-#include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/normalization.h>
 #include <torch/nn/pimpl.h>
 
 #include <algorithm>
@@ -117,61 +117,51 @@ ScalingResult spectral_convolution(const RankMesh& mesh, int num_repeats, const 
     return compare(name + (shares_modes ? ", shared modes" : ""), "gathered", mesh, num_repeats, 1, gathered, as_cut);
 }
 
-/// A vision transformer: patches of 8 x 8, blocks of attention and MLP, one output for each token.
-struct VisionTransformerImpl : torch::nn::Module {
-    VisionTransformerImpl(std::int64_t width, std::int64_t num_heads, std::int64_t num_blocks) : num_heads(num_heads)
-    {
-        patches = register_module("patches", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, width, 8).stride(8)));
-        for (std::int64_t b = 0; b < num_blocks; ++b) {
-            const auto name = "block" + std::to_string(b);
-            norms.push_back(
-                register_module(name + "_norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}))));
-            norms.push_back(
-                register_module(name + "_norm2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}))));
-            linears.push_back(register_module(name + "_qkv", torch::nn::Linear(width, 3 * width)));
-            linears.push_back(register_module(name + "_out", torch::nn::Linear(width, width)));
-            linears.push_back(register_module(name + "_up", torch::nn::Linear(width, 4 * width)));
-            linears.push_back(register_module(name + "_down", torch::nn::Linear(4 * width, width)));
-        }
-    }
-
-    at::Tensor forward(const at::Tensor& image)
-    {
-        auto x = patches->forward(image).flatten(2).transpose(1, 2);
-        for (std::size_t b = 0; 2 * b < norms.size(); ++b) {
-            const auto qkv = linears[4 * b]
-                                 ->forward(norms[2 * b]->forward(x))
-                                 .unflatten(2, {3, num_heads, -1})
-                                 .permute({2, 0, 3, 1, 4})
-                                 .unbind(0);
-            x = x + linears[4 * b + 1]->forward(
-                        torch::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2]).transpose(1, 2).flatten(2));
-            x = x + linears[4 * b + 3]->forward(torch::gelu(linears[4 * b + 2]->forward(norms[2 * b + 1]->forward(x))));
-        }
-        return x;
-    }
-
-    std::int64_t num_heads;
-    torch::nn::Conv2d patches{nullptr};
-    std::vector<torch::nn::LayerNorm> norms;
-    std::vector<torch::nn::Linear> linears;
-};
-TORCH_MODULE(VisionTransformer);
-
-ScalingResult vision_transformer(const RankMesh& mesh, int num_repeats)
+/// Multiplies extents by `factor` in all, by two along one direction after the other while it is even.
+std::vector<std::int64_t> grown(std::vector<std::int64_t> extents, std::int64_t factor)
 {
+    for (std::size_t d = 0; factor > 1; d = (d + 1) % extents.size()) {
+        const auto step = factor % 2 == 0 ? 2 : factor;
+        extents[d] *= step;
+        factor /= step;
+    }
+    return extents;
+}
+
+/// A model of grids that is timed, and how its grids are cut.
+struct TimedGridModel {
+    std::string name;
+    nlohmann::json arguments;
+    std::int64_t rows_together =
+        1;  ///< rows that stay on one rank: those of a patch, or of a cell of the coarsest grid
+};
+
+/// Times the passes of a model on a grid that is cut into blocks with the least halo against its part of the whole
+/// grid's time.
+ScalingResult grid_model(const TimedGridModel& of, const std::string& kind, const std::vector<std::int64_t>& extents,
+                         const RankMesh& mesh, int num_repeats, World& world)
+{
+    constexpr std::int64_t kInputs = 3, kOutputs = 1;
+    auto arguments = find_model(of.name).of_grids()->widths({kInputs, kOutputs, extents});
+    arguments.update(of.arguments);
     torch::manual_seed(0);
-    VisionTransformer plain(128, 4, 16), model(128, 4, 16);
-    const auto replicated = replicate(*model, mesh);
-    const auto image = torch::randn({1, 3, 512, 512});
-    const auto sharded = cut(image, even_layout(image.size(2), 2, *mesh), mesh);
-    const auto run = [](VisionTransformer& net, const at::Tensor& x) {
-        net->zero_grad();
-        net->forward(x).square().mean().backward();
+    const auto plain = make_model(of.name, arguments), model = make_model(of.name, arguments);
+    const auto cut = cut_of_least_halo(extents, of.rows_together, mesh->num_ranks());
+    const auto blocks = mesh->folded(world, "domain", cut);
+    const auto replicated = replicate(*model.module, blocks);
+    const auto layout = grid_layout(extents, of.rows_together, blocks, "bench");
+    auto shape = extents;
+    shape.insert(shape.begin(), {1, kInputs});
+    const auto whole = torch::randn(shape);
+    const auto sharded = from_local(own_part(whole, *layout.of_grid).clone(), layout.of_grid);
+    const auto run = [](const Model& net, const at::Tensor& grid) {
+        net.module->zero_grad();
+        net.forward_grid(grid).square().mean().backward();
     };
     return compare(
-        "vision transformer, 512 x 512, 16 blocks of 128", "strong", mesh, num_repeats,
-        1.0 / static_cast<double>(mesh->num_ranks()), [&] { run(plain, image); }, [&] { run(model, sharded); });
+        fmt::format("{}, {}, on {} blocks", of.name, fmt::join(extents, " x "), fmt::join(cut, " x ")), kind, blocks,
+        num_repeats, 1.0 / static_cast<double>(mesh->num_ranks()), [&] { run(plain, whole); },
+        [&] { run(model, sharded); });
 }
 
 ScalingResult transolver(int num_repeats, std::int64_t num_points, const std::string& kind, World& world)
@@ -228,7 +218,19 @@ ScalingReport measure_scaling(int num_repeats, World& world)
     report.results.push_back(transolver(num_repeats, 10'000 * world.size(), "weak", world));
     report.results.push_back(attention(mesh, num_repeats, false));
     if (mesh->num_ranks() > 1) report.results.push_back(attention(mesh, num_repeats, true));
-    report.results.push_back(vision_transformer(mesh, num_repeats));
+    const TimedGridModel vit{.name = "vit",
+                             .arguments = {{"patch_size", 8}, {"n_layers", 16}, {"n_hidden", 128}, {"n_head", 4}},
+                             .rows_together = 8};
+    const TimedGridModel unet{.name = "unet",
+                              .arguments = {{"model_depth", 3},
+                                            {"feature_map_channels", {16, 16, 32, 32, 64, 64}},
+                                            {"gradient_checkpointing", false}},
+                              .rows_together = 4};
+    const auto n = static_cast<std::int64_t>(world.size());
+    report.results.push_back(grid_model(vit, "strong", {512, 512}, mesh, num_repeats, world));
+    report.results.push_back(grid_model(vit, "weak", grown({256, 256}, n), mesh, num_repeats, world));
+    report.results.push_back(grid_model(unet, "strong", {64, 64, 64}, mesh, num_repeats, world));
+    report.results.push_back(grid_model(unet, "weak", grown({32, 32, 32}, n), mesh, num_repeats, world));
     for (const std::int64_t extent : {128, 256, 512, 1024})
         report.results.push_back(spectral_convolution(mesh, num_repeats, {extent, extent}, 16, false));
     for (const std::int64_t extent : {32, 64, 96}) {

@@ -38,12 +38,12 @@ struct ScalingReport {
     std::vector<ScalingResult> results;
 };
 
-/// Times ring attention (even and uneven shards), a vision transformer, and a Transolver of two sizes. Plain and
-/// sharded runs alternate; results are medians of the slowest rank's times. The plain share of a rank is: for
-/// attention, its queries with all keys; for the vision transformer, the time of the whole divided by the number of
-/// ranks; for the Transolver, its points. A spectral convolution is compared with itself on a gathered grid, which is
-/// no ceiling but shows what the cut saves. Collective over all ranks of `world`; every rank gets the same results but
-/// for its messages.
+/// Times ring attention (even and uneven shards), a Transolver of two sizes, and a vision transformer and a U-Net of
+/// volumes on grids cut into blocks. Plain and sharded runs alternate; results are medians of the slowest rank's times.
+/// The plain share of a rank is: for attention, its queries with all keys; for models of grids, the time of the whole
+/// divided by the number of ranks; for the Transolver, its points. A spectral convolution is compared with itself on a
+/// gathered grid, which is no ceiling but shows what the cut saves. Collective over all ranks of `world`; every rank
+/// gets the same results but for its messages.
 ScalingReport measure_scaling(int num_repeats, World& world);
 
 }  // namespace meshard
