@@ -56,7 +56,7 @@ fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 # --- Debian packages -------------------------------------------------------------------------------------------------
 packages=(g++ cmake ninja-build ccache git ca-certificates python3 python3-venv
           libcli11-dev libyaml-cpp-dev nlohmann-json3-dev zlib1g-dev libfmt-dev
-          libdeflate-dev liblz4-dev liblzma-dev libgif-dev libfreetype-dev fonts-dejavu-core libmetis-dev libscotch-dev libnanoflann-dev libopenmpi-dev openmpi-bin libgloo-dev
+          libdeflate-dev liblz4-dev liblzma-dev libzstd-dev libblosc-dev libgif-dev libfreetype-dev fonts-dejavu-core libmetis-dev libscotch-dev libnanoflann-dev libopenmpi-dev openmpi-bin libgloo-dev
           libembree-dev
           libgtest-dev dpkg-dev file)
 if [ "$with_vtk" = yes ]; then packages+=(libvtk9-dev libhdf5-dev python3-vtk9 xvfb xauth); fi

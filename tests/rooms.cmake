@@ -12,7 +12,8 @@ set(rooms
   "io/picture: io/bytes partition partition/mesh"
   "io/shards: io io/bytes io/foam io/vtk partition partition/cut partition/ghosts partition/mesh"
   "io/surface_files: io/bytes io/vtk partition partition/mesh"
-  "io/vtk: io/bytes partition partition/mesh"
+  "io/vtk: io/bytes io/zarr partition partition/mesh"
+  "io/zarr: io/bytes partition partition/mesh"
 
   "sharding/exchange: partition partition/ghosts sharding/ranks sharding/tensor"
   "sharding/memory: partition sharding/tensor"

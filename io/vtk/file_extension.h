@@ -12,9 +12,10 @@
 
 namespace meshard {
 
+/// The extension of a file, or of a folder that may be written with a slash behind it.
 inline std::string lower_extension(const std::filesystem::path& path)
 {
-    std::string extension = path.extension().string();
+    std::string extension = (path.has_filename() ? path : path.parent_path()).extension().string();
     std::ranges::transform(extension, extension.begin(), [](unsigned char c) { return std::tolower(c); });
     return extension;
 }

@@ -3,6 +3,7 @@
 
 #include "io/bytes/ascii_numbers.h"
 #include "io/bytes/xml.h"
+#include "io/vtk/array_grid.h"
 #include "io/vtk/encoded_array.h"
 #include "io/vtk/file_extension.h"
 #include "io/vtk/vtk_xml_file.h"
@@ -303,13 +304,15 @@ void for_each_run(const GridBox& box, const GridBox& a, const GridBox& b,
 
 bool is_grid_file(const std::filesystem::path& path)
 {
-    constexpr std::array<std::string_view, 4> kExtensions{".vti", ".pvti", ".vtkhdf", ".hdf"};
+    constexpr std::array<std::string_view, 7> kExtensions{".vti", ".pvti", ".vtkhdf", ".hdf", ".h5", ".hdf5", ".zarr"};
     return std::ranges::find(kExtensions, lower_extension(path)) != kExtensions.end();
 }
 
 std::unique_ptr<GridFile> GridFile::open(const std::filesystem::path& path)
 {
-    if (lower_extension(path) == ".vtkhdf" || lower_extension(path) == ".hdf") return open_vtkhdf_grid(path);
+    const auto extension = lower_extension(path);
+    if (extension == ".vtkhdf" || extension == ".hdf") return open_vtkhdf_grid(path);
+    if (extension == ".zarr") return open_zarr_grid(path);
     return std::make_unique<XmlGridFile>(path);
 }
 

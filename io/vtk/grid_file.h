@@ -35,11 +35,12 @@ void for_each_run(const GridBox& box, const GridBox& a, const GridBox& b,
 bool is_grid_file(const std::filesystem::path& path);
 
 /// A file of a regular grid of which boxes are read, without the rest: of arrays that are written as bytes, raw or in
-/// base64, the runs of the box, and of compressed ones the blocks that have such runs, one at a time. An array that is
-/// written as text is parsed whole.
+/// base64, the runs of the box, and of compressed ones the blocks that have such runs, one at a time; of arrays in
+/// chunks the chunks. An array that is written as text is parsed whole.
 class GridFile {
 public:
-    /// Opens a .vti, a .pvti, of which a piece is opened when some of its rows are read, or image data in a .vtkhdf.
+    /// Opens a .vti, a .pvti, of which a piece is opened when some of its rows are read, image data in a .vtkhdf, or a
+    /// group of arrays in a .zarr (`ArrayGridFile`).
     /// @throws IoError if it is missing, damaged or no image data
     static std::unique_ptr<GridFile> open(const std::filesystem::path& path);
 

@@ -9,7 +9,9 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace meshard {
@@ -22,6 +24,7 @@ struct ImageGrid {
     std::array<double, 3> spacing{1, 1, 1};
     std::vector<double> direction;  ///< direction of the axes, nine numbers row by row; empty: those of space
     std::vector<DataArray> point_data, cell_data, field_data;
+    std::map<std::string, std::string> left_out;  ///< arrays of the file that are not read, and why
 
     /// Number of cells along an axis: one between two points, and one if there is a single point.
     std::int64_t num_cells(int axis) const { return num_points[axis] > 1 ? num_points[axis] - 1 : 1; }

@@ -6,7 +6,7 @@ import xml.etree.ElementTree
 
 from generation_test import fields_of
 from runner import SOURCE, Case
-from samples import FLOW, put_flow, write_flow
+from samples import FLOW, put_flow, write_flow, write_zarr_flow
 from training_modes_test import arrays_of
 
 MODELS = {
@@ -259,6 +259,22 @@ class GridData(Grids):
             self.refuse(3, ("case 0, a grid of 8 x 18", "multiples of 4"), *train, "~model", "data.grid=odd_*.vti", "model.name=unet2d", "model.depth=2", "model.num_channels=8")
         for run in (self.folder / "runs").glob("*"):
             self.assertFalse((run / "checkpoints").exists())
+
+    def test_in_zarr_groups_trains_as_in_image_data(self):
+        put_flow(self.folder)
+        for number in range(4):
+            write_zarr_flow(self.folder / f"flows/flow_{number}.zarr", number)
+        self.train("images", 1)
+        self.train("1", 1, "data.grid=flow_*.zarr")
+        self.train("2", 2, "data.grid=flow_*.zarr")
+        self.assertEqual(self.numbers("1"), self.numbers("images"))
+        self.assert_near(self.numbers("2"), self.numbers("images"), 1e-4)
+        for name, input in (("images", "flow_1.vti"), ("chunks", "flow_1.zarr/")):
+            self.assert_good(self.meshard("predict", "runs/images", f"flows/{input}", "-o", f"{name}.vti", "--nproc", 2))
+        self.assertEqual(fields_of(self.folder / "chunks.vti"), fields_of(self.folder / "images.vti"))
+        self.assert_fails(self.meshard("train", "flow.yaml", "data.grid=flow_*.zarr", "data.arrays=[inflow, speed]"), 3, "case", ".zarr", "no cell field 'speed'")
+        (self.folder / "flows/flow_2.zarr/p/c/1/1").write_bytes(b"short")
+        self.assert_fails(self.meshard("train", "flow.yaml", "data.grid=flow_*.zarr"), 3, "flow_2.zarr: array 'p': chunk c/1/1", "should hold 140 bytes", "found 5")
 
     def test_takes_no_settings_of_points(self):
         put_flow(self.folder)

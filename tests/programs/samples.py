@@ -91,19 +91,45 @@ training: {num_epochs: 2}
 """
 
 
-def write_flow(path, number, shape=(8, 24), where="CellData", change=lambda arrays: arrays):
-    """Image data of as many cells (or points) along x, y and, if there are three, z: a permeability, an inflow, and the pressure and velocity that come of them, all
-    made up. `change` may alter the arrays, {name: (components, numbers)}."""
+def flow_arrays(number, shape=(8, 24)):
+    """A permeability, an inflow, and the pressure and velocity that come of them, all made up, {name: (components, numbers)}, of as many cells (or points) along x, y
+    and, if there are three, z."""
     counts = [*shape, 1][:3]
     places = [(i / counts[0], j / counts[1], k / counts[2]) for k in range(counts[2]) for j in range(counts[1]) for i in range(counts[0])]
     permeability = [3 + math.sin(6.3 * (x + 0.1 * number)) * math.cos(6.3 * y) + z for x, y, z in places]
-    arrays = {"permeability": (1, permeability), "inflow": (1, [0.2 * number + y for _, y, _ in places]),
-              "p": (1, [100 + 8 * value * value - number * x for value, (x, _, _) in zip(permeability, places)]),
-              "U": (2, [part for value, (x, _, _) in zip(permeability, places) for part in (0.1 * value, x * value)])}
-    body = "".join(data_array(name, "Float32", components, values) for name, (components, values) in change(arrays).items())
+    return {"permeability": (1, permeability), "inflow": (1, [0.2 * number + y for _, y, _ in places]),
+            "p": (1, [100 + 8 * value * value - number * x for value, (x, _, _) in zip(permeability, places)]),
+            "U": (2, [part for value, (x, _, _) in zip(permeability, places) for part in (0.1 * value, x * value)])}
+
+
+def write_flow(path, number, shape=(8, 24), where="CellData", change=lambda arrays: arrays):
+    """Image data with `flow_arrays` at cells or points, which `change` may alter."""
+    counts = [*shape, 1][:3]
+    body = "".join(data_array(name, "Float32", components, values) for name, (components, values) in change(flow_arrays(number, shape)).items())
     extent = " ".join(f"0 {count if where == 'CellData' and count > 1 else count - 1}" for count in counts)
     path.write_text(f'<VTKFile type="ImageData" version="1.0" byte_order="LittleEndian"><ImageData WholeExtent="{extent}" Origin="0 0 0" Spacing="1 1 1">'
                     f'<Piece Extent="{extent}"><{where}>{body}</{where}></Piece></ImageData></VTKFile>\n')
+
+
+def write_zarr_flow(path, number, shape=(8, 24), chunk=(5, 7)):
+    """A group of Zarr with `flow_arrays` of an image, in chunks of some columns and rows, not compressed; components are the last dimension."""
+    path.mkdir()
+    (path / "zarr.json").write_text(json.dumps({"zarr_format": 3, "node_type": "group"}))
+    for name, (components, values) in flow_arrays(number, shape).items():
+        values = [float(f"{value:.6g}") for value in values]  # as the text of `data_array`
+        last = [components] if components > 1 else []
+        (path / name).mkdir()
+        (path / name / "zarr.json").write_text(json.dumps({
+            "zarr_format": 3, "node_type": "array", "data_type": "float32", "fill_value": 0, "shape": [shape[1], shape[0], *last],
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [chunk[1], chunk[0], *last]}}, "chunk_key_encoding": {"name": "default"},
+            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}], "dimension_names": ["y", "x", *(["component"] if last else [])]}))
+        for top in range(0, shape[1], chunk[1]):
+            for left in range(0, shape[0], chunk[0]):
+                numbers = [values[(y * shape[0] + x) * components + c] if x < shape[0] and y < shape[1] else 0.0
+                           for y in range(top, top + chunk[1]) for x in range(left, left + chunk[0]) for c in range(components)]
+                file = path / name / "c" / str(top // chunk[1]) / "/".join([str(left // chunk[0]), *(["0"] if last else [])])
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(struct.pack(f"<{len(numbers)}f", *numbers))
 
 
 def put_flow(folder, shape=(8, 24), where="CellData", num_cases=4):

@@ -66,6 +66,8 @@ GridRows rows_in_box(const ImageGrid& grid, const GridBox& box, const DataConfig
                 fmt::format("{} has '{}' at its {}, and data.association is {}. Set data.association={}.", where, name,
                             data.on_cells ? "points" : "cells", group, data.on_cells ? "point" : "cell"));
         }
+        if (const auto left_out = grid.left_out.find(name); left_out != grid.left_out.end())
+            throw InvalidInput(fmt::format("{}: the array '{}' {}", where, name, left_out->second));
         const auto& array = require_array(arrays, name, where, group);
         if (array.type() == ScalarType::String)
             throw InvalidInput(fmt::format("{}: the array '{}' holds texts; expected numbers.", where, array.name()));

@@ -179,7 +179,7 @@ struct DataConfig {
                  "surface files below the root, e.g. boundary_*.vtp; the last * is the case's id");
         keys.add("data.volume", files, {}, "volume files below the root, in place of data.surface");
         keys.add("data.grid", files, {},
-                 "image data on regular grids below the root, .vti, .pvti or .vtkhdf, for models of grids, in place of "
+                 "grids below the root, .vti, .pvti, .vtkhdf or .zarr, for models of grids, in place of "
                  "data.surface");
         keys.add(
             "data.series", files, {},

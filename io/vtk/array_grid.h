@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "io/vtk/grid_file.h"
+#include "partition/mesh/data_array.h"
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace meshard {
+
+/// What is known of an array before it is read.
+struct ShapedArray {
+    ScalarType type = ScalarType::Float32;
+    std::vector<std::int64_t> shape;           ///< slowest dimension first
+    std::vector<std::string> dimension_names;  ///< of each dimension; empty: the file has none
+};
+
+/// A file of named arrays that say nothing of a grid but their shapes. The grid is the one to which most arrays belong;
+/// each has two or three directions, slowest first, and maybe components: in the dimension named `component`,
+/// `components`, `channel`, `channels` or `c`, which is the first or the last, and where dimensions have no names in a
+/// last or first one beside those of the grid. An array of one dimension that has a direction's name, or without names
+/// is called `x`, `y` or `z`, has the coordinates along it: the grid has their spacing if it is the same everywhere.
+class ArrayGridFile : public GridFile {
+public:
+    DataArray read(const std::string& name, bool of_cells, const GridBox& box) const override;
+
+protected:
+    /// Finds the grid, and declares the arrays that belong to it. The others are left out (`ImageGrid::left_out`).
+    /// @throws IoError if no array has two dimensions
+    void declare(const std::map<std::string, ShapedArray>& arrays, bool of_cells);
+
+    /// Fills `values` with those of an array from `first` on, `count` along each dimension.
+    virtual void read_box(const std::string& name, const std::vector<std::int64_t>& first,
+                          const std::vector<std::int64_t>& count, DataArray& values) const = 0;
+
+private:
+    enum class Components : std::uint8_t { None, First, Last };
+    /// The grid that an array may have.
+    struct Directions {
+        std::vector<std::int64_t> counts;
+        std::vector<std::string> names;
+    };
+
+    static std::vector<Directions> possible_directions(const ShapedArray& array);
+    static bool fits(const ShapedArray& array, const Directions& directions, Components& components);
+    void set_spacing(const std::map<std::string, ShapedArray>& arrays, const Directions& directions, bool of_cells);
+
+    std::map<std::string, Components> components_;
+    std::size_t num_directions_ = 0;
+};
+
+/// Attributes of a Zarr group that tell `open_zarr_grid` what the arrays of a grid, its slowest direction first, do
+/// not.
+nlohmann::ordered_json attributes_of_grid(const ImageGrid& grid, bool of_cells);
+
+/// Opens a folder with a Zarr group. Its arrays are at cells, unless its attributes are those of a grid at points.
+/// @throws as `open_zarr_group` and `ArrayGridFile::declare`
+std::unique_ptr<GridFile> open_zarr_grid(const std::filesystem::path& path);
+
+}  // namespace meshard
