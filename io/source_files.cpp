@@ -27,7 +27,7 @@ std::string_view separators_in(const fs::path& path)
 {
     std::string extension = path.extension().string();
     std::ranges::transform(extension, extension.begin(), [](unsigned char c) { return std::tolower(c); });
-    constexpr std::string_view quoted[] = {".pvtu", ".pvtp", ".vtm", ".vtpc", ".pvd", ".series"};
+    constexpr std::string_view quoted[] = {".pvtu", ".pvtp", ".pvti", ".vtm", ".vtpc", ".pvd", ".series"};
     if (std::ranges::find(quoted, extension) != std::end(quoted)) return "\"";
     return extension == ".case" ? " \t\r\n" : "";
 }
@@ -125,6 +125,9 @@ std::vector<fs::path> source_files(const fs::path& path)
         } catch (const fs::filesystem_error& error) {
             throw IoError("read_mesh: " + path.string() + " cannot be read: " + error.code().message() + ".");
         }
+    } else if (fs::is_directory(path / "", ignored) && fs::exists(path / "zarr.json", ignored)) {
+        for (const auto& entry : fs::recursive_directory_iterator(path))
+            if (entry.is_regular_file(ignored)) files.insert(entry.path().lexically_normal());
     } else {
         add_with_named_files(path, files);
     }

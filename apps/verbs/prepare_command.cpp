@@ -1,6 +1,7 @@
 // meshard prepare: cuts the cases of a training run into shards and stores what training reads.
 #include "apps/console/text_table.h"
 #include "apps/learning/cases/case_list.h"
+#include "apps/learning/grids/grid_store.h"
 #include "apps/learning/settings/training_config.h"
 #include "apps/learning/steps/run_cases.h"
 #include "apps/program/command_line.h"
@@ -34,7 +35,8 @@ bool parse_prepare(std::span<const std::string> arguments, PrepareArguments& opt
     CLI::App app("Cuts the cases of a training run into shards and stores what training reads of them, as `meshard "
                  "train` does before its first\n"
                  "step: case by case, so that it may be stopped and goes on where it was. Any number of runs may share "
-                 "and make them at once.",
+                 "and make them at once.\n"
+                 "Cases of grids are stored in blocks (Zarr), from which ranks read theirs whatever the cut.",
                  "prepare");
     std::vector<std::string> words;
     app.add_option("config", words,
@@ -109,6 +111,34 @@ nlohmann::ordered_json report(const RunCases& cases, const TrainingRunConfig& co
     return {};
 }
 
+double seconds_since(std::chrono::steady_clock::time_point begin)
+{
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// Stores the cases of grids in blocks, and says what is stored. Collective.
+void prepare_grid_store(const TrainingRunConfig& config, const CaseLists& cases, const PrepareArguments& options,
+                        const RankGroup& ranks)
+{
+    const auto begin = std::chrono::steady_clock::now();
+    const GridStore store(config.data);
+    const auto bytes = store.write(cases.all(), ranks);
+    if (ranks.rank() != 0) return;
+    const auto seconds = seconds_since(begin);
+    if (options.json) {
+        const nlohmann::ordered_json json{
+            {"cases", {{"train", cases.train.size()}, {"val", cases.val.size()}, {"test", cases.test.size()}}},
+            {"store", store.folder().string()},
+            {"store_bytes", bytes},
+            {"seconds", seconds}};
+        std::cout << json.dump(2) << '\n';
+        return;
+    }
+    std::cout << cases.train.size() << " training, " << cases.val.size() << " validation, " << cases.test.size()
+              << " test cases\nstore in " << store.folder().string() << " ("
+              << fixed_text(static_cast<double>(bytes) * 1e-6, 1) << " MB); " << fixed_text(seconds, 1) << " s\n";
+}
+
 }  // namespace
 
 int prepare_command(std::span<const std::string> arguments)
@@ -119,16 +149,26 @@ int prepare_command(std::span<const std::string> arguments)
     say_on_interruption_of("prepare", "Cases that are complete stay" + words);
     const auto settings = read_training_settings(options.config, options.overrides);
     const auto config = training_config(settings);
-    say_on_interruption_of("prepare", "Cases that are complete stay in " + config.data.shards.string() + words);
+    if (config.data.is_grid && config.data.series.is_on)
+        throw UsageError("data.series: states of simulations on grids are read from their files; nothing is stored.");
+    const auto folder = config.data.is_grid ? GridStore(config.data).folder() : config.data.shards;
+    say_on_interruption_of("prepare", "Cases that are complete stay in " + folder.string() + words);
     const auto cases = find_cases(config);
     add_facts(settings.facts());
     add_facts(cases.facts());
     cache_freed_memory();
     return run_on_ranks(
-        options.ranks, "prepare", arguments, [&](int num_ranks) { num_domain_ranks(config, options, num_ranks); },
+        options.ranks, "prepare", arguments,
+        [&](int num_ranks) {
+            if (!config.data.is_grid) num_domain_ranks(config, options, num_ranks);
+        },
         [&](World& world) {
             const auto begin = std::chrono::steady_clock::now();
             const auto device_mesh = DeviceMesh::create(world, {1, world.size()}, {"data", "domain"});
+            if (config.data.is_grid) {
+                prepare_grid_store(config, cases, options, device_mesh->all());
+                return exit_code::ok;
+            }
             TrainingLog log({}, world.rank() == 0);
             const CasePreparation preparation{num_domain_ranks(config, options, world.size()), options.verify_sources};
             nlohmann::ordered_json json;
@@ -137,7 +177,7 @@ int prepare_command(std::span<const std::string> arguments)
                 const auto prepared = prepare_cases(of_part, cases.of_part(part), preparation, device_mesh, at::kCPU,
                                                     log, no_prepare_stop);
                 prepared.figures(of_part.data, device_mesh->all());  // the figures are stored for the check of the data
-                const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+                const auto seconds = seconds_since(begin);
                 if (world.rank() != 0) continue;
                 if (part > 0 && !options.json) std::cout << "\nVolumes:\n";
                 auto of_json = report(prepared, of_part, options, seconds);

@@ -114,8 +114,9 @@ std::vector<std::int64_t> domain_of_grids(const TrainingRunConfig& config, const
         rows_together(config.model), num_ranks);
 }
 
-GridReading::GridReading(const TrainingRunConfig& config, std::shared_ptr<const DeviceMesh> blocks)
-    : model_(config.model), data_(config.data), blocks_(std::move(blocks))
+GridReading::GridReading(const TrainingRunConfig& config, std::shared_ptr<const DeviceMesh> blocks,
+                         std::map<std::string, std::filesystem::path> stored)
+    : model_(config.model), data_(config.data), blocks_(std::move(blocks)), stored_(std::move(stored))
 {
 }
 
@@ -129,8 +130,20 @@ const GridLayout& GridReading::layout(const std::vector<std::int64_t>& extents, 
 
 GridRows GridReading::read(const CaseSource& source) const
 {
+    const auto stored = stored_.find(source.id);
+    if (stored == stored_.end()) return read_from(source.file, source);
+    try {
+        return read_from(stored->second, source);
+    } catch (const IoError& wrong) {
+        throw IoError(
+            fmt::format("{} Or remove {}: meshard prepare makes it again.", wrong.what(), stored->second.string()));
+    }
+}
+
+GridRows GridReading::read_from(const std::filesystem::path& path, const CaseSource& source) const
+{
     const auto where = name_in_messages(source);
-    const auto file = GridFile::open(source.file);
+    const auto file = GridFile::open(path);
     const auto& cut = layout(extents_of(file->grid(), data_.on_cells, where), where);
     if (!source.step) return grid_rows(*file, cut.own_box(file->grid(), data_.on_cells), data_, true, where);
     auto rows = grid_rows_of_step(read_step(*source.step, StateArrays(data_), where), file->grid(), data_, true, where);

@@ -7,6 +7,7 @@
 #include "apps/learning/store/case_store.h"
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,7 +20,9 @@ namespace meshard {
 class GridReading {
 public:
     /// @param blocks   the domain's ranks, by the directions in which they cut a grid
-    GridReading(const TrainingRunConfig& config, std::shared_ptr<const DeviceMesh> blocks);
+    /// @param stored   files of the same grids that are read in place of the cases' (`GridStore`), by the cases' ids
+    GridReading(const TrainingRunConfig& config, std::shared_ptr<const DeviceMesh> blocks,
+                std::map<std::string, std::filesystem::path> stored);
 
     /// Reads this rank's rows of a case; of a step of a run the whole states first. Any thread may call it.
     /// @throws IoError, InvalidInput naming the case, as `GridFile::open`, `grid_rows`, `grid_layout` and `read_step`
@@ -38,12 +41,14 @@ public:
     std::int64_t num_bytes(const StoredCase& known) const;
 
 private:
+    GridRows read_from(const std::filesystem::path& path, const CaseSource& source) const;
     const GridLayout& layout(const std::vector<std::int64_t>& extents, const std::string& where) const;
     void require_alike(const StoredCase& known, const std::string& where, const StoredCase& first) const;
 
     ModelConfig model_;
     DataConfig data_;
     std::shared_ptr<const DeviceMesh> blocks_;
+    std::map<std::string, std::filesystem::path> stored_;
     mutable std::mutex mutex_;
     mutable std::map<std::vector<std::int64_t>, GridLayout> layouts_;  // by the extents
 };

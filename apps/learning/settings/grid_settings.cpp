@@ -38,7 +38,6 @@ constexpr RefusedKey kRefused[] = {
     {"data.sampling", "a model of grids takes all of a grid"},
     {"data.sampling_resolution", "a model of grids takes all of a grid"},
     {"data.parts", "grids are cut into rows, one block a rank, while they are read"},
-    {"data.store", "each rank reads its blocks of the grids from their files, and nothing is stored"},
     {"training.augment", "it turns and shifts points"},
     {"training.point_weights", "all cells of a grid have the same size"},
     {"training.coefficient_weights", "a regular grid has no surface on which forces act"},

@@ -5,6 +5,7 @@
 #include "apps/devices/rank_device.h"
 #include "apps/learning/cases/case_cutting.h"
 #include "apps/learning/grids/grid_cases.h"
+#include "apps/learning/grids/grid_store.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>
@@ -42,8 +43,7 @@ RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, 
 {
     const auto& data = config.data;
     if (data.is_grid)
-        throw UsageError(
-            "data.grid: each rank reads its blocks of the grids from their files; nothing is cut or stored before.");
+        throw UsageError("data.grid: each rank reads its blocks of the grids from their files; nothing is cut before.");
     const auto domain = device_mesh->sub_mesh("domain");
     const auto num_ranks = preparation.num_domain_ranks > 0 ? preparation.num_domain_ranks : domain->num_ranks();
     ShardCache cache{data.shards, data.num_parts > 0 ? data.num_parts : num_ranks * parts_a_rank(config), config.seed,
@@ -99,16 +99,19 @@ std::vector<CaseFigures> RunCases::figures(const DataConfig& data, const RankGro
 }
 
 RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists,
-                       const std::shared_ptr<const DeviceMesh>& blocks, const at::Device& device)
+                       const std::shared_ptr<const DeviceMesh>& blocks, const at::Device& device, TrainingLog& log)
 {
     const auto domain = blocks->in_a_row();
+    const auto sources = lists.all();
+    auto stored = GridStore(config.data).find(sources);
+    if (const auto said = said_of_store(config.data, sources, stored); !said.empty()) log.say(said);
     const CaseReading reading{.data = config.data,
                               .seed = config.seed,
                               .order = RowOrder::Ids,
                               .domain = domain,
                               .shares = Shares(domain->num_ranks(), 1),
                               .device = device,
-                              .grids = std::make_shared<const GridReading>(config, blocks)};
+                              .grids = std::make_shared<const GridReading>(config, blocks, std::move(stored))};
     const auto described = [&](const std::vector<CaseSource>& of_split, const CaseSet* like) {
         return CaseSet(of_split, reading.grids->describe(of_split, like ? &like->stored(0) : nullptr), reading, like);
     };
@@ -117,7 +120,7 @@ RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists,
     auto test = described(lists.test, &train);
     const auto of_inputs = train.told_statistics().normalizer();
     RunCases cases{std::move(train), std::move(val), std::move(test), {}, domain->num_ranks(), {}, of_inputs};
-    for (const auto& source : lists.all()) cases.shards[source.id].clear();  // a grid has no shards
+    for (const auto& source : sources) cases.shards[source.id].clear();  // a grid has no shards
     return cases;
 }
 

@@ -48,10 +48,10 @@ RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, 
                        const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device, TrainingLog& log,
                        const volatile std::sig_atomic_t& stop_requested);
 
-/// Describes the cases of a grid model (`data.grid`), of which each rank reads its blocks. Collective over the ranks of
-/// `blocks`. @throws as `GridReading::describe`
+/// Describes the cases of a grid model (`data.grid`), of which each rank reads its blocks, from the store where that
+/// has them (`GridStore`). Collective over the ranks of `blocks`. @throws as `GridReading::describe`
 RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists,
-                       const std::shared_ptr<const DeviceMesh>& blocks, const at::Device& device);
+                       const std::shared_ptr<const DeviceMesh>& blocks, const at::Device& device, TrainingLog& log);
 
 /// Reads all cases now if they fit on the device, or else in the host's memory. If they fit in neither, says so, and
 /// each is read when its turn comes. Collective over `all`.

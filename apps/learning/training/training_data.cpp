@@ -65,7 +65,7 @@ void TrainingData::prepare_part(std::size_t index, const TrainingStart& start, T
     part.data = config.data;
     part.cases = cases_.of_part(index);
     part.stored.emplace(config.data.is_grid
-                            ? prepare_grids(config, part.cases, ranks_.blocks, ranks_.device())
+                            ? prepare_grids(config, part.cases, ranks_.blocks, ranks_.device(), log)
                             : prepare_cases(config, part.cases, {.verify_sources = start.verify_sources}, ranks_.mesh,
                                             ranks_.device(), log, stop_requested));
     const auto& train = part.stored->train;

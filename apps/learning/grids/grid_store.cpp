@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/learning/grids/grid_store.h"
+
+#include "apps/learning/cases/kept_folder.h"
+#include "apps/learning/cases/usable_input.h"
+#include "io/bytes/content_hash.h"
+#include "io/shards/shards_writer.h"
+#include "io/source_files.h"
+#include "io/vtk/array_grid.h"
+#include "io/vtk/grid_file.h"
+#include "io/zarr/zarr_writer.h"
+#include "partition/error.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <set>
+#include <string_view>
+#include <sys/stat.h>
+#include <thread>
+
+namespace meshard {
+namespace {
+
+/// This version must be raised when the same arrays would be stored in another way.
+constexpr int kStoreVersion = 1;
+
+/// Extents of chunks that differ from each other by a place at most.
+std::vector<std::int64_t> chunk_shape_of(const std::vector<std::int64_t>& shape)
+{
+    constexpr std::int64_t kOfImages = 512, kOfVolumes = 64;
+    const auto num_directions = std::ranges::count_if(shape, [](std::int64_t size) { return size > 1; });
+    const auto most = num_directions > 2 ? kOfVolumes : kOfImages;
+    auto chunk = shape;
+    for (auto& size : chunk) {
+        const auto num_chunks = (size + most - 1) / most;
+        size = (size + num_chunks - 1) / num_chunks;
+    }
+    return chunk;
+}
+
+/// Copies an array in layers of chunks, of which one is in memory.
+void copy_array(const GridFile& source, const DataArray& declared, bool of_cells, const std::filesystem::path& folder)
+{
+    auto box = whole_box(source.grid(), of_cells);
+    std::vector<std::int64_t> shape(box.count.rbegin(), box.count.rend());
+    auto chunk = chunk_shape_of(shape);
+    const auto slowest =
+        static_cast<std::size_t>(std::ranges::max_element(shape, {}, [](std::int64_t size) { return size > 1; }) -
+                                 shape.begin());  // of those with more than one place
+    std::vector<std::string> names{"z", "y", "x"};
+    auto count = shape;
+    if (declared.num_components() > 1) {
+        for (auto* sizes : {&shape, &chunk, &count}) sizes->push_back(declared.num_components());
+        names.emplace_back("component");
+    }
+    const ZarrArrayWriter writer(folder, declared.type(), shape, chunk, names);
+    std::vector<std::int64_t> first(shape.size(), 0);
+    const auto axis = 2 - slowest;  // of the box, x first
+    for (std::int64_t begin = 0; begin < shape[slowest]; begin += chunk[slowest]) {
+        first[slowest] = box.first[axis] = begin;
+        count[slowest] = box.count[axis] = std::min(chunk[slowest], shape[slowest] - begin);
+        writer.write(first, count, source.read(declared.name(), of_cells, box).bytes());
+    }
+}
+
+std::int64_t bytes_below(const std::filesystem::path& folder)
+{
+    std::int64_t bytes = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
+        if (entry.is_regular_file()) bytes += static_cast<std::int64_t>(entry.file_size());
+    return bytes;
+}
+
+}  // namespace
+
+GridStore::GridStore(const DataConfig& data)
+    : folder_(data.store.empty() ? data.shards / "store" : data.store), on_cells_(data.on_cells)
+{
+    std::set<std::string> names(data.arrays.begin(), data.arrays.end());
+    for (const auto& field : data.fields) names.insert(field.from);
+    arrays_.assign(names.begin(), names.end());
+}
+
+std::filesystem::path GridStore::path_of(const CaseSource& source) const
+{
+    auto text =
+        fmt::format("version {}\narrays {}\ncells {}\n", kStoreVersion, nlohmann::json(arrays_).dump(), on_cells_);
+    for (const auto& file : source_files(source.file)) {
+        struct stat state = {};
+        if (::stat(file.c_str(), &state) != 0) throw IoError("store: " + file.string() + " cannot be read.");
+        text += fmt::format("{} {} {}.{}\n", file.filename().string(), state.st_size, state.st_mtim.tv_sec,
+                            state.st_mtim.tv_nsec);
+    }
+    const auto hash = hash_text(xxh64_of_text(text)).substr(std::string_view("xxh64:").size());
+    return folder_ / (source.id + "-" + hash + ".zarr");
+}
+
+void GridStore::write_case(const CaseSource& source, const std::filesystem::path& folder) const
+{
+    PartialFolder partial(folder);
+    const auto file = GridFile::open(source.file);
+    const auto& declared = on_cells_ ? file->grid().cell_data : file->grid().point_data;
+    for (const auto& name : arrays_)
+        copy_array(*file, require_array(declared, name, file->where(), on_cells_ ? "cell" : "point"), on_cells_,
+                   partial.path() / name);
+    auto attributes = attributes_of_grid(file->grid(), on_cells_);
+    attributes["source"] = source.file.string();
+    write_zarr_group(partial.path(), attributes);
+    partial.commit();
+}
+
+std::int64_t GridStore::write(const std::vector<CaseSource>& cases, const RankGroup& ranks) const
+{
+    const auto me = static_cast<std::size_t>(ranks.rank()), num_ranks = static_cast<std::size_t>(ranks.size());
+    std::int64_t bytes = 0;
+    read_together(ranks, [&] {
+        if (const auto why = why_not_writable(folder_); !why.empty())
+            throw IoError(fmt::format("the store {} cannot be written: {}. Set data.store to another folder.",
+                                      folder_.string(), why));
+        for (std::size_t i = me; i < cases.size(); i += num_ranks) {
+            const auto path = path_of(cases[i]);
+            const auto is_complete = [&] { return std::filesystem::exists(path / "zarr.json"); };
+            try {
+                while (!try_keep_folder(path, is_complete,
+                                        [&](const auto& unfinished) { write_case(cases[i], unfinished); }))
+                    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            } catch (const InvalidInput& wrong) {
+                throw InvalidInput("case " + cases[i].id + ": " + wrong.what());
+            }
+            bytes += bytes_below(path);
+        }
+    });
+    std::int64_t sum = 0;
+    for (const auto& of_rank : ranks.all_gather_integers(std::array{bytes})) sum += of_rank[0];
+    return sum;
+}
+
+std::map<std::string, std::filesystem::path> GridStore::find(const std::vector<CaseSource>& cases) const
+{
+    std::map<std::string, std::filesystem::path> found;
+    std::error_code error;
+    if (!std::filesystem::is_directory(folder_, error)) return found;
+    for (const auto& source : cases) {
+        const auto path = path_of(source);
+        if (!source.step && std::filesystem::exists(path / "zarr.json", error)) found[source.id] = path;
+    }
+    return found;
+}
+
+bool GridStore::has_other(const CaseSource& source) const
+{
+    constexpr std::size_t kDigits = 16;
+    const std::string end = ".zarr";
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
+        const auto name = entry.path().filename().string();
+        if (name.size() == source.id.size() + 1 + kDigits + end.size() && name.starts_with(source.id + "-") &&
+            name.ends_with(end) && entry.path() != path_of(source))
+            return true;
+    }
+    return false;
+}
+
+std::string said_of_store(const DataConfig& data, const std::vector<CaseSource>& cases,
+                          const std::map<std::string, std::filesystem::path>& stored)
+{
+    const GridStore store(data);
+    const auto where = store.folder().string();
+    if (stored.size() == cases.size()) return fmt::format("the cases are read from the store {}", where);
+    const auto first = std::ranges::find_if(
+        cases, [&](const auto& source) { return !stored.contains(source.id) && store.has_other(source); });
+    if (first == cases.end() && stored.empty() && data.store.empty()) return {};
+    return fmt::format(
+        "warning: the store {} has {} of {} cases as they are now{}; the others are read from their files. meshard "
+        "prepare stores them",
+        where, stored.size(), cases.size(),
+        first == cases.end() ? ""
+                             : fmt::format(", and case {} with other arrays or of another state of {}", first->id,
+                                           first->file.string()));
+}
+
+}  // namespace meshard
