@@ -64,4 +64,8 @@ nlohmann::ordered_json attributes_of_grid(const ImageGrid& grid, bool of_cells);
 /// @throws as `open_zarr_group` and `ArrayGridFile::declare`
 std::unique_ptr<GridFile> open_zarr_grid(const std::filesystem::path& path);
 
+/// Opens an HDF5 file: image data if it has a group VTKHDF, else its data sets at cells, named by their paths.
+/// @throws IoError as `ArrayGridFile::declare`, if it is missing or damaged, or this build has no HDF5
+std::unique_ptr<GridFile> open_hdf5_grid(const std::filesystem::path& path);
+
 }  // namespace meshard

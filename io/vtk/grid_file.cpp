@@ -312,6 +312,7 @@ std::unique_ptr<GridFile> GridFile::open(const std::filesystem::path& path)
 {
     const auto extension = lower_extension(path);
     if (extension == ".vtkhdf" || extension == ".hdf") return open_vtkhdf_grid(path);
+    if (extension == ".h5" || extension == ".hdf5") return open_hdf5_grid(path);
     if (extension == ".zarr") return open_zarr_grid(path);
     return std::make_unique<XmlGridFile>(path);
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "io/vtk/array_grid.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
 
@@ -30,6 +31,11 @@ std::vector<Mesh> read_vtkhdf_partitions(const std::filesystem::path& path)
 }
 
 VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr<const MappedFile>&, const std::string&)
+{
+    refuse(path);
+}
+
+std::unique_ptr<GridFile> open_hdf5_grid(const std::filesystem::path& path)
 {
     refuse(path);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// open_vtkhdf_grid of vtkhdf.h.
+// open_vtkhdf_grid of vtkhdf.h, and open_hdf5_grid of array_grid.h.
 #include "io/bytes/hdf5_file.h"
+#include "io/vtk/array_grid.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
 
@@ -8,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -126,7 +128,76 @@ private:
     std::optional<Hdf5Group> root_;
 };
 
+/// Data sets of an HDF5 file.
+class HdfArraysFile : public ArrayGridFile {
+public:
+    explicit HdfArraysFile(const std::filesystem::path& path)
+    {
+        where_ = "read_mesh: " + path.string();
+        const std::lock_guard lock(mutex_of_library());
+        root_.emplace(Hdf5Group::open_file(path, where_));
+        std::map<std::string, ShapedArray> arrays;
+        add_arrays(*root_, "", 0, arrays);
+        declare(arrays, true);
+    }
+
+    ~HdfArraysFile() override
+    {
+        const std::lock_guard lock(mutex_of_library());
+        root_.reset();
+    }
+
+    DataArray read(const std::string& name, bool of_cells, const GridBox& box) const override
+    {
+        const std::lock_guard lock(mutex_of_library());
+        return ArrayGridFile::read(name, of_cells, box);
+    }
+
+private:
+    void add_arrays(const Hdf5Group& group, const std::string& prefix, int depth,
+                    std::map<std::string, ShapedArray>& arrays)
+    {
+        constexpr int kDeepest = 16;  // links may lead back up
+        for (const auto& name : group.names()) {
+            if (group.is_group(name)) {
+                if (depth < kDeepest) add_arrays(group.group(name), prefix + name + "/", depth + 1, arrays);
+                continue;
+            }
+            ShapedArray array;
+            array.shape = group.dimensions(name);
+            try {
+                array.type = group.type_of(name);
+            } catch (const IoError&) {
+                array.type = ScalarType::String;
+            }
+            if (array.type == ScalarType::String)
+                grid_.left_out[prefix + name] = "holds no numbers of up to 64 bits. Write it as float32.";
+            else
+                arrays[prefix + name] = std::move(array);
+        }
+    }
+
+    void read_box(const std::string& name, const std::vector<std::int64_t>& first,
+                  const std::vector<std::int64_t>& count, DataArray& values) const override
+    {
+        root_->read_box(name, first, count, values);
+    }
+
+    std::optional<Hdf5Group> root_;
+};
+
 }  // namespace
+
+std::unique_ptr<GridFile> open_hdf5_grid(const std::filesystem::path& path)
+{
+    bool is_of_vtk = false;
+    {
+        const std::lock_guard lock(mutex_of_library());
+        is_of_vtk = Hdf5Group::open_file(path, "read_mesh: " + path.string()).is_group("VTKHDF");
+    }
+    if (is_of_vtk) return open_vtkhdf_grid(path);
+    return std::make_unique<HdfArraysFile>(path);
+}
 
 std::unique_ptr<GridFile> open_vtkhdf_grid(const std::filesystem::path& path)
 {

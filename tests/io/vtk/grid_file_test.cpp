@@ -286,6 +286,60 @@ TEST(GridFile, ReadsBoxesOfVtkHdf)
     EXPECT_TRUE(throws_with<IoError>("cannot be opened as HDF5", open));
 }
 
+TEST(GridFile, ReadsBoxesOfHdf5DataSets)
+{
+    const TemporaryFolder folder;
+    const auto file = H5Fcreate((folder / "a.h5").c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    const auto group = H5Gcreate2(file, "flow", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    const auto add = [&](hid_t to, const char* name, const std::vector<hsize_t>& dims, hid_t type) {
+        std::size_t count = 1;
+        for (const auto dim : dims) count *= dim;
+        std::vector<double> values(count);
+        for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<double>(i);
+        const auto space = H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr);
+        const auto plan = H5Pcreate(H5P_DATASET_CREATE);
+        H5Pset_chunk(plan, static_cast<int>(dims.size()), std::vector<hsize_t>(dims.size(), 2).data());
+        H5Pset_deflate(plan, 1);
+        const auto set = H5Dcreate2(to, name, type, space, H5P_DEFAULT, plan, H5P_DEFAULT);
+        H5Dwrite(set, H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
+        H5Dclose(set);
+        H5Pclose(plan);
+        H5Sclose(space);
+    };
+    add(group, "p", {4, 5, 6}, H5T_IEEE_F32BE);
+    add(group, "U", {4, 5, 6, 3}, H5T_IEEE_F64LE);
+    add(file, "mask", {4, 5, 6}, H5T_STD_I16LE);
+    add(file, "table", {10, 2}, H5T_IEEE_F32LE);
+    add(file, "y", {5}, H5T_IEEE_F32LE);
+    H5Gclose(group);
+    H5Fclose(file);
+
+    auto grid = GridFile::open(folder / "a.h5");
+    EXPECT_EQ(grid->grid().num_points, (std::array<std::int64_t, 3>{7, 6, 5}));
+    EXPECT_EQ(grid->grid().origin, (std::array<double, 3>{0, -0.5, 0}));
+    ASSERT_EQ(grid->grid().cell_data.size(), 3U);
+    EXPECT_TRUE(grid->grid().left_out.contains("table"));
+    EXPECT_EQ(find_array(grid->grid().cell_data, "mask")->type(), ScalarType::Int16);
+    std::mt19937 random(5);
+    for (int draw = 0; draw < 10; ++draw) {
+        const auto box = drawn_box(whole_box(grid->grid(), true), random);
+        for (const auto& [name, num_components] :
+             {std::pair("flow/p", 1), std::pair("flow/U", 3), std::pair("mask", 1)}) {
+            std::vector<double> expected;
+            for (auto z = box.first[2]; z < box.first[2] + box.count[2]; ++z)
+                for (auto y = box.first[1]; y < box.first[1] + box.count[1]; ++y)
+                    for (auto x = box.first[0]; x < box.first[0] + box.count[0]; ++x)
+                        for (int c = 0; c < num_components; ++c)
+                            expected.push_back(static_cast<double>((30 * z + 6 * y + x) * num_components + c));
+            ASSERT_EQ(grid->read(name, true, box).to_doubles(), expected) << name;
+        }
+    }
+    grid.reset();  // HDF5 would take a file that is open from memory
+    const auto bytes = read_bytes(folder / "a.h5");
+    write_bytes(folder / "a.h5", bytes.substr(0, bytes.size() / 2));
+    EXPECT_TRUE(throws_with<IoError>("a.h5", [&] { GridFile::open(folder / "a.h5"); }));
+}
+
 TEST(GridFile, NamesWhatIsDamaged)
 {
     const TemporaryFolder folder;
