@@ -36,7 +36,8 @@ GridBox box_of_piece(const GridBox& points, const ImageGrid& grid, bool of_cells
     return box;
 }
 
-/// Image data in VTK's XML format: one file with one piece or several, or an index of files with a piece each.
+/// Image data or a rectilinear grid in VTK's XML format: one file with one piece or several, or an index of files with
+/// a piece each. The coordinates of a rectilinear grid are not read: its places are counted.
 class XmlGridFile : public GridFile {
 public:
     explicit XmlGridFile(const std::filesystem::path& path)
@@ -59,9 +60,9 @@ private:
           file_(path, outline_.document)
     {
         where_ = file_.where();
-        const bool is_index = file_.type() == "PImageData";
-        if (!is_index && file_.type() != "ImageData")
-            file_.fail("holds '" + file_.type() + "', image data (.vti) are expected");
+        const bool is_index = is_of_pieces();
+        if (!is_index && file_.type() != "ImageData" && file_.type() != "RectilinearGrid")
+            file_.fail("holds '" + file_.type() + "', image data (.vti) or a rectilinear grid (.vtr) are expected");
         const auto& image = file_.require_child(file_.root(), file_.type());
         grid_ = image_head(file_, image);
         for (std::size_t i = 0; i < image.children.size(); ++i)
@@ -76,6 +77,7 @@ private:
         if (const auto* group = image.child("FieldData")) read_field_data(*group);
     }
 
+    bool is_of_pieces() const { return file_.type() == "PImageData" || file_.type() == "PRectilinearGrid"; }
     void add_piece(const XmlElement& element, std::size_t index);
     void read_field_data(const XmlElement& group);
     std::optional<EncodedArray> encoded(const XmlElement& element, const std::string& name) const;
@@ -93,7 +95,7 @@ void XmlGridFile::add_piece(const XmlElement& element, std::size_t index)
 {
     const auto extent = image_extent(file_, element, "Extent");
     Piece piece{{}, &element, index, {}};
-    if (file_.type() == "PImageData") {
+    if (is_of_pieces()) {
         const auto* source = element.attribute("Source");
         if (source == nullptr) file_.fail(fmt::format("<Piece> number {} has no Source", pieces_.size()));
         piece.file = path_.parent_path() / *source;
@@ -224,7 +226,7 @@ void XmlGridFile::read_piece(const Piece& piece, bool of_cells, const GridBox& s
     auto bytes = encoded(*element, values.name());
     if (!bytes) {
         const VtkXmlFile whole(path_);
-        const auto& same = whole.require_child(whole.root(), "ImageData").children[piece.index];
+        const auto& same = whole.require_child(whole.root(), file_.type()).children[piece.index];
         const auto array =
             whole.read_array(whole.require_child(same, group_name).children[index_of(*element)], of_piece.num_rows());
         copy(array, of_piece);
@@ -304,7 +306,8 @@ void for_each_run(const GridBox& box, const GridBox& a, const GridBox& b,
 
 bool is_grid_file(const std::filesystem::path& path)
 {
-    constexpr std::array<std::string_view, 7> kExtensions{".vti", ".pvti", ".vtkhdf", ".hdf", ".h5", ".hdf5", ".zarr"};
+    constexpr std::array<std::string_view, 9> kExtensions{".vti", ".pvti", ".vtr",  ".pvtr", ".vtkhdf",
+                                                          ".hdf", ".h5",   ".hdf5", ".zarr"};
     return std::ranges::find(kExtensions, lower_extension(path)) != kExtensions.end();
 }
 

@@ -249,7 +249,7 @@ class GridData(Grids):
                              ("deep", "deep_0.vti", "3 directions", "vit takes 2"),
                              ("odd", "odd_0.vti", "multiple of patch_size"),
                              ("line", "line_0.vti", "in a line"),
-                             ("mesh", "mesh_0.vti", "image data (.vti) are expected"),
+                             ("mesh", "mesh_0.vti", "image data (.vti) or a rectilinear grid (.vtr) are expected"),
                              ("mixed", "case 1", "8 x 28 cells", "8 x 24 cells")):
             with self.subTest(name):
                 self.refuse(3, texts, *train, f"data.grid={name}_*.vti")

@@ -7,12 +7,15 @@
 #include <gtest/gtest.h>
 #include <vtkCellData.h>
 #include <vtkDataArray.h>
+#include <vtkDoubleArray.h>
 #include <vtkHDFReader.h>
 #include <vtkImageData.h>
 #include <vtkMatrix3x3.h>
 #include <vtkNew.h>
 #include <vtkPointData.h>
+#include <vtkRectilinearGrid.h>
 #include <vtkXMLImageDataWriter.h>
+#include <vtkXMLRectilinearGridWriter.h>
 #include <vtk_hdf5.h>
 
 #include <algorithm>
@@ -284,6 +287,44 @@ TEST(GridFile, ReadsBoxesOfVtkHdf)
     const auto open = [&] { GridFile::open(file); };
     write_bytes(file, "no such file");
     EXPECT_TRUE(throws_with<IoError>("cannot be opened as HDF5", open));
+}
+
+TEST(GridFile, ReadsBoxesOfRectilinearGridsInIndexSpace)
+{
+    const TemporaryFolder folder;
+    const auto image = image_of_places({13, 11, 7});
+    vtkNew<vtkRectilinearGrid> grid;
+    grid->SetExtent(image->GetExtent());
+    grid->GetPointData()->ShallowCopy(image->GetPointData());
+    grid->GetCellData()->ShallowCopy(image->GetCellData());
+    for (int axis = 0; axis < 3; ++axis) {
+        vtkNew<vtkDoubleArray> places;
+        for (int i = 0; i < image->GetDimensions()[axis]; ++i) places->InsertNextValue(i * i);
+        axis == 0   ? grid->SetXCoordinates(places)
+        : axis == 1 ? grid->SetYCoordinates(places)
+                    : grid->SetZCoordinates(places);
+    }
+    vtkNew<vtkXMLRectilinearGridWriter> writer;
+    writer->SetFileName((folder / "a.vtr").c_str());
+    writer->SetInputData(grid);
+    writer->SetBlockSize(1024);
+    ASSERT_TRUE(writer->Write());
+    write_bytes(folder / "a.pvtr", "<VTKFile type=\"PRectilinearGrid\"><PRectilinearGrid WholeExtent=\"2 14 -1 9 5 "
+                                   "11\"><PCellData><PDataArray type=\"Float64\" Name=\"double3\" "
+                                   "NumberOfComponents=\"3\"/></PCellData><Piece Extent=\"2 14 -1 9 5 11\" "
+                                   "Source=\"a.vtr\"/></PRectilinearGrid></VTKFile>");
+    std::mt19937 random(4);
+    for (const char* name : {"a.vtr", "a.pvtr"}) {
+        const auto file = GridFile::open(folder / name);
+        EXPECT_EQ(file->grid().spacing, (std::array<double, 3>{1, 1, 1}));
+        for (int draw = 0; draw < 5; ++draw) {
+            const auto box = drawn_box(whole_box(file->grid(), true), random);
+            ASSERT_EQ(file->read("double3", true, box).to_doubles(), values_in(image, "double3", true, box)) << name;
+        }
+    }
+    const GridBox box{{1, 2, 3}, {9, 8, 2}};
+    EXPECT_EQ(GridFile::open(folder / "a.vtr")->read("short", false, box).to_doubles(),
+              values_in(image, "short", false, box));
 }
 
 TEST(GridFile, ReadsBoxesOfHdf5DataSets)
