@@ -7,6 +7,7 @@
 #include "io/shards/partition_file.h"
 #include "io/shards/shard_check.h"
 #include "io/shards/subdomain_io.h"
+#include "io/vtk/grid_file.h"
 #include "io/vtk/mapped_mesh.h"
 #include "partition/error.h"
 #include "partition/ghosts/subdomain.h"
@@ -15,6 +16,7 @@
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_paths.h"
+#include "tests/support/zarr_forms.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -68,6 +70,7 @@ public:
         shards();
         checkpoints();
         partition_files();
+        grids();
         return std::move(samples_);
     }
 
@@ -251,9 +254,48 @@ private:
              Reader::PartitionFile);
     }
 
+    void grids()
+    {
+        ImageGrid grid;
+        grid.num_points = {4, 3, 2};
+        grid.point_data.push_back(DataArray("u", ScalarType::Float32, 24, 3));
+        grid.cell_data.push_back(DataArray("c", ScalarType::Int16, 6));
+        write_image(folder_ / "raw.vti", grid);
+        keep("raw.vti", "raw.vti", Reader::Grid);
+        text("zlib.vti",
+             "<VTKFile type=\"ImageData\" compressor=\"vtkZLibDataCompressor\"><ImageData WholeExtent=\"0 3 0 1 0 "
+             "0\"><Piece Extent=\"0 3 0 1 0 0\"><PointData><DataArray type=\"Float64\" Name=\"u\" "
+             "format=\"binary\">" +
+                 compressed_text(std::string(64, '\1')) + "</DataArray></PointData></Piece></ImageData></VTKFile>",
+             Reader::Grid);
+        text("index.pvti",
+             "<VTKFile type=\"PImageData\"><PImageData WholeExtent=\"0 3 0 2 0 1\"><PCellData><PDataArray "
+             "type=\"Int16\" Name=\"c\"/></PCellData><Piece Extent=\"0 3 0 2 0 1\" "
+             "Source=\"raw.vti\"/></PImageData></VTKFile>",
+             Reader::Grid);
+        unpack_zarr_forms(folder_ / "a.zarr");
+        for (const char* file : {"zarr.json", "zstd/zarr.json", "zstd/c/0/0/0", "gzip/c/0/0/0", "blosc/c/0/0/0",
+                                 "checked/c/0/0/0", "turned/zarr.json", "shards/zarr.json", "shards/c/0/0/0",
+                                 "shards_begin/c/0/0/0", "inner/components_first/zarr.json", "absent/zarr.json"})
+            keep(std::string("a.zarr/") + file, "a.zarr", Reader::Grid);
+    }
+
     std::filesystem::path folder_;
     std::vector<DamageSample> samples_;
 };
+
+/// Reads a corner of each array, since a damaged file may say that there are more places than memory has.
+void read_grid(const std::filesystem::path& path)
+{
+    constexpr std::int64_t kCorner = 16;
+    const auto file = GridFile::open(path);
+    for (const bool of_cells : {false, true}) {
+        auto box = whole_box(file->grid(), of_cells);
+        for (auto& count : box.count) count = std::min(count, kCorner);
+        for (const auto& array : of_cells ? file->grid().cell_data : file->grid().point_data)
+            file->read(array.name(), of_cells, box);
+    }
+}
 
 void read_mapped(const std::filesystem::path& path)
 {
@@ -303,6 +345,9 @@ bool survives_reading(const DamageSample& sample)
             break;
         case DamageSample::Reader::Checkpoint:
             read_weights(sample.opened);
+            break;
+        case DamageSample::Reader::Grid:
+            read_grid(sample.opened);
             break;
         case DamageSample::Reader::PartitionFile:
             read_partition_file(sample.opened);

@@ -9,7 +9,7 @@ namespace meshard {
 
 /// A file whose bytes may be damaged, and how what it belongs to is read.
 struct DamageSample {
-    enum class Reader { Mesh, Patches, MappedMesh, Shards, Checkpoint, PartitionFile };
+    enum class Reader { Mesh, Patches, MappedMesh, Shards, Checkpoint, PartitionFile, Grid };
 
     std::string name;               ///< of the file below the folder of samples, with '+' for '/'
     std::filesystem::path damaged;  ///< the file whose bytes change
