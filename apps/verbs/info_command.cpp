@@ -13,10 +13,12 @@
 #include "io/mesh_io.h"
 #include "io/series.h"
 #include "io/shards/manifest.h"
+#include "io/vtk/grid_file.h"
 #include "partition/mesh/mesh_faults.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
 #include <iostream>
@@ -312,18 +314,61 @@ void print(const std::string& folder, const Manifest& manifest)
     std::cout << parts;
 }
 
+/// The places along x, y and, of a volume, z: `8 x 24 cells`.
+std::string extents_text(const GridBox& box, bool of_cells)
+{
+    const auto num_directions = box.count[2] > 1 ? 3 : 2;
+    return fmt::format("{} {}", fmt::join(box.count.begin(), box.count.begin() + num_directions, " x "),
+                       of_cells ? "cells" : "points");
+}
+
+/// Lists what is known of a grid before its arrays are read.
+void print_grid_info(const std::string& path, bool as_json)
+{
+    const auto file = GridFile::open(path);
+    const auto& grid = file->grid();
+    Json json{{"file", path}, {"origin", grid.origin}, {"spacing", grid.spacing}, {"arrays", Json::array()}};
+    TextTable table("llr");
+    for (const bool of_cells : {false, true}) {
+        const auto box = whole_box(grid, of_cells);
+        json[of_cells ? "cells" : "points"] = box.count;
+        for (const auto& array : of_cells ? grid.cell_data : grid.point_data) {
+            const std::string association = of_cells ? "cell" : "point", type(to_string(array.type()));
+            json["arrays"].push_back({{"association", association},
+                                      {"name", array.name()},
+                                      {"type", type},
+                                      {"num_components", array.num_components()}});
+            table.add_row(
+                {"    " + association, array.name() + " " + type, fmt::format("x{}", array.num_components())});
+        }
+    }
+    json["left_out"] = grid.left_out;
+    if (as_json) {
+        print_json(json);
+        return;
+    }
+    std::cout << path << ": a grid of " << extents_text(whole_box(grid, true), true) << ", "
+              << extents_text(whole_box(grid, false), false) << '\n'
+              << fmt::format("  origin      {}\n  spacing     {}\n", fmt::join(grid.origin, ", "),
+                             fmt::join(grid.spacing, ", "))
+              << "  arrays\n"
+              << table;
+    for (const auto& [name, why] : grid.left_out) std::cout << "  left out    " << name << " " << why << '\n';
+}
+
 }  // namespace
 
 int info_command(std::span<const std::string> arguments)
 {
     std::string file;
     bool json = false, devices = false, changes = false;
-    CLI::App app("Lists the contents of a mesh file or a shards folder: cells by type, arrays with range and NaN "
-                 "count, bounds,\n"
-                 "closed or open surface, memory; of a series in time also its times; for a checkpoint the "
-                 "architecture and its parameters. Exit code 3 if "
-                 "it cannot be read.",
-                 "info");
+    CLI::App app(
+        "Lists the contents of a mesh file or a shards folder: cells by type, arrays with range and NaN "
+        "count, bounds,\n"
+        "closed or open surface, memory; of a series in time also its times; of a grid in .zarr, .h5 or .vtr its "
+        "arrays, and why others\n"
+        "are none; for a checkpoint the architecture and its parameters. Exit code 3 if it cannot be read.",
+        "info");
     app.add_option("file", file,
                    "mesh, OpenFOAM case, shards folder or checkpoint; `meshard convert --help` lists the formats")
         ->type_name("FILE");
@@ -337,6 +382,11 @@ int info_command(std::span<const std::string> arguments)
     if (devices) run_in_sibling_program("info", arguments);
     if (file.empty()) throw UsageError("which file? Give FILE, or --devices.");
 
+    if (is_array_file(file)) {
+        if (changes) throw UsageError(file + " is no series in time, whose states --changes compares. Leave it out.");
+        print_grid_info(file, json);
+        return exit_code::ok;
+    }
     const bool is_mesh = std::filesystem::is_directory(file) ? is_foam_case(file) : !is_checkpoint_file(file);
     if (changes && !is_mesh)
         throw UsageError(file + " is no series in time, whose states --changes compares. Leave it out.");

@@ -277,8 +277,8 @@ void require_grids(const PredictArguments& options)
     for (const std::filesystem::path input : options.inputs) {
         if (!is_grid_file(input))
             throw UsageError(input.string() +
-                             " is no image data; the model is one of grids, and predicts on .vti, .pvti, .vtkhdf and "
-                             ".zarr.");
+                             " is no grid, and the model is one of grids: it predicts on .vti, .pvti, .vtr, .pvtr, "
+                             ".vtkhdf, .h5 and .zarr.");
     }
     const std::filesystem::path output = options.output;
     if (output.has_extension() && output.extension() != ".vti" && options.inputs.size() == 1)

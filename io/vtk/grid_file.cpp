@@ -306,9 +306,14 @@ void for_each_run(const GridBox& box, const GridBox& a, const GridBox& b,
 
 bool is_grid_file(const std::filesystem::path& path)
 {
-    constexpr std::array<std::string_view, 9> kExtensions{".vti", ".pvti", ".vtr",  ".pvtr", ".vtkhdf",
-                                                          ".hdf", ".h5",   ".hdf5", ".zarr"};
-    return std::ranges::find(kExtensions, lower_extension(path)) != kExtensions.end();
+    constexpr std::array<std::string_view, 4> kImages{".vti", ".pvti", ".vtkhdf", ".hdf"};
+    return is_array_file(path) || std::ranges::find(kImages, lower_extension(path)) != kImages.end();
+}
+
+bool is_array_file(const std::filesystem::path& path)
+{
+    constexpr std::array<std::string_view, 5> kArrays{".vtr", ".pvtr", ".h5", ".hdf5", ".zarr"};
+    return std::ranges::find(kArrays, lower_extension(path)) != kArrays.end();
 }
 
 std::unique_ptr<GridFile> GridFile::open(const std::filesystem::path& path)

@@ -34,6 +34,9 @@ void for_each_run(const GridBox& box, const GridBox& a, const GridBox& b,
 /// Returns whether a file has the extension of one that `GridFile::open` opens.
 bool is_grid_file(const std::filesystem::path& path);
 
+/// Returns whether it is one that `read_mesh` does not read: .vtr, .pvtr, .h5, .hdf5, .zarr.
+bool is_array_file(const std::filesystem::path& path);
+
 /// A file of a regular grid of which boxes are read, without the rest: of arrays that are written as bytes, raw or in
 /// base64, the runs of the box, and of compressed ones the blocks that have such runs, one at a time; of arrays in
 /// chunks the chunks. An array that is written as text is parsed whole.

@@ -213,7 +213,7 @@ class GridPrediction(Grids):
                 (("small.vti", "-o", "out.vti"), 3, "small.vti, a grid of 8 x 20", "(batch, 2, 24, 8)"),
                 (("bare.vti", "-o", "out.vti"), 3, "bare.vti", "no cell field 'inflow'"),
                 (("points.vti", "-o", "out.vti"), 3, "has 'permeability' at its points", "data.association=point"),
-                (("flow.yaml", "-o", "out.vti"), 2, "no image data"),
+                (("flow.yaml", "-o", "out.vti"), 2, "flow.yaml is no grid"),
                 (("flows/flow_0.vti", "-o", "out.vtu"), 2, "must end in .vti"),
                 (("flows/flow_0.vti", "-o", "out.vti", "--forces"), 2, "--forces", "no surface")):
             with self.subTest(texts[0]):
@@ -272,6 +272,16 @@ class GridData(Grids):
         for name, input in (("images", "flow_1.vti"), ("chunks", "flow_1.zarr/")):
             self.assert_good(self.meshard("predict", "runs/images", f"flows/{input}", "-o", f"{name}.vti", "--nproc", 2))
         self.assertEqual(fields_of(self.folder / "chunks.vti"), fields_of(self.folder / "images.vti"))
+        described = self.folder / "flows/flow_1.zarr/p/zarr.json"
+        whole = described.read_text()
+        described.write_text(whole.replace("float32", "float16"))
+        told = self.meshard("info", "flows/flow_1.zarr")
+        self.assertIn("a grid of 8 x 24 cells", told.out)
+        self.assertIn("p has the data type float16, which is not read", told.out)
+        found = json.loads(self.meshard("info", "flows/flow_1.zarr", "--json").out)
+        self.assertEqual({array["name"]: array["num_components"] for array in found["arrays"]}, {"U": 2, "inflow": 1, "permeability": 1})
+        self.assert_fails(self.meshard("train", "flow.yaml", "data.grid=flow_*.zarr"), 3, "flow_1.zarr", "the array 'p' has the data type float16")
+        described.write_text(whole)
         self.assert_fails(self.meshard("train", "flow.yaml", "data.grid=flow_*.zarr", "data.arrays=[inflow, speed]"), 3, "case", ".zarr", "no cell field 'speed'")
         (self.folder / "flows/flow_2.zarr/p/c/1/1").write_bytes(b"short")
         self.assert_fails(self.meshard("train", "flow.yaml", "data.grid=flow_*.zarr"), 3, "flow_2.zarr: array 'p': chunk c/1/1", "should hold 140 bytes", "found 5")
