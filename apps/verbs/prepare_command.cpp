@@ -150,7 +150,8 @@ int prepare_command(std::span<const std::string> arguments)
     const auto settings = read_training_settings(options.config, options.overrides);
     const auto config = training_config(settings);
     if (config.data.is_grid && config.data.series.is_on)
-        throw UsageError("data.series: states of simulations on grids are read from their files; nothing is stored.");
+        throw UsageError(
+            "data.series: states of simulations on grids are read from their files, and nothing is stored.");
     const auto folder = config.data.is_grid ? GridStore(config.data).folder() : config.data.shards;
     say_on_interruption_of("prepare", "Cases that are complete stay in " + folder.string() + words);
     const auto cases = find_cases(config);

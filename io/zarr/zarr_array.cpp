@@ -379,7 +379,11 @@ ZarrGroup open_zarr_group(const std::filesystem::path& folder, const std::string
     ZarrGroup group{.attributes = metadata.value("attributes", Json::object()), .arrays = {}, .left_out = {}};
     const bool has_all_chunks =
         group.attributes.is_object() && group.attributes.value("has_all_chunks", Json()) == true;
-    add_arrays(group, folder, "", has_all_chunks, where);
+    try {
+        add_arrays(group, folder, "", has_all_chunks, where);
+    } catch (const std::filesystem::filesystem_error& wrong) {
+        throw IoError(where + " cannot be listed: " + wrong.code().message() + ".");
+    }
     return group;
 }
 

@@ -147,7 +147,7 @@ std::map<std::string, std::filesystem::path> GridStore::find(const std::vector<C
     if (!std::filesystem::is_directory(folder_, error)) return found;
     for (const auto& source : cases) {
         const auto path = path_of(source);
-        if (!source.step && std::filesystem::exists(path / "zarr.json", error)) found[source.id] = path;
+        if (std::filesystem::exists(path / "zarr.json", error)) found[source.id] = path;
     }
     return found;
 }

@@ -243,6 +243,9 @@ void complete_data(const Settings& settings, TrainingRunConfig& config)
     if (data.is_grid) {
         refuse_keys_of_points(settings);
         if (!is_series) check_grid_arrays(settings, data.arrays);
+        if (is_series && settings.has("data.store"))
+            throw UsageError(settings.where("data.store") +
+                             " does not go with data.series of grids: states are read from their files. Leave it out.");
         data.inputs.clear();
         if (config.balances_ranks)
             throw UsageError(settings.where("parallel.balance") +

@@ -103,8 +103,11 @@ RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists,
 {
     const auto domain = blocks->in_a_row();
     const auto sources = lists.all();
-    auto stored = GridStore(config.data).find(sources);
-    if (const auto said = said_of_store(config.data, sources, stored); !said.empty()) log.say(said);
+    std::map<std::string, std::filesystem::path> stored;
+    if (!config.data.series.is_on) {
+        stored = GridStore(config.data).find(sources);
+        if (const auto said = said_of_store(config.data, sources, stored); !said.empty()) log.say(said);
+    }
     const CaseReading reading{.data = config.data,
                               .seed = config.seed,
                               .order = RowOrder::Ids,
