@@ -8,6 +8,7 @@
 #include "io/surface_files/obj_reader.h"
 #include "io/surface_files/ply_reader.h"
 #include "io/surface_files/stl_reader.h"
+#include "io/vtk/grid_file.h"
 #include "io/vtk/image_file.h"
 #include "io/vtk/reading_conventions.h"
 #include "io/vtk/vtk_bridge.h"
@@ -15,6 +16,8 @@
 #include "io/vtk/vtk_xml_writer.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -46,6 +49,14 @@ Mesh mesh_of(ImageGrid grid)
     return mesh;
 }
 
+Mesh read_grid(const Path& path, const ReadOptions& options)
+{
+    auto grid = read_whole_grid(path);
+    for (const auto& [name, why] : grid.left_out)
+        options.warnings->push_back(fmt::format("{}: the array '{}' is left out: it {}", path.string(), name, why));
+    return mesh_of(std::move(grid));
+}
+
 constexpr Format kFormats[] = {
     {".vtu", read_vtk_piece,
      [](const Path& path, const Mesh& mesh, const WriteOptions& o) {
@@ -68,6 +79,10 @@ constexpr Format kFormats[] = {
     {".hdf", nullptr,
      [](const Path& path, const Mesh& mesh, const WriteOptions& o) { write_vtkhdf(path, std::span(&mesh, 1), o); }},
     {".vti", [](const Path& path, const ReadOptions&) { return mesh_of(read_image(path)); }},
+    {".pvti", read_grid},
+    {".zarr", read_grid},
+    {".h5", read_grid},
+    {".hdf5", read_grid},
     {".vtm"},
     {".vtpc"},
     {".pvd"},
@@ -105,7 +120,7 @@ bool has_time(const Mesh& mesh, double wanted)
 
 Mesh read_single(const std::filesystem::path& path, const ReadOptions& options)
 {
-    if (std::filesystem::is_directory(path))
+    if (std::filesystem::is_directory(path) && !is_array_file(path))
         throw IoError("read_mesh: " + path.string() + " is a folder, a file or an OpenFOAM case is expected." +
                       (std::filesystem::exists(path / "manifest.json")
                            ? " It is a shards folder: merge it, or read the mesh.pvtu or mesh.pvtp in it."

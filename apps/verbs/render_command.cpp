@@ -7,6 +7,7 @@
 #include "io/mesh_io.h"
 #include "io/picture/render.h"
 #include "io/shards/subdomain_io.h"
+#include "io/vtk/grid_file.h"
 
 #include <CLI/CLI.hpp>
 
@@ -101,8 +102,8 @@ int render_command(std::span<const std::string> arguments)
     require_output(output, {file}, input_as_output);
 
     show_progress("drawing ...");
-    const Mesh mesh =
-        std::filesystem::is_directory(file) ? merged_with_parts(file, check_of(!no_verify)) : read_mesh(file);
+    const bool is_of_shards = std::filesystem::is_directory(file) && !is_array_file(file);
+    const Mesh mesh = is_of_shards ? merged_with_parts(file, check_of(!no_verify)) : read_mesh(file);
     const MadeFolders folders(output);
     render_mesh(mesh, output, options);
     show_progress("");

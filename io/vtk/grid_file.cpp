@@ -325,6 +325,24 @@ std::unique_ptr<GridFile> GridFile::open(const std::filesystem::path& path)
     return std::make_unique<XmlGridFile>(path);
 }
 
+ImageGrid read_whole_grid(const std::filesystem::path& path)
+{
+    const auto file = GridFile::open(path);
+    auto grid = file->grid();
+    for (auto* arrays : {&grid.point_data, &grid.cell_data}) {
+        const bool of_cells = arrays == &grid.cell_data;
+        for (auto& array : *arrays) {
+            if (array.type() == ScalarType::String) {
+                grid.left_out[array.name()] = "holds texts";
+                continue;
+            }
+            array = file->read(array.name(), of_cells, whole_box(grid, of_cells));
+        }
+        std::erase_if(*arrays, [](const DataArray& array) { return array.type() == ScalarType::String; });
+    }
+    return grid;
+}
+
 DataArray GridFile::values_for(const std::string& name, bool of_cells, const GridBox& box) const
 {
     const auto& declared =
@@ -333,6 +351,7 @@ DataArray GridFile::values_for(const std::string& name, bool of_cells, const Gri
         throw InvalidInput(where_ + ": the array '" + name + "' holds texts; expected numbers.");
     DataArray values(name, declared.type(), box.num_rows(), declared.num_components());
     values.component_names = declared.component_names;
+    values.attribute = declared.attribute;
     values.unit = declared.unit;
     values.attribute = declared.attribute;
     return values;

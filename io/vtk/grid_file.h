@@ -69,4 +69,8 @@ protected:
     ImageGrid grid_;
 };
 
+/// Reads a grid with the values of all its arrays but texts, which are left out. @throws as `GridFile::open` and
+/// `GridFile::read`
+ImageGrid read_whole_grid(const std::filesystem::path& path);
+
 }  // namespace meshard

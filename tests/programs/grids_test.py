@@ -271,7 +271,9 @@ class GridData(Grids):
         self.assert_near(self.numbers("2"), self.numbers("images"), 1e-4)
         for name, input in (("images", "flow_1.vti"), ("chunks", "flow_1.zarr/")):
             self.assert_good(self.meshard("predict", "runs/images", f"flows/{input}", "-o", f"{name}.vti", "--nproc", 2))
+            self.assert_good(self.meshard("convert", f"flows/{input}", f"{name}.vtp"))
         self.assertEqual(fields_of(self.folder / "chunks.vti"), fields_of(self.folder / "images.vti"))
+        self.assertEqual(fields_of(self.folder / "chunks.vtp"), fields_of(self.folder / "images.vtp"))
         described = self.folder / "flows/flow_1.zarr/p/zarr.json"
         whole = described.read_text()
         described.write_text(whole.replace("float32", "float16"))
