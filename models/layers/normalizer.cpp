@@ -24,6 +24,11 @@ std::vector<double> numbers_of(const at::Tensor& channels)
 
 }  // namespace
 
+at::Tensor zero_for_nan(const at::Tensor& x)
+{
+    return x.masked_fill(x.ne(x), 0);
+}
+
 ChannelStatistics::ChannelStatistics(std::int64_t num_rows, const std::vector<double>& mean,
                                      const std::vector<double>& squared_differences)
     : num_rows_(num_rows)

@@ -21,6 +21,10 @@ struct Normalizer {
     Normalizer on(const at::Device& device) const { return {mean.to(device), std.to(device)}; }
 };
 
+/// Returns x with 0 in place of NaN, which marks rows that do not count (`data.mask`): in normalised units their mean.
+/// @param x   plain or sharded
+at::Tensor zero_for_nan(const at::Tensor& x);
+
 /// Mean and unbiased standard deviation of each channel over the rows of all tensors that were added, in double
 /// precision (pairwise merging of Chan, Golub and LeVeque 1983).
 class ChannelStatistics {

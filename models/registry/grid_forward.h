@@ -12,6 +12,7 @@ namespace meshard {
 /// `sampling`, told the grid. Rows that lie as `layout_of_rows` of `PointInputs::grid_layout` are not moved to other
 /// ranks, and the result has the same layout.
 /// @param of_inputs   normaliser of the embedding's channels
-void take_rows_of_grids(Model& model, const Normalizer& of_inputs);
+/// @param has_mask    whether rows may be NaN, which do not count: the model is told their mean
+void take_rows_of_grids(Model& model, const Normalizer& of_inputs, bool has_mask = false);
 
 }  // namespace meshard

@@ -2,6 +2,7 @@
 """`meshard train`, `predict` and `evaluate` on regular grids: image data and models of grids, the same on any number of ranks and after a stop."""
 import json
 import math
+import struct
 import xml.etree.ElementTree
 
 from generation_test import fields_of
@@ -219,6 +220,85 @@ class GridPrediction(Grids):
             with self.subTest(texts[0]):
                 self.assert_fails(self.meshard("predict", "runs/flow", *words), code, *texts)
         self.assertEqual(self.names(), before)
+
+
+class GridMasks(Grids):
+    """A sea with land, whose rows of the least y are all land, and whose land has no values, or such as mean nothing."""
+
+    shape = (8, 24)
+    land = [y < 8 or (y > 20 and x < 3) for y in range(24) for x in range(8)]
+
+    def put_sea(self, name="flow", land=land, garbage=math.nan):
+        def change(arrays):
+            for one in ("permeability", "p"):
+                arrays[one][1][:] = [garbage if is_land else value for value, is_land in zip(arrays[one][1], land)]
+            return {**arrays, "sea": (1, [0 if is_land else 2 for is_land in land]), "twice": (2, [1] * 2 * len(land)),
+                    "vtkGhostType": (1, [32 if is_land else 1 for is_land in land])}
+        for number in range(4):
+            write_flow(self.folder / f"flows/{name}_{number}.vti", number, self.shape, change=change)
+
+    def setUp(self):
+        super().setUp()
+        put_flow(self.folder, self.shape)
+        self.put_sea()
+
+    def test_count_nowhere_on_any_ranks(self):
+        words = ("data.mask=sea", "training.num_epochs=1", "training.clip_norm=1e6")
+        self.train("1", 1, *words)
+        self.train("3", 3, *words)   # the first of which has land alone
+        self.train("blocks", 4, *words, "parallel.domain=[2, 2]", "data.memory=0")
+        norms = {run: [line["grad_norm"] for line in self.lines(run) if line["phase"] == "train_step"] for run in ("1", "3", "blocks")}
+        for run in ("3", "blocks"):
+            self.assert_near(self.numbers(run), self.numbers("1"), 1e-4)
+            self.assert_near(norms[run], norms["1"], 1e-3)
+
+        self.assert_good(self.meshard("evaluate", "runs/1", "all", "-o", "errors", "--nproc", 3))
+        cases = {case["id"]: case for case in json.loads((self.folder / "errors/evaluation.json").read_text())["cases"]}
+        line = next(line for line in self.lines("1") if line["phase"] == "val")
+        weights = arrays_of(self.folder / "runs/1/checkpoints/last.safetensors")
+        mean, deviation = (struct.unpack("<3f", weights[f"norm.{name}"]) for name in ("mean", "std"))
+        self.assertEqual(len(cases), 4)
+        of_split = {split: next(id for id, case in cases.items() if case["split"] == split) for split in ("train", "val")}
+        trained = []
+        for id, case in cases.items():
+            self.assert_good(self.meshard("predict", "runs/1", f"flows/flow_{id}.vti", "-o", f"out_{id}.vti"))
+            fields = fields_of(self.folder / f"out_{id}.vti")
+            self.assertEqual([math.isnan(value) for value in fields["pressure"]], self.land)
+            self.assertEqual([math.isnan(value) for value in fields["velocity"][1::2]], self.land)
+            sea = [i for i, is_land in enumerate(self.land) if not is_land]
+            self.assertEqual(case["num_points"], len(sea))
+            if case["split"] == "train":
+                trained += [fields["p"][i] for i in sea]
+            truth = sum(fields["p"][i] ** 2 for i in sea)
+            error = math.sqrt(sum((fields["pressure"][i] - fields["p"][i]) ** 2 for i in sea) / truth)
+            self.assertAlmostEqual(case["fields"]["pressure"]["rel_l2"], error, delta=1e-5 * error)
+            if id == of_split["val"]:
+                pairs = [(fields["pressure"][i], fields["p"][i], deviation[0]) for i in sea]
+                pairs += [(fields["velocity"][2 * i + c], fields["U"][2 * i + c], deviation[1 + c]) for i in sea for c in range(2)]
+                loss = sum(((found - true) / scale) ** 2 for found, true, scale in pairs) / len(pairs)
+                self.assertAlmostEqual(line["loss"], loss, delta=1e-4 * loss)
+                self.assertAlmostEqual(line["metrics"]["pressure"]["rel_l2"], error, delta=1e-5 * error)
+        self.assertAlmostEqual(mean[0], sum(trained) / len(trained), delta=1e-5 * mean[0])
+        self.assert_good(self.meshard("predict", "runs/1", "flows/flow_0.vti", "-o", "of_ranks.vti", "--nproc", 3))
+        self.assertEqual([math.isnan(value) for value in fields_of(self.folder / "of_ranks.vti")["pressure"]], self.land)
+        self.assert_good(self.meshard("report", "runs/1", "-o", "report"))
+
+    def test_are_told_by_several_kinds_of_arrays_and_change_nothing_else(self):
+        words = ("training.num_epochs=1", *MODELS["dit"][1])
+        self.put_sea("filled", garbage=1e30)
+        for run, grid, mask in (("sea", "flow", "sea"), ("nan", "flow", "nan"), ("ghosts", "flow", "vtkGhostType"), ("filled", "filled", "sea")):
+            self.train(run, 1, *words, f"data.grid={grid}_*.vti", f"data.mask={mask}")
+        for run in ("nan", "ghosts", "filled"):
+            self.assertEqual(self.numbers(run), self.numbers("sea"), run)
+        self.train("cut", 3, *words, "data.mask=sea")
+        self.assert_near(self.numbers("cut"), self.numbers("sea"), 1e-4)
+
+    def test_that_are_wrong_are_named(self):
+        self.put_sea("dry", [True] * 192)
+        for words, code, *texts in ((("data.mask=twice",), 3, "'twice' has 2 components"), (("data.mask=see",), 3, "no cell field 'see'", "sea"),
+                                    (("data.grid=dry_*.vti", "data.mask=sea"), 3, "case 0: data.mask leaves nothing of it"), ((), 3, "'permeability' is not finite", "data.mask")):
+            with self.subTest(texts[0]):
+                self.assert_fails(self.meshard("train", "flow.yaml", "--nproc", 2, *words), code, *texts)
 
 
 class GridData(Grids):

@@ -175,6 +175,11 @@ CaseTensors moved(CaseTensors example, const Move& move)
 
 }  // namespace
 
+at::Tensor counted_rows(const at::Tensor& rows)
+{
+    return rows.select(1, 0).isnan().logical_not();
+}
+
 CaseTensors on_device(const CaseTensors& example, const at::Device& device)
 {
     if (example.target.device() == device) return example;

@@ -89,12 +89,17 @@ std::vector<std::int64_t> field_channels(const Manifest& manifest, const std::fi
 /// A case over the ranks of a domain as sharded tensors, with one row a point and batch 1.
 struct CaseTensors {
     std::string id;
-    std::int64_t num_points = 0;         ///< on all ranks together
-    PointInputs inputs;                  ///< (1, N, channels), (1, N, 3), (1, G) and (1)
-    at::Tensor target;                   ///< (1, N, channels), in physical units
-    at::Tensor measures;                 ///< (1, N, 1): area or volume over the case's mean; undefined if not needed
+    std::int64_t num_points = 0;  ///< on all ranks together
+    PointInputs inputs;           ///< (1, N, channels), (1, N, 3), (1, G) and (1)
+    at::Tensor target;            ///< (1, N, channels), in physical units
+    /// (1, N, 1): what a point counts in losses, area or volume over the case's mean, or 0 where `data.mask` leaves it
+    /// out; undefined: all alike.
+    at::Tensor measures;
     std::vector<std::int64_t> channels;  ///< number of channels of each field
 };
+
+/// Returns which rows of (N, C) count, (N), bool: those that are not NaN, as `data.mask` makes them.
+at::Tensor counted_rows(const at::Tensor& rows);
 
 /// Copies a case to a device, if it is elsewhere. Copies from page-locked memory are queued, without a wait.
 CaseTensors on_device(const CaseTensors& example, const at::Device& device);

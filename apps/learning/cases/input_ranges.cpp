@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/cases/input_ranges.h"
 
+#include "apps/learning/cases/case_tensors.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>
@@ -21,11 +22,13 @@ at::Tensor plain_rows(const at::Tensor& tensor)
     return (is_sharded(tensor) ? to_local(tensor) : tensor).detach().to(torch::kCPU);
 }
 
-/// Returns this rank's rows of the points' inputs, (rows, channels), and the case's constants and time, (numbers).
+/// Returns this rank's rows of the points' inputs that count, (rows, channels), and the case's constants and time,
+/// (numbers).
 std::pair<at::Tensor, at::Tensor> input_rows(const PointInputs& inputs)
 {
     auto rows = plain_rows(inputs.embedding);
     rows = rows.reshape({-1, rows.size(-1)});
+    if (const auto counts = counted_rows(rows); !counts.all().item<bool>()) rows = rows.index({counts});
     std::vector<at::Tensor> numbers{torch::empty({0})};
     for (const auto& of_case : {inputs.constants, inputs.time}) {
         if (of_case.defined()) numbers.push_back(plain_rows(of_case).reshape({-1}).to(torch::kFloat));

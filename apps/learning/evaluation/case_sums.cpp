@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/evaluation/case_sums.h"
 
+#include "apps/learning/cases/case_tensors.h"
 #include "io/shards/manifest.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/error.h"
@@ -265,7 +266,12 @@ CaseSums case_sums(const at::Tensor& prediction, const at::Tensor& truth, const 
         torch::kDouble);
     auto largest = torch::zeros({num_channels, ChannelSums::kNumbers - ChannelSums::kSums}, torch::kDouble);
     const auto mean = guess.to(torch::kCPU).to(torch::kDouble);
-    for_pieces(prediction, truth, geometry, [&](const at::Tensor& y, const at::Tensor& t, const at::Tensor& shape) {
+    for_pieces(prediction, truth, geometry, [&](at::Tensor y, at::Tensor t, at::Tensor shape) {
+        if (const auto counts = counted_rows(t); !counts.all().item<bool>()) {
+            for (auto* rows : {&y, &t, &shape})
+                if (rows->defined()) *rows = rows->index({counts});
+            if (t.size(0) == 0) return;
+        }
         const auto channels = channel_sums(y, t, shape.defined() ? shape.select(1, 6) : at::Tensor(), mean);
         largest = torch::maximum(largest, channels.narrow(1, ChannelSums::kSums, 2));
         std::vector<at::Tensor> all{channels.narrow(1, 0, ChannelSums::kSums).reshape({-1})};

@@ -68,7 +68,7 @@ struct CaseSums {
     static CaseSums from_numbers(const JudgedFields& layout, std::span<const double> numbers);
 };
 
-/// Computes the sums in double over the owned rows of all ranks of `group`. Collective.
+/// Computes the sums in double over the owned rows of all ranks of `group` that count. Collective.
 /// @param prediction, truth   (N, channels), in physical units, this rank's rows
 /// @param geometry            (N, kGeometryColumns), double; undefined: no areas and forces
 /// @param guess               (channels), means over the training cases, with which errors are compared

@@ -17,14 +17,55 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <tuple>
 
 namespace meshard {
 namespace {
 
-/// Writes the values of the rows of a box as float32 into columns of `rows` from `first` on.
-void put_columns(const DataArray& array, const GridBox& box, bool on_cells, const std::string& where, at::Tensor& rows,
-                 std::int64_t first)
+/// Which rows of a box do not count (`data.mask`).
+class LeftOut {
+public:
+    LeftOut(std::int64_t num_rows, bool marks_nan) : marks_nan_(marks_nan), rows_(static_cast<std::size_t>(num_rows), 0)
+    {
+    }
+
+    /// Leaves out the rows that an array marks: where it is 0 or NaN, and of VTK's marks of ghosts the hidden ones.
+    void mark(const DataArray& mask, bool on_cells)
+    {
+        constexpr int hidden_point = 2, hidden_cell = 32;  // of vtkDataSetAttributes
+        const bool is_of_ghosts = mask.name() == "vtkGhostType";
+        for (std::int64_t row = 0; row < mask.num_rows(); ++row) {
+            const auto value = mask.value(row, 0);
+            rows_[static_cast<std::size_t>(row)] =
+                is_of_ghosts ? (static_cast<int>(value) & (on_cells ? hidden_cell : hidden_point)) != 0
+                             : value == 0 || std::isnan(value);
+        }
+    }
+
+    /// Whether a row with this value is left out.
+    bool has(std::int64_t row, float value)
+    {
+        auto& is_out = rows_[static_cast<std::size_t>(row)];
+        if (marks_nan_ && std::isnan(value)) is_out = 1;
+        return is_out != 0;
+    }
+
+    /// Puts NaN in these rows of (N, C).
+    void erase(at::Tensor& rows)
+    {
+        rows.masked_fill_(at::from_blob(rows_.data(), {rows.size(0), 1}, at::kByte).to(at::kBool), NAN);
+    }
+
+private:
+    bool marks_nan_;
+    std::vector<std::uint8_t> rows_;
+};
+
+/// Writes the values of the rows of a box as float32 into columns of `rows` from `first` on. Rows that are left out may
+/// have any.
+void put_columns(const DataArray& array, const GridBox& box, bool on_cells, const std::string& where, LeftOut* left_out,
+                 at::Tensor& rows, std::int64_t first)
 {
     const std::int64_t num_components = array.num_components(), num_columns = rows.size(1);
     std::int64_t num_bad = 0, first_bad = 0;
@@ -35,7 +76,7 @@ void put_columns(const DataArray& array, const GridBox& box, bool on_cells, cons
             bool is_finite = true;
             for (std::int64_t c = 0; c < num_components; ++c) {
                 out[c] = static_cast<float>(static_cast<double>(*value++));
-                is_finite = is_finite && std::isfinite(out[c]);
+                is_finite = is_finite && (std::isfinite(out[c]) || (left_out && left_out->has(row, out[c])));
             }
             if (!is_finite && num_bad++ == 0) first_bad = row;
         }
@@ -47,9 +88,9 @@ void put_columns(const DataArray& array, const GridBox& box, bool on_cells, cons
         first_bad /= box.count[axis];
     }
     throw InvalidInput(fmt::format("{}: the array '{}' is not finite at {} {}, first at (x, y, z) = ({}), counted from "
-                                   "0. Repair the case or leave it out.",
-                                   where, array.name(), num_bad, on_cells ? "cells" : "points",
-                                   fmt::join(place, ", ")));
+                                   "0. Repair the case or leave it out{}.",
+                                   where, array.name(), num_bad, on_cells ? "cells" : "points", fmt::join(place, ", "),
+                                   left_out ? "" : ", or say in data.mask where the grid has no values"));
 }
 
 /// @param grid   has the arrays, maybe without rows   @param read   gives the rows of one of them in the box
@@ -73,12 +114,24 @@ GridRows rows_in_box(const ImageGrid& grid, const GridBox& box, const DataConfig
             throw InvalidInput(fmt::format("{}: the array '{}' holds texts; expected numbers.", where, array.name()));
         return array;
     };
+    std::optional<LeftOut> left_out;
+    if (!data.mask.empty()) {
+        left_out.emplace(box.num_rows(), data.mask == kMaskOfNan);
+        if (data.mask != kMaskOfNan) {
+            const auto& mask = find(data.mask);
+            if (mask.num_components() != 1)
+                throw InvalidInput(fmt::format("{}: the array '{}' has {} components; data.mask takes an array with "
+                                               "one, which is 0 where the grid does not count.",
+                                               where, mask.name(), mask.num_components()));
+            left_out->mark(read(mask), data.on_cells);
+        }
+    }
     const auto joined = [&](const std::vector<const DataArray*>& found) {
         std::int64_t num_columns = 0, first = 0;
         for (const auto* array : found) num_columns += array->num_components();
         auto whole = at::empty({box.num_rows(), num_columns}, at::kFloat);
         for (const auto* array : found) {
-            put_columns(read(*array), box, data.on_cells, where, whole, first);
+            put_columns(read(*array), box, data.on_cells, where, left_out ? &*left_out : nullptr, whole, first);
             first += array->num_components();
         }
         return whole;
@@ -86,12 +139,17 @@ GridRows rows_in_box(const ImageGrid& grid, const GridBox& box, const DataConfig
     std::vector<const DataArray*> told, fields;
     for (const auto& name : data.arrays) told.push_back(&find(name));
     rows.told = joined(told);
-    if (!with_truth) return rows;
-    for (const auto& field : data.fields) {
-        fields.push_back(&find(field.from));
-        rows.channels.push_back(fields.back()->num_components());
+    if (with_truth) {
+        for (const auto& field : data.fields) {
+            fields.push_back(&find(field.from));
+            rows.channels.push_back(fields.back()->num_components());
+        }
+        rows.target = joined(fields);
     }
-    rows.target = joined(fields);
+    if (left_out) {
+        left_out->erase(rows.told);
+        if (with_truth) left_out->erase(rows.target);
+    }
     return rows;
 }
 

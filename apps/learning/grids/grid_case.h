@@ -16,7 +16,7 @@
 namespace meshard {
 
 /// Inputs and targets of a regular grid, or of a block of it. The rows are points or cells in the file's order, x
-/// fastest.
+/// fastest. Rows that do not count (`data.mask`) are NaN in both.
 struct GridRows {
     /// Number of rows of the whole along each direction with more than one, slowest first: z, y, x.
     std::vector<std::int64_t> extents;
@@ -29,7 +29,7 @@ struct GridRows {
 /// @param with_truth   reads the targets, too
 /// @param where        begins messages
 /// @throws InvalidInput for a grid with fewer than two directions, an array that is missing (with the nearest name),
-/// and a value that is not finite, with the place of the row
+/// a mask of several components, and a value that is not finite in a row that counts, with the place of the row
 GridRows grid_rows(const ImageGrid& grid, const DataConfig& data, bool with_truth, const std::string& where);
 
 /// Reads the same of the rows in a box of a file alone. @throws IoError as `GridFile::read`, too

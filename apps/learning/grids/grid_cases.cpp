@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/grids/grid_cases.h"
 
+#include "apps/learning/cases/case_tensors.h"
 #include "apps/learning/cases/run_step.h"
 #include "apps/learning/cases/usable_input.h"
 #include "apps/learning/settings/grid_settings.h"
@@ -35,30 +36,37 @@ ChannelStatistics statistics_of(const at::Tensor& rows)
     return statistics;
 }
 
-/// Describes this rank's rows.
-StoredCase described(const GridRows& rows, const std::string& id)
+/// Describes this rank's rows that count.
+StoredCase described(GridRows rows, const std::string& id)
 {
+    const auto counts = counted_rows(rows.target);
+    if (!counts.all().item<bool>()) {
+        rows.told = rows.told.index({counts});
+        rows.target = rows.target.index({counts});
+    }
     StoredCase known;
     known.case_id = id;
-    known.num_rows = rows.told.size(0);
+    known.num_counted = rows.told.size(0);
     known.num_inputs = rows.told.size(1);
     known.channels = rows.channels;
     known.extents = rows.extents;
     known.statistics = {statistics_of(rows.target)};
     known.told_statistics = {statistics_of(rows.told)};
-    if (known.num_rows == 0) return known;
+    if (known.num_counted == 0) return known;
     known.lowest = numbers_of(rows.told.amin(0));
     known.highest = numbers_of(rows.told.amax(0));
     return known;
 }
 
-/// Merges the descriptions that each rank has of its rows of a case. Collective.
+/// Merges the descriptions that each rank has of its rows of a case. Collective. @throws InvalidInput, on all ranks,
+/// for a case of which no row counts
 void merge_over_ranks(StoredCase& known, const RankGroup& ranks)
 {
-    std::vector<std::int64_t> own{known.num_rows};
+    std::vector<std::int64_t> own{known.num_counted};
     const auto add = [&](const std::vector<double>& numbers, std::int64_t count) {
         for (std::int64_t i = 0; i < count; ++i)
-            own.push_back(std::bit_cast<std::int64_t>(known.num_rows > 0 ? numbers[static_cast<std::size_t>(i)] : 0.0));
+            own.push_back(
+                std::bit_cast<std::int64_t>(known.num_counted > 0 ? numbers[static_cast<std::size_t>(i)] : 0.0));
     };
     const auto num_targets = known.num_targets(), num_inputs = known.num_inputs;
     add(known.statistics[0].mean(), num_targets);
@@ -69,12 +77,14 @@ void merge_over_ranks(StoredCase& known, const RankGroup& ranks)
     add(known.highest, num_inputs);
     const auto all = ranks.all_gather_integers(own);
     known.num_rows = c10::multiply_integers(known.extents);
+    known.num_counted = 0;
     known.statistics = {{}};
     known.told_statistics = {{}};
     known.lowest.clear();
     known.highest.clear();
     for (const auto& of_rank : all) {
         if (of_rank[0] == 0) continue;
+        known.num_counted += of_rank[0];
         auto at = of_rank.begin() + 1;
         const auto next = [&](std::int64_t count) {
             std::vector<double> numbers;
@@ -93,6 +103,8 @@ void merge_over_ranks(StoredCase& known, const RankGroup& ranks)
             known.highest[i] = std::max(known.highest[i], highest[i]);
         }
     }
+    if (known.num_counted == 0)
+        throw InvalidInput("case " + known.case_id + ": data.mask leaves nothing of it. Leave the case out.");
 }
 
 }  // namespace
@@ -154,14 +166,18 @@ GridRows GridReading::read_from(const std::filesystem::path& path, const CaseSou
 
 CaseTensors GridReading::tensors(const CaseRows& own, const StoredCase& known, const CaseSource& source) const
 {
-    return grid_case_tensors(own.told, own.target, known.channels, source, data_,
-                             layout(known.extents, name_in_messages(source)));
+    const auto& cut = layout(known.extents, name_in_messages(source));
+    auto example = grid_case_tensors(own.told, own.target, known.channels, source, data_, cut);
+    if (data_.mask.empty()) return example;
+    const auto weight = static_cast<double>(known.num_rows) / static_cast<double>(known.num_counted);
+    example.measures = cut.joined(counted_rows(own.target).unsqueeze(1).to(at::kFloat) * weight);
+    return example;
 }
 
 std::int64_t GridReading::num_bytes(const StoredCase& known) const
 {
     const auto& rows = *layout(known.extents, known.case_id).of_rows->axes[0].extents;
-    return *std::ranges::max_element(rows) * (known.num_inputs + known.num_targets()) *
+    return *std::ranges::max_element(rows) * (known.num_inputs + known.num_targets() + (data_.mask.empty() ? 0 : 1)) *
            static_cast<std::int64_t>(sizeof(float));
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // predict_grid of prediction.h.
 #include "apps/console/console.h"
+#include "apps/learning/cases/case_tensors.h"
 #include "apps/learning/cases/mesh_handover.h"
 #include "apps/learning/cases/usable_input.h"
 #include "apps/learning/grids/grid_case.h"
@@ -14,6 +15,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -112,11 +114,14 @@ void predict_grid(std::span<Predictor> models, const std::filesystem::path& inpu
         own = layout.own_box(file->grid(), on_cells);
     });
     PredictionSpread predictions;
+    at::Tensor left_out;  // (rows, 1): what a model's mask leaves out
     for (auto& model : models) {
         const auto said = said_case(model, options, name, false);
         const auto scaling = field_scaling(said.data, model.channels(), said.source);
         GridRows rows;
         read_together(all, [&] { rows = grid_rows(*file, own, said.data, false, input.string()); });
+        const auto uncounted = counted_rows(rows.told).logical_not().unsqueeze(1);
+        left_out = left_out.defined() ? left_out.logical_or(uncounted) : uncounted;
         model.move_to(world.device());
         auto inputs = layout.inputs(rows.told.to(world.device()));
         add_case_inputs(inputs, model, said.data, said.source, world.device());
@@ -139,6 +144,9 @@ void predict_grid(std::span<Predictor> models, const std::filesystem::path& inpu
         const auto count = std::ssize(models.front().data().fields) * (spread.defined() ? 2 : 1);
         predicted.assign(arrays.end() - count, arrays.end());
         arrays.erase(arrays.end() - count, arrays.end());
+        for (auto& array : predicted)
+            at::from_blob(array.mutable_bytes().data(), {array.num_rows(), array.num_components()}, at::kFloat)
+                .masked_fill_(left_out, NAN);
     });
     write_predicted(output, *file, arrays, predicted, own, on_cells, all);
 }

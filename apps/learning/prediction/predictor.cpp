@@ -228,7 +228,7 @@ std::optional<std::int64_t> Predictor::load_own(const std::filesystem::path& pat
     if (part == 0) shape_coefficients_ = run.shape_coefficients;
     if (part == 0) held_out_errors_ = run.held_out_errors;
     checkpoint.load_weights(*model_.module);
-    if (data_.is_grid) take_rows_of_grids(model_, checkpoint.input_normalizer());
+    if (data_.is_grid) take_rows_of_grids(model_, checkpoint.input_normalizer(), !data_.mask.empty());
     if (data_.series.is_on) told_mean_ = checkpoint.input_normalizer().mean;
     if (data_.series.is_on && !data_.is_grid) of_inputs_ = checkpoint.input_normalizer();
     model_.module->eval();

@@ -27,6 +27,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -82,16 +83,19 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
         throw InvalidInput(fmt::format("{}, a grid of {}: {}", where, extents_text(rows.extents), wrong.what()));
     }
     const auto predicted = to_local(of_all).squeeze(0).cpu();  // (rows, channels)
-    EvaluatedCase result{.source = source, .split = judged.second, .num_points = example.num_points};
+    EvaluatedCase result{.source = source, .split = judged.second};
     result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const JudgedFields layout(data.fields, predictor.channels());
     const auto truth = to_local(example.target).squeeze(0).cpu();
     const auto sums = case_sums(predicted, truth, {}, layout, predictor.training_mean(scaling), all);
     require_finite(sums, source.id);
+    result.num_points = static_cast<std::int64_t>(sums.channels.front().count);
+    if (result.num_points == 0) throw InvalidInput(where + ": data.mask leaves nothing of it. Leave the case out.");
     result.metrics = sums.metrics(layout);
     if (see) {
         const auto places = cut.own_places();
-        const auto whole = rows_on_first_rank(predicted, places, all),
+        const auto left_out = counted_rows(truth).logical_not().unsqueeze(1);
+        const auto whole = rows_on_first_rank(predicted.masked_fill(left_out, NAN), places, all),
                    true_whole = rows_on_first_rank(truth, places, all);
         if (world.rank() == 0) see({index, image_mesh(file->grid()), whole, true_whole});
     }

@@ -135,8 +135,8 @@ public:
         for (const auto& state : states) {
             const auto truth = number(of(state.truth)),
                        error = number(of(state.predicted) - of(state.truth)).abs().nan_to_num(0, 0, 0);
-            ranges_[0] = std::min(ranges_[0], truth.min().item<double>());
-            ranges_[1] = std::max(ranges_[1], truth.max().item<double>());
+            ranges_[0] = std::min(ranges_[0], truth.nan_to_num(infinity).min().item<double>());
+            ranges_[1] = std::max(ranges_[1], truth.nan_to_num(-infinity).max().item<double>());
             ranges_[2] = std::max(ranges_[2], error.max().item<double>());
         }
     }

@@ -591,6 +591,7 @@ void describe(DescribedKeys& keys, DataConfig& data)
     keys.choice("association", data.on_cells, {{"cell", true}, {"point", false}});
     keys.added("is_grid", data.is_grid);
     keys.added("arrays", data.arrays);
+    keys.optional("mask", data.mask);
     keys.optional("series", data.series);
     keys.required("fields", data.fields);
     keys.required("inputs", inputs);

@@ -128,6 +128,9 @@ enum class SamplingKind : std::uint8_t {
 inline const std::vector<std::pair<std::string, SamplingKind>> kSamplingKinds{
     {"uniform", SamplingKind::Uniform}, {"areas", SamplingKind::Areas}, {"blocks", SamplingKind::Blocks}};
 
+/// In place of an array's name: rows of a grid do not count where an array or a field is NaN.
+inline constexpr const char* kMaskOfNan = "nan";
+
 struct DataConfig {
     std::filesystem::path root;
     std::string files;
@@ -140,6 +143,7 @@ struct DataConfig {
     bool is_grid = false;  ///< cases are image data, whose points or cells make up a regular grid
     SeriesSettings series;
     std::vector<std::string> arrays;
+    std::string mask;  ///< of a grid; empty: all of it counts
     std::vector<FieldConfig> fields;
     std::vector<std::string> inputs{"points", "normals"};
     std::string normals = "Normals";
@@ -188,6 +192,10 @@ struct DataConfig {
         series.add_keys(keys);
         keys.add("data.arrays", arrays, {},
                  "arrays that a model of grids or of data.series is told, at points or cells as data.association says");
+        keys.add(
+            "data.mask", mask, {},
+            "array of grids that is 0 where they do not count (land, a body), vtkGhostType, or nan: where an array "
+            "or a field is NaN");
         keys.add("data.cases", case_tables, {},
                  "tables of the cases below the root, .json or .csv with a column `id`; with a * a file a case, e.g. "
                  "run_*/force_mom_*.csv");

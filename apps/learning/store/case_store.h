@@ -72,6 +72,7 @@ struct StoredCase {
     /// The inputs' statistics, one entry for each part; only of steps of runs and of grids.
     std::vector<ChannelStatistics> told_statistics = {};
     std::vector<std::int64_t> extents = {};  ///< of a regular grid, slowest direction first; empty: no grid
+    std::int64_t num_counted = 0;            ///< rows of a regular grid that count (`data.mask`)
     StoredMeasures measures;
     std::shared_ptr<const PageHashes> page_hashes;  ///< null in cases that earlier versions stored
 

@@ -43,6 +43,10 @@ void add_case(Run& run, CaseSet RunCases::* split, std::int64_t index, const Exa
                 static_cast<std::size_t>(index),
                 physical_coefficients(prediction.coefficients, targets->means(), targets->deviations()));
         }
+        if (!part.data.mask.empty()) {
+            physical = physical.masked_fill(points.target.ne(points.target), 0);
+            points.target = zero_for_nan(points.target);
+        }
         std::int64_t channel = 0;
         for (const auto count : points.channels) {
             sums[field++] += relative_l2(physical.narrow(-1, channel, count), points.target.narrow(-1, channel, count));

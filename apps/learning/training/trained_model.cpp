@@ -93,7 +93,7 @@ void TrainedModel::make()
         std::pair made(config_.model.name, grid_model_arguments(config_.model, widths));
         if (const auto& denoiser = find_model(made.first).of_grids()->denoiser) made = denoiser(made.second);
         model_ = make_model(made.first, made.second);
-        take_rows_of_grids(model_, *data_.stored().of_inputs);
+        take_rows_of_grids(model_, *data_.stored().of_inputs, !config_.data.mask.empty());
         return;
     }
     std::array<std::int64_t, 2> num_channels{};
@@ -192,7 +192,7 @@ at::Tensor TrainedModel::denoising_loss(const CaseTensors& example, std::uint64_
     const auto noise = normal_rows(example.target, seeds.next());
     const auto clean = normalized_target(0, example);
     const auto denoised = model_.denoise(example.inputs, clean + noise * level, level).to(torch::kFloat);
-    return data_.parts().front().loss(denoised, clean, {}) * loss_weight(level);
+    return data_.parts().front().loss(denoised, clean, example.measures) * loss_weight(level);
 }
 
 at::Tensor TrainedModel::loss(const CasePrediction& prediction, const Example& example) const
@@ -215,13 +215,13 @@ at::Tensor TrainedModel::loss(const CasePrediction& prediction, const Example& e
 at::Tensor TrainedModel::normalized_target(std::size_t index, const CaseTensors& example) const
 {
     const auto& part = data_.parts()[index];
-    return part.normalizer.normalize(part.scalings.at(example.id).without_unit(example.target));
+    const auto target = part.normalizer.normalize(part.scalings.at(example.id).without_unit(example.target));
+    return part.data.mask.empty() ? target : zero_for_nan(target);
 }
 
 at::Tensor TrainedModel::loss_of_part(std::size_t index, const at::Tensor& prediction, const CaseTensors& example) const
 {
-    return data_.parts()[index].loss(prediction, normalized_target(index, example),
-                                     config_.weighs_points(index) ? example.measures : at::Tensor());
+    return data_.parts()[index].loss(prediction, normalized_target(index, example), example.measures);
 }
 
 /// Computes the loss and its gradients. Tensors that backward needs wait for it where the settings say.
@@ -350,7 +350,7 @@ void TrainedModel::load(const Checkpoint& checkpoint)
     if (update_->average()) update_->average()->restart();
     checkpoint.load_raw_weights(*model_.module, sharded);
     update_->resume(checkpoint.description());
-    if (config_.data.is_grid) take_rows_of_grids(model_, checkpoint.input_normalizer());
+    if (config_.data.is_grid) take_rows_of_grids(model_, checkpoint.input_normalizer(), !config_.data.mask.empty());
 }
 
 std::array<std::int64_t, 3> TrainedModel::bytes_held() const
