@@ -200,6 +200,24 @@ class GridPrediction(Grids):
         self.assertAlmostEqual(cases["2"]["fields"]["pressure"]["rel_l2"], error, delta=1e-5 * error)
         self.assertNotIn("cd", cases["2"])
 
+    def test_and_evaluation_cut_the_blocks_of_training(self):
+        self.train("blocks", 4, *MODELS["fno2d"][1], "model.padding=4", "parallel.domain=[1, 4]")
+        for num_ranks in (1, 3, 4):
+            self.assert_good(self.meshard("predict", "runs/blocks", "flows/flow_1.vti", "-o", f"out_{num_ranks}.vti", "--nproc", num_ranks))
+            self.assert_good(self.meshard("evaluate", "runs/blocks", "-o", f"errors_{num_ranks}", "--nproc", num_ranks))
+        one = fields_of(self.folder / "out_1.vti")
+        error = json.loads((self.folder / "errors_1/evaluation.json").read_text())["cases"][0]["fields"]["pressure"]["rel_l2"]
+        for num_ranks in (3, 4):
+            for name, numbers in fields_of(self.folder / f"out_{num_ranks}.vti").items():
+                largest = max(map(abs, one[name]))
+                self.assertLess(max(abs(x - y) for x, y in zip(numbers, one[name], strict=True)), 1e-5 * largest, name)
+            found = json.loads((self.folder / f"errors_{num_ranks}/evaluation.json").read_text())["cases"][0]["fields"]["pressure"]["rel_l2"]
+            self.assertAlmostEqual(found, error, delta=1e-4 * error)
+        write_flow(self.folder / "narrow.vti", 0, (3, 24))
+        words = ("predict", "runs/blocks", "narrow.vti", "-o", "narrow_out.vti", "--nproc")
+        self.assert_fails(self.meshard(*words, 4), 3, "parallel.domain is [1, 4]", "direction 2 has 3 rows for 4 ranks")
+        self.assert_good(self.meshard(*words, 3))
+
     def test_gives_mean_and_spread_of_several_runs(self):
         self.train("other", 1, "seed=1", "data.split.train=[0, 1]", "data.split.val=[2]", "data.split.test=[3]")
         self.assert_good(self.meshard("predict", "runs/flow", "runs/other", "flows/flow_0.vti", "-o", "out.vti"))

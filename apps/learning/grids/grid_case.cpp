@@ -2,6 +2,7 @@
 #include "apps/learning/grids/grid_case.h"
 
 #include "apps/learning/cases/run_step.h"
+#include "apps/learning/settings/grid_settings.h"
 #include "ops/grids/grid_rows.h"
 #include "partition/error.h"
 #include "partition/mesh/mesh.h"
@@ -266,6 +267,27 @@ std::vector<std::int64_t> cut_of_least_halo(const std::vector<std::int64_t>& ext
     try_from(0, num_ranks);
     while (best.size() > 1 && best.back() == 1) best.pop_back();
     return best;
+}
+
+std::vector<std::int64_t> cut_of_grid(const std::vector<std::int64_t>& said, const ModelConfig& model,
+                                      const std::vector<std::int64_t>& extents, std::int64_t num_ranks)
+{
+    constexpr std::int64_t kFewest = 4;  // ranks that can cut two directions
+    if (!said.empty() && c10::multiply_integers(said) == num_ranks) return said;
+    if (num_ranks < kFewest || !reads_neighbors(model)) return {num_ranks};
+    return cut_of_least_halo(extents, rows_together(model), num_ranks);
+}
+
+GridRanks::GridRanks(GroupFactory& world)
+    : world_(world), in_a_row_(DeviceMesh::create(world, {world.size()}, {"domain"}))
+{
+}
+
+const std::shared_ptr<const DeviceMesh>& GridRanks::blocks(const std::vector<std::int64_t>& cut)
+{
+    auto& found = blocks_[cut];
+    if (!found) found = in_a_row_->folded(world_, "domain", cut);
+    return found;
 }
 
 GridBox GridLayout::own_box(const ImageGrid& grid, bool on_cells) const

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -81,6 +82,27 @@ GridLayout grid_layout(const std::vector<std::int64_t>& extents, std::int64_t ro
 /// cut the first direction if the grid has too few groups of `rows_together` rows for any other cut.
 std::vector<std::int64_t> cut_of_least_halo(const std::vector<std::int64_t>& extents, std::int64_t rows_together,
                                             std::int64_t num_ranks);
+
+/// Returns how many ranks cut each direction of a grid: what is said (`parallel.domain`) if it makes as many ranks;
+/// else the cut with the least halo for a model that reads neighbours, and for others all cut the first direction.
+std::vector<std::int64_t> cut_of_grid(const std::vector<std::int64_t>& said, const ModelConfig& model,
+                                      const std::vector<std::int64_t>& extents, std::int64_t num_ranks);
+
+/// All ranks of a program, by the directions in which they cut a grid.
+class GridRanks {
+public:
+    /// Collective.
+    explicit GridRanks(GroupFactory& world);
+
+    const std::shared_ptr<const DeviceMesh>& in_a_row() const { return in_a_row_; }
+    /// Returns them as blocks of the shape of `cut_of_grid`, the same for the same shape. Collective.
+    const std::shared_ptr<const DeviceMesh>& blocks(const std::vector<std::int64_t>& cut);
+
+private:
+    GroupFactory& world_;
+    std::shared_ptr<const DeviceMesh> in_a_row_;
+    std::map<std::vector<std::int64_t>, std::shared_ptr<const DeviceMesh>> blocks_;
+};
 
 /// Makes a case over the ranks of a domain, with its constants, from each rank's rows.
 /// @param target   may be undefined   @param channels   of each field

@@ -119,11 +119,10 @@ GridWidths grid_widths(const StoredCase& known, const DataConfig& data)
 std::vector<std::int64_t> domain_of_grids(const TrainingRunConfig& config, const CaseSource& first,
                                           std::int64_t num_ranks)
 {
-    constexpr std::int64_t kFewest = 4;  // ranks that can cut two directions
-    if (!config.domain.empty() || num_ranks < kFewest || !reads_neighbors(config.model)) return config.domain;
-    return cut_of_least_halo(
-        extents_of(GridFile::open(first.file)->grid(), config.data.on_cells, name_in_messages(first)),
-        rows_together(config.model), num_ranks);
+    if (!config.domain.empty() || !reads_neighbors(config.model)) return config.domain;
+    return cut_of_grid({}, config.model,
+                       extents_of(GridFile::open(first.file)->grid(), config.data.on_cells, name_in_messages(first)),
+                       num_ranks);
 }
 
 GridReading::GridReading(const TrainingRunConfig& config, std::shared_ptr<const DeviceMesh> blocks,

@@ -54,7 +54,7 @@ private:
 };
 
 /// Returns how many ranks cut each direction of the cases' grids: what the configuration says, or where it leaves it
-/// open and the model reads neighbours, the cut with the least halo for the first case (`cut_of_least_halo`).
+/// open and the model reads neighbours, that of `cut_of_grid` for the first case.
 /// @throws IoError, InvalidInput naming the case, as `GridFile::open` and `extents_of`
 std::vector<std::int64_t> domain_of_grids(const TrainingRunConfig& config, const CaseSource& first,
                                           std::int64_t num_ranks);

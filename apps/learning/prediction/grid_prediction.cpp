@@ -99,18 +99,23 @@ void write_predicted(const std::filesystem::path& output, const GridFile& file, 
 void predict_grid(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& output,
                   const PredictionOptions& options, World& world)
 {
-    const auto device_mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
-    const auto& all = device_mesh->all();
+    GridRanks grid_ranks(world);
+    const auto& all = grid_ranks.in_a_row()->all();
     const auto name = input.filename().string();
     const bool on_cells = models.front().data().on_cells;
     std::unique_ptr<GridFile> file;
-    read_together(all, [&] { file = GridFile::open(input); });
+    std::vector<std::int64_t> extents;
+    read_together(all, [&] {
+        file = GridFile::open(input);
+        extents = extents_of(file->grid(), on_cells, input.string());
+    });
+    const auto& blocks = grid_ranks.blocks(models.front().cut_of_grid(extents, world.size()));
     GridLayout layout;
     GridBox own;
     read_together(all, [&] {
         std::int64_t together = 1;  // of all models, so that a rank has the same rows of each
         for (const auto& model : models) together = std::lcm(together, model.rows_together());
-        layout = grid_layout(extents_of(file->grid(), on_cells, input.string()), together, device_mesh, input.string());
+        layout = grid_layout(extents, together, blocks, input.string());
         own = layout.own_box(file->grid(), on_cells);
     });
     PredictionSpread predictions;

@@ -202,6 +202,7 @@ Predictor Predictor::from_run(const std::filesystem::path& run_dir, std::size_t 
                                   predictor.checkpoint_.string(), (run_dir / "resolved_config.yaml").string()));
     }
     predictor.data_ = config.data;
+    predictor.domain_ = both.domain;
     if (predictor.other_part_) predictor.other_part_ = both.of_part(1 - part).data;
     predictor.forces_ = config.forces;
     if (predictor.channels_.size() != predictor.data_.fields.size())

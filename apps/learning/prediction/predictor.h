@@ -8,6 +8,7 @@
 #include "apps/learning/checkpoints/run_description.h"
 #include "apps/learning/evaluation/feature_distance.h"
 #include "apps/learning/evaluation/shape_coefficients.h"
+#include "apps/learning/grids/grid_case.h"
 #include "apps/learning/settings/grid_settings.h"
 #include "apps/learning/settings/training_config.h"
 #include "models/diffusion/edm_sampling.h"
@@ -113,6 +114,13 @@ public:
     /// Returns how many rows of a grid are best left on one rank, for a model of grids.
     std::int64_t rows_together() const { return meshard::rows_together({model_.class_name, model_.arguments}); }
 
+    /// Returns how many of these ranks cut each direction of a grid, as in the run's training if they are as many
+    /// (`cut_of_grid`).
+    std::vector<std::int64_t> cut_of_grid(const std::vector<std::int64_t>& extents, std::int64_t num_ranks) const
+    {
+        return meshard::cut_of_grid(domain_, {model_.class_name, model_.arguments}, extents, num_ranks);
+    }
+
     /// Sets what is kept of each point from layer to layer. @throws InvalidInput for a mode that the model does not
     /// have
     void set_memory(MemoryMode mode)
@@ -176,6 +184,7 @@ private:
 
     std::filesystem::path checkpoint_;
     DataConfig data_;
+    std::vector<std::int64_t> domain_;  // `parallel.domain` of the run; empty for a file of weights
     std::optional<DataConfig> other_part_;
     std::vector<std::int64_t> channels_;
     std::vector<double> constants_;

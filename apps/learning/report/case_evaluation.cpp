@@ -53,20 +53,24 @@ void require_finite(const CaseSums& sums, const std::string& id)
 
 /// Evaluates all points or cells of a case on a regular grid, without forces.
 EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::size_t index, World& world,
-                            const std::shared_ptr<const DeviceMesh>& device_mesh, const SeeCase& see)
+                            GridRanks& ranks, const SeeCase& see)
 {
     auto& predictor = model.predictor;
     const auto& data = predictor.data();
     const auto& source = judged.first;
     const auto where = source.file.string();
-    const auto& all = device_mesh->all();
+    const auto& all = ranks.in_a_row()->all();
     std::unique_ptr<GridFile> file;
+    std::vector<std::int64_t> extents;
+    read_together(all, [&] {
+        file = GridFile::open(source.file);
+        extents = extents_of(file->grid(), data.on_cells, where);
+    });
+    const auto& blocks = ranks.blocks(predictor.cut_of_grid(extents, world.size()));
     GridLayout cut;
     GridRows rows;  // this rank's
     read_together(all, [&] {
-        file = GridFile::open(source.file);
-        cut =
-            grid_layout(extents_of(file->grid(), data.on_cells, where), predictor.rows_together(), device_mesh, where);
+        cut = grid_layout(extents, predictor.rows_together(), blocks, where);
         rows = grid_rows(*file, cut.own_box(file->grid(), data.on_cells), data, true, where);
         if (rows.channels != predictor.channels())
             throw InvalidInput(where + ": a field has another number of components than in training.");
@@ -436,7 +440,8 @@ Evaluation evaluate(JudgedModel& model, std::span<const JudgedCase> cases, const
     evaluation.drag_guess = table_mean(model.cases.train, model.forces.drag);
     evaluation.lift_guess = table_mean(model.cases.train, model.forces.lift);
     model.predictor.move_to(world.device());
-    const auto device_mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
+    GridRanks ranks(world);
+    const auto& device_mesh = ranks.in_a_row();
     for (std::size_t i = 0; i < cases.size(); ++i) {
         if (world.rank() == 0)
             show_progress("case " + cases[i].first.id, static_cast<double>(i) / static_cast<double>(cases.size()));
@@ -446,7 +451,7 @@ Evaluation evaluate(JudgedModel& model, std::span<const JudgedCase> cases, const
             continue;
         }
         if (model.predictor.data().is_grid) {
-            evaluation.cases.push_back(evaluate_grid(model, cases[i], i, world, device_mesh, see));
+            evaluation.cases.push_back(evaluate_grid(model, cases[i], i, world, ranks, see));
             continue;
         }
         evaluation.cases.push_back(

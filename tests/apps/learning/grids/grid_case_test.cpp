@@ -78,6 +78,16 @@ TEST(GridLayout, OfLeastHaloCutsWhereFewRowsAreBesideCuts)
     EXPECT_EQ(cut_of_least_halo({3, 3}, 2, 8), (Cut{8})) << "some ranks are left without rows";
 }
 
+TEST(GridLayout, IsThatOfTheSettingsWhereTheyMakeAsManyRanks)
+{
+    using Cut = std::vector<std::int64_t>;
+    const ModelConfig unet{"unet", nlohmann::json::object()}, fno{"fno", nlohmann::json::object()};
+    EXPECT_EQ(cut_of_grid({1, 4}, unet, {32, 32, 32}, 4), (Cut{1, 4}));
+    EXPECT_EQ(cut_of_grid({1, 4}, unet, {32, 32, 32}, 8), (Cut{2, 2, 2}));
+    EXPECT_EQ(cut_of_grid({1, 4}, fno, {32, 32, 32}, 8), (Cut{8}));
+    EXPECT_EQ(cut_of_grid({}, fno, {32, 32, 32}, 1), (Cut{1}));
+}
+
 TEST(GridLayout, NamesBlocksThatAGridDoesNotHave)
 {
     run_ranks({1, 3}, {"first", "second"}, [](const auto& blocks) {
