@@ -346,6 +346,13 @@ void add_case_constants(PointInputs& inputs, const DataConfig& data, const CaseS
     if (!data.time.empty()) inputs.time = torch::tensor({static_cast<float>(source.number(data.time))});
 }
 
+at::Tensor float_rows(const DataArray& array)
+{
+    const auto values = array.values<float>();
+    return at::from_blob(const_cast<float*>(values.data()), {array.num_rows(), array.num_components()}, at::kFloat)
+        .clone();
+}
+
 at::Tensor field_values(const Mesh& mesh, RowIds rows, const DataConfig& data, const std::string& where)
 {
     std::vector<at::Tensor> fields;

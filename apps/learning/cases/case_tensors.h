@@ -66,6 +66,9 @@ PointInputs thinned_inputs(const PointInputs& inputs, std::int64_t most);
 /// Adds the constants and the time of a case from the case table. @throws InvalidInput as `CaseSource::number`
 void add_case_constants(PointInputs& inputs, const DataConfig& data, const CaseSource& source);
 
+/// Returns the values of an array of single precision, (rows, components).
+at::Tensor float_rows(const DataArray& array);
+
 /// Reads the target fields of the first rows, side by side in the order of the configuration: (rows, channels),
 /// float32.
 /// @throws InvalidInput for a missing array (with the nearest name), or a value that is not finite.

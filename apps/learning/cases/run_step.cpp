@@ -25,20 +25,19 @@ const std::vector<DataArray>& arrays_of(const Mesh& mesh, bool on_cells)
 }
 
 /// Returns an array of a state, or for `kCoordinates` its points.
-const DataArray& values_of(const ReadState& state, const std::string& name, bool on_cells)
+const DataArray& values_of(const ReadState& state, const std::string& name)
 {
-    const auto& [mesh, where] = state;
-    const auto& array = name == kCoordinates && !on_cells
-                            ? mesh->points
-                            : require_array(arrays_of(*mesh, on_cells), name, where, on_cells ? "cell" : "point");
+    const auto& array = name == kCoordinates && state.points
+                            ? *state.points
+                            : require_array(*state.arrays, name, state.where, state.on_cells ? "cell" : "point");
     for (std::int64_t row = 0; row < array.num_rows(); ++row) {
         for (std::int32_t c = 0; c < array.num_components(); ++c) {
             const auto value = array.value(row, c);
             if (std::isfinite(static_cast<float>(value))) continue;
             throw InvalidInput(
-                fmt::format("{}: {} {} in row {}. Repair the state or leave the run out.", where,
+                fmt::format("{}: {} {} in {}. Repair the state or leave the run out.", state.where,
                             name == kCoordinates ? "the coordinates are" : fmt::format("the array '{}' is", name),
-                            std::isnan(value) ? "NaN" : "infinite or beyond single precision", row));
+                            std::isnan(value) ? "NaN" : "infinite or beyond single precision", state.place(row)));
         }
     }
     return array;
@@ -72,12 +71,6 @@ private:
     std::int64_t num_rows_;
     std::vector<const DataArray*> parts_;
 };
-
-/// Says which state a message is about.
-std::string state_text(const std::string& where, const SeriesState& state)
-{
-    return fmt::format("{}, the state at {:g} ({})", where, state.time, state.file.string());
-}
 
 /// What is learnt of a field: the next state, or its change.
 DataArray learnt(const DataArray& now, const DataArray& next, const FieldConfig& field, LearntState kind, double step)
@@ -119,31 +112,71 @@ Mesh read_state(const SeriesState& state)
     return read_mesh(state.file, options);
 }
 
-ReadState::ReadState(const Mesh& mesh, const SeriesState& state, const std::string& where)
-    : mesh(&mesh), where(state_text(where, state))
+std::string state_text(const std::string& where, const SeriesState& state)
+{
+    return fmt::format("{}, the state at {:g} ({})", where, state.time, state.file.string());
+}
+
+ReadState::ReadState(const Mesh& mesh, bool on_cells, const SeriesState& state, const std::string& where)
+    : arrays(&arrays_of(mesh, on_cells)), points(on_cells ? nullptr : &mesh.points),
+      num_rows(on_cells ? mesh.num_cells() : mesh.num_points()), on_cells(on_cells), where(state_text(where, state)),
+      place([](std::int64_t row) { return fmt::format("row {}", row); })
+{
+}
+
+ReadState::ReadState(const std::vector<DataArray>& arrays, std::int64_t num_rows, bool on_cells, std::string where,
+                     std::function<std::string(std::int64_t)> place)
+    : arrays(&arrays), points(nullptr), num_rows(num_rows), on_cells(on_cells), where(std::move(where)),
+      place(std::move(place))
 {
 }
 
 DataArray told_besides(const ReadState& state, const ReadState* given, double step, const StateArrays& arrays)
 {
-    Columns columns(arrays.on_cells ? state.mesh->num_cells() : state.mesh->num_points());
-    for (const auto& name : arrays.arrays) columns.add(values_of(state, name, arrays.on_cells));
-    for (const auto& name : arrays.given) columns.add(values_of(*given, name, arrays.on_cells));
+    Columns columns(state.num_rows);
+    for (const auto& name : arrays.arrays) columns.add(values_of(state, name));
+    for (const auto& name : arrays.given) columns.add(values_of(*given, name));
     return columns.joined(kTold, step);
+}
+
+DataArray told_fields(const ReadState& state, const StateArrays& arrays)
+{
+    Columns columns(state.num_rows);
+    for (const auto& field : arrays.fields) columns.add(values_of(state, field.state));
+    return columns.joined(kTold);
+}
+
+DataArray told(std::span<const ReadState> states, const ReadState* given, double step, const StateArrays& arrays)
+{
+    Columns columns(states.front().num_rows);
+    for (const auto& state : states)
+        for (const auto& field : arrays.fields) columns.add(values_of(state, field.state));
+    const auto besides = told_besides(states.front(), given, step, arrays);
+    columns.add(besides);
+    return columns.joined(kTold);
+}
+
+std::vector<DataArray> learnt_fields(const ReadState& now, const ReadState& next, double step,
+                                     const StateArrays& arrays)
+{
+    std::vector<DataArray> fields;
+    for (const auto& field : arrays.fields) {
+        const auto &before = values_of(now, field.state), &then = values_of(next, field.state);
+        if (before.num_components() != then.num_components())
+            throw InvalidInput(fmt::format("{}: the array '{}' has {} components, and {} in the state before.",
+                                           next.where, field.state, then.num_components(), before.num_components()));
+        fields.push_back(learnt(before, then, field, arrays.learnt, step));
+    }
+    return fields;
 }
 
 void add_told(Mesh& mesh, std::span<const ReadState> states, const ReadState* given, double step,
               const StateArrays& arrays)
 {
     auto& into = arrays.on_cells ? mesh.cell_data : mesh.point_data;
-    Columns columns(arrays.on_cells ? mesh.num_cells() : mesh.num_points());
-    for (const auto& state : states)
-        for (const auto& field : arrays.fields) columns.add(values_of(state, field.state, arrays.on_cells));
-    const auto besides = told_besides(states.front(), given, step, arrays);
-    columns.add(besides);
-    auto told = columns.joined(kTold);
+    auto joined = told(states, given, step, arrays);
     std::erase_if(into, [](const DataArray& array) { return array.name() == kTold; });
-    into.push_back(std::move(told));
+    into.push_back(std::move(joined));
 }
 
 void require_same_rows(const Mesh& first, const Mesh& state, const SeriesState& of_state, const std::string& where)
@@ -178,18 +211,11 @@ Mesh read_step(const RunStep& step, const StateArrays& arrays, const std::string
 
     std::vector<ReadState> states;
     for (std::size_t back = 0; back < told.size(); ++back)
-        states.emplace_back(told[back], step.told(static_cast<std::int64_t>(back)), where);
-    const ReadState read_next(next, step.next(), where);
+        states.emplace_back(told[back], arrays.on_cells, step.told(static_cast<std::int64_t>(back)), where);
+    const ReadState read_next(next, arrays.on_cells, step.next(), where);
     add_told(mesh, states, &read_next, step.duration(), arrays);
-    for (const auto& field : arrays.fields) {
-        const auto& now = values_of(states.front(), field.state, arrays.on_cells);
-        const auto& then = values_of(read_next, field.state, arrays.on_cells);
-        if (now.num_components() != then.num_components())
-            throw InvalidInput(fmt::format("{}: the array '{}' has {} components, and {} in the state before.",
-                                           read_next.where, field.state, then.num_components(), now.num_components()));
-        (arrays.on_cells ? mesh.cell_data : mesh.point_data)
-            .push_back(learnt(now, then, field, arrays.learnt, step.duration()));
-    }
+    for (auto& field : learnt_fields(states.front(), read_next, step.duration(), arrays))
+        (arrays.on_cells ? mesh.cell_data : mesh.point_data).push_back(std::move(field));
     return mesh;
 }
 

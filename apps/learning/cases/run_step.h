@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -55,26 +56,47 @@ struct StateArrays {
 /// Reads a state. @throws as `read_mesh`
 Mesh read_state(const SeriesState& state);
 
-/// A state that was read, and what messages about it begin with.
-struct ReadState {
-    /// @param where   of which run or case it is
-    ReadState(const Mesh& mesh, const SeriesState& state, const std::string& where);
+/// Says which state a message is about. @param where   of which run or case it is
+std::string state_text(const std::string& where, const SeriesState& state);
 
-    const Mesh* mesh;
+/// The rows of a state that were read, all or some of them, and what messages about it begin with.
+struct ReadState {
+    /// @param where   as of `state_text`
+    ReadState(const Mesh& mesh, bool on_cells, const SeriesState& state, const std::string& where);
+    /// @param where   of which state it is   @param place   names a row in messages
+    ReadState(const std::vector<DataArray>& arrays, std::int64_t num_rows, bool on_cells, std::string where,
+              std::function<std::string(std::int64_t)> place);
+
+    const std::vector<DataArray>* arrays;
+    const DataArray* points;  ///< of a mesh whose points are the rows; else null
+    std::int64_t num_rows;
+    bool on_cells;
     std::string where;
+    std::function<std::string(std::int64_t)> place;
 };
 
 /// Joins what a point is told besides states: the arrays, the given arrays, and the step.
 /// @param given   has the arrays of `StateArrays::given`; null if there are none
 /// @param step    time to the next state
-/// @throws as `add_told`
+/// @throws as `told`
 DataArray told_besides(const ReadState& state, const ReadState* given, double step, const StateArrays& arrays);
 
-/// Adds the array `kTold` to the mesh of a run's last state.
+/// Joins all that a point is told of states, as the array `kTold`.
 /// @param states   told states: the last one, the one before it, ...
 /// @param given, step   as of `told_besides`
 /// @throws InvalidInput, beginning with the state's `where`, for an array that is missing (with the nearest name) or
 /// not finite
+DataArray told(std::span<const ReadState> states, const ReadState* given, double step, const StateArrays& arrays);
+
+/// Joins the fields of a state. @throws as `told`
+DataArray told_fields(const ReadState& state, const StateArrays& arrays);
+
+/// Returns what is learnt of each field: the next state, or its change. @param step   time between the states
+/// @throws as `told`, and InvalidInput if the states have not as many components
+std::vector<DataArray> learnt_fields(const ReadState& now, const ReadState& next, double step,
+                                     const StateArrays& arrays);
+
+/// Adds the array of `told` to the mesh of a run's last state. @throws as `told`
 void add_told(Mesh& mesh, std::span<const ReadState> states, const ReadState* given, double step,
               const StateArrays& arrays);
 

@@ -30,11 +30,11 @@ std::array<std::vector<double>, 2> field_drifts(const at::Tensor& state, const a
 {
     std::array<std::vector<double>, 2> drifts;
     const auto found = state.to(at::kDouble), expected = truth.to(at::kDouble);
-    const auto mean = [&](const at::Tensor& values) { return (weights * values).sum(0); };
+    const auto mean = [&](const at::Tensor& values) { return (weights * values).sum(-2); };
     const auto relative = [](double difference, double of) { return of > 0 ? difference / of : NAN; };
     std::int64_t channel = 0;
     for (const auto count : channels) {
-        const auto one = found.narrow(1, channel, count), other = expected.narrow(1, channel, count);
+        const auto one = found.narrow(-1, channel, count), other = expected.narrow(-1, channel, count);
         const auto integral = mean(other);
         drifts[0].push_back(relative((mean(one) - integral).norm().item<double>(), integral.norm().item<double>()));
         const auto energy = mean(other.square()).sum().item<double>();

@@ -51,8 +51,8 @@ std::vector<double> field_errors(const at::Tensor& state, const at::Tensor& trut
 
 /// The drifts of each field of a state: of its integral, ||I - I'|| / ||I'|| for the mean I of its components and that
 /// of the truth I'; and of its energy, (E - E') / E' for the mean of squares. Where the truth's is 0, they are NaN.
-/// @param state, truth   (rows, channels)
-/// @param weights   (rows, 1), of the means, which sum to 1
+/// @param state, truth   (..., rows, channels)
+/// @param weights   (..., rows, 1), double, of the means, which sum to 1
 std::array<std::vector<double>, 2> field_drifts(const at::Tensor& state, const at::Tensor& truth,
                                                 const at::Tensor& weights, const std::vector<std::int64_t>& channels);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/grids/grid_case.h"
 
-#include "apps/learning/cases/run_step.h"
 #include "apps/learning/settings/grid_settings.h"
 #include "ops/grids/grid_rows.h"
 #include "partition/error.h"
@@ -83,14 +82,10 @@ void put_columns(const DataArray& array, const GridBox& box, bool on_cells, cons
         }
     });
     if (num_bad == 0) return;
-    std::array<std::int64_t, 3> place{};
-    for (int axis = 0; axis < 3; ++axis) {
-        place[axis] = box.first[axis] + first_bad % box.count[axis];
-        first_bad /= box.count[axis];
-    }
-    throw InvalidInput(fmt::format("{}: the array '{}' is not finite at {} {}, first at (x, y, z) = ({}), counted from "
-                                   "0. Repair the case or leave it out{}.",
-                                   where, array.name(), num_bad, on_cells ? "cells" : "points", fmt::join(place, ", "),
+    throw InvalidInput(fmt::format("{}: the array '{}' is not finite at {} {}, first at {}. Repair the case or leave "
+                                   "it out{}.",
+                                   where, array.name(), num_bad, on_cells ? "cells" : "points",
+                                   place_text(box, first_bad),
                                    left_out ? "" : ", or say in data.mask where the grid has no values"));
 }
 
@@ -200,13 +195,14 @@ GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& d
                        [&](const DataArray& declared) { return file.read(declared.name(), data.on_cells, box); });
 }
 
-GridRows grid_rows_of_step(const Mesh& states, ImageGrid grid, DataConfig data, bool with_truth,
-                           const std::string& where)
+std::string place_text(const GridBox& box, std::int64_t row)
 {
-    data.arrays = {kTold};
-    grid.point_data = states.point_data;
-    grid.cell_data = states.cell_data;
-    return grid_rows(grid, data, with_truth, where);
+    std::array<std::int64_t, 3> place{};
+    for (int axis = 0; axis < 3; ++axis) {
+        place[axis] = box.first[axis] + row % box.count[axis];
+        row /= box.count[axis];
+    }
+    return fmt::format("(x, y, z) = ({}), counted from 0", fmt::join(place, ", "));
 }
 
 GridLayout grid_layout(const std::vector<std::int64_t>& extents, std::int64_t rows_together,

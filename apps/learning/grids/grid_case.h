@@ -37,12 +37,8 @@ GridRows grid_rows(const ImageGrid& grid, const DataConfig& data, bool with_trut
 GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& data, bool with_truth,
                    const std::string& where);
 
-/// Makes the inputs, and on request the targets, of a step of a run of grids: what is told of the states, and what is
-/// learnt.
-/// @param states   the mesh of the step (`read_step`, `add_told`)  @param grid   any state
-/// @throws as `grid_rows`
-GridRows grid_rows_of_step(const Mesh& states, ImageGrid grid, DataConfig data, bool with_truth,
-                           const std::string& where);
+/// Says where in the whole grid a row of a box lies: `(x, y, z) = (1, 2, 0), counted from 0`.
+std::string place_text(const GridBox& box, std::int64_t row);
 
 /// Returns the numbers of rows along the directions with more than one, slowest first.
 /// @throws InvalidInput as `grid_rows`

@@ -2,8 +2,8 @@
 #include "apps/learning/grids/grid_cases.h"
 
 #include "apps/learning/cases/case_tensors.h"
-#include "apps/learning/cases/run_step.h"
 #include "apps/learning/cases/usable_input.h"
+#include "apps/learning/grids/grid_states.h"
 #include "apps/learning/settings/grid_settings.h"
 #include "partition/error.h"
 
@@ -156,11 +156,9 @@ GridRows GridReading::read_from(const std::filesystem::path& path, const CaseSou
     const auto where = name_in_messages(source);
     const auto file = GridFile::open(path);
     const auto& cut = layout(extents_of(file->grid(), data_.on_cells, where), where);
-    if (!source.step) return grid_rows(*file, cut.own_box(file->grid(), data_.on_cells), data_, true, where);
-    auto rows = grid_rows_of_step(read_step(*source.step, StateArrays(data_), where), file->grid(), data_, true, where);
-    rows.told = cut.own_rows(rows.told);
-    rows.target = cut.own_rows(rows.target);
-    return rows;
+    const auto box = cut.own_box(file->grid(), data_.on_cells);
+    if (!source.step) return grid_rows(*file, box, data_, true, where);
+    return GridStates(file->grid(), box, data_, where).step(*source.step);
 }
 
 CaseTensors GridReading::tensors(const CaseRows& own, const StoredCase& known, const CaseSource& source) const

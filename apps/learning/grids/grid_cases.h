@@ -24,8 +24,8 @@ public:
     GridReading(const TrainingRunConfig& config, std::shared_ptr<const DeviceMesh> blocks,
                 std::map<std::string, std::filesystem::path> stored);
 
-    /// Reads this rank's rows of a case; of a step of a run the whole states first. Any thread may call it.
-    /// @throws IoError, InvalidInput naming the case, as `GridFile::open`, `grid_rows`, `grid_layout` and `read_step`
+    /// Reads this rank's rows of a case, of a step of a run those of its states. Any thread may call it.
+    /// @throws IoError, InvalidInput naming the case, as `GridFile::open`, `grid_rows`, `grid_layout` and `GridStates`
     GridRows read(const CaseSource& source) const;
 
     /// Makes a case of what each rank has read.

@@ -2,13 +2,12 @@
 // predict_grid of prediction.h.
 #include "apps/console/console.h"
 #include "apps/learning/cases/case_tensors.h"
-#include "apps/learning/cases/mesh_handover.h"
 #include "apps/learning/cases/usable_input.h"
 #include "apps/learning/grids/grid_case.h"
 #include "apps/learning/prediction/case_mesh.h"
+#include "apps/learning/prediction/grid_output.h"
 #include "apps/learning/prediction/prediction.h"
 #include "apps/learning/prediction/prediction_spread.h"
-#include "io/bytes/made_folders.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -16,85 +15,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <memory>
 #include <numeric>
-#include <optional>
+#include <span>
 #include <vector>
 
 namespace meshard {
-namespace {
-
-constexpr std::int64_t kRowsAtOnce = 1 << 20;  // about as many rows of a file are in memory while it is written
-
-/// Writes a grid with all arrays of a file and those that were predicted, slab by slab along its slowest direction.
-/// Collective.
-/// @param own          which rows of the grid this rank has
-/// @param predicted    arrays with these rows, in the order in which they are written behind those of `arrays`
-/// @param arrays       arrays of the file, without rows
-void write_predicted(const std::filesystem::path& output, const GridFile& file, std::vector<DataArray> arrays,
-                     std::span<const DataArray> predicted, const GridBox& own, bool on_cells, const RankGroup& ranks)
-{
-    const bool is_first = ranks.rank() == 0;
-    std::optional<MadeFolders> folders;
-    std::optional<ImageWriter> writer;
-    auto grid = file.grid();
-    auto& kept = on_cells ? grid.cell_data : grid.point_data;
-    kept = arrays;
-    kept.insert(kept.end(), predicted.begin(), predicted.end());
-    const auto for_each_slab = [](const GridBox& whole, const std::function<void(const GridBox&)>& f) {
-        const auto slowest = whole.count[2] > 1 ? 2 : 1;
-        const auto thickness = std::max<std::int64_t>(1, kRowsAtOnce * whole.count[slowest] / whole.num_rows());
-        for (auto slab = whole; slab.first[slowest] < whole.count[slowest]; slab.first[slowest] += thickness) {
-            slab.count[slowest] = std::min(thickness, whole.count[slowest] - slab.first[slowest]);
-            f(slab);
-        }
-    };
-    const auto copy_group = [&](const std::vector<DataArray>& of_file, bool of_cells) {
-        for (const auto& array : of_file) {
-            if (array.type() == ScalarType::String) continue;
-            for_each_slab(whole_box(grid, of_cells),
-                          [&](const GridBox& slab) { writer->write(file.read(array.name(), of_cells, slab).bytes()); });
-        }
-    };
-    const auto write_fields = [&] {
-        for (const auto& array : predicted) {
-            for_each_slab(whole_box(grid, on_cells), [&](const GridBox& slab) {
-                std::vector<std::int64_t> rows, places;
-                for_each_run(intersection(own, slab), own, slab,
-                             [&](std::int64_t row, std::int64_t place, std::int64_t count) {
-                                 for (std::int64_t i = 0; i < count; ++i) {
-                                     rows.push_back(row + i);
-                                     places.push_back(place + i);
-                                 }
-                             });
-                const auto all = at::from_blob(const_cast<std::byte*>(array.bytes().data()),
-                                               {array.num_rows(), array.num_components()}, at::kFloat);
-                const auto values = rows_on_first_rank(all.index_select(0, at::tensor(rows, at::kLong)), places, ranks);
-                read_together(ranks, [&] {
-                    if (is_first)
-                        writer->write({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
-                });
-            });
-        }
-    };
-    read_together(ranks, [&] {
-        if (!is_first) return;
-        folders.emplace(output);
-        writer.emplace(output, grid);
-        for (const auto& array : grid.field_data) writer->write(array.bytes());
-        copy_group(on_cells ? grid.point_data : arrays, false);
-        if (on_cells) copy_group(arrays, true);
-    });
-    write_fields();
-    read_together(ranks, [&] {
-        if (!is_first) return;
-        if (!on_cells) copy_group(grid.cell_data, true);
-        writer->commit();
-    });
-}
-
-}  // namespace
 
 void predict_grid(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& output,
                   const PredictionOptions& options, World& world)
@@ -141,19 +67,17 @@ void predict_grid(std::span<Predictor> models, const std::filesystem::path& inpu
             }
         }
     }
-    auto arrays = on_cells ? file->grid().cell_data : file->grid().point_data;
-    std::vector<DataArray> predicted;
+    auto grid = file->grid();
+    auto& arrays = on_cells ? grid.cell_data : grid.point_data;
+    const auto spread = predictions.spread();
+    const auto num_predicted = std::ssize(models.front().data().fields) * (spread.defined() ? 2 : 1);
     read_together(all, [&] {
-        const auto spread = predictions.spread();
         add_fields(arrays, predictions.mean(), spread, models.front());
-        const auto count = std::ssize(models.front().data().fields) * (spread.defined() ? 2 : 1);
-        predicted.assign(arrays.end() - count, arrays.end());
-        arrays.erase(arrays.end() - count, arrays.end());
-        for (auto& array : predicted)
+        for (auto& array : std::span(arrays).last(static_cast<std::size_t>(num_predicted)))
             at::from_blob(array.mutable_bytes().data(), {array.num_rows(), array.num_components()}, at::kFloat)
                 .masked_fill_(left_out, NAN);
     });
-    write_predicted(output, *file, arrays, predicted, own, on_cells, all);
+    write_grid(output, grid, *file, {own, on_cells, num_predicted}, all);
 }
 
 }  // namespace meshard

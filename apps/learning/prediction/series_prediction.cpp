@@ -5,6 +5,7 @@
 #include "apps/learning/cases/computed_inputs.h"
 #include "apps/learning/cases/run_step.h"
 #include "apps/learning/cases/usable_input.h"
+#include "apps/learning/prediction/grid_output.h"
 #include "apps/learning/prediction/prediction_spread.h"
 #include "apps/learning/prediction/prediction_table.h"
 #include "apps/learning/prediction/series_roll_out.h"
@@ -13,7 +14,6 @@
 #include "io/bytes/made_folders.h"
 #include "io/mesh_io.h"
 #include "io/series.h"
-#include "io/vtk/image_file.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -24,6 +24,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -70,12 +71,36 @@ void join_states(const std::filesystem::path& output)
     std::filesystem::remove(folder, is_kept);
 }
 
+/// Returns the arrays of the fields, and with a spread those of it behind each.
+/// @param values   (rows, channels) of all fields  @param spread   of the same; undefined: none
+std::vector<DataArray> arrays_of_fields(const at::Tensor& values, const at::Tensor& spread, const StateArrays& arrays,
+                                        const std::vector<std::int64_t>& channels)
+{
+    std::vector<DataArray> of_fields;
+    std::int64_t channel = 0;
+    const auto add = [&](const at::Tensor& of_all, const std::string& name, std::int64_t count) {
+        const auto rows = of_all.narrow(1, channel, count).contiguous();
+        const auto* begin = rows.const_data_ptr<float>();
+        of_fields.push_back(
+            DataArray::from(name, std::vector<float>(begin, begin + rows.numel()), static_cast<std::int32_t>(count)));
+    };
+    for (std::size_t f = 0; f < channels.size(); ++f) {
+        add(values, arrays.fields[f].state, channels[f]);
+        if (spread.defined()) add(spread, arrays.fields[f].name + "_spread", channels[f]);
+        channel += channels[f];
+    }
+    return of_fields;
+}
+
+DataArray time_value(double time)
+{
+    return DataArray::from("TimeValue", std::vector<double>{time});
+}
+
 /// The mesh of a state that is written, on the first rank.
 class StateMesh {
 public:
-    /// @param grid   whose points and cells are those of the mesh; null for a mesh that is none
-    StateMesh(const Mesh& start, const StateArrays& arrays, const ImageGrid* grid)
-        : mesh_(start), arrays_(arrays), grid_(grid)
+    StateMesh(const Mesh& start, const StateArrays& arrays) : mesh_(start), arrays_(arrays)
     {
         remove_computed_inputs(mesh_);
         for (auto* group : {&mesh_.point_data, &mesh_.cell_data})
@@ -97,34 +122,23 @@ public:
             put(*find_array(arrays_.on_cells ? state.cell_data : state.point_data, field.state));
     }
 
-    /// @param values   (rows, channels) of all fields  @param spread   of the same; undefined: none
-    void take_fields(const at::Tensor& values, const at::Tensor& spread, const std::vector<std::int64_t>& channels)
+    /// Takes what `arrays_of_fields` returns, of all rows.
+    void take_fields(std::vector<DataArray> fields)
     {
-        std::int64_t channel = 0;
-        for (std::size_t f = 0; f < channels.size(); ++f) {
-            const auto& name = arrays_.fields[f].state;
-            auto array = array_of(values.narrow(1, channel, channels[f]), name);
-            if (name == kCoordinates) {
+        for (auto& array : fields) {
+            if (array.name() == kCoordinates) {
                 array.rename(mesh_.points.name());
                 mesh_.points = std::move(array);
             } else {
                 put(std::move(array));
             }
-            if (spread.defined())
-                put(array_of(spread.narrow(1, channel, channels[f]), arrays_.fields[f].name + "_spread"));
-            channel += channels[f];
         }
     }
 
     void write(const std::filesystem::path& file, double time)
     {
-        mesh_.field_data = {DataArray::from("TimeValue", std::vector<double>{time})};
-        if (!grid_) return write_mesh(file, mesh_);
-        auto grid = *grid_;
-        grid.point_data = mesh_.point_data;
-        grid.cell_data = mesh_.cell_data;
-        grid.field_data = mesh_.field_data;
-        write_image(file, grid);
+        mesh_.field_data = {time_value(time)};
+        write_mesh(file, mesh_);
     }
 
 private:
@@ -135,13 +149,6 @@ private:
         };
         return has(arrays_.arrays) || has(arrays_.given) || has(arrays_.kept);
     }
-    static DataArray array_of(const at::Tensor& values, const std::string& name)
-    {
-        const auto rows = values.contiguous();
-        const auto* begin = rows.const_data_ptr<float>();
-        return DataArray::from(name, std::vector<float>(begin, begin + rows.numel()),
-                               static_cast<std::int32_t>(rows.size(1)));
-    }
     void put(DataArray array)
     {
         auto& group = arrays_.on_cells ? mesh_.cell_data : mesh_.point_data;
@@ -151,7 +158,133 @@ private:
 
     Mesh mesh_;
     const StateArrays& arrays_;
-    const ImageGrid* grid_;
+};
+
+/// Writes the states of a series. All functions are collective.
+class StateWriter {
+public:
+    StateWriter(const SeriesPlan& plan, SeriesRollOut& roll_out, const RankGroup& ranks)
+        : plan_(plan), roll_out_(roll_out), ranks_(ranks)
+    {
+    }
+    StateWriter(const StateWriter&) = delete;
+    StateWriter& operator=(const StateWriter&) = delete;
+    virtual ~StateWriter() = default;
+
+    /// Writes a state that is told.
+    virtual void write_told(std::size_t i, const std::filesystem::path& file) = 0;
+    /// Writes a predicted state. @param values, spread   as of `arrays_of_fields`, of this rank's rows
+    virtual void write(std::size_t i, const std::filesystem::path& file, const at::Tensor& values,
+                       const at::Tensor& spread, const std::vector<std::int64_t>& channels) = 0;
+
+protected:
+    const SeriesPlan& plan_;
+    SeriesRollOut& roll_out_;
+    const RankGroup& ranks_;
+};
+
+/// Writes meshes, which the first rank holds whole.
+class MeshWriter : public StateWriter {
+public:
+    MeshWriter(const SeriesPlan& plan, SeriesRollOut& roll_out, const RankGroup& ranks)
+        : StateWriter(plan, roll_out, ranks)
+    {
+        if (is_first()) written_.emplace(roll_out_.whole(), roll_out_.arrays());
+    }
+
+    void write_told(std::size_t i, const std::filesystem::path& file) override
+    {
+        read_together(ranks_, [&] {
+            if (!is_first()) return;
+            const auto state = read_state(plan_.start(i));
+            StateMesh one(state, roll_out_.arrays());
+            for (const auto& field : roll_out_.arrays().fields) one.keep(state, field);
+            one.write(file, plan_.time(i));
+        });
+    }
+
+    void write(std::size_t i, const std::filesystem::path& file, const at::Tensor& values, const at::Tensor& spread,
+               const std::vector<std::int64_t>& channels) override
+    {
+        const auto rows = roll_out_.rows();
+        const auto whole = rows_on_first_rank(values, rows, ranks_);
+        const auto whole_spread = spread.defined() ? rows_on_first_rank(spread, rows, ranks_) : at::Tensor();
+        read_together(ranks_, [&] {
+            if (!is_first()) return;
+            if (plan_.followed(i)) written_->take_arrays(roll_out_.read_whole(i));
+            written_->take_fields(arrays_of_fields(whole, whole_spread, roll_out_.arrays(), channels));
+            written_->write(file, plan_.time(i));
+        });
+    }
+
+private:
+    bool is_first() const { return ranks_.rank() == 0; }
+
+    std::optional<StateMesh> written_;
+};
+
+/// Writes images, of which each rank has a block.
+class GridWriter : public StateWriter {
+public:
+    GridWriter(const SeriesPlan& plan, SeriesRollOut& roll_out, const RankGroup& ranks)
+        : StateWriter(plan, roll_out, ranks)
+    {
+        read_together(ranks_, [&] { besides_ = GridFile::open(plan_.known(plan_.next() - 1).file); });
+    }
+
+    void write_told(std::size_t i, const std::filesystem::path& file) override
+    {
+        std::unique_ptr<GridFile> state;
+        ImageGrid grid;
+        read_together(ranks_, [&] {
+            state = GridFile::open(plan_.start(i).file);
+            grid = grid_with_arrays(*state, i);
+            for (const auto& field : roll_out_.arrays().fields) put(grid, declared(*state, field.state));
+        });
+        write_grid(file, grid, *state, {roll_out_.box(), roll_out_.arrays().on_cells, 0}, ranks_);
+    }
+
+    void write(std::size_t i, const std::filesystem::path& file, const at::Tensor& values, const at::Tensor& spread,
+               const std::vector<std::int64_t>& channels) override
+    {
+        ImageGrid grid;
+        read_together(ranks_, [&] {
+            if (const auto* followed = plan_.followed(i)) besides_ = GridFile::open(followed->file);
+            grid = grid_with_arrays(*besides_, i);
+        });
+        auto fields = arrays_of_fields(values, spread, roll_out_.arrays(), channels);
+        const auto num_fields = std::ssize(fields);
+        for (auto& array : fields) put(grid, std::move(array));
+        write_grid(file, grid, *besides_, {roll_out_.box(), roll_out_.arrays().on_cells, num_fields}, ranks_);
+    }
+
+private:
+    /// The grid of a state with the arrays of a file that are no fields.
+    ImageGrid grid_with_arrays(const GridFile& file, std::size_t i) const
+    {
+        auto grid = roll_out_.image();
+        grid.point_data.clear();
+        grid.cell_data.clear();
+        grid.field_data = {time_value(plan_.time(i))};
+        const auto& arrays = roll_out_.arrays();
+        for (const auto* names : {&arrays.arrays, &arrays.given})
+            for (const auto& name : *names) put(grid, declared(file, name));
+        return grid;
+    }
+    DataArray declared(const GridFile& file, const std::string& name) const
+    {
+        const bool on_cells = roll_out_.arrays().on_cells;
+        return require_array(on_cells ? file.grid().cell_data : file.grid().point_data, name, file.where(),
+                             on_cells ? "cell" : "point");
+    }
+    void put(ImageGrid& grid, DataArray array) const
+    {
+        auto& group = roll_out_.arrays().on_cells ? grid.cell_data : grid.point_data;
+        std::erase_if(group, [&](const DataArray& other) { return other.name() == array.name(); });
+        group.push_back(std::move(array));
+    }
+
+    std::unique_ptr<const GridFile> besides_;  // has the arrays that are no fields
 };
 
 /// The series that is written: an index, and a file a state beside it.
@@ -224,8 +357,8 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
                     const std::filesystem::path& output, const PredictionOptions& options,
                     const SeriesPrediction& series, World& world)
 {
-    const auto device_mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
-    const auto& all = device_mesh->all();
+    GridRanks grid_ranks(world);
+    const auto& all = grid_ranks.in_a_row()->all();
     const bool is_first = world.rank() == 0;
     const auto& data = models.front().data();
     const auto name = start.filename().string();
@@ -268,33 +401,31 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
     MeshReading reading{.where = name};
     reading.report = [](const std::string& fault) { warn("predict", fault); };
     reading.with_geometry = reading.with_forces = !series.forces.empty();
-    SeriesRollOut roll_out(plan, models, std::move(tracks), reading, output, options.memory, world, device_mesh);
+    SeriesRollOut roll_out(plan, models, std::move(tracks), reading, output, options.memory, world, grid_ranks);
     for (std::size_t m = 0; m < models.size(); ++m)
         warn_of_ranges(models[m], roll_out.inputs(m * num_tracks / models.size()), name, models.size() > 1, all);
-    const auto& arrays = roll_out.arrays();
-    const auto& whole = roll_out.whole();  // on the first rank
-    const auto& rows = roll_out.rows();
-
     std::optional<MadeFolders> folders;
-    std::optional<StateMesh> written;
+    std::unique_ptr<StateWriter> writer;
+    if (roll_out.is_of_grids())
+        writer = std::make_unique<GridWriter>(plan, roll_out, all);
+    else
+        writer = std::make_unique<MeshWriter>(plan, roll_out, all);
     std::optional<ForceTable> table;
     const JudgedFields layout(data.fields, models.front().channels());
-    const SeriesOutput files(index, roll_out.image() ? ".vti" : whole.kind == MeshKind::Surface ? ".vtp" : ".vtu");
-    const auto* image = roll_out.image();
+    const SeriesOutput files(index, roll_out.is_of_grids()                       ? ".vti"
+                                    : roll_out.whole().kind == MeshKind::Surface ? ".vtp"
+                                                                                 : ".vtu");
     read_together(all, [&] {
         if (!is_first) return;
         folders.emplace(files.file(0));
-        written.emplace(whole, arrays, image);
         if (!series.forces.empty()) table.emplace(series.forces, plan.goes_on() ? plan.next() : 0);
-        if (plan.goes_on()) return;
-        for (std::size_t i = 0; i < plan.history(); ++i) {
-            const auto state = read_state(plan.start(i));
-            StateMesh one(state, arrays, image);
-            for (const auto& field : arrays.fields) one.keep(state, field);
-            one.write(files.file(i), plan.time(i));
-        }
-        files.write_index(plan, plan.history());
     });
+    if (!plan.goes_on()) {
+        for (std::size_t i = 0; i < plan.history(); ++i) writer->write_told(i, files.file(i));
+        read_together(all, [&] {
+            if (is_first) files.write_index(plan, plan.history());
+        });
+    }
 
     for (auto i = plan.next(); i < plan.num_states(); ++i) {
         say_on_interruption_of("predict",
@@ -311,24 +442,16 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
                 sums.push_back(
                     case_sums(own, own, roll_out.geometry(), layout, torch::zeros({own.size(1)}), all).forces);
         }
-        const auto values = rows_on_first_rank(predictions.mean(), rows, all);
-        const auto deviations = num_tracks > 1 ? rows_on_first_rank(predictions.spread(), rows, all) : at::Tensor();
-        std::optional<DataArray> besides;
-        const auto* followed = plan.followed(i);
+        const auto values = predictions.mean();
         read_together(all, [&] {
-            if (!is_first) return;
             if (!torch::isfinite(values).all().item<bool>())
                 throw Error(fmt::format("the state predicted at {} is not finite: the roll-out has diverged. The {} "
                                         "states before it are in {}.",
                                         plan.time(i), i, output.string()));
-            if (followed) {
-                const auto state = read_state(*followed);
-                require_same_rows(whole, state, *followed, name);
-                written->take_arrays(state);
-                besides = roll_out.told_after(i, state);
-            }
-            written->take_fields(values, deviations, models.front().channels());
-            written->write(files.file(i), plan.time(i));
+        });
+        writer->write(i, files.file(i), values, predictions.spread(), models.front().channels());
+        read_together(all, [&] {
+            if (!is_first) return;
             if (table) {
                 const auto forces = predicted_forces(sums, models.front(), layout, source);
                 if (forces.of_fields.empty()) throw InvalidInput(fmt::format("no drag and lift: {}.", forces.why));
@@ -337,7 +460,7 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
             files.write_index(plan, i + 1);
         });
         if (i + 1 == plan.num_states()) break;
-        roll_out.go_on(i, next, besides);
+        roll_out.go_on(i, next);
     }
     finish();
 }

@@ -28,22 +28,14 @@ Mesh told_mesh(const SeriesPlan& plan, const StateArrays& arrays, const std::str
         const auto& state = plan.known(plan.next() - back);
         told.push_back(read_state(state));
         require_same_rows(mesh, told.back(), state, where);
-        states.emplace_back(told.back(), state, where);
+        states.emplace_back(told.back(), arrays.on_cells, state, where);
     }
     std::optional<Mesh> of_next;
     std::optional<ReadState> given;
     if (const auto* followed = plan.followed(plan.next()); followed && !arrays.given.empty())
-        given.emplace(of_next.emplace(read_state(*followed)), *followed, where);
+        given.emplace(of_next.emplace(read_state(*followed)), arrays.on_cells, *followed, where);
     add_told(mesh, states, given ? &*given : nullptr, plan.step_to(plan.next()), arrays);
     return mesh;
-}
-
-/// Makes a tensor, (rows, components), of an array of floats.
-at::Tensor tensor_of(const DataArray& array)
-{
-    const auto values = array.values<float>();
-    return torch::tensor(at::ArrayRef<float>(values.data(), values.size()))
-        .view({array.num_rows(), array.num_components()});
 }
 
 /// Replaces the time to the next state.
@@ -99,31 +91,24 @@ SeriesPlan::SeriesPlan(const Predictor& model, const Series& run)
     for (const auto& state : start_) times_.push_back(state.time);
 }
 
-SeriesRollOut::StartGrid::StartGrid(const SeriesPlan& plan, const StateArrays& arrays, const DataConfig& data,
-                                    const std::string& where)
-    : image(read_image(plan.start(0).file)), mesh(told_mesh(plan, arrays, where)),
-      told(grid_rows_of_step(mesh, image, data, false, where))
-{
-}
-
-void SeriesRollOut::StartGrid::cut(std::int64_t rows_together, const std::shared_ptr<const DeviceMesh>& domain,
-                                   const std::string& where)
-{
-    layout = grid_layout(told.extents, rows_together, domain, where);
-    rows = layout.own_places();
-}
-
 SeriesRollOut::SeriesRollOut(const SeriesPlan& plan, std::span<Predictor> models, std::vector<SeriesTrack> tracks,
                              MeshReading reading, const std::filesystem::path& output, std::optional<MemoryMode> memory,
-                             World& world, const std::shared_ptr<const DeviceMesh>& device_mesh)
-    : plan_(plan), next_(plan.next()), where_(reading.where), device_(world.device()), device_mesh_(device_mesh),
+                             World& world, GridRanks& ranks)
+    : plan_(plan), next_(plan.next()), where_(reading.where), device_(world.device()), device_mesh_(ranks.in_a_row()),
       arrays_(models.front().data()), states_(models.front().data(), models.front().channels()),
       tracks_(std::move(tracks))
 {
     const auto& all = device_mesh_->all();
+    at::Tensor told_of_grid;
     if (models.front().data().is_grid) {
-        read_together(all, [&] { grid_.emplace(plan_, arrays_, models.front().data(), where_); });
-        grid_->cut(models.front().rows_together(), device_mesh_, where_);
+        open_grid(models.front(), world, ranks);
+        read_together(all, [&] {
+            std::vector<const SeriesState*> states;
+            for (std::size_t back = 1; back <= plan_.history(); ++back)
+                states.push_back(&plan_.known(plan_.next() - back));
+            told_of_grid =
+                grid_->states->told(states, plan_.followed(plan_.next()), plan_.step_to(plan_.next())).to(device_);
+        });
     } else {
         auto source = tracks_.front().source;
         source.file = plan_.start(0).file;
@@ -133,10 +118,10 @@ SeriesRollOut::SeriesRollOut(const SeriesPlan& plan, std::span<Predictor> models
     const auto bytes = memory_for_points(device_, all);
     for (const auto& [model, data, source, member] : tracks_) {
         model->move_to(device_);
-        model->set_memory(memory ? *memory : model->memory_for(std::ssize(rows()), bytes));
+        model->set_memory(memory ? *memory
+                                 : model->memory_for(grid_ ? grid_->box.num_rows() : std::ssize(mesh_->rows()), bytes));
         frames_.push_back(mesh_ ? case_frame(data.frame, mesh_->bounds(), source) : CaseFrame());
-        auto told = mesh_ ? mesh_->inputs(*model, data, device_)
-                          : grid_->layout.inputs(grid_->layout.own_rows(grid_->told.told).to(device_));
+        auto told = mesh_ ? mesh_->inputs(*model, data, device_) : grid_->layout.inputs(told_of_grid);
         if (grid_) add_case_inputs(told, *model, data, source, device_);
         inputs_.push_back(states_.with_state(told, states_.state(told), frames_.back()));
         scalings_.push_back(field_scaling(data, model->channels(), source));
@@ -150,45 +135,89 @@ at::Tensor SeriesRollOut::next(std::size_t track)
     return states_.next(inputs_[track], model->predict(inputs_[track], scalings_[track]));
 }
 
-std::optional<DataArray> SeriesRollOut::told_after(std::size_t i, const Mesh& state) const
+void SeriesRollOut::open_grid(const Predictor& model, World& world, GridRanks& ranks)
 {
-    const auto* given = i + 1 < plan_.num_states() ? plan_.followed(i + 1) : nullptr;
-    if (!given) return {};
-    std::optional<Mesh> of_next;
-    std::optional<ReadState> read_next;
-    if (!arrays_.given.empty()) read_next.emplace(of_next.emplace(read_state(*given)), *given, where_);
-    return told_besides({state, *plan_.followed(i), where_}, read_next ? &*read_next : nullptr, plan_.step_to(i + 1),
-                        arrays_);
+    const auto& all = device_mesh_->all();
+    const auto& data = model.data();
+    std::vector<std::int64_t> extents;
+    read_together(all, [&] {
+        grid_.emplace().image = GridFile::open(plan_.start(0).file)->grid();
+        extents = extents_of(grid_->image, data.on_cells, where_);
+    });
+    const auto& blocks = ranks.blocks(model.cut_of_grid(extents, world.size()));
+    read_together(all, [&] {
+        grid_->layout = grid_layout(extents, model.rows_together(), blocks, where_);
+        grid_->box = grid_->layout.own_box(grid_->image, data.on_cells);
+        grid_->states.emplace(grid_->image, grid_->box, data, where_);
+    });
 }
 
-void SeriesRollOut::go_on(std::size_t i, std::span<const at::Tensor> states, const std::optional<DataArray>& besides)
+const Mesh& SeriesRollOut::read_whole(std::size_t i)
+{
+    if (read_ && read_->first == i) return read_->second;
+    const auto& state = plan_.start(i);
+    auto mesh = read_state(state);
+    require_same_rows(whole(), mesh, state, where_);
+    return read_.emplace(i, std::move(mesh)).second;
+}
+
+void SeriesRollOut::go_on(std::size_t i, std::span<const at::Tensor> states)
 {
     next_ = i + 1;
-    const auto of_next = plan_.followed(i + 1) ? own_rows(besides ? tensor_of(*besides) : at::Tensor())
-                                               : with_step(states_.arrays(inputs_.front()), plan_.step_to(i + 1));
+    const auto* given = plan_.followed(i + 1);
+    at::Tensor of_next;
+    if (!given) {
+        of_next = with_step(states_.arrays(inputs_.front()), plan_.step_to(i + 1));
+    } else {
+        const auto step = plan_.step_to(i + 1);
+        at::Tensor besides;
+        read_together(device_mesh_->all(), [&] {
+            const auto& state = *plan_.followed(i);
+            if (grid_) {
+                besides = grid_->states->told_besides(state, given, step);
+            } else if (device_mesh_->all().rank() == 0) {
+                std::optional<Mesh> of_given;
+                std::optional<ReadState> read_given;
+                if (!arrays_.given.empty())
+                    read_given.emplace(of_given.emplace(read_state(*given)), arrays_.on_cells, *given, where_);
+                besides = float_rows(told_besides({read_whole(i), arrays_.on_cells, state, where_},
+                                                  read_given ? &*read_given : nullptr, step, arrays_));
+            }
+        });
+        of_next = grid_ ? laid_out(besides) : own_rows(besides);
+    }
     for (std::size_t track = 0; track < tracks_.size(); ++track)
         inputs_[track] =
             states_.after(states_.with_arrays(inputs_[track], of_next), inputs_[track], states[track], frames_[track]);
 }
 
-at::Tensor SeriesRollOut::state_values(const Mesh& state, const SeriesState& of_state) const
+at::Tensor SeriesRollOut::true_state(std::size_t i)
 {
-    auto mesh = state;
-    const ReadState read(state, of_state, where_);
-    add_told(mesh, std::array{read}, &read, 0, arrays_);
-    const auto& told = *find_array(arrays_.on_cells ? mesh.cell_data : mesh.point_data, kTold);
-    return tensor_of(told).narrow(1, 0, states_.num_fields());
+    at::Tensor values;
+    read_together(device_mesh_->all(), [&] {
+        if (grid_)
+            values = grid_->states->told_fields(plan_.start(i));
+        else if (device_mesh_->all().rank() == 0)
+            values = float_rows(told_fields({read_whole(i), arrays_.on_cells, plan_.start(i), where_}, arrays_));
+    });
+    return grid_ ? laid_out(values) : own_rows(values);
+}
+
+at::Tensor SeriesRollOut::laid_out(const at::Tensor& own) const
+{
+    return from_local(own.unsqueeze(0).to(device_), spec_of(inputs_.front().embedding));
 }
 
 at::Tensor SeriesRollOut::own_rows(at::Tensor whole) const
 {
     const auto& all = device_mesh_->all();
-    const std::array<std::int64_t, 2> shape{whole.defined() ? whole.size(0) : 0, whole.defined() ? whole.size(1) : 0};
+    std::array<std::int64_t, 3> shape{};
+    if (whole.defined()) shape = {whole.size(0), whole.size(1), static_cast<std::int64_t>(whole.scalar_type())};
     const auto of_first = all.all_gather_integers(shape).front();
-    whole = whole.defined() ? whole.contiguous() : torch::empty({of_first[0], of_first[1]});
+    whole = whole.defined() ? whole.contiguous()
+                            : torch::empty({of_first[0], of_first[1]}, static_cast<at::ScalarType>(of_first[2]));
     all.broadcast(whole, 0);
-    return from_local(whole.index_select(0, torch::tensor(rows())).unsqueeze(0).to(device_),
-                      spec_of(inputs_.front().embedding));
+    return laid_out(whole.index_select(0, torch::tensor(mesh_->rows())));
 }
 
 }  // namespace meshard

@@ -3,7 +3,7 @@
 
 #include "apps/learning/cases/run_step.h"
 #include "apps/learning/cases/state_channels.h"
-#include "apps/learning/grids/grid_case.h"
+#include "apps/learning/grids/grid_states.h"
 #include "apps/learning/prediction/case_mesh.h"
 #include "apps/learning/prediction/series_prediction.h"
 #include "io/series.h"
@@ -70,12 +70,16 @@ public:
     /// @throws UnusableInput as `predict_series`
     SeriesRollOut(const SeriesPlan& plan, std::span<Predictor> models, std::vector<SeriesTrack> tracks,
                   MeshReading reading, const std::filesystem::path& output, std::optional<MemoryMode> memory,
-                  World& world, const std::shared_ptr<const DeviceMesh>& device_mesh);
+                  World& world, GridRanks& ranks);
 
-    const Mesh& whole() { return grid_ ? grid_->mesh : mesh_->whole(); }  ///< on the first rank
-    const std::vector<std::int64_t>& rows() const { return grid_ ? grid_->rows : mesh_->rows(); }  ///< this rank's
-    const ImageGrid* image() const { return grid_ ? &grid_->image : nullptr; }  ///< of a grid, else null
-    const at::Tensor& geometry() const { return mesh_->geometry(); }            ///< `CaseMesh::geometry`
+    /// Of grids each rank reads its block of a state, of meshes the first one a whole state.
+    bool is_of_grids() const { return grid_.has_value(); }
+    const ImageGrid& image() const { return grid_->image; }           ///< of grids, without rows
+    const GridBox& box() const { return grid_->box; }                 ///< of grids: this rank's rows
+    const Mesh& whole() { return mesh_->whole(); }                    ///< of meshes, on the first rank
+    const at::Tensor& geometry() const { return mesh_->geometry(); }  ///< of meshes: `CaseMesh::geometry`
+    /// Returns the ids of this rank's rows.
+    std::vector<std::int64_t> rows() const { return grid_ ? grid_->layout.own_places() : mesh_->rows(); }
     const StateArrays& arrays() const { return arrays_; }
     const StateChannels& states() const { return states_; }
     /// What a track's model is told next.
@@ -84,45 +88,45 @@ public:
     /// Predicts the next state of a track, in its own units: (1, N, channels), sharded.
     at::Tensor next(std::size_t track);
 
-    /// Returns on the first rank what is told besides states in the step from state `i` on, whose mesh is `state`;
-    /// nothing where the start says none. Not collective. @throws as `told_besides`
-    std::optional<DataArray> told_after(std::size_t i, const Mesh& state) const;
-
-    /// Goes on to the step from state `i` on.
+    /// Goes on to the step from state `i` on, with what the start says of it besides.
     /// @param states   of each track, as `next` gives them
-    /// @param besides   on the first rank, what `told_after` returns
-    void go_on(std::size_t i, std::span<const at::Tensor> states, const std::optional<DataArray>& besides);
+    /// @throws as `told_besides`
+    void go_on(std::size_t i, std::span<const at::Tensor> states);
 
-    /// Returns the fields of a state, (rows, channels). Not collective. @throws as `add_told`
-    at::Tensor state_values(const Mesh& state, const SeriesState& of_state) const;
+    /// Returns the fields of a state of the start, (1, N, channels), sharded. @throws as `told_fields`
+    at::Tensor true_state(std::size_t i);
 
-    /// Returns this rank's rows, (1, rows, columns), of what the first rank has, (all rows, columns), as the inputs
-    /// are.
+    /// Reads a state of the start, of meshes; the last one is kept. Not collective: on the first rank.
+    /// @throws as `read_state` and `require_same_rows`
+    const Mesh& read_whole(std::size_t i);
+
+    /// Returns this rank's rows, (1, rows, columns), of what the first rank has of a mesh, (all rows, columns), as the
+    /// inputs are.
     /// @param whole   undefined on the other ranks
     at::Tensor own_rows(at::Tensor whole) const;
 
 private:
-    /// A start that is a regular grid, which each rank reads whole and of which it takes its rows.
-    struct StartGrid {
-        StartGrid(const SeriesPlan& plan, const StateArrays& arrays, const DataConfig& data, const std::string& where);
-        void cut(std::int64_t rows_together, const std::shared_ptr<const DeviceMesh>& domain, const std::string& where);
-
+    /// A run of grids.
+    struct Grid {
         ImageGrid image;
-        Mesh mesh;
-        GridRows told;
         GridLayout layout;
-        std::vector<std::int64_t> rows;  // of this rank
+        GridBox box;
+        std::optional<GridStates> states;
     };
+
+    void open_grid(const Predictor& model, World& world, GridRanks& ranks);
+    at::Tensor laid_out(const at::Tensor& own) const;
 
     const SeriesPlan& plan_;
     std::size_t next_;  // the state that is predicted next
     std::string where_;
     at::Device device_;
-    std::shared_ptr<const DeviceMesh> device_mesh_;
+    std::shared_ptr<const DeviceMesh> device_mesh_;  // all ranks in a row
     StateArrays arrays_;
     StateChannels states_;
     std::optional<CaseMesh> mesh_;
-    std::optional<StartGrid> grid_;
+    std::optional<Grid> grid_;
+    std::optional<std::pair<std::size_t, Mesh>> read_;  // of the start
     std::vector<SeriesTrack> tracks_;
     std::vector<PointInputs> inputs_;
     std::vector<FieldScaling> scalings_;

@@ -190,25 +190,22 @@ at::Tensor mean_weights(const Mesh& mesh, bool on_cells)
     return weights / weights.sum();
 }
 
-/// Rolls out a run, and predicts each of its states from the true one before it, too. The first rank compares whole
-/// states.
+/// Rolls out a run, and predicts each of its states from the true one before it, too.
 EvaluatedCase evaluate_run(JudgedModel& model, const JudgedCase& judged, std::size_t index,
-                           const std::filesystem::path& folder, World& world,
-                           const std::shared_ptr<const DeviceMesh>& device_mesh, const SeeCase& see,
+                           const std::filesystem::path& folder, World& world, GridRanks& ranks, const SeeCase& see,
                            std::vector<std::string>& notes)
 {
     auto& predictor = model.predictor;
     const auto& [source, split] = judged;
     const auto& data = predictor.data();
     const auto& channels = predictor.channels();
-    const auto& all = device_mesh->all();
-    const bool is_first = world.rank() == 0;
+    const auto& all = ranks.in_a_row()->all();
     const SeriesPlan plan(predictor, *source.step->run);
     const MeshReading reading{.where = source.file.string(),
                               .report = [&](const std::string& fault) { notes.push_back(fault); }};
     const SeriesTrack track{&predictor, data, source};
     SeriesRollOut roll_out(plan, {&predictor, 1}, {track, track}, reading, folder / ("case_" + source.id), {}, world,
-                           device_mesh);
+                           ranks);
     const auto& states = roll_out.states();
     const auto rows_of = [&](const at::Tensor& state) {
         return rows_on_first_rank(to_local(state).squeeze(0).cpu(), roll_out.rows(), all);
@@ -220,59 +217,42 @@ EvaluatedCase evaluate_run(JudgedModel& model, const JudgedCase& judged, std::si
     RolledOutRun run{.run = source.id};
     for (const auto& field : data.fields) run.fields.push_back(field.name);
     for (auto i = plan.next(); i < plan.num_states(); ++i) run.times.push_back(plan.time(i));
-    at::Tensor first, weights;
-    read_together(all, [&] {
-        if (!is_first) return;
-        weights = mean_weights(roll_out.whole(), data.on_cells);
-        const auto& before = plan.known(plan.next() - 1);
-        first = roll_out.state_values(read_state(before), before);
-    });
-    const std::array<std::int64_t, 1> num_rows{is_first ? weights.size(0) : 0};
-    result.num_points = all.all_gather_integers(num_rows).front()[0];
+    const auto first = roll_out.true_state(plan.next() - 1);
+    result.num_points = first.size(1);
+    auto weights = at::ones_like(first.narrow(-1, 0, 1), at::kDouble) / result.num_points;
+    if (!roll_out.is_of_grids()) {
+        at::Tensor of_mesh;
+        read_together(all, [&] {
+            if (world.rank() == 0) of_mesh = mean_weights(roll_out.whole(), data.on_cells);
+        });
+        weights = roll_out.own_rows(of_mesh);
+    }
+    const auto mean = predictor.told_mean().narrow(0, states.first(), states.num_fields()).to(world.device());
     for (auto i = plan.next(); i < plan.num_states(); ++i) {
         throw_if_interrupted();
         const auto start = std::chrono::steady_clock::now();
         const auto predicted = roll_out.next(0);
         result.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         const auto of_one_step = i == plan.next() ? predicted : roll_out.next(1);
-        const auto whole = rows_of(predicted), whole_of_one_step = rows_of(of_one_step);
-        at::Tensor truth;
-        std::optional<DataArray> besides;
-        std::optional<Mesh> state;
-        read_together(all, [&] {
-            if (!is_first) return;
-            state = read_state(*plan.followed(i));
-            require_same_rows(roll_out.whole(), *state, *plan.followed(i), reading.where);
-            truth = roll_out.state_values(*state, *plan.followed(i));
-            besides = roll_out.told_after(i, *state);
-        });
-        if (is_first) {
-            const auto mean = predictor.told_mean().narrow(0, states.first(), states.num_fields());
-            run.errors.push_back(field_errors(whole, truth, channels));
-            run.of_persistence.push_back(field_errors(first, truth, channels));
-            run.of_mean.push_back(field_errors(mean.expand_as(truth), truth, channels));
-            run.of_one_step.push_back(field_errors(whole_of_one_step, truth, channels));
-            auto [integral, energy] = field_drifts(whole, truth, weights, channels);
-            run.integral_drift.push_back(std::move(integral));
-            run.energy_drift.push_back(std::move(energy));
-            if (see) see({index, *state, whole, truth, i - plan.next()});
+        const auto truth = roll_out.true_state(i);
+        run.errors.push_back(field_errors(predicted, truth, channels));
+        run.of_persistence.push_back(field_errors(first, truth, channels));
+        run.of_mean.push_back(field_errors(at::zeros_like(truth) + mean, truth, channels));
+        run.of_one_step.push_back(field_errors(of_one_step, truth, channels));
+        auto [integral, energy] = field_drifts(predicted, truth, weights, channels);
+        run.integral_drift.push_back(std::move(integral));
+        run.energy_drift.push_back(std::move(energy));
+        if (see) {
+            const auto whole = rows_of(predicted), true_whole = rows_of(truth);
+            if (world.rank() == 0) {
+                if (roll_out.is_of_grids())
+                    see({index, image_mesh(roll_out.image()), whole, true_whole, i - plan.next()});
+                else
+                    see({index, roll_out.read_whole(i), whole, true_whole, i - plan.next()});
+            }
         }
         if (i + 1 == plan.num_states()) break;
-        roll_out.go_on(i, std::array{predicted, roll_out.own_rows(truth)}, besides);
-    }
-    std::vector<double> numbers(kErrorKinds.size() * run.times.size() * run.fields.size());
-    auto next = numbers.begin();
-    for (const auto& [name, kind] : kErrorKinds)
-        for (const auto& of_state : run.*kind) next = std::ranges::copy(of_state, next).out;
-    auto shared = at::tensor(numbers, at::kDouble);
-    all.broadcast(shared, 0);
-    const auto* value = shared.const_data_ptr<double>();
-    for (const auto& [name, kind] : kErrorKinds) {
-        (run.*kind).resize(run.times.size());
-        for (auto& of_state : run.*kind) {
-            of_state.assign(value, value + run.fields.size());
-            value += run.fields.size();
-        }
+        roll_out.go_on(i, std::array{predicted, truth});
     }
     result.metrics = roll_out_metrics(run);
     for (std::size_t i = 0; i < run.times.size(); ++i) {
@@ -446,8 +426,7 @@ Evaluation evaluate(JudgedModel& model, std::span<const JudgedCase> cases, const
         if (world.rank() == 0)
             show_progress("case " + cases[i].first.id, static_cast<double>(i) / static_cast<double>(cases.size()));
         if (model.predictor.data().series.is_on) {
-            evaluation.cases.push_back(
-                evaluate_run(model, cases[i], i, folder, world, device_mesh, see, evaluation.notes));
+            evaluation.cases.push_back(evaluate_run(model, cases[i], i, folder, world, ranks, see, evaluation.notes));
             continue;
         }
         if (model.predictor.data().is_grid) {
