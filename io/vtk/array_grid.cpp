@@ -21,7 +21,6 @@ namespace meshard {
 namespace {
 
 constexpr std::size_t kLeastDirections = 2, kMostDirections = 3;
-constexpr std::int64_t kMostComponents = 4096;
 
 bool is_of_components(const std::string& name)
 {

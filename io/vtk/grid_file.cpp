@@ -349,6 +349,9 @@ DataArray GridFile::values_for(const std::string& name, bool of_cells, const Gri
         require_array(of_cells ? grid_.cell_data : grid_.point_data, name, where_, of_cells ? "cell" : "point");
     if (declared.type() == ScalarType::String)
         throw InvalidInput(where_ + ": the array '" + name + "' holds texts; expected numbers.");
+    if (declared.num_components() > kMostComponents)
+        throw IoError(fmt::format("{}: the array '{}' has {} components, expected {} at most. The file is damaged.",
+                                  where_, name, declared.num_components(), kMostComponents));
     DataArray values(name, declared.type(), box.num_rows(), declared.num_components());
     values.component_names = declared.component_names;
     values.attribute = declared.attribute;

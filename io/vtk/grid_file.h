@@ -13,6 +13,9 @@
 
 namespace meshard {
 
+/// Components that a place may have: more are the sign of a damaged file.
+inline constexpr std::int64_t kMostComponents = 4096;
+
 /// Points or cells of a regular grid: along x, y and z `count` from `first` on, counted from 0.
 struct GridBox {
     std::array<std::int64_t, 3> first{0, 0, 0}, count{1, 1, 1};
@@ -62,7 +65,8 @@ public:
     virtual DataArray read(const std::string& name, bool of_cells, const GridBox& box) const = 0;
 
 protected:
-    /// The array that `read` fills. @throws InvalidInput if there is no such array, or it holds texts
+    /// The array that `read` fills. @throws InvalidInput if there is no such array, or it holds texts; IoError if it
+    /// has more than `kMostComponents`
     DataArray values_for(const std::string& name, bool of_cells, const GridBox& box) const;
 
     std::string where_;

@@ -53,7 +53,11 @@ std::int64_t product(const ImageGrid& grid, bool of_cells)
 
 std::vector<std::int64_t> image_extent(const VtkXmlFile& file, const XmlElement& element, const char* name)
 {
-    return numbers_of<std::int64_t>(file, element, name, 6, {});
+    auto extent = numbers_of<std::int64_t>(file, element, name, 6, {});
+    for (const auto index : extent)
+        if (index < -kFarthestPoint || index > kFarthestPoint)
+            file.fail(fmt::format("its {} is '{}', which is no grid that fits memory", name, joined(extent)));
+    return extent;
 }
 
 ImageGrid image_head(const VtkXmlFile& file, const XmlElement& image)

@@ -16,6 +16,9 @@
 
 namespace meshard {
 
+/// Indices of points lie between this and its negative, so that differences can be computed.
+inline constexpr std::int64_t kFarthestPoint = std::int64_t{1} << 32;
+
 /// A regular grid with arrays at its points and cells, like VTK's image data: x varies fastest.
 struct ImageGrid {
     std::array<std::int64_t, 3> first{0, 0, 0};       ///< index of the first point along x, y, z
@@ -35,7 +38,7 @@ struct ImageGrid {
 ImageGrid image_head(const VtkXmlFile& file, const XmlElement& image);
 
 /// Reads six numbers of an attribute: the first and the last point along x, then y, then z.
-/// @throws IoError if it has others
+/// @throws IoError if it has others, or some are beyond `kFarthestPoint`
 std::vector<std::int64_t> image_extent(const VtkXmlFile& file, const XmlElement& element, const char* name);
 
 /// Reads a .vti file with one piece, in any encoding.

@@ -43,6 +43,10 @@ public:
             root_->fail("holds '" + type.value_or("nothing with a Type") + "', image data are expected");
         const auto extent = root_->integer_attribute("WholeExtent");
         if (extent.size() != 6) root_->fail(fmt::format("WholeExtent has {} numbers, 6 are expected", extent.size()));
+        for (const auto index : extent)
+            if (index < -kFarthestPoint || index > kFarthestPoint)
+                root_->fail(
+                    fmt::format("WholeExtent is {}, which is no grid that fits memory", fmt::join(extent, " ")));
         const auto numbers = [&](const char* name, std::array<double, 3>& to) {
             const auto found = root_->real_attribute(name);
             if (found.size() == 3) std::ranges::copy(found, to.begin());
