@@ -16,7 +16,7 @@
 namespace meshard {
 namespace {
 
-constexpr std::size_t kLarge = std::size_t(1) << 20, kPage = 4096, kHugePage = std::size_t(1) << 21;
+constexpr std::size_t kLarge = std::size_t(1) << 17, kPage = 4096, kHugePage = std::size_t(1) << 21;
 constexpr std::size_t kSlack = 8;  // a block may exceed the request by 1/8, and the mapped memory the peak by 1/8
 
 class KeptMemory final : public c10::Allocator {
@@ -43,10 +43,10 @@ private:
         const std::lock_guard lock(mutex_);
         void* block = nullptr;
         if (const auto found = free_.lower_bound(size); found != free_.end() && found->first <= size + size / kSlack) {
-            block = found->second;
+            block = *found->second;
             size = found->first;
             kept_ -= size;
-            order_.remove(block);
+            order_.erase(found->second);
             free_.erase(found);
         }
         in_use_ += size;
@@ -75,10 +75,10 @@ private:
     void unmap_oldest()
     {
         void* block = order_.front();
-        order_.pop_front();
         const auto size = sizes_[block];
         const auto [begin, end] = free_.equal_range(size);
-        free_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == block; }));
+        free_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == order_.begin(); }));
+        order_.pop_front();
         sizes_.erase(block);
         kept_ -= size;
         munmap(block, size);
@@ -92,15 +92,14 @@ private:
         if (found == sizes_.end()) return false;
         in_use_ -= found->second;
         kept_ += found->second;
-        free_.emplace(found->second, block);
-        order_.push_back(block);
+        free_.emplace(found->second, order_.insert(order_.end(), block));
         return true;
     }
 
     std::mutex mutex_;
     std::unordered_map<void*, std::size_t> sizes_;  // size of every block
-    std::multimap<std::size_t, void*> free_;
-    std::list<void*> order_;  // free blocks, in the order in which they were freed
+    std::list<void*> order_;                        // free blocks, in the order in which they were freed
+    std::multimap<std::size_t, std::list<void*>::iterator> free_;
     std::size_t in_use_ = 0, kept_ = 0, peak_ = 0;
 };
 
