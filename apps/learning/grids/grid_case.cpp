@@ -89,10 +89,43 @@ void put_columns(const DataArray& array, const GridBox& box, bool on_cells, cons
                                    left_out ? "" : ", or say in data.mask where the grid has no values"));
 }
 
-/// @param grid   has the arrays, maybe without rows   @param read   gives the rows of one of them in the box
-GridRows rows_in_box(const ImageGrid& grid, const GridBox& box, const DataConfig& data, bool with_truth,
-                     const std::string& where, const std::function<DataArray(const DataArray&)>& read)
+/// Rows of each rank along a direction, the most first. Cuts go through groups of rows if there are too few groups for
+/// the ranks.
+Extents parts_of(std::int64_t num_rows, std::int64_t rows_together, std::int64_t num_ranks)
 {
+    const bool is_apart = num_rows % rows_together != 0 || num_rows / rows_together < num_ranks;
+    const auto together = is_apart ? 1 : rows_together;
+    auto parts = even_extents(num_rows / together, num_ranks);
+    for (auto& part : parts) part *= together;
+    return parts;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> extents_of(const ImageGrid& grid, bool on_cells, const std::string& where)
+{
+    std::vector<std::int64_t> extents;
+    for (const int axis : {2, 1, 0}) {
+        const auto count = on_cells ? grid.num_cells(axis) : grid.num_points[axis];
+        if (count > 1) extents.push_back(count);
+    }
+    if (extents.size() < 2) {
+        throw InvalidInput(
+            fmt::format("{} has {} {}s in a line; a grid has at least two directions with more than one.", where,
+                        extents.empty() ? "one" : std::to_string(extents.front()), on_cells ? "cell" : "point"));
+    }
+    return extents;
+}
+
+std::string extents_text(const std::vector<std::int64_t>& extents)
+{
+    return fmt::format("{}", fmt::join(extents.rbegin(), extents.rend(), " x "));
+}
+
+GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& data, bool with_truth,
+                   const std::string& where)
+{
+    const auto& grid = file.grid();
     GridRows rows{.extents = extents_of(grid, data.on_cells, where), .told = {}, .target = {}, .channels = {}};
     const std::string group = data.on_cells ? "cell" : "point";
     const auto& arrays = data.on_cells ? grid.cell_data : grid.point_data;
@@ -110,6 +143,7 @@ GridRows rows_in_box(const ImageGrid& grid, const GridBox& box, const DataConfig
             throw InvalidInput(fmt::format("{}: the array '{}' holds texts; expected numbers.", where, array.name()));
         return array;
     };
+    const auto read = [&](const DataArray& array) { return file.read(array.name(), data.on_cells, box); };
     std::optional<LeftOut> left_out;
     if (!data.mask.empty()) {
         left_out.emplace(box.num_rows(), data.mask == kMaskOfNan);
@@ -147,52 +181,6 @@ GridRows rows_in_box(const ImageGrid& grid, const GridBox& box, const DataConfig
         if (with_truth) left_out->erase(rows.target);
     }
     return rows;
-}
-
-/// Rows of each rank along a direction, the most first. Cuts go through groups of rows if there are too few groups for
-/// the ranks.
-Extents parts_of(std::int64_t num_rows, std::int64_t rows_together, std::int64_t num_ranks)
-{
-    const bool is_apart = num_rows % rows_together != 0 || num_rows / rows_together < num_ranks;
-    const auto together = is_apart ? 1 : rows_together;
-    auto parts = even_extents(num_rows / together, num_ranks);
-    for (auto& part : parts) part *= together;
-    return parts;
-}
-
-}  // namespace
-
-std::vector<std::int64_t> extents_of(const ImageGrid& grid, bool on_cells, const std::string& where)
-{
-    std::vector<std::int64_t> extents;
-    for (const int axis : {2, 1, 0}) {
-        const auto count = on_cells ? grid.num_cells(axis) : grid.num_points[axis];
-        if (count > 1) extents.push_back(count);
-    }
-    if (extents.size() < 2) {
-        throw InvalidInput(
-            fmt::format("{} has {} {}s in a line; a grid has at least two directions with more than one.", where,
-                        extents.empty() ? "one" : std::to_string(extents.front()), on_cells ? "cell" : "point"));
-    }
-    return extents;
-}
-
-std::string extents_text(const std::vector<std::int64_t>& extents)
-{
-    return fmt::format("{}", fmt::join(extents.rbegin(), extents.rend(), " x "));
-}
-
-GridRows grid_rows(const ImageGrid& grid, const DataConfig& data, bool with_truth, const std::string& where)
-{
-    return rows_in_box(grid, whole_box(grid, data.on_cells), data, with_truth, where,
-                       [](const DataArray& array) { return array; });
-}
-
-GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& data, bool with_truth,
-                   const std::string& where)
-{
-    return rows_in_box(file.grid(), box, data, with_truth, where,
-                       [&](const DataArray& declared) { return file.read(declared.name(), data.on_cells, box); });
 }
 
 std::string place_text(const GridBox& box, std::int64_t row)
@@ -309,12 +297,6 @@ std::vector<std::int64_t> GridLayout::own_places() const
     std::vector<std::int64_t> places(static_cast<std::size_t>((*axis.extents)[me]));
     std::iota(places.begin(), places.end(), axis.offset(me));
     return places;
-}
-
-at::Tensor GridLayout::own_rows(const at::Tensor& rows) const
-{
-    const auto grid = grid_of_rows(rows.unsqueeze(0), extents, nullptr);
-    return own_part(grid, *of_grid).movedim(1, -1).flatten(1, -2).squeeze(0).contiguous();
 }
 
 at::Tensor GridLayout::joined(const at::Tensor& own) const

@@ -26,14 +26,12 @@ struct GridRows {
     std::vector<std::int64_t> channels;  ///< number of channels of each field; empty without the truth
 };
 
-/// Reads a grid's inputs and, on request, its targets.
+/// Reads the inputs, and on request the targets, of the rows in a box of a grid.
 /// @param with_truth   reads the targets, too
 /// @param where        begins messages
-/// @throws InvalidInput for a grid with fewer than two directions, an array that is missing (with the nearest name),
-/// a mask of several components, and a value that is not finite in a row that counts, with the place of the row
-GridRows grid_rows(const ImageGrid& grid, const DataConfig& data, bool with_truth, const std::string& where);
-
-/// Reads the same of the rows in a box of a file alone. @throws IoError as `GridFile::read`, too
+/// @throws IoError as `GridFile::read`; InvalidInput for a grid with fewer than two directions, an array that is
+/// missing (with the nearest name), a mask of several components, and a value that is not finite in a row that counts,
+/// with the place of the row
 GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& data, bool with_truth,
                    const std::string& where);
 
@@ -57,8 +55,6 @@ struct GridLayout {
     GridBox own_box(const ImageGrid& grid, bool on_cells) const;
     /// Returns the places of this rank's rows in the whole grid, ascending.
     std::vector<std::int64_t> own_places() const;
-    /// Returns this rank's rows of `rows`, (N, C), of the whole grid.
-    at::Tensor own_rows(const at::Tensor& rows) const;
     /// Returns what each rank has, (its rows, C), as one sharded tensor (1, N, C).
     at::Tensor joined(const at::Tensor& own) const;
     /// Returns inputs of what each rank is told, (its rows, C).

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which block of a grid each rank has.
 #include "apps/learning/grids/grid_case.h"
+#include "ops/grids/grid_rows.h"
 #include "partition/error.h"
+#include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/run_ranks.h"
@@ -23,6 +25,12 @@ std::vector<std::int64_t> places_in(const GridBox& box, const GridBox& whole)
     return places;
 }
 
+/// This rank's part of the places of all rows, (N, 1).
+at::Tensor own_places(const GridLayout& layout, const at::Tensor& places)
+{
+    return own_part(grid_of_rows(places.unsqueeze(0), layout.extents, nullptr), *layout.of_grid).flatten();
+}
+
 TEST(GridLayout, CutsDirectionsAtGroupsOfRows)
 {
     run_ranks({2, 2}, {"first", "second"}, [](const std::shared_ptr<const DeviceMesh>& blocks) {
@@ -31,7 +39,7 @@ TEST(GridLayout, CutsDirectionsAtGroupsOfRows)
         EXPECT_EQ(to_string(*layout.of_grid), "Shard(2) of 12+8 on first, Shard(3) of 8+4 on second");
         EXPECT_EQ(to_string(*layout.of_rows), "Shard(1) of 96+48+64+32 on all");
         const auto places = torch::arange(20 * 12).view({-1, 1});
-        const auto own = layout.own_rows(places).flatten();
+        const auto own = own_places(layout, places);
         const auto first = 12 * 12 * blocks->coordinate(0) + 8 * blocks->coordinate(1);
         EXPECT_EQ(own[0].item<std::int64_t>(), first);
         EXPECT_TRUE(torch::equal(own, torch::tensor(layout.of_rows->index_map->global_ids)));
@@ -53,7 +61,7 @@ TEST(GridLayout, HasTheBoxOfItsRows)
             const auto places = torch::arange(whole.num_rows()).view({-1, 1});
 
             const auto in_box = places_in(layout.own_box(grid, of_cells), whole);
-            EXPECT_TRUE(torch::equal(torch::tensor(in_box), layout.own_rows(places).flatten()));
+            EXPECT_TRUE(torch::equal(torch::tensor(in_box), own_places(layout, places)));
             EXPECT_EQ(layout.own_places(), in_box);
         }
     };
