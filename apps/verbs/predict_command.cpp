@@ -2,7 +2,6 @@
 #include "apps/console/kept_warnings.h"
 #include "apps/devices/rank_device.h"
 #include "apps/learning/cases/case_list.h"
-#include "apps/learning/cases/state_channels.h"
 #include "apps/learning/cases/usable_input.h"
 #include "apps/learning/prediction/prediction.h"
 #include "apps/learning/prediction/prediction_table.h"
@@ -500,14 +499,7 @@ int predict_command(std::span<const std::string> arguments)
                                              options.of_samples, model.checkpoint().string()));
         require_outputs(options, {{options.inputs.front(), options.output}}, models);
         options.series.forces = options.csv;
-        if (!options.csv.empty() && StateChannels(models.front().data(), models.front().channels()).moves_points())
-            throw UsageError("--forces: the surface of points that move is not followed yet. Leave it out, and use "
-                             "`meshard forces` on the states.");
-        const bool of_grids = models.front().data().is_grid;
-        if (!options.csv.empty() && of_grids) require_grids(options);
-        if (of_grids && std::filesystem::path(options.output).extension() == ".vtkhdf")
-            throw UsageError(
-                fmt::format("-o {}: states of grids are written as images. Write a .pvd.", options.output));
+        if (!options.csv.empty() && models.front().data().is_grid) require_grids(options);
         if (!world) return;
         if (world->rank() == 0)
             for (const auto& doubt : ensemble_warnings(models)) warn("predict", doubt);

@@ -205,6 +205,54 @@ class SimulationTraining(Simulations):
         self.assertEqual(self.rolled_out("stopped"), self.rolled_out("burgers"))
         self.assert_good(self.meshard("predict", "runs/burgers", "burgers/run_001.pvd", "--steps", 7, "-o", "out.pvd", "--nproc", 2))
         self.assertEqual(len(self.names(self.folder / "out")), 8)
+        self.check_predicted_grids()
+
+    def check_predicted_grids(self):
+        """On blocks as alone, beyond the end of the series, and in parts; all that is no field is the start's."""
+        words = ("predict", "runs/ranks", "burgers/run_001.pvd", "-o")
+        for name, *more in (("one.pvd", "--steps", 7), ("four.pvd", "--steps", 7, "--nproc", 4), ("part.pvd", "--steps", 3), ("part.pvd", "--steps", 7, "--resume"), ("all.vtkhdf", "--steps", 7)):
+            self.assert_good(self.meshard(*words, name, *more))
+        one, four, part = ([file.read_bytes() for file in sorted((self.folder / name).glob("*.vti"))] for name in ("one", "four", "part"))
+        self.assertEqual(part, one)
+        one, four = ([arrays_of(file) for file in sorted((self.folder / name).glob("*.vti"))] for name in ("one", "four"))
+        truth = self.run_states("001", "burgers")
+        self.assertEqual((len(one), len(truth)), (8, 6))
+        self.assert_close(one[0]["u"], truth[0]["u"], 1e-6)
+        for i, (state, other) in enumerate(zip(one, four, strict=True)):
+            self.assertEqual(sorted(state), sorted(other))
+            self.assertLess(relative_l2(other["u"], state["u"]), 1e-5, f"state {i}")
+            self.assertEqual(state["viscosity"], other["viscosity"])
+            self.assert_close(state["viscosity"], truth[0]["viscosity"], 1e-6)
+        times = self.times("one.pvd")
+        self.assertEqual(times[:6], self.times("burgers/run_001.pvd"))
+        self.assertEqual(json.loads(self.meshard("info", "all.vtkhdf", "--json").out)["series"]["times"], times)
+        self.assert_good(self.meshard("convert", "all.vtkhdf", "--time", repr(times[7]), "-o", "last.vtu"))
+        self.assertEqual(arrays_of(self.folder / "last.vtu")["u"], one[7]["u"])
+
+    def test_of_a_surface_that_moves_gives_its_forces(self):
+        """The integrals of the predicted pressure over the triangles where the predicted points are."""
+        write_simulations(self.folder / "rotor", "rotor", "--runs", 2, "--states", 5, "--points", 40)
+        (self.folder / "rotor.yaml").write_text(ROTOR.replace("temperature: temperature,", "temperature: {from: temperature, kind: kinematic},"))
+        self.train("rotor.yaml", "training.num_epochs=1", "data.split={train: 0.5, val: 0.5}", "data.reference.U_inf=[2, 0, 0]", "data.forces.area=0.5", "--accept-data")
+        tables = []
+        for num_ranks in (1, 3):
+            self.assert_good(self.meshard("predict", "runs/rotor", "rotor/run_001.pvd", "--steps", 4, "-o", "out.pvd", "--forces", "--csv", "forces.csv", "--nproc", num_ranks))
+            with open(self.folder / "forces.csv") as stream:
+                tables.append([[abs(float(row[name])) for name in ("Cd", "Cs", "Cl")] for row in csv.DictReader(stream)])
+        self.assertEqual(len(tables[0]), 4)
+        for number, (found, on_ranks) in enumerate(zip(*tables, strict=True), 1):
+            state = arrays_of(self.folder / f"out/out_{number:04}.vtp")
+            points, corners = ([values[i:i + 3] for i in range(0, len(values), 3)] for values in (state["Points"], self.run_states("001", "rotor")[0]["connectivity"]))
+            force = [0.0] * 3
+            for a, b, c in corners:
+                u, v = ([y - x for x, y in zip(points[a], points[other])] for other in (b, c))
+                normal = (u[1] * v[2] - u[2] * v[1], u[2] * v[0] - u[0] * v[2], u[0] * v[1] - u[1] * v[0])
+                mean = sum(state["temperature"][i] for i in (a, b, c)) / 3
+                force = [total + mean * part / 2 for total, part in zip(force, normal)]
+            largest = max(map(abs, force)) / (0.5 * 4 * 0.5)
+            for one, other, part in zip(found, on_ranks, force, strict=True):
+                self.assertAlmostEqual(one, abs(part) / (0.5 * 4 * 0.5), delta=1e-4 * largest)
+                self.assertAlmostEqual(one, other, delta=1e-4 * largest)
 
     def test_sees_forcing_that_is_known_beforehand(self):
         """The field is the integral of a random forcing: without it nothing can be learnt of the next state."""

@@ -26,6 +26,8 @@ public:
     std::int64_t num_fields() const { return num_state_; }  ///< channels of a state
     /// Whether the points' coordinates are a field, so that the points move.
     bool moves_points() const { return place_.has_value(); }
+    /// Returns the coordinates in a state of points that move, (..., 3).
+    at::Tensor places(const at::Tensor& state) const { return state.narrow(-1, place_.value(), 3); }
 
     /// Returns the last state that is told.
     at::Tensor state(const PointInputs& inputs) const;

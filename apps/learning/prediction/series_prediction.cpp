@@ -440,7 +440,8 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
             predictions.add(own);
             if (!series.forces.empty())
                 sums.push_back(
-                    case_sums(own, own, roll_out.geometry(), layout, torch::zeros({own.size(1)}), all).forces);
+                    case_sums(own, own, roll_out.geometry(next.back()), layout, torch::zeros({own.size(1)}), all)
+                        .forces);
         }
         const auto values = predictions.mean();
         read_together(all, [&] {

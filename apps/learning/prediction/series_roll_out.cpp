@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/prediction/series_roll_out.h"
 
+#include "apps/learning/cases/mesh_handover.h"
 #include "apps/learning/cases/run_step.h"
 #include "apps/learning/cases/usable_input.h"
+#include "apps/learning/evaluation/case_sums.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -201,6 +203,22 @@ at::Tensor SeriesRollOut::true_state(std::size_t i)
             values = float_rows(told_fields({read_whole(i), arrays_.on_cells, plan_.start(i), where_}, arrays_));
     });
     return grid_ ? laid_out(values) : own_rows(values);
+}
+
+at::Tensor SeriesRollOut::geometry(const at::Tensor& state)
+{
+    if (!states_.moves_points()) return mesh_->geometry();
+    const auto& all = device_mesh_->all();
+    const auto places = rows_on_first_rank(to_local(states_.places(state)).squeeze(0).cpu(), mesh_->rows(), all);
+    at::Tensor of_mesh;
+    read_together(all, [&] {
+        if (all.rank() != 0) return;
+        auto moved = whole();
+        const auto* begin = places.const_data_ptr<float>();
+        moved.points = DataArray::from(moved.points.name(), std::vector<float>(begin, begin + places.numel()), 3);
+        of_mesh = torch::tensor(row_geometry(moved, arrays_.on_cells), torch::kDouble).view({-1, kGeometryColumns});
+    });
+    return to_local(own_rows(of_mesh)).squeeze(0).cpu();
 }
 
 at::Tensor SeriesRollOut::laid_out(const at::Tensor& own) const

@@ -74,10 +74,9 @@ public:
 
     /// Of grids each rank reads its block of a state, of meshes the first one a whole state.
     bool is_of_grids() const { return grid_.has_value(); }
-    const ImageGrid& image() const { return grid_->image; }           ///< of grids, without rows
-    const GridBox& box() const { return grid_->box; }                 ///< of grids: this rank's rows
-    const Mesh& whole() { return mesh_->whole(); }                    ///< of meshes, on the first rank
-    const at::Tensor& geometry() const { return mesh_->geometry(); }  ///< of meshes: `CaseMesh::geometry`
+    const ImageGrid& image() const { return grid_->image; }  ///< of grids, without rows
+    const GridBox& box() const { return grid_->box; }        ///< of grids: this rank's rows
+    const Mesh& whole() { return mesh_->whole(); }           ///< of meshes, on the first rank
     /// Returns the ids of this rank's rows.
     std::vector<std::int64_t> rows() const { return grid_ ? grid_->layout.own_places() : mesh_->rows(); }
     const StateArrays& arrays() const { return arrays_; }
@@ -99,6 +98,9 @@ public:
     /// Reads a state of the start, of meshes; the last one is kept. Not collective: on the first rank.
     /// @throws as `read_state` and `require_same_rows`
     const Mesh& read_whole(std::size_t i);
+
+    /// Returns `row_geometry` of this rank's rows of a mesh in a state, of points that move where they are then.
+    at::Tensor geometry(const at::Tensor& state);
 
     /// Returns this rank's rows, (1, rows, columns), of what the first rank has of a mesh, (all rows, columns), as the
     /// inputs are.
