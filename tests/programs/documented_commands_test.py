@@ -12,7 +12,7 @@ import shutil
 import subprocess
 
 from runner import PROGRAM, SOURCE, Case
-from samples import copy_sample, put_flow, put_fronts, put_training, put_vortices, sample, write_image, write_tensor
+from samples import copy_sample, put_flow, put_fronts, put_sea, put_training, put_vortices, sample, write_image, write_tensor
 
 STARTERS = ("meshard", "mpirun", "torchrun", "srun", "bash")
 VERBS = ("info", "partition", "repartition", "check", "merge", "convert", "interpolate", "derive", "prepare", "train", "predict", "generate", "evaluate", "report", "sweep", "export", "forces", "render", "probe", "bench")
@@ -59,6 +59,14 @@ def _put_flow(folder, word):
         subprocess.run([PROGRAM, "train", "flow.yaml"], cwd=folder, check=True, capture_output=True)
 
 
+def _put_sea(folder, word):
+    """A configuration of grids with land, and its cases, or a run of it."""
+    if not (folder / "seas").exists():
+        put_sea(folder)
+    if word == "runs/sea":
+        subprocess.run([PROGRAM, "train", "sea.yaml"], cwd=folder, check=True, capture_output=True)
+
+
 def _put_vortex(folder, word):
     """A configuration of simulations and three short ones, or a run of it."""
     if not (folder / "vortices").exists():
@@ -87,6 +95,7 @@ INPUTS = {
     "GeoTransolver.mdlus": _put("geo.mdlus"), "GeoTransolver.0.501.mdlus": _put("geo.mdlus"),
     "my_car.vtp": _put("predicted.vtp"), "weather.vti": lambda folder, word: write_image(folder / word),
     "StormScope.mdlus": lambda folder, word: shutil.copy(SOURCE / "tests/data/fixtures/checkpoints/stormscope_a/model.mdlus", folder / word),
+    "sea.yaml": _put_sea, "runs/sea": _put_sea, "seas/sea_1.vti": _put_sea,
     "flow.yaml": _put_flow, "runs/flow": _put_flow, "flows/flow_1.vti": _put_flow,
     "vortex.yaml": _put_vortex, "runs/vortex": _put_vortex, "vortices/run_009.pvd": _put_vortex,
     "front.yaml": _put_front, "runs/front": _put_front, "fronts/run_009.pvd": _put_front,

@@ -140,6 +140,40 @@ def put_flow(folder, shape=(8, 24), where="CellData", num_cases=4):
     (folder / "flow.yaml").write_text(FLOW)
 
 
+SEA = """run_id: sea
+data:
+  root: seas
+  grid: sea_*.vti
+  arrays: [T_*, depth]
+  fields:
+    temperature: T_3
+    current: {from: "u_*", kind: vector}
+  mask: nan
+  split: {train: 0.5, val: 0.25, test: 0.25}
+model: {name: unet2d, num_channels: 8, depth: 2, num_groups: 2}
+training: {num_epochs: 2}
+"""
+
+
+def put_sea(folder, shape=(16, 12), num_cases=4):
+    """A configuration `sea.yaml` with its `seas`: a warm spot that drifts in a current, at four times, and NaN on land."""
+    (folder / "seas").mkdir()
+    (folder / "sea.yaml").write_text(SEA)
+    for number in range(num_cases):
+        speed = 0.05 * (1 + number)
+        places = [((i + 0.5) / shape[0], (j + 0.5) / shape[1]) for j in range(shape[1]) for i in range(shape[0])]
+        depths = [100 * (y - 0.2 - 0.1 * math.sin(6 * x)) for x, y in places]
+        fields = {f"T_{time}": lambda x, y, time=time: 12 + 8 * math.exp(-20 * ((x - 0.2 - speed * time) ** 2 + (y - 0.6) ** 2)) for time in range(4)}
+        fields |= {"u_1": lambda x, y: speed, "u_2": lambda x, y: 0.1 * speed * math.sin(6 * x)}
+        arrays = data_array("depth", "Float32", 1, depths)
+        arrays += "".join(data_array(name, "Float32", 1, [field(*place) if depth > 0 else math.nan for place, depth in zip(places, depths)])
+                          for name, field in fields.items())
+        extent = f"0 {shape[0]} 0 {shape[1]} 0 0"
+        (folder / f"seas/sea_{number}.vti").write_text(
+            f'<VTKFile type="ImageData" version="1.0" byte_order="LittleEndian"><ImageData WholeExtent="{extent}" Origin="0 0 0" Spacing="1 1 1">'
+            f'<Piece Extent="{extent}"><CellData>{arrays}</CellData></Piece></ImageData></VTKFile>\n')
+
+
 FRONT = """\
 run_id: front
 data:

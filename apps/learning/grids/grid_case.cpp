@@ -2,6 +2,7 @@
 #include "apps/learning/grids/grid_case.h"
 
 #include "apps/learning/settings/grid_settings.h"
+#include "io/bytes/file_pattern.h"
 #include "ops/grids/grid_rows.h"
 #include "partition/error.h"
 #include "partition/mesh/mesh.h"
@@ -14,14 +15,23 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 namespace meshard {
 namespace {
+
+/// Whether a name of arrays stands for all that match it.
+bool is_pattern(const std::string& name)
+{
+    return name.find('*') != std::string::npos;
+}
 
 /// Which rows of a box do not count (`data.mask`).
 class LeftOut {
@@ -89,6 +99,19 @@ void put_columns(const DataArray& array, const GridBox& box, bool on_cells, cons
                                    left_out ? "" : ", or say in data.mask where the grid has no values"));
 }
 
+/// Returns an array's place among those that a pattern matches: by the number that the wildcard stands for, then by the
+/// text. None if the pattern does not match.
+std::optional<std::pair<double, std::string>> place_by(const std::string& pattern, const std::string& name)
+{
+    const auto texts = wildcard_texts(pattern, name);
+    if (!texts) return {};
+    const auto& text = texts->front().text;
+    double number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const bool is_number = error == std::errc() && end == text.data() + text.size();
+    return std::pair(is_number ? number : std::numeric_limits<double>::infinity(), text);
+}
+
 /// Rows of each rank along a direction, the most first. Cuts go through groups of rows if there are too few groups for
 /// the ranks.
 Extents parts_of(std::int64_t num_rows, std::int64_t rows_together, std::int64_t num_ranks)
@@ -144,6 +167,25 @@ GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& d
         return array;
     };
     const auto read = [&](const DataArray& array) { return file.read(array.name(), data.on_cells, box); };
+    // One array, or those that match a pattern.
+    const auto find_all = [&](const std::string& name) -> std::vector<const DataArray*> {
+        if (!is_pattern(name)) return {&find(name)};
+        std::vector<std::pair<std::pair<double, std::string>, const DataArray*>> places;
+        for (const auto& array : arrays)
+            if (const auto place = place_by(name, array.name())) places.emplace_back(*place, &find(array.name()));
+        if (places.empty())
+            throw InvalidInput(fmt::format("{} has no {} field that '{}' matches.", where, group, name));
+        std::ranges::sort(places, {}, [](const auto& one) { return one.first; });
+        std::vector<const DataArray*> all;
+        for (const auto& [place, array] : places) all.push_back(array);
+        return all;
+    };
+    const auto is_learnt = [&](const DataArray* array) {
+        return std::ranges::any_of(data.fields, [&](const FieldConfig& field) {
+            return is_pattern(field.from) ? place_by(field.from, array->name()).has_value()
+                                          : field.from == array->name();
+        });
+    };
     std::optional<LeftOut> left_out;
     if (!data.mask.empty()) {
         left_out.emplace(box.num_rows(), data.mask == kMaskOfNan);
@@ -167,12 +209,22 @@ GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& d
         return whole;
     };
     std::vector<const DataArray*> told, fields;
-    for (const auto& name : data.arrays) told.push_back(&find(name));
+    for (const auto& name : data.arrays) {
+        auto all = find_all(name);
+        if (is_pattern(name)) std::erase_if(all, is_learnt);
+        if (all.empty())
+            throw InvalidInput(
+                fmt::format("{}: all arrays that '{}' matches are learnt. Name others in data.arrays.", where, name));
+        told.insert(told.end(), all.begin(), all.end());
+    }
     rows.told = joined(told);
     if (with_truth) {
         for (const auto& field : data.fields) {
-            fields.push_back(&find(field.from));
-            rows.channels.push_back(fields.back()->num_components());
+            const auto all = find_all(field.from);
+            fields.insert(fields.end(), all.begin(), all.end());
+            rows.channels.push_back(std::accumulate(all.begin(), all.end(), std::int64_t{0}, [](auto sum, auto* array) {
+                return sum + array->num_components();
+            }));
         }
         rows.target = joined(fields);
     }

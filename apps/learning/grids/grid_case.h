@@ -26,7 +26,9 @@ struct GridRows {
     std::vector<std::int64_t> channels;  ///< number of channels of each field; empty without the truth
 };
 
-/// Reads the inputs, and on request the targets, of the rows in a box of a grid.
+/// Reads the inputs, and on request the targets, of the rows in a box of a grid. A name with `*` in `data.arrays` or
+/// `data.fields` stands for all arrays that match it, by the number or else the text for which `*` stands; inputs are
+/// those that are not learnt.
 /// @param with_truth   reads the targets, too
 /// @param where        begins messages
 /// @throws IoError as `GridFile::read`; InvalidInput for a grid with fewer than two directions, an array that is
