@@ -309,6 +309,9 @@ class GridMasks(Grids):
             self.assertEqual(self.numbers(run), self.numbers("sea"), run)
         self.train("cut", 3, *words, "data.mask=sea")
         self.assert_near(self.numbers("cut"), self.numbers("sea"), 1e-4)
+        self.assert_good(self.meshard("prepare", "flow.yaml", *words, "data.mask=sea", "data.store=blocks"))
+        self.train("stored", 1, *words, "data.mask=sea", "data.store=blocks")
+        self.assertEqual(self.numbers("stored"), self.numbers("sea"))
 
     def test_that_are_wrong_are_named(self):
         self.put_sea("dry", [True] * 192)
@@ -450,6 +453,8 @@ class GridData(Grids):
         patterns = train("patterns")
         self.assertEqual(patterns, train("names", "data.arrays=[T_0, T_1, T_2, depth]"))
         self.assertNotEqual(patterns, train("other", "data.arrays=[T_2, T_1, T_0, depth]"))
+        self.assert_good(self.meshard("prepare", "sea.yaml", "data.store=blocks"))
+        self.assertEqual(patterns, train("stored", "data.store=blocks"))
         self.assert_good(self.meshard("predict", "runs/patterns", "seas/sea_1.vti", "-o", "out.vti"))
         self.assertEqual(len(fields_of(self.folder / "out.vti")["current"]), 2 * 16 * 12)
         for words, *texts in ((("data.arrays=[S_*]",), "no cell field that 'S_*' matches"), (("data.arrays=[u_*]",), "all arrays that 'u_*' matches are learnt")):

@@ -145,41 +145,43 @@ std::string extents_text(const std::vector<std::int64_t>& extents)
     return fmt::format("{}", fmt::join(extents.rbegin(), extents.rend(), " x "));
 }
 
+std::vector<const DataArray*> named_arrays(const ImageGrid& grid, const std::string& name, bool on_cells,
+                                           const std::string& where)
+{
+    const std::string group = on_cells ? "cell" : "point";
+    const auto& arrays = on_cells ? grid.cell_data : grid.point_data;
+    const auto find = [&](const std::string& of_one) -> const DataArray& {
+        const auto& elsewhere = on_cells ? grid.point_data : grid.cell_data;
+        if (!find_array(arrays, of_one) && find_array(elsewhere, of_one)) {
+            throw InvalidInput(
+                fmt::format("{} has '{}' at its {}, and data.association is {}. Set data.association={}.", where,
+                            of_one, on_cells ? "points" : "cells", group, on_cells ? "point" : "cell"));
+        }
+        if (const auto left_out = grid.left_out.find(of_one); left_out != grid.left_out.end())
+            throw InvalidInput(fmt::format("{}: the array '{}' {}", where, of_one, left_out->second));
+        const auto& array = require_array(arrays, of_one, where, group);
+        if (array.type() == ScalarType::String)
+            throw InvalidInput(fmt::format("{}: the array '{}' holds texts; expected numbers.", where, array.name()));
+        return array;
+    };
+    if (!is_pattern(name)) return {&find(name)};
+    std::vector<std::pair<std::pair<double, std::string>, const DataArray*>> places;
+    for (const auto& array : arrays)
+        if (const auto place = place_by(name, array.name())) places.emplace_back(*place, &find(array.name()));
+    if (places.empty()) throw InvalidInput(fmt::format("{} has no {} field that '{}' matches.", where, group, name));
+    std::ranges::sort(places, {}, [](const auto& one) { return one.first; });
+    std::vector<const DataArray*> all;
+    for (const auto& [place, array] : places) all.push_back(array);
+    return all;
+}
+
 GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& data, bool with_truth,
                    const std::string& where)
 {
     const auto& grid = file.grid();
     GridRows rows{.extents = extents_of(grid, data.on_cells, where), .told = {}, .target = {}, .channels = {}};
-    const std::string group = data.on_cells ? "cell" : "point";
-    const auto& arrays = data.on_cells ? grid.cell_data : grid.point_data;
-    const auto find = [&](const std::string& name) -> const DataArray& {
-        const auto& elsewhere = data.on_cells ? grid.point_data : grid.cell_data;
-        if (!find_array(arrays, name) && find_array(elsewhere, name)) {
-            throw InvalidInput(
-                fmt::format("{} has '{}' at its {}, and data.association is {}. Set data.association={}.", where, name,
-                            data.on_cells ? "points" : "cells", group, data.on_cells ? "point" : "cell"));
-        }
-        if (const auto left_out = grid.left_out.find(name); left_out != grid.left_out.end())
-            throw InvalidInput(fmt::format("{}: the array '{}' {}", where, name, left_out->second));
-        const auto& array = require_array(arrays, name, where, group);
-        if (array.type() == ScalarType::String)
-            throw InvalidInput(fmt::format("{}: the array '{}' holds texts; expected numbers.", where, array.name()));
-        return array;
-    };
+    const auto find_all = [&](const std::string& name) { return named_arrays(grid, name, data.on_cells, where); };
     const auto read = [&](const DataArray& array) { return file.read(array.name(), data.on_cells, box); };
-    // One array, or those that match a pattern.
-    const auto find_all = [&](const std::string& name) -> std::vector<const DataArray*> {
-        if (!is_pattern(name)) return {&find(name)};
-        std::vector<std::pair<std::pair<double, std::string>, const DataArray*>> places;
-        for (const auto& array : arrays)
-            if (const auto place = place_by(name, array.name())) places.emplace_back(*place, &find(array.name()));
-        if (places.empty())
-            throw InvalidInput(fmt::format("{} has no {} field that '{}' matches.", where, group, name));
-        std::ranges::sort(places, {}, [](const auto& one) { return one.first; });
-        std::vector<const DataArray*> all;
-        for (const auto& [place, array] : places) all.push_back(array);
-        return all;
-    };
     const auto is_learnt = [&](const DataArray* array) {
         return std::ranges::any_of(data.fields, [&](const FieldConfig& field) {
             return is_pattern(field.from) ? place_by(field.from, array->name()).has_value()
@@ -190,7 +192,7 @@ GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& d
     if (!data.mask.empty()) {
         left_out.emplace(box.num_rows(), data.mask == kMaskOfNan);
         if (data.mask != kMaskOfNan) {
-            const auto& mask = find(data.mask);
+            const auto& mask = *find_all(data.mask).front();
             if (mask.num_components() != 1)
                 throw InvalidInput(fmt::format("{}: the array '{}' has {} components; data.mask takes an array with "
                                                "one, which is 0 where the grid does not count.",

@@ -26,9 +26,16 @@ struct GridRows {
     std::vector<std::int64_t> channels;  ///< number of channels of each field; empty without the truth
 };
 
-/// Reads the inputs, and on request the targets, of the rows in a box of a grid. A name with `*` in `data.arrays` or
-/// `data.fields` stands for all arrays that match it, by the number or else the text for which `*` stands; inputs are
-/// those that are not learnt.
+/// Returns the array of that name, or those that a name with `*` matches, by the number or else the text for which `*`
+/// stands.
+/// @param where   begins messages
+/// @throws InvalidInput if there is none (with the nearest name), it is left out (`ImageGrid::left_out`), holds texts
+/// or is at the points where cells are wanted
+std::vector<const DataArray*> named_arrays(const ImageGrid& grid, const std::string& name, bool on_cells,
+                                           const std::string& where);
+
+/// Reads the inputs, and on request the targets, of the rows in a box of a grid, by name (`named_arrays`); a name
+/// with `*` in `data.arrays` stands for those that are not learnt.
 /// @param with_truth   reads the targets, too
 /// @param where        begins messages
 /// @throws IoError as `GridFile::read`; InvalidInput for a grid with fewer than two directions, an array that is

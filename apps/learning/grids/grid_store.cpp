@@ -3,6 +3,7 @@
 
 #include "apps/learning/cases/kept_folder.h"
 #include "apps/learning/cases/usable_input.h"
+#include "apps/learning/grids/grid_case.h"
 #include "io/bytes/content_hash.h"
 #include "io/shards/shards_writer.h"
 #include "io/source_files.h"
@@ -83,6 +84,7 @@ GridStore::GridStore(const DataConfig& data)
 {
     std::set<std::string> names(data.arrays.begin(), data.arrays.end());
     for (const auto& field : data.fields) names.insert(field.from);
+    if (!data.mask.empty() && data.mask != kMaskOfNan) names.insert(data.mask);
     arrays_.assign(names.begin(), names.end());
 }
 
@@ -104,10 +106,10 @@ void GridStore::write_case(const CaseSource& source, const std::filesystem::path
 {
     PartialFolder partial(folder);
     const auto file = GridFile::open(source.file);
-    const auto& declared = on_cells_ ? file->grid().cell_data : file->grid().point_data;
+    std::set<const DataArray*> arrays;  // each once, also if several patterns match it
     for (const auto& name : arrays_)
-        copy_array(*file, require_array(declared, name, file->where(), on_cells_ ? "cell" : "point"), on_cells_,
-                   partial.path() / name);
+        for (const auto* array : named_arrays(file->grid(), name, on_cells_, file->where())) arrays.insert(array);
+    for (const auto* array : arrays) copy_array(*file, *array, on_cells_, partial.path() / array->name());
     auto attributes = attributes_of_grid(file->grid(), on_cells_);
     attributes["source"] = source.file.string();
     write_zarr_group(partial.path(), attributes);

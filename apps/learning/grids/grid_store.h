@@ -15,11 +15,10 @@ namespace meshard {
 
 /// A folder that keeps cases of grids in blocks, of which ranks read theirs whatever the cut:
 ///
-///     ID-0123456789abcdef.zarr/   a group of Zarr arrays, those of `data.arrays` and `data.fields`, in chunks of
-///     nearly
-///                                 equal size, 64 places along each direction at most, of images 512; a case itself.
-///                                 The digits are a hash of the arrays' names, of where they are, and of the names,
-///                                 sizes and times of change of the source's files
+///     ID-0123456789abcdef.zarr/   a group of Zarr arrays, those of `data.arrays`, `data.fields` and
+///                                 `data.mask`, in chunks of nearly equal size, 64 places along each direction at most,
+///                                 of images 512; a case itself. The digits are a hash of the arrays' names, of where
+///                                 they are, and of the names, sizes and times of change of the source's files
 ///     locks/                      empty files; a process locks the one with the folder's name while it writes the case
 ///                                 (kept_folder.h)
 ///
@@ -47,7 +46,7 @@ private:
     void write_case(const CaseSource& source, const std::filesystem::path& folder) const;
 
     std::filesystem::path folder_;
-    std::vector<std::string> arrays_;  // their names, each once
+    std::vector<std::string> arrays_;  // their names or patterns, each once
     bool on_cells_;
 };
 
