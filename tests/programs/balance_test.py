@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""parallel.balance: ranks that compute more slowly than the others have smaller shares of each case, and nothing else changes."""
+"""parallel.balance: ranks that compute more slowly than the others have smaller shares of each case, of points and of grids, and nothing else changes."""
 import json
 import os
 import pathlib
@@ -8,7 +8,8 @@ import subprocess
 import sys
 import unittest
 
-from samples import write_body
+from grids_test import Grids
+from samples import put_flow, write_body
 from training_modes_test import Modes
 
 
@@ -25,9 +26,8 @@ def ranks_of(launcher):
     return [found[rank] for rank in sorted(found)]
 
 
-def keep_on(process, core):
-    for thread in pathlib.Path(f"/proc/{process}/task").iterdir():
-        os.sched_setaffinity(int(thread.name), {core})
+def threads_of(process):
+    return [int(thread.name) for thread in pathlib.Path(f"/proc/{process}/task").iterdir()]
 
 
 def tell_shares(checkpoint, shares):
@@ -42,9 +42,38 @@ def tell_shares(checkpoint, shares):
     checkpoint.write_bytes(struct.pack("<Q", len(told)) + told + content[8 + size:])
 
 
+def train_on_uneven_cores(case, file, *words):
+    """Trains the run `shared` on two ranks, of which the second gets a tenth of its core for the steps, whatever else runs: beside it a program computes to which the
+    system gives more by ten steps of priority."""
+    if len(os.sched_getaffinity(0)) < 2:
+        raise unittest.SkipTest("each rank needs a core of its own")
+    fast, slow = sorted(os.sched_getaffinity(0))[:2]
+    busy = subprocess.Popen([sys.executable, "-c", f"import os\nos.sched_setaffinity(0, {{{slow}}})\nwhile True: pass"])
+    try:
+        process = case.start_meshard("train", file, "run_id=shared", "--nproc", 2, *words)
+        process.wait_for((case.folder / "runs/shared/metrics.jsonl").exists, "the cases are read")
+        on_fast, on_slow = ranks_of(process.pid)
+        for thread in threads_of(on_fast):
+            os.sched_setaffinity(thread, {fast})
+        for thread in threads_of(on_slow):
+            os.sched_setaffinity(thread, {slow})
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, busy.pid) + 10)
+        case.assert_good(process.result())
+    finally:
+        busy.kill()
+        busy.wait()
+
+
+def assert_follow_speeds(case, shares, losses, losses_alone):
+    case.assertEqual(shares[0], [0.5, 0.5])
+    case.assertGreater(max(of_fast for of_fast, _ in shares), 0.6)   # 0.9 where nothing else runs
+    for found, expected in zip(losses, losses_alone, strict=True):
+        case.assertAlmostEqual(found, expected, delta=1e-4 * expected)
+
+
 class Balance(Modes):
     timeout = 200
-    words = ("parallel.balance=auto", "data.parts=32", "training.num_epochs=8", "model.n_hidden=64", "training.scheduler.name=constant")
+    words = ("parallel.balance=auto", "data.parts=32", "training.num_epochs=4", "model.n_hidden=64", "training.scheduler.name=constant")
 
     def setUp(self):
         super().setUp()
@@ -57,26 +86,10 @@ class Balance(Modes):
     def losses(self, run):
         return [line["loss"] for line in self.lines(run) if line["phase"] == "train_step"]
 
-    @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "each rank needs a core of its own")
-    def test_gives_a_rank_with_a_quarter_of_a_core_less_to_do(self):
+    def test_gives_a_rank_with_a_tenth_of_a_core_less_to_do(self):
         self.train("alone", 1, *self.words[1:])
-        fast, slow = sorted(os.sched_getaffinity(0))[:2]
-        busy = [subprocess.Popen([sys.executable, "-c", f"import os\nos.sched_setaffinity(0, {{{slow}}})\nwhile True: pass"]) for _ in range(3)]
-        try:
-            process = self.start_meshard("train", "car.yaml", "run_id=shared", "--nproc", 2, *self.words)
-            process.wait_for(lambda: len(ranks_of(process.pid)) == 2, "two ranks")
-            for rank, core in zip(ranks_of(process.pid), (fast, slow)):
-                keep_on(rank, core)
-            self.assert_good(process.result())
-        finally:
-            for other in busy:
-                other.kill()
-                other.wait()
-        shares = self.shares("shared")
-        self.assertEqual(shares[0], [0.5, 0.5])
-        self.assertGreater(max(of_fast for of_fast, _ in shares), 0.6)   # 0.8 where nothing else runs
-        for found, expected in zip(self.losses("shared"), self.losses("alone"), strict=True):
-            self.assertAlmostEqual(found, expected, delta=1e-4 * expected)
+        train_on_uneven_cores(self, "car.yaml", *self.words)
+        assert_follow_speeds(self, self.shares("shared"), self.losses("shared"), self.losses("alone"))
 
     def test_goes_on_with_the_shares_of_a_run_that_stopped(self):
         self.train("whole", 2, *self.words, "training.max_steps=6")
@@ -89,3 +102,27 @@ class Balance(Modes):
         for words, text in ((("data.parts=4",), "data.parts makes 4 for 2 ranks. Leave data.parts out, or set it to 8 or more"),
                             (("training.exact=true",), "parallel.balance is auto, which training.exact does not go with")):
             self.assert_fails(self.meshard("train", "car.yaml", "--nproc", 2, "parallel.balance=auto", *words), 2, text)
+
+
+class GridBalance(Grids):
+    words = ("parallel.balance=auto", "training.num_epochs=4", "training.scheduler.name=constant", "model.n_hidden=64")
+
+    def of_phase(self, run, phase, key):
+        return [line[key] for line in self.lines(run) if line["phase"] == phase]
+
+    def test_gives_a_rank_with_a_tenth_of_a_core_fewer_rows(self):
+        put_flow(self.folder, (96, 64))
+        self.train("alone", 1, *self.words[1:])
+        train_on_uneven_cores(self, "flow.yaml", *self.words)
+        assert_follow_speeds(self, *(self.of_phase("shared", phase, key) for phase, key in (("train", "shares"), ("train_step", "loss"))),
+                             self.of_phase("alone", "train_step", "loss"))
+
+    def test_goes_on_with_the_shares_of_a_run_in_blocks(self):
+        put_flow(self.folder)
+        self.train("alone", 1)
+        self.train("whole", 4, "parallel.balance=auto", "parallel.domain=[2, 2]", "training.max_steps=1")
+        tell_shares(self.folder / "runs/whole/checkpoints/last.safetensors", [0.1, 0.1, 0.3, 0.5])
+        self.assert_good(self.meshard("train", "--resume", "runs/whole", "--nproc", 4, "training.max_steps=0", "data.memory=0"))
+        for found, expected in zip(self.of_phase("whole", "train", "shares")[-1], (1 / 12, 1 / 12, 5 / 12, 5 / 12), strict=True):
+            self.assertAlmostEqual(found, expected)   # one of six groups of rows along y, and each half of x
+        self.assert_near(self.numbers("whole")[-3:], self.numbers("alone")[-3:], 1e-4)

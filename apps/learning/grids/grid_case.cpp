@@ -112,15 +112,44 @@ std::optional<std::pair<double, std::string>> place_by(const std::string& patter
     return std::pair(is_number ? number : std::numeric_limits<double>::infinity(), text);
 }
 
-/// Rows of each rank along a direction, the most first. Cuts go through groups of rows if there are too few groups for
-/// the ranks.
-Extents parts_of(std::int64_t num_rows, std::int64_t rows_together, std::int64_t num_ranks)
+/// Deals groups of rows by shares, whose sum is 1; each rank has one at least.
+Extents dealt(std::int64_t num_groups, const Shares& shares)
+{
+    Extents parts;
+    double share = 0;
+    std::int64_t first = 0;
+    for (auto num_left = std::ssize(shares) - 1; num_left >= 0; --num_left) {
+        share += shares[parts.size()];
+        const auto wanted = std::llround(share * static_cast<double>(num_groups));
+        const auto end = std::clamp<std::int64_t>(wanted, first + 1, num_groups - num_left);
+        parts.push_back(end - first);
+        first = end;
+    }
+    return parts;
+}
+
+/// Rows of each rank along a direction, by shares or else alike, the most first. Cuts go through groups of rows if
+/// there are too few groups for the ranks.
+Extents parts_of(std::int64_t num_rows, std::int64_t rows_together, std::int64_t num_ranks, const Shares& shares = {})
 {
     const bool is_apart = num_rows % rows_together != 0 || num_rows / rows_together < num_ranks;
     const auto together = is_apart ? 1 : rows_together;
-    auto parts = even_extents(num_rows / together, num_ranks);
+    const auto num_groups = num_rows / together;
+    const bool are_equal = std::ranges::adjacent_find(shares, std::not_equal_to()) == shares.end();
+    auto parts = are_equal || num_groups < num_ranks ? even_extents(num_groups, num_ranks) : dealt(num_groups, shares);
     for (auto& part : parts) part *= together;
     return parts;
+}
+
+/// What the ranks at each place of an axis have together, in order of the axis.
+Shares shares_along(const DeviceMesh& blocks, std::int64_t axis, const Shares& shares)
+{
+    Shares sums(shares.empty() ? 0 : static_cast<std::size_t>(blocks.size(axis)), 0.0);
+    std::size_t stride = 1;
+    for (auto later = axis + 1; later < blocks.num_axes(); ++later)
+        stride *= static_cast<std::size_t>(blocks.size(later));
+    for (std::size_t r = 0; r < shares.size(); ++r) sums[r / stride % sums.size()] += shares[r];
+    return sums;
 }
 
 }  // namespace
@@ -248,7 +277,7 @@ std::string place_text(const GridBox& box, std::int64_t row)
 }
 
 GridLayout grid_layout(const std::vector<std::int64_t>& extents, std::int64_t rows_together,
-                       const std::shared_ptr<const DeviceMesh>& blocks, const std::string& where)
+                       const std::shared_ptr<const DeviceMesh>& blocks, const std::string& where, const Shares& shares)
 {
     const auto num_axes = static_cast<std::size_t>(blocks->num_axes());
     const auto refuse = [&](const std::string& what, const std::string& remedy) {
@@ -262,12 +291,13 @@ GridLayout grid_layout(const std::vector<std::int64_t>& extents, std::int64_t ro
                "Give at most one number of ranks a direction, slowest first.");
     std::vector<AxisLayout> axes;
     for (std::size_t i = 0; i < num_axes; ++i) {
-        const auto num_ranks = blocks->size(static_cast<std::int64_t>(i));
+        const auto axis = static_cast<std::int64_t>(i);
+        const auto num_ranks = blocks->size(axis);
         if (num_axes > 1 && num_ranks > extents[i])
             refuse(fmt::format("direction {} has {} rows for {} ranks", i + 1, extents[i], num_ranks),
                    "Cut it into at most as many blocks as it has rows.");
-        axes.push_back({Shard(static_cast<std::int64_t>(i) + 2),
-                        std::make_shared<const Extents>(parts_of(extents[i], rows_together, num_ranks)), 1});
+        auto parts = parts_of(extents[i], rows_together, num_ranks, shares_along(*blocks, axis, shares));
+        axes.push_back({Shard(axis + 2), std::make_shared<const Extents>(std::move(parts)), 1});
     }
     const auto of_grid = make_spec(blocks, axes);
     return {extents, of_grid, layout_of_rows(of_grid, extents)};

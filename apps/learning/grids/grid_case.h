@@ -71,12 +71,14 @@ struct GridLayout {
 };
 
 /// Lays a grid out over the ranks of a domain: its slowest directions are cut, the first among the ranks of the first
-/// axis of `blocks` and so on, into parts of nearly equal sizes that are multiples of `rows_together` if there are
-/// enough rows.
+/// axis of `blocks` and so on, into parts of nearly equal sizes, or sizes near to the shares of their ranks, that are
+/// multiples of `rows_together` if there are enough rows.
 /// @param where   begins messages
+/// @param shares   of all ranks of `blocks`, in a row; empty: equal ones
 /// @throws InvalidInput if there are more axes than directions, or, on several axes, more ranks of one than rows
 GridLayout grid_layout(const std::vector<std::int64_t>& extents, std::int64_t rows_together,
-                       const std::shared_ptr<const DeviceMesh>& blocks, const std::string& where);
+                       const std::shared_ptr<const DeviceMesh>& blocks, const std::string& where,
+                       const Shares& shares = {});
 
 /// Returns among how many ranks each of the slowest directions of a grid is best cut: the rank that has the most rows
 /// beside cuts has the fewest then; of equal cuts the one with the smaller blocks, then of fewer directions. All ranks

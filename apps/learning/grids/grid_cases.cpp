@@ -136,7 +136,8 @@ const GridLayout& GridReading::layout(const std::vector<std::int64_t>& extents, 
     const std::lock_guard lock(mutex_);
     const auto found = layouts_.find(extents);
     if (found != layouts_.end()) return found->second;
-    return layouts_.emplace(extents, grid_layout(extents, rows_together(model_), blocks_, where)).first->second;
+    return layouts_.emplace(extents, grid_layout(extents, rows_together(model_), blocks_, where, shares_))
+        .first->second;
 }
 
 GridRows GridReading::read(const CaseSource& source) const
@@ -176,6 +177,22 @@ std::int64_t GridReading::num_bytes(const StoredCase& known) const
     const auto& rows = *layout(known.extents, known.case_id).of_rows->axes[0].extents;
     return *std::ranges::max_element(rows) * (known.num_inputs + known.num_targets() + (data_.mask.empty() ? 0 : 1)) *
            static_cast<std::int64_t>(sizeof(float));
+}
+
+void GridReading::share_out(const Shares& shares)
+{
+    const std::lock_guard lock(mutex_);
+    shares_ = shares;
+    layouts_.clear();
+}
+
+Shares GridReading::attained(const Shares& shares, const StoredCase& known) const
+{
+    const auto cut = grid_layout(known.extents, rows_together(model_), blocks_, known.case_id, shares);
+    Shares attained;
+    for (const auto rows : *cut.of_rows->axes[0].extents)
+        attained.push_back(static_cast<double>(rows) / static_cast<double>(known.num_rows));
+    return attained;
 }
 
 void GridReading::require_alike(const StoredCase& known, const std::string& where, const StoredCase& first) const

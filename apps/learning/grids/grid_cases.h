@@ -40,6 +40,14 @@ public:
     /// Returns the bytes of a case in memory, on the rank with the most.
     std::int64_t num_bytes(const StoredCase& known) const;
 
+    /// Lays all grids out anew. No thread may be reading.
+    /// @param shares   of the domain's ranks, in a row
+    void share_out(const Shares& shares);
+
+    /// Returns the shares of this case that the ranks would have: those given, to whole groups of rows, and where ranks
+    /// cut several directions, the product of what they have along each.
+    Shares attained(const Shares& shares, const StoredCase& known) const;
+
 private:
     GridRows read_from(const std::filesystem::path& path, const CaseSource& source) const;
     const GridLayout& layout(const std::vector<std::int64_t>& extents, const std::string& where) const;
@@ -49,6 +57,7 @@ private:
     DataConfig data_;
     std::shared_ptr<const DeviceMesh> blocks_;
     std::map<std::string, std::filesystem::path> stored_;
+    Shares shares_;  // empty: equal ones
     mutable std::mutex mutex_;
     mutable std::map<std::vector<std::int64_t>, GridLayout> layouts_;  // by the extents
 };

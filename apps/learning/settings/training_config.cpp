@@ -247,9 +247,6 @@ void complete_data(const Settings& settings, TrainingRunConfig& config)
             throw UsageError(settings.where("data.store") +
                              " does not go with data.series of grids: states are read from their files. Leave it out.");
         data.inputs.clear();
-        if (config.balances_ranks)
-            throw UsageError(settings.where("parallel.balance") +
-                             " is auto, which is for points: the rows of grids are shared out evenly. Set off.");
     } else if (config.domain.size() > 1) {
         throw UsageError(settings.where("parallel.domain") +
                          " has a number for each of several directions, and the cases are no grids. Give one: the "

@@ -118,9 +118,15 @@ void CaseSet::keep(bool on_device)
 void CaseSet::share_out(const Shares& shares)
 {
     reading_.shares = shares;
+    if (reading_.grids) reading_.grids->share_out(shares);
     if (!is_kept_) return;
     kept_.clear();
     keep(is_on_device_);
+}
+
+Shares CaseSet::attained(const Shares& shares) const
+{
+    return reading_.grids ? reading_.grids->attained(shares, stored_.front()) : shares;
 }
 
 /// Whether all points of the turn's case are read; some models need all of them.

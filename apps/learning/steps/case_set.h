@@ -26,9 +26,9 @@ struct CaseReading {
     std::int64_t seed = 0;
     RowOrder order = RowOrder::Parts;
     std::shared_ptr<const DeviceMesh> domain;
-    Shares shares;                                       ///< what each rank of the domain has of a case
-    at::Device device = at::kCPU;                        ///< the device on which the cases are used
-    std::shared_ptr<const GridReading> grids = nullptr;  ///< for cases that are grids, which are in no store
+    Shares shares;                                 ///< what each rank of the domain has of a case
+    at::Device device = at::kCPU;                  ///< the device on which the cases are used
+    std::shared_ptr<GridReading> grids = nullptr;  ///< for cases that are grids, which are in no store
 
     RankOfCase rank() const;
 };
@@ -83,6 +83,9 @@ public:
     /// Deals the rows of all cases anew, and reads those again that stay in memory. No sequence of cases may be under
     /// way.
     void share_out(const Shares& shares);
+    /// Returns the shares of the first case that ranks would have which are to have `shares` of all: of grids whole
+    /// groups of rows.
+    Shares attained(const Shares& shares) const;
     bool is_kept() const { return is_kept_; }
 
 private:

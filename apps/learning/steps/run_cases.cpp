@@ -114,7 +114,7 @@ RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists,
                               .domain = domain,
                               .shares = Shares(domain->num_ranks(), 1),
                               .device = device,
-                              .grids = std::make_shared<const GridReading>(config, blocks, std::move(stored))};
+                              .grids = std::make_shared<GridReading>(config, blocks, std::move(stored))};
     const auto described = [&](const std::vector<CaseSource>& of_split, const CaseSet* like) {
         return CaseSet(of_split, reading.grids->describe(of_split, like ? &like->stored(0) : nullptr), reading, like);
     };

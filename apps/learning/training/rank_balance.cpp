@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 namespace meshard {
 namespace {
@@ -34,16 +35,24 @@ Shares balanced_shares(const Shares& shares, std::span<const double> seconds)
     return balanced;
 }
 
-RankBalance::RankBalance(std::int64_t num_groups, std::int64_t num_domain_ranks)
-    : num_domain_ranks_(num_domain_ranks),
+RankBalance::RankBalance(std::int64_t num_groups, std::int64_t num_domain_ranks, Attained attained)
+    : num_domain_ranks_(num_domain_ranks), attained_(std::move(attained)),
       shares_(static_cast<std::size_t>(num_groups * num_domain_ranks), 1.0 / static_cast<double>(num_domain_ranks))
 {
+    for (std::int64_t group = 0; group < num_groups; ++group) set(group, of_group(group));
+}
+
+/// Gives the ranks of a group what is attained of the shares that they should have.
+void RankBalance::set(std::int64_t group, const Shares& wanted)
+{
+    std::ranges::copy(attained_ ? attained_(wanted) : wanted, shares_.begin() + group * num_domain_ranks_);
 }
 
 bool RankBalance::go_on_with(const Shares& shares)
 {
     if (shares.size() != shares_.size()) return false;
     shares_ = shares;
+    for (std::int64_t group = 0; group * num_domain_ranks_ < std::ssize(shares_); ++group) set(group, of_group(group));
     return true;
 }
 
@@ -69,10 +78,8 @@ bool RankBalance::update(const RankGroup& all)
     seconds_ = 0;
     const std::span of_all(seconds.const_data_ptr<double>(), shares_.size());
     const auto before = shares_;
-    for (std::int64_t first = 0; first < num_ranks; first += num_domain_ranks_) {
-        const Shares group{before.begin() + first, before.begin() + first + num_domain_ranks_};
-        std::ranges::copy(balanced_shares(group, of_all.subspan(first, num_domain_ranks_)), shares_.begin() + first);
-    }
+    for (std::int64_t group = 0; group * num_domain_ranks_ < num_ranks; ++group)
+        set(group, balanced_shares(of_group(group), of_all.subspan(group * num_domain_ranks_, num_domain_ranks_)));
     return shares_ != before;
 }
 

@@ -5,6 +5,7 @@
 #include "sharding/ranks/rank_group.h"
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 
@@ -20,13 +21,16 @@ Shares balanced_shares(const Shares& shares, std::span<const double> seconds);
 /// Data groups, each of `num_domain_ranks` ranks, are balanced apart.
 class RankBalance {
 public:
-    /// Each rank has the same share.
-    RankBalance(std::int64_t num_groups, std::int64_t num_domain_ranks);
+    /// Turns the shares that the ranks of a case should have into those that they can have.
+    using Attained = std::function<Shares(const Shares&)>;
+
+    /// Each rank has the same share, or what is attained of that.
+    RankBalance(std::int64_t num_groups, std::int64_t num_domain_ranks, Attained attained = {});
 
     /// The shares of all ranks of the run; those of a group add up to 1.
     const Shares& shares() const { return shares_; }
-    /// Goes on with the shares that a run had. Returns false, and changes nothing, for those of another number of
-    /// ranks.
+    /// Goes on with the shares that a run had, as far as they are attained. Returns false, and changes nothing, for
+    /// those of another number of ranks.
     bool go_on_with(const Shares& shares);
     Shares of_group(std::int64_t group) const;
 
@@ -37,7 +41,10 @@ public:
     bool update(const RankGroup& all);
 
 private:
+    void set(std::int64_t group, const Shares& wanted);
+
     std::int64_t num_domain_ranks_;
+    Attained attained_;
     Shares shares_;
     std::int64_t num_steps_ = 0;
     double seconds_ = 0;

@@ -36,7 +36,8 @@ constexpr double kMuchWaiting = 0.05;  // share of the steps' time
 TrainingSteps::TrainingSteps(Run& run) : run_(run), training_(run.config.training), first_step_(run.progress.num_steps)
 {
     if (run.config.balances_ranks && run.ranks.domain->num_ranks() > 1) {
-        balance_.emplace(run.ranks.num_groups, run.ranks.domain->num_ranks());
+        balance_.emplace(run.ranks.num_groups, run.ranks.domain->num_ranks(),
+                         [&cases = run.data.training_cases()](const Shares& wanted) { return cases.attained(wanted); });
         if (balance_->go_on_with(run.progress.rank_shares)) run_.data.share_out(balance_->of_group(run.ranks.group));
     }
     read_from(first_step_);

@@ -96,6 +96,24 @@ TEST(GridLayout, IsThatOfTheSettingsWhereTheyMakeAsManyRanks)
     EXPECT_EQ(cut_of_grid({}, fno, {32, 32, 32}, 1), (Cut{1}));
 }
 
+TEST(GridLayout, FollowsSharesInWholeGroupsOfRows)
+{
+    run_ranks({2, 2}, {"first", "second"}, [](const auto& blocks) {
+        EXPECT_EQ(to_string(*grid_layout({20, 12}, 4, blocks, "", {0.1, 0.1, 0.3, 0.5}).of_grid),
+                  "Shard(2) of 4+16 on first, Shard(3) of 4+8 on second");
+    });
+    run_ranks(3, [](const auto& slabs) {
+        const auto rows = [&](std::int64_t num_rows, const Shares& shares) {
+            return *grid_layout({num_rows, 9}, 2, slabs, "", shares).of_grid->axes[0].extents;
+        };
+        EXPECT_EQ(rows(12, {0.98, 0.01, 0.01}), (Extents{8, 2, 2})) << "each rank keeps a group";
+        EXPECT_EQ(rows(12, {0.01, 0.01, 0.98}), (Extents{2, 2, 8}));
+        EXPECT_EQ(rows(20, {0.2, 0.3, 0.5}), (Extents{4, 6, 10}));
+        EXPECT_EQ(rows(3, {0.2, 0.3, 0.5}), (Extents{1, 1, 1}));
+        EXPECT_EQ(rows(2, {0.2, 0.3, 0.5}), (Extents{1, 1, 0})) << "too few rows to follow";
+    });
+}
+
 TEST(GridLayout, NamesBlocksThatAGridDoesNotHave)
 {
     run_ranks({1, 3}, {"first", "second"}, [](const auto& blocks) {

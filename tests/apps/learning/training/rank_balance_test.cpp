@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -69,6 +70,26 @@ TEST(RankBalance, BalancesEachDataGroupByItsOwnRanks)
         EXPECT_EQ(resumed.shares(), balance.shares());
         EXPECT_FALSE(resumed.go_on_with({0.1, 0.9}));
         EXPECT_EQ(resumed.shares(), balance.shares()) << "those of two ranks are left aside";
+    });
+}
+
+TEST(RankBalance, StaysWhereNoBetterSharesAreAttained)
+{
+    run_ranks(2, [](const std::shared_ptr<const DeviceMesh>& ranks) {
+        RankBalance balance(1, 2, [](const Shares& wanted) {
+            const auto quarters = std::clamp(std::round(4 * wanted[0]), 1.0, 3.0);
+            return Shares{quarters / 4, 1 - quarters / 4};
+        });
+        const auto rank = ranks->all().rank();
+        const auto measure = [&] {
+            for (int step = 0; step < 6; ++step) balance.add_step(balance.shares()[rank] / (rank == 0 ? 1 : 9));
+            return balance.update(ranks->all());
+        };
+        EXPECT_TRUE(measure());
+        EXPECT_EQ(balance.shares(), (Shares{0.25, 0.75}));
+        EXPECT_FALSE(measure()) << "a tenth is the least that the first rank should have";
+        EXPECT_TRUE(balance.go_on_with({0.6, 0.4}));
+        EXPECT_EQ(balance.shares(), (Shares{0.5, 0.5}));
     });
 }
 
