@@ -132,8 +132,8 @@ std::vector<std::int64_t> grown(std::vector<std::int64_t> extents, std::int64_t 
 struct TimedGridModel {
     std::string name;
     nlohmann::json arguments;
-    std::int64_t rows_together =
-        1;  ///< rows that stay on one rank: those of a patch, or of a cell of the coarsest grid
+    /// Rows that stay on one rank: those of a patch, or of a cell of the coarsest grid.
+    std::int64_t rows_together = 1;
 };
 
 /// Times the passes of a model on a grid that is cut into blocks with the least halo against its part of the whole

@@ -354,7 +354,6 @@ DataArray GridFile::values_for(const std::string& name, bool of_cells, const Gri
                                   where_, name, declared.num_components(), kMostComponents));
     DataArray values(name, declared.type(), box.num_rows(), declared.num_components());
     values.component_names = declared.component_names;
-    values.attribute = declared.attribute;
     values.unit = declared.unit;
     values.attribute = declared.attribute;
     return values;

@@ -37,7 +37,8 @@ void for_each_run(const GridBox& box, const GridBox& a, const GridBox& b,
 /// Returns whether a file has the extension of one that `GridFile::open` opens.
 bool is_grid_file(const std::filesystem::path& path);
 
-/// Returns whether it is one that `read_mesh` does not read: .vtr, .pvtr, .h5, .hdf5, .zarr.
+/// Returns whether it is one of named arrays beside which others may be left out (`ImageGrid::left_out`), or whose
+/// coordinates are: .vtr, .pvtr, .h5, .hdf5, .zarr.
 bool is_array_file(const std::filesystem::path& path);
 
 /// A file of a regular grid of which boxes are read, without the rest: of arrays that are written as bytes, raw or in
@@ -45,8 +46,8 @@ bool is_array_file(const std::filesystem::path& path);
 /// chunks the chunks. An array that is written as text is parsed whole.
 class GridFile {
 public:
-    /// Opens a .vti, a .pvti, of which a piece is opened when some of its rows are read, image data in a .vtkhdf, or a
-    /// group of arrays in a .zarr (`ArrayGridFile`).
+    /// Opens a .vti, a .pvti, of which a piece is opened when some of its rows are read, image data in a .vtkhdf,
+    /// arrays in a .zarr or .h5 (`ArrayGridFile`), or a .vtr or .pvtr, whose places are counted.
     /// @throws IoError if it is missing, damaged or no image data
     static std::unique_ptr<GridFile> open(const std::filesystem::path& path);
 

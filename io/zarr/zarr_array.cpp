@@ -138,7 +138,7 @@ ZarrArray::ZarrArray(std::filesystem::path folder, const Json& metadata, bool ha
         fail(fmt::format("is not that of an array ({})", wrong.what()));
     } catch (const IoError& wrong) {
         fail(wrong.what());
-    } catch (const std::logic_error& wrong) {  // of std::stoull
+    } catch (const std::logic_error& wrong) {  // std::stoull throws it
         fail("has a fill value that is no number");
     }
 }

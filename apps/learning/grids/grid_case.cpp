@@ -53,8 +53,8 @@ public:
         }
     }
 
-    /// Whether a row with this value is left out.
-    bool has(std::int64_t row, float value)
+    /// Leaves out a row whose value is NaN, if NaN marks rows. Returns whether the row is left out.
+    bool takes(std::int64_t row, float value)
     {
         auto& is_out = rows_[static_cast<std::size_t>(row)];
         if (marks_nan_ && std::isnan(value)) is_out = 1;
@@ -86,7 +86,7 @@ void put_columns(const DataArray& array, const GridBox& box, bool on_cells, cons
             bool is_finite = true;
             for (std::int64_t c = 0; c < num_components; ++c) {
                 out[c] = static_cast<float>(static_cast<double>(*value++));
-                is_finite = is_finite && (std::isfinite(out[c]) || (left_out && left_out->has(row, out[c])));
+                is_finite = is_finite && (std::isfinite(out[c]) || (left_out && left_out->takes(row, out[c])));
             }
             if (!is_finite && num_bad++ == 0) first_bad = row;
         }

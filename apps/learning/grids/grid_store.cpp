@@ -52,7 +52,7 @@ void copy_array(const GridFile& source, const DataArray& declared, bool of_cells
     auto chunk = chunk_shape_of(shape);
     const auto slowest =
         static_cast<std::size_t>(std::ranges::max_element(shape, {}, [](std::int64_t size) { return size > 1; }) -
-                                 shape.begin());  // of those with more than one place
+                                 shape.begin());  // the first with more than one place
     std::vector<std::string> names{"z", "y", "x"};
     auto count = shape;
     if (declared.num_components() > 1) {
@@ -80,7 +80,8 @@ std::int64_t bytes_below(const std::filesystem::path& folder)
 }  // namespace
 
 GridStore::GridStore(const DataConfig& data)
-    : folder_(data.store.empty() ? data.shards / "store" : data.store), on_cells_(data.on_cells)
+    : folder_(data.store.empty() ? data.shards / "store" : data.store), is_named_(!data.store.empty()),
+      on_cells_(data.on_cells)
 {
     std::set<std::string> names(data.arrays.begin(), data.arrays.end());
     for (const auto& field : data.fields) names.insert(field.from);
@@ -154,36 +155,27 @@ std::map<std::string, std::filesystem::path> GridStore::find(const std::vector<C
     return found;
 }
 
-bool GridStore::has_other(const CaseSource& source) const
+std::string GridStore::said_of(const std::vector<CaseSource>& cases,
+                               const std::map<std::string, std::filesystem::path>& stored) const
 {
-    constexpr std::size_t kDigits = 16;
-    const std::string end = ".zarr";
+    if (stored.size() == cases.size()) return "the cases are read from the store " + folder_.string();
+    constexpr auto kEnd = std::string_view("-0123456789abcdef.zarr").size();
+    std::set<std::string> ids;  // the cases of which some state is stored
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
         const auto name = entry.path().filename().string();
-        if (name.size() == source.id.size() + 1 + kDigits + end.size() && name.starts_with(source.id + "-") &&
-            name.ends_with(end) && entry.path() != path_of(source))
-            return true;
+        if (name.ends_with(".zarr") && name.size() > kEnd) ids.insert(name.substr(0, name.size() - kEnd));
     }
-    return false;
-}
-
-std::string said_of_store(const DataConfig& data, const std::vector<CaseSource>& cases,
-                          const std::map<std::string, std::filesystem::path>& stored)
-{
-    const GridStore store(data);
-    const auto where = store.folder().string();
-    if (stored.size() == cases.size()) return fmt::format("the cases are read from the store {}", where);
-    const auto first = std::ranges::find_if(
-        cases, [&](const auto& source) { return !stored.contains(source.id) && store.has_other(source); });
-    if (first == cases.end() && stored.empty() && data.store.empty()) return {};
+    const auto other = std::ranges::find_if(
+        cases, [&](const auto& source) { return !stored.contains(source.id) && ids.contains(source.id); });
+    if (other == cases.end() && stored.empty() && !is_named_) return {};
     return fmt::format(
         "warning: the store {} has {} of {} cases as they are now{}; the others are read from their files. meshard "
         "prepare stores them",
-        where, stored.size(), cases.size(),
-        first == cases.end() ? ""
-                             : fmt::format(", and case {} with other arrays or of another state of {}", first->id,
-                                           first->file.string()));
+        folder_.string(), stored.size(), cases.size(),
+        other == cases.end() ? ""
+                             : fmt::format(", and case {} with other arrays or of another state of {}", other->id,
+                                           other->file.string()));
 }
 
 }  // namespace meshard

@@ -38,8 +38,10 @@ public:
     /// Returns the folders of the cases that are there and made of the sources as they are now, by the cases' ids.
     std::map<std::string, std::filesystem::path> find(const std::vector<CaseSource>& cases) const;
 
-    /// Returns whether a case is there that was made of another state of its source or has other arrays.
-    bool has_other(const CaseSource& source) const;
+    /// Says which cases `find` has found, and why others are read from their files; empty if the store is not named and
+    /// has none of them.
+    std::string said_of(const std::vector<CaseSource>& cases,
+                        const std::map<std::string, std::filesystem::path>& stored) const;
 
 private:
     std::filesystem::path path_of(const CaseSource& source) const;
@@ -47,11 +49,8 @@ private:
 
     std::filesystem::path folder_;
     std::vector<std::string> arrays_;  // their names or patterns, each once
+    bool is_named_;                    // `data.store` says the folder
     bool on_cells_;
 };
-
-/// Says which cases of a run its store has, and why others are read from their files; empty if there is no store.
-std::string said_of_store(const DataConfig& data, const std::vector<CaseSource>& cases,
-                          const std::map<std::string, std::filesystem::path>& stored);
 
 }  // namespace meshard

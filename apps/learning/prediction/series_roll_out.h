@@ -128,7 +128,7 @@ private:
     StateChannels states_;
     std::optional<CaseMesh> mesh_;
     std::optional<Grid> grid_;
-    std::optional<std::pair<std::size_t, Mesh>> read_;  // of the start
+    std::optional<std::pair<std::size_t, Mesh>> read_;  // the state that `read_whole` read last
     std::vector<SeriesTrack> tracks_;
     std::vector<PointInputs> inputs_;
     std::vector<FieldScaling> scalings_;

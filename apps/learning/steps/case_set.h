@@ -28,7 +28,7 @@ struct CaseReading {
     std::shared_ptr<const DeviceMesh> domain;
     Shares shares;                                 ///< what each rank of the domain has of a case
     at::Device device = at::kCPU;                  ///< the device on which the cases are used
-    std::shared_ptr<GridReading> grids = nullptr;  ///< for cases that are grids, which are in no store
+    std::shared_ptr<GridReading> grids = nullptr;  ///< reads cases that are grids; null for others
 
     RankOfCase rank() const;
 };

@@ -105,8 +105,9 @@ RunCases prepare_grids(const TrainingRunConfig& config, const CaseLists& lists,
     const auto sources = lists.all();
     std::map<std::string, std::filesystem::path> stored;
     if (!config.data.series.is_on) {
-        stored = GridStore(config.data).find(sources);
-        if (const auto said = said_of_store(config.data, sources, stored); !said.empty()) log.say(said);
+        const GridStore store(config.data);
+        stored = store.find(sources);
+        if (const auto said = store.said_of(sources, stored); !said.empty()) log.say(said);
     }
     const CaseReading reading{.data = config.data,
                               .seed = config.seed,
