@@ -6,11 +6,78 @@
 #include "ops/rules/placement_algebra.h"
 
 #include <ATen/ATen.h>
+#include <ATen/native/ConvUtils.h>
 
 #include <algorithm>
 
 namespace meshard {
 namespace {
+
+/// A convolution of values of this rank.
+struct LocalConvolution {
+    std::vector<std::int64_t> stride, padding, dilation;
+    bool transposed = false;
+    std::vector<std::int64_t> output_padding;
+    std::int64_t groups = 1;
+
+    /// Returns whether LibTorch leaves this convolution to loops of its own although oneDNN, up to ten times faster,
+    /// has it: so it does with volumes of one sample and few cells, as ranks have them.
+    bool is_for_one_dnn(const at::Tensor& input, const at::Tensor& weight) const;
+
+    at::Tensor forward(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) const;
+    std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& gradient, const at::Tensor& input,
+                                                            const at::Tensor& weight, std::array<bool, 3> wanted) const;
+};
+
+bool LocalConvolution::is_for_one_dnn(const at::Tensor& input, const at::Tensor& weight) const
+{
+    if (input.dim() != 5 || !input.device().is_cpu() || input.scalar_type() != at::kFloat || !input.is_contiguous() ||
+        !at::hasMKLDNN() || !at::globalContext().userEnabledMkldnn() ||
+        c10::multiply_integers(weight.sizes().slice(2)) == 1 ||
+        !std::equal(output_padding.begin(), output_padding.end(), stride.begin(), stride.end(), std::less<>()))
+        return false;
+    const auto backend = at::native::select_conv_backend(
+        input, weight, {}, c10::fromIntArrayRefSlow(stride), c10::fromIntArrayRefSlow(padding),
+        c10::fromIntArrayRefSlow(dilation), transposed, c10::fromIntArrayRefSlow(output_padding), groups, {});
+    using at::native::ConvBackend;
+    return backend == ConvBackend::Slow3d || backend == ConvBackend::SlowDilated3d ||
+           backend == ConvBackend::SlowTranspose3d;
+}
+
+at::Tensor LocalConvolution::forward(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) const
+{
+    if (!is_for_one_dnn(input, weight))
+        return at::convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
+    if (!transposed) return at::mkldnn_convolution(input, weight.contiguous(), bias, padding, stride, dilation, groups);
+    // An input in oneDNN's own form is never left to the loops.
+    return at::convolution(input.to_mkldnn(), weight, bias, stride, padding, dilation, true, output_padding, groups)
+        .to_dense();
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> LocalConvolution::backward(const at::Tensor& gradient,
+                                                                          const at::Tensor& input,
+                                                                          const at::Tensor& weight,
+                                                                          std::array<bool, 3> wanted) const
+{
+    return at::convolution_backward(gradient, is_for_one_dnn(input, weight) ? input.to_mkldnn() : input, weight, {},
+                                    stride, padding, dilation, transposed, output_padding, groups, wanted);
+}
+
+/// The convolution that a call asks for.
+/// @param first      index of the argument `stride`, which padding, dilation, transposed, output_padding and groups
+///                   follow
+/// @param num_dims   number of spatial dimensions
+LocalConvolution asked_for(const RuleCall& call, std::int64_t first, std::int64_t num_dims)
+{
+    const auto list = [&](std::int64_t i) { return one_a_dim(call.arg(first + i), num_dims); };
+    const bool transposed = call.arg(first + 3).toBool();
+    return {list(0),
+            list(1),
+            list(2),
+            transposed,
+            transposed ? list(4) : std::vector<std::int64_t>(num_dims, 0),
+            call.arg(first + 5).toInt()};
+}
 
 /// This rank's share of a cut spatial dimension.
 struct ConvolvedDim {
@@ -51,11 +118,8 @@ private:
     std::vector<std::int64_t> computed_padding() const;
 
     bool possible_ = false;
-    bool transposed_ = false;
-    std::int64_t n_ = 0, groups_ = 1, out_channels_ = 0;
-    std::vector<std::int64_t> stride_, padding_, dilation_, output_padding_;  // arguments of the call
-    // Arguments of the local operator: none along cut dimensions.
-    std::vector<std::int64_t> local_padding_, local_output_padding_;
+    std::int64_t n_ = 0, out_channels_ = 0;
+    LocalConvolution local_;  // as called, but without paddings along cut dimensions
     // For a transposed convolution: windows of its adjoint, from the output to the input.
     std::vector<SlidingWindow> windows_;
     AxisLayouts input_layouts_, output_layouts_;
@@ -66,13 +130,8 @@ Convolution::Convolution(const RuleCall& call, at::Tensor input, at::Tensor weig
 {
     n_ = weight.dim() - 2;
     if (n_ < 1 || input.dim() != weight.dim()) return;
-    stride_ = one_a_dim(call.arg(first), n_);
-    padding_ = one_a_dim(call.arg(first + 1), n_);
-    dilation_ = one_a_dim(call.arg(first + 2), n_);
-    transposed_ = call.arg(first + 3).toBool();
-    output_padding_ = transposed_ ? one_a_dim(call.arg(first + 4), n_) : std::vector<std::int64_t>(n_, 0);
-    groups_ = call.arg(first + 5).toInt();
-    for (const auto* list : {&stride_, &padding_, &dilation_, &output_padding_}) {
+    local_ = asked_for(call, first, n_);
+    for (const auto* list : {&local_.stride, &local_.padding, &local_.dilation, &local_.output_padding}) {
         if (static_cast<std::int64_t>(list->size()) != n_) return;
     }
     // Arguments that the operator refuses are passed to the general rule, in which it throws the same error on every
@@ -80,20 +139,22 @@ Convolution::Convolution(const RuleCall& call, at::Tensor input, at::Tensor weig
     const auto at_least = [](const std::vector<std::int64_t>& list, std::int64_t least) {
         return std::all_of(list.begin(), list.end(), [&](std::int64_t value) { return value >= least; });
     };
-    if (!at_least(stride_, 1) || !at_least(padding_, 0) || !at_least(dilation_, 1) || !at_least(output_padding_, 0) ||
-        groups_ < 1)
+    if (!at_least(local_.stride, 1) || !at_least(local_.padding, 0) || !at_least(local_.dilation, 1) ||
+        !at_least(local_.output_padding, 0) || local_.groups < 1)
         return;
-    out_channels_ = transposed_ ? weight.size(1) * groups_ : weight.size(0);
-    const auto in_channels = transposed_ ? weight.size(0) : weight.size(1) * groups_;
-    if (input.size(1) != in_channels || weight.size(0) % groups_ != 0) return;
+    out_channels_ = local_.transposed ? weight.size(1) * local_.groups : weight.size(0);
+    const auto in_channels = local_.transposed ? weight.size(0) : weight.size(1) * local_.groups;
+    if (input.size(1) != in_channels || weight.size(0) % local_.groups != 0) return;
 
     for (std::int64_t i = 0; i < n_; ++i) {
-        SlidingWindow window{input.size(i + 2), 0, weight.size(i + 2), stride_[i], padding_[i], dilation_[i]};
+        SlidingWindow window{input.size(i + 2), 0, weight.size(i + 2), local_.stride[i], local_.padding[i],
+                             local_.dilation[i]};
         if (window.kernel < 1 || window.in < 1) return;
-        if (transposed_) {
-            if (output_padding_[i] >= std::max(stride_[i], dilation_[i])) return;
+        if (local_.transposed) {
+            if (local_.output_padding[i] >= std::max(local_.stride[i], local_.dilation[i])) return;
             window.out = window.in;
-            window.in = (window.out - 1) * window.stride - 2 * window.padding + window.reach() + output_padding_[i] + 1;
+            window.in =
+                (window.out - 1) * window.stride - 2 * window.padding + window.reach() + local_.output_padding[i] + 1;
             if (window.in < 1) return;
         } else {
             window.out = window.count_outputs();
@@ -115,13 +176,11 @@ Convolution::Convolution(const RuleCall& call, at::Tensor input, at::Tensor weig
 void Convolution::plan(const RuleCall& call, const std::vector<std::int64_t>& axis_of_dim)
 {
     output_layouts_ = input_layouts_;
-    local_padding_ = padding_;
-    local_output_padding_ = output_padding_;
     for (std::int64_t i = 0; i < n_; ++i) {
         const auto dim = i + 2, axis = axis_of_dim[dim];
         const auto& window = windows_[i];
-        const auto in_size = transposed_ ? window.out : window.in;
-        const auto out_size = transposed_ ? window.in : window.out;
+        const auto in_size = local_.transposed ? window.out : window.in;
+        const auto out_size = local_.transposed ? window.in : window.out;
         if (is_whole(call, axis)) {
             if (axis >= 0) output_layouts_[axis] = cut_layout(input_layouts_[axis], dim, {out_size});
             continue;
@@ -132,11 +191,11 @@ void Convolution::plan(const RuleCall& call, const std::vector<std::int64_t>& ax
         // reach.
         const auto read = [&](const Range& outputs) -> Range {
             if (outputs.size() == 0) return {};
-            if (!transposed_) return window.window(outputs);
+            if (!local_.transposed) return window.window(outputs);
             const auto begin = ceil_div(outputs.begin + window.padding - window.reach(), window.stride);
             return {begin, std::max(begin, floor_div(outputs.end - 1 + window.padding, window.stride) + 1)};
         };
-        const auto extents = transposed_
+        const auto extents = local_.transposed
                                  ? extents_by_boundary(*in.extents, out_size,
                                                        [&](std::int64_t a) {
                                                            return a * window.stride - window.padding +
@@ -150,7 +209,7 @@ void Convolution::plan(const RuleCall& call, const std::vector<std::int64_t>& ax
         const auto me = call.coordinate(axis);
         ConvolvedDim cut{dim, in, cut_layout(in, dim, extents),
                          RangeExchange(call.device_mesh()->group(axis), in, std::move(needed)), outputs[me]};
-        if (transposed_) {
+        if (local_.transposed) {
             cut.shift = cut.exchange.needed().begin * window.stride - window.padding;
         } else {
             const auto clipped = clip(read(outputs[me]), in_size);
@@ -158,8 +217,8 @@ void Convolution::plan(const RuleCall& call, const std::vector<std::int64_t>& ax
             cut.after = clipped.after;
         }
         output_layouts_[axis] = cut.out;
-        local_padding_[i] = 0;
-        local_output_padding_[i] = 0;
+        local_.padding[i] = 0;
+        local_.output_padding[i] = 0;
         cuts_.push_back(std::move(cut));
     }
 }
@@ -167,7 +226,7 @@ void Convolution::plan(const RuleCall& call, const std::vector<std::int64_t>& ax
 std::vector<std::int64_t> Convolution::local_output_shape(const at::Tensor& local_input) const
 {
     std::vector<std::int64_t> shape{local_input.size(0), out_channels_};
-    for (const auto& window : windows_) shape.push_back(transposed_ ? window.in : window.out);
+    for (const auto& window : windows_) shape.push_back(local_.transposed ? window.in : window.out);
     for (const auto& cut : cuts_) shape[cut.dim] = cut.outputs.size();
     return shape;
 }
@@ -214,16 +273,13 @@ at::Tensor Convolution::forward(const at::Tensor& local_input, const at::Tensor&
     const auto piece = borrow(local_input);
     const auto shape = local_output_shape(local_input);
     if (c10::multiply_integers(shape) == 0) return at::empty(shape, local_input.options());
-    if (!transposed_ || cuts_.empty()) {
-        return at::convolution(piece, weight, bias, stride_, local_padding_, dilation_, transposed_,
-                               local_output_padding_, groups_);
+    if (!local_.transposed || cuts_.empty()) {
+        return local_.forward(piece, weight, bias);
     }
 
     auto result = piece.numel() == 0
                       ? at::zeros(shape, local_input.options())  // outputs between the inputs get only the bias
-                      : at::constant_pad_nd(at::convolution(piece, weight, {}, stride_, local_padding_, dilation_, true,
-                                                            local_output_padding_, groups_),
-                                            computed_padding());
+                      : at::constant_pad_nd(local_.forward(piece, weight, {}), computed_padding());
     if (bias.defined()) {
         std::vector<std::int64_t> channels(n_ + 1, 1);
         channels[0] = -1;
@@ -246,14 +302,13 @@ std::tuple<at::Tensor, at::Tensor> Convolution::backward(const at::Tensor& gradi
         if (wants_weight) of_weight = at::zeros(weight.sizes(), weight.options());
     } else {
         auto of_computed = gradient;
-        if (transposed_ && !cuts_.empty()) {
+        if (local_.transposed && !cuts_.empty()) {
             auto pad = computed_padding();
             for (auto& amount : pad) amount = -amount;
             of_computed = at::constant_pad_nd(gradient, pad);
         }
         std::tie(of_piece, of_weight, std::ignore) =
-            at::convolution_backward(of_computed, piece, weight, c10::nullopt, stride_, local_padding_, dilation_,
-                                     transposed_, local_output_padding_, groups_, {wants_input, wants_weight, false});
+            local_.backward(of_computed, piece, weight, {wants_input, wants_weight, false});
     }
     if (wants_input) {
         for (auto cut = cuts_.rbegin(); cut != cuts_.rend(); ++cut) {
@@ -306,6 +361,14 @@ void convolution(RuleCall& call)
     const auto input = call.tensor(0), weight = call.tensor(1), bias = call.tensor(2);
     if (is_cut_by_samples_only(call, input, {1, 2})) {
         call.make_local();
+        if (weight.dim() == 5) {
+            const auto volumes = asked_for(call, 3, 3);
+            if (volumes.is_for_one_dnn(call.tensor(0), call.tensor(1))) {
+                auto output = volumes.forward(call.tensor(0), call.tensor(1), call.tensor(2));
+                const auto spec = output_spec(call, spec_of(input), output);
+                return call.finish({wrap(std::move(output), spec)});
+            }
+        }
         auto output = call.run_local()[0].toTensor();
         const auto spec = output_spec(call, spec_of(input), output);
         return call.push({wrap(std::move(output), spec)});
