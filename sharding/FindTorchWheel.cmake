@@ -48,10 +48,14 @@ if(TorchWheel_FOUND AND NOT TARGET TorchWheel::cpu)
   set(site_packages "${TORCH_ROOT}/..")
   set(cuda_runtime "${site_packages}/nvidia/cu13/lib")
 
+  set(definitions USE_DISTRIBUTED USE_C10D_GLOO)
+  if(TorchWheel_VERSION VERSION_GREATER_EQUAL 2.15)
+    list(APPEND definitions FMT_DEPRECATED_HEAVY_CORE)   # its <fmt/core.h>, version 12, has fmt::format as all before only when asked
+  endif()
   add_library(TorchWheel::cpu INTERFACE IMPORTED)
   set_target_properties(TorchWheel::cpu PROPERTIES
     INTERFACE_INCLUDE_DIRECTORIES "${TORCH_ROOT}/include;${TORCH_ROOT}/include/torch/csrc/api/include"
-    INTERFACE_COMPILE_DEFINITIONS "USE_DISTRIBUTED;USE_C10D_GLOO"
+    INTERFACE_COMPILE_DEFINITIONS "${definitions}"
     INTERFACE_LINK_LIBRARIES "${TORCH_ROOT}/lib/libtorch_cpu.so;${TORCH_ROOT}/lib/libc10.so"
     # libtorch_cpu needs the CUDA runtime's libraries even on a CPU. When a program runs it finds them beside the wheel by itself.
     INTERFACE_LINK_OPTIONS "LINKER:-rpath-link,${cuda_runtime}")
