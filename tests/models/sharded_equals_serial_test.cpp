@@ -6,6 +6,7 @@
 #include "partition/mesh/mesh_graph.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
+#include "tests/support/copy_parameters.h"
 #include "tests/support/fixture_cases.h"
 #include "tests/support/run_fixture.h"
 #include "tests/support/run_ranks.h"
@@ -64,14 +65,6 @@ std::vector<at::Tensor> cut_rows(Cut cut, std::int64_t num_points, int num_ranks
     return tensors;
 }
 
-void copy_values(const torch::nn::Module& from, torch::nn::Module& to)
-{
-    torch::NoGradGuard no_grad;
-    const auto source = from.parameters();
-    auto target = to.parameters();
-    for (std::size_t i = 0; i < source.size(); ++i) target[i].copy_(source[i]);
-}
-
 Transolver model_with_rough_weights(at::ScalarType type)
 {
     torch::manual_seed(4);
@@ -109,7 +102,8 @@ TEST_P(ShardedTransolver, EqualsSerial)
         };
         Transolver model(test::small_transolver());
         model->to(type);
-        if (device_mesh->all().rank() == 0) copy_values(*serial, *model);  // the others get theirs from `replicate`
+        if (device_mesh->all().rank() == 0)
+            test::copy_parameters(*serial, *model);  // the others get theirs from `replicate`
         const auto replicated = replicate(*model, device_mesh);
 
         const auto output = model->forward(shard(fx), shard(embedding));

@@ -11,6 +11,7 @@
 #include "sharding/parameters/move_module.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
+#include "tests/support/copy_parameters.h"
 #include "tests/support/run_fixture.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/small_models.h"
@@ -206,14 +207,6 @@ Runnable rough_model(const ModelCase& model, at::ScalarType type)
     return made;
 }
 
-void copy_values(const torch::nn::Module& from, torch::nn::Module& to)
-{
-    torch::NoGradGuard no_grad;
-    const auto source = from.parameters();
-    auto target = to.parameters();
-    for (std::size_t i = 0; i < source.size(); ++i) target[i].copy_(source[i]);
-}
-
 NamedTensors random_inputs(const ModelCase& model, at::ScalarType type)
 {
     torch::manual_seed(6);
@@ -251,7 +244,8 @@ TEST_P(ShardedModels, EqualSerial)
         sharded.module->to(at::kDouble);
         move_module(*sharded.module, device_of_tests());
         sharded.module->eval();
-        if (rank == 0) copy_values(*serial.module, *sharded.module);  // the others get theirs from `replicate`
+        if (rank == 0)
+            test::copy_parameters(*serial.module, *sharded.module);  // the others get theirs from `replicate`
         const auto replicated = replicate(*sharded.module, device_mesh);
         NamedTensors parts;
         for (const auto& [name, whole] : inputs) parts[name] = shard(whole, rows_of(whole), device_mesh);
@@ -306,7 +300,7 @@ TEST_P(TrainedModels, LoseAsMuchOnRanksAsAlone)
     auto serial = model.make();
     start.module->to(model.training_type);
     serial.module->to(model.training_type);
-    copy_values(*start.module, *serial.module);
+    test::copy_parameters(*start.module, *serial.module);
     const auto expected = losses(serial, inputs, target);
 
     run_ranks(kRanks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
@@ -317,7 +311,7 @@ TEST_P(TrainedModels, LoseAsMuchOnRanksAsAlone)
         auto sharded = model.make();
         sharded.module->to(model.training_type);
         move_module(*sharded.module, device_of_tests());
-        if (rank == 0) copy_values(*start.module, *sharded.module);
+        if (rank == 0) test::copy_parameters(*start.module, *sharded.module);
         const auto replicated = replicate(*sharded.module, device_mesh);
         NamedTensors parts;
         for (const auto& [name, whole] : inputs) parts[name] = part(whole);

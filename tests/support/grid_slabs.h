@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <torch/nn/module.h>
-
 #include <cstdint>
 #include <vector>
 
@@ -22,15 +20,6 @@ inline std::vector<std::int64_t> slabs_of_ranks(int num_ranks)
     default:
         return {3, 1, 8, 0, 4};
     }
-}
-
-/// Gives a module the parameters of another of its kind.
-inline void copy_parameters(const torch::nn::Module& from, torch::nn::Module& to)
-{
-    const torch::NoGradGuard no_grad;
-    const auto source = from.parameters();
-    auto target = to.parameters();
-    for (std::size_t i = 0; i < source.size(); ++i) target[i].copy_(source[i]);
 }
 
 }  // namespace meshard::test

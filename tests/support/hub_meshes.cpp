@@ -11,7 +11,10 @@ namespace meshard {
 
 namespace {
 
-constexpr std::uint8_t line = 3, triangle = 5, polygon = 7, tetra = 10, polyhedron = 42;
+/// Of VTK.
+struct VtkType {
+    static constexpr std::uint8_t line = 3, triangle = 5, polygon = 7, tetra = 10, polyhedron = 42;
+};
 
 class Builder {
 public:
@@ -59,7 +62,7 @@ Mesh star_of_lines(std::int32_t n)
 {
     Builder build;
     const auto hub = build.point(0, 0, 0), rim = build.circle(n, 1, 0);
-    for (std::int32_t i = 0; i < n; ++i) build.cell(line, {hub, rim + i});
+    for (std::int32_t i = 0; i < n; ++i) build.cell(VtkType::line, {hub, rim + i});
     return build.finish();
 }
 
@@ -67,7 +70,7 @@ Mesh triangles_at_an_edge(std::int32_t n)
 {
     Builder build;
     const auto low = build.point(0, 0, 0), high = build.point(0, 0, 1), rim = build.circle(n, 1, 0.5);
-    for (std::int32_t i = 0; i < n; ++i) build.cell(triangle, {low, high, rim + i});
+    for (std::int32_t i = 0; i < n; ++i) build.cell(VtkType::triangle, {low, high, rim + i});
     return build.finish();
 }
 
@@ -75,7 +78,7 @@ Mesh tetrahedra_at_a_face(std::int32_t n)
 {
     Builder build;
     const auto a = build.point(0, 0, 0), b = build.point(1, 0, 0), c = build.point(0, 1, 0);
-    for (std::int32_t i = 0; i < n; ++i) build.cell(tetra, {a, b, c, build.point(0.3, 0.3, 1 + 0.001 * i)});
+    for (std::int32_t i = 0; i < n; ++i) build.cell(VtkType::tetra, {a, b, c, build.point(0.3, 0.3, 1 + 0.001 * i)});
     return build.finish();
 }
 
@@ -83,7 +86,7 @@ Mesh triangle_fan(std::int32_t n)
 {
     Builder build;
     const auto hub = build.point(0, 0, 0), rim = build.circle(n, 1, 0);
-    for (std::int32_t i = 0; i < n; ++i) build.cell(triangle, {hub, rim + i, rim + (i + 1) % n});
+    for (std::int32_t i = 0; i < n; ++i) build.cell(VtkType::triangle, {hub, rim + i, rim + (i + 1) % n});
     return build.finish();
 }
 
@@ -93,8 +96,8 @@ Mesh polygon_with_triangles(std::int32_t n)
     const auto inner = build.circle(n, 1, 0), outer = build.circle(n, 1.1, 0, 0.5);
     std::vector<std::int32_t> ring;
     for (std::int32_t i = 0; i < n; ++i) ring.push_back(inner + i);
-    build.cell(polygon, ring);
-    for (std::int32_t i = 0; i < n; ++i) build.cell(triangle, {inner + i, outer + i, inner + (i + 1) % n});
+    build.cell(VtkType::polygon, ring);
+    for (std::int32_t i = 0; i < n; ++i) build.cell(VtkType::triangle, {inner + i, outer + i, inner + (i + 1) % n});
     return build.finish();
 }
 
@@ -113,12 +116,12 @@ Mesh polyhedron_with_tetrahedra(std::int32_t n)
             stream.insert(stream.end(), face.begin(), face.end());
         }
     }
-    build.cell(polyhedron, points);
+    build.cell(VtkType::polyhedron, points);
     build.mesh().face_streams.push_row(stream);
     for (std::int32_t i = 0; i < n; ++i) {
         const auto next = (i + 1) % n;
-        build.cell(tetra, {below, low + i, low + next, build.point(0, 0, -1 - 0.001 * i)});
-        build.cell(tetra, {above, high + i, high + next, build.point(0, 0, 2 + 0.001 * i)});
+        build.cell(VtkType::tetra, {below, low + i, low + next, build.point(0, 0, -1 - 0.001 * i)});
+        build.cell(VtkType::tetra, {above, high + i, high + next, build.point(0, 0, 2 + 0.001 * i)});
         for (int k = 0; k < 2; ++k) build.mesh().face_streams.push_row(std::array<std::int32_t, 0>{});
     }
     return build.finish();

@@ -133,7 +133,7 @@ nlohmann::json small_dit_arguments()
             {"num_heads", 1},        {"mlp_ratio", 2.0}, {"attention_backend", "natten2d"}};
 }
 
-DitOptions small_denoiser()
+DitOptions denoiser_options()
 {
     return dit_options(small_dit_arguments());
 }
@@ -141,7 +141,7 @@ DitOptions small_denoiser()
 EdmPreconditioner rough_denoiser(std::vector<double> sigma_data)
 {
     torch::manual_seed(4);
-    EdmPreconditioner model(small_denoiser(), sigma_data);
+    EdmPreconditioner model(denoiser_options(), sigma_data);
     const torch::NoGradGuard no_grad;
     for (auto& parameter : model->parameters()) parameter.add_(0.1 * torch::randn_like(parameter));
     model->eval();
@@ -184,7 +184,7 @@ EdmPreconditioner double_denoiser()
 
 EdmPreconditioner double_copy_of(EdmPreconditioner other)
 {
-    EdmPreconditioner model(small_denoiser(), kDeviations);
+    EdmPreconditioner model(denoiser_options(), kDeviations);
     model->to(torch::kDouble);
     model->eval();
     const torch::NoGradGuard no_grad;
@@ -359,9 +359,9 @@ TEST(EdmPreconditioning, RefusesWhatDoesNotFit)
     EXPECT_TRUE(throws_with<InvalidInput>("must have 2 channels and the condition image 1",
                                           [&] { model->forward(torch::zeros({1, 2, 12, 8}), torch::ones({1})); }));
     EXPECT_TRUE(throws_with<InvalidInput>("sigma_data must be positive",
-                                          [] { EdmPreconditioner(small_denoiser(), std::vector<double>{0.0}); }));
+                                          [] { EdmPreconditioner(denoiser_options(), std::vector<double>{0.0}); }));
     EXPECT_TRUE(throws_with<InvalidInput>("3 numbers for 2 channels",
-                                          [] { EdmPreconditioner(small_denoiser(), std::vector<double>{1, 2, 3}); }));
+                                          [] { EdmPreconditioner(denoiser_options(), std::vector<double>{1, 2, 3}); }));
     EXPECT_TRUE(throws_with<InvalidInput>("has a model of the class 'SongUNet'; expected ConcatConditionWrapper", [] {
         make_edm_preconditioner({{"model", {{"__name__", "SongUNet"}, {"__args__", nlohmann::json::object()}}}});
     }));
@@ -392,7 +392,7 @@ TEST(DrawnLevels, HaveTheLogarithmsOfThePaper)
 
 TEST(EdmPreconditioning, OfANewModelIsBestForNormalNumbersWithTheSameLossAtEveryLevel)
 {
-    EdmPreconditioner model(small_denoiser(), std::vector<double>{1.0});
+    EdmPreconditioner model(denoiser_options(), std::vector<double>{1.0});
     const torch::NoGradGuard no_grad;
     const auto clean = torch::randn({64, 2, 12, 8}), noise = torch::randn_like(clean),
                image = torch::rand({64, 1, 12, 8});
@@ -438,7 +438,7 @@ TEST(GenerateImages, IsTheSameOnAnyNumberOfRanksWithNoiseAddedAnew)
     EXPECT_FALSE(torch::allclose(expected[0], expected[1]));
 
     run_ranks(3, [&](std::shared_ptr<const DeviceMesh> mesh) {
-        EdmPreconditioner model(small_denoiser(), std::vector<double>{0.5});
+        EdmPreconditioner model(denoiser_options(), std::vector<double>{0.5});
         {
             const torch::NoGradGuard no_grad;
             const auto values = serial->named_parameters();

@@ -7,7 +7,7 @@
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/rule_table.h"
 #include "sharding/tensor/shard_tensor.h"
-#include "tests/support/grid_slabs.h"
+#include "tests/support/copy_parameters.h"
 #include "tests/support/run_fixture.h"
 #include "tests/support/run_ranks.h"
 

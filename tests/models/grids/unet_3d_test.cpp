@@ -6,6 +6,7 @@
 #include "partition/error.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
+#include "tests/support/copy_parameters.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/grid_slabs.h"
 #include "tests/support/run_fixture.h"

@@ -5,7 +5,7 @@
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
-#include "tests/support/grid_slabs.h"
+#include "tests/support/copy_parameters.h"
 #include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>

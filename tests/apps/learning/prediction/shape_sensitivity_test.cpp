@@ -299,12 +299,12 @@ protected:
     }
 };
 
-const json kSmall = {{"n_layers", 2}, {"n_hidden", 16}, {"n_head", 2}, {"mlp_ratio", 2}, {"slice_num", 5}};
+const json kSmallModel = {{"n_layers", 2}, {"n_hidden", 16}, {"n_head", 2}, {"mlp_ratio", 2}, {"slice_num", 5}};
 
 TEST_F(ShapeSensitivities, OfTransolverAreDerivativesByAllInputs)
 {
     expect_derivatives({"transolver",
-                        kSmall,
+                        kSmallModel,
                         {"points", "normals", "areas", "height", "box", "sdf", "wall_direction"},
                         true,
                         rear_and_plate});
@@ -313,7 +313,7 @@ TEST_F(ShapeSensitivities, OfTransolverAreDerivativesByAllInputs)
 TEST_F(ShapeSensitivities, OfFieldsAtPointsAreDerivativesByMeasuredDistancesToo)
 {
     expect_derivatives({.model = "transolver",
-                        .arguments = kSmall,
+                        .arguments = kSmallModel,
                         .inputs = {"points", "normals", "areas", "sdf"},
                         .on_cells = false,
                         .wall = rear_and_plate,
@@ -322,12 +322,12 @@ TEST_F(ShapeSensitivities, OfFieldsAtPointsAreDerivativesByMeasuredDistancesToo)
 
 TEST_F(ShapeSensitivities, OfFlareAreDerivatives)
 {
-    expect_derivatives({.model = "flare", .arguments = kSmall, .has_head = true});
+    expect_derivatives({.model = "flare", .arguments = kSmallModel, .has_head = true});
 }
 
 TEST_F(ShapeSensitivities, OfGeoTransolverWithLocalFeaturesAreDerivatives)
 {
-    auto arguments = kSmall;
+    auto arguments = kSmallModel;
     arguments.update({{"include_local_features", true},
                       {"radii", {0.2, 0.4}},
                       {"neighbors_in_radius", {3, 6}},
@@ -431,7 +431,7 @@ TEST_F(ShapeSensitivities, OfAbUptWithAnchorsAmongPointsAreDerivatives)
 
 TEST_F(ShapeSensitivities, OfConstantFieldsAreThoseOfTheArea)
 {
-    const Chain chain{"transolver", kSmall};
+    const Chain chain{"transolver", kSmallModel};
     const auto file = write_model(chain, false);  // predicts p = 3 and a shear stress of (2, 0.5, 0) everywhere
     const auto mesh = body();
 
@@ -476,7 +476,7 @@ TEST_F(ShapeSensitivities, NormalPartOfAVolumeIsOneAndKeepsItsIntegral)
 
 TEST_F(ShapeSensitivities, NameWhatHasNone)
 {
-    const Chain chain{"transolver", kSmall};
+    const Chain chain{"transolver", kSmallModel};
     const auto file = write_model(chain);
     auto mesh = body();
 
@@ -485,7 +485,7 @@ TEST_F(ShapeSensitivities, NameWhatHasNone)
     mesh.cell_data = {DataArray::from("Normals", std::vector<double>(3 * mesh.num_cells(), 0.6), 3)};
     EXPECT_TRUE(throws_with<UnusableInput>("no sensitivity: the input 'normals' differs by up to",
                                            [&] { predicted(chain, file, mesh); }));
-    Chain measured{.model = "transolver", .arguments = kSmall, .inputs = {"points", "sdf"}, .is_measured = true};
+    Chain measured{.model = "transolver", .arguments = kSmallModel, .inputs = {"points", "sdf"}, .is_measured = true};
     const auto told = write_model(measured);
     mesh.cell_data = {DataArray::from(kMeasured, std::vector<double>(mesh.num_cells(), 0.6))};
     EXPECT_TRUE(throws_with<UnusableInput>("the input 'sdf' is the array 'implicit_distance' of the case "
