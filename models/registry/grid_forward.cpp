@@ -34,13 +34,13 @@ at::Tensor like_with_channels(const at::Tensor& image, std::int64_t num_channels
 
 }  // namespace
 
-void take_rows_of_grids(Model& model, const Normalizer& of_inputs, bool has_mask)
+void take_rows_of_grids(Model& model, const Normalizer& of_inputs, bool has_mask, const CategoryChannels& categories)
 {
-    auto told = [normalizer = of_inputs, has_mask](const PointInputs& inputs) mutable {
+    auto told = [normalizer = of_inputs, has_mask, categories](const PointInputs& inputs) mutable {
         // Copied once, not in each step.
         if (const auto device = inputs.embedding.device(); normalizer.mean.device() != device)
             normalizer = normalizer.on(device);
-        auto rows = normalizer.normalize(inputs.embedding);
+        auto rows = categories.one_hot(normalizer.normalize(inputs.embedding));
         if (has_mask) rows = zero_for_nan(rows);
         if (inputs.constants.defined())
             rows = torch::cat({rows, torch::ones_like(rows.narrow(-1, 0, 1)) * inputs.constants.unsqueeze(1)}, -1);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/cases/case_tensors.h"
 
+#include "apps/learning/cases/categories.h"
 #include "apps/learning/cases/computed_inputs.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/error.h"
@@ -285,8 +286,17 @@ at::Tensor point_inputs(const Mesh& mesh, RowIds rows, const DataConfig& data, c
             inputs.push_back(rows_of(require_array(arrays_of(mesh, data), kAreas, where, group_of(data)), rows, where));
         }
     }
-    if (data.series.is_on)
+    if (data.series.is_on) {
         inputs.push_back(rows_of(require_array(arrays_of(mesh, data), kTold, where, group_of(data)), rows, where));
+        return torch::cat(inputs, 1);
+    }
+    for (std::size_t i = 0; i < data.categories.names.size(); ++i) {
+        const auto& array = require_array(arrays_of(mesh, data), data.categories.names[i], where, group_of(data));
+        inputs.push_back(rows_of(array, rows, where));
+        require_categories(
+            array, data.categories, i, where, [&](std::int64_t row) { return fmt::format("row {}", rows[row]); },
+            [&](std::int64_t row) { return row < num_rows; });
+    }
     return torch::cat(inputs, 1);
 }
 

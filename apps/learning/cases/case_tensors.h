@@ -42,12 +42,12 @@ std::array<double, 6> frame_bounds(const Manifest& manifest);
 /// Returns the lowest and highest x, y and z of all points; zeros if there are none.
 std::array<double, 6> point_bounds(const Mesh& mesh);
 
-/// Computes the inputs of the first rows (cells or points) of a mesh in the order of `data.inputs`:
-/// (rows, num_point_channels), float32. A cell's place is the mean of its points. Distances and areas are read from
-/// arrays of the mesh (computed_inputs.h).
+/// Computes the inputs of the first rows (cells or points) of a mesh in the order of `data.inputs`, and behind them the
+/// numbers of `data.categories`, or all that is told of states: (rows, channels), float32. A cell's place is the mean
+/// of its points. Distances and areas are read from arrays of the mesh (computed_inputs.h).
 /// @param rows   the rows' ids in the whole, for messages
-/// @throws InvalidInput naming `where` and the array for a value that is not finite, and where normals can neither be
-/// read nor computed.
+/// @throws InvalidInput naming `where` and the array for a value that is not finite or an unknown category, and where
+/// normals can neither be read nor computed.
 at::Tensor point_inputs(const Mesh& mesh, std::span<const std::int64_t> rows, const DataConfig& data,
                         const CaseFrame& frame, const std::string& where);
 

@@ -48,8 +48,10 @@ std::vector<std::string> input_names(const DataConfig& data, std::int64_t num_ch
         }
     }
     names.insert(names.end(), data.series.told.begin(), data.series.told.end());
+    if (!data.series.is_on && !data.is_grid)
+        names.insert(names.end(), data.categories.names.begin(), data.categories.names.end());
     // The arrays name the channels only if each has one component.
-    if (data.is_grid && static_cast<std::int64_t>(data.arrays.size()) == num_channels) names = data.arrays;
+    if (data.is_grid && std::ssize(data.told_arrays()) == num_channels) names = data.told_arrays();
     while (static_cast<std::int64_t>(names.size()) < num_channels)
         names.push_back(fmt::format("input {}", names.size() + 1));
     names.resize(static_cast<std::size_t>(num_channels));

@@ -2,6 +2,7 @@
 #include "apps/learning/cases/run_step.h"
 
 #include "apps/learning/cases/case_tensors.h"
+#include "apps/learning/cases/categories.h"
 #include "io/mesh_io.h"
 #include "partition/cut/metis_partitioner.h"
 #include "partition/error.h"
@@ -91,7 +92,7 @@ DataArray learnt(const DataArray& now, const DataArray& next, const FieldConfig&
 }  // namespace
 
 StateArrays::StateArrays(const DataConfig& data)
-    : on_cells(data.on_cells), fields(data.fields), arrays(data.arrays), given(data.series.given),
+    : on_cells(data.on_cells), fields(data.fields), categories(data.categories), arrays(data.told_arrays()), given(data.series.given),
       kept({data.normals, data.distances}), learnt(data.series.learnt), history(data.series.history)
 {
 }
@@ -135,6 +136,8 @@ DataArray told_besides(const ReadState& state, const ReadState* given, double st
 {
     Columns columns(state.num_rows);
     for (const auto& name : arrays.arrays) columns.add(values_of(state, name));
+    for (std::size_t i = 0; i < arrays.categories.names.size(); ++i)
+        require_categories(values_of(state, arrays.arrays[i]), arrays.categories, i, state.where, state.place);
     for (const auto& name : arrays.given) columns.add(values_of(*given, name));
     return columns.joined(kTold, step);
 }

@@ -47,7 +47,9 @@ struct StateArrays {
 
     bool on_cells;
     std::vector<FieldConfig> fields;
-    std::vector<std::string> arrays, given;
+    CategorySettings categories;
+    std::vector<std::string> arrays;  ///< `DataConfig::told_arrays`
+    std::vector<std::string> given;
     std::vector<std::string> kept;  ///< arrays of the last state that the mesh keeps, for inputs
     LearntState learnt;
     std::int64_t history;
@@ -75,7 +77,7 @@ struct ReadState {
     std::function<std::string(std::int64_t)> place;
 };
 
-/// Joins what a point is told besides states: the arrays, the given arrays, and the step.
+/// Joins what a point is told besides states: categories and other arrays, the given arrays, and the step.
 /// @param given   has the arrays of `StateArrays::given`; null if there are none
 /// @param step    time to the next state
 /// @throws as `told`

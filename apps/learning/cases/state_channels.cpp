@@ -119,7 +119,7 @@ std::vector<std::string> told_names(const DataConfig& data, const std::vector<st
         }
     }
     // The arrays name their numbers only if each has one.
-    auto arrays = data.arrays;
+    auto arrays = data.told_arrays();
     arrays.insert(arrays.end(), data.series.given.begin(), data.series.given.end());
     const auto num_of_arrays = count - 1 - std::ssize(names);
     for (std::int64_t i = 0; i < num_of_arrays; ++i)

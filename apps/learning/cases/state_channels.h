@@ -15,7 +15,7 @@ namespace meshard {
 
 /// Finds the states of a simulation among what a point is told (`PointInputs::embedding`), and makes of a predicted
 /// state what the model is told in the next step. The channels are those of `data.inputs`, then those of `kTold`: the
-/// fields of the last state, of the one before it, ..., the arrays, the given arrays, and the time to the next state,
+/// fields of the last state, of the one before it, ..., categories and other arrays, the given arrays, and the time to the next state,
 /// all in their own units. Tensors are (1, N, C), sharded or not; functions are differentiable.
 class StateChannels {
 public:

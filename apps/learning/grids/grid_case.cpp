@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/grids/grid_case.h"
 
+#include "apps/learning/cases/categories.h"
 #include "apps/learning/settings/grid_settings.h"
 #include "io/bytes/file_pattern.h"
 #include "ops/grids/grid_rows.h"
@@ -60,6 +61,8 @@ public:
         if (marks_nan_ && std::isnan(value)) is_out = 1;
         return is_out != 0;
     }
+
+    bool has(std::int64_t row) const { return rows_[static_cast<std::size_t>(row)] != 0; }
 
     /// Puts NaN in these rows of (N, C).
     void erase(at::Tensor& rows)
@@ -240,7 +243,7 @@ GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& d
         return whole;
     };
     std::vector<const DataArray*> told, fields;
-    for (const auto& name : data.arrays) {
+    for (const auto& name : data.told_arrays()) {
         auto all = find_all(name);
         if (is_pattern(name)) std::erase_if(all, is_learnt);
         if (all.empty())
@@ -259,6 +262,10 @@ GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& d
         }
         rows.target = joined(fields);
     }
+    for (std::size_t i = 0; i < data.categories.names.size(); ++i)
+        require_categories(
+            read(*told[i]), data.categories, i, where, [&](std::int64_t row) { return place_text(box, row); },
+            [&](std::int64_t row) { return !left_out || !left_out->has(row); });
     if (left_out) {
         left_out->erase(rows.told);
         if (with_truth) left_out->erase(rows.target);

@@ -2,6 +2,7 @@
 #include "apps/learning/grids/grid_cases.h"
 
 #include "apps/learning/cases/case_tensors.h"
+#include "apps/learning/cases/categories.h"
 #include "apps/learning/cases/usable_input.h"
 #include "apps/learning/grids/grid_states.h"
 #include "apps/learning/settings/grid_settings.h"
@@ -37,7 +38,7 @@ ChannelStatistics statistics_of(const at::Tensor& rows)
 }
 
 /// Describes this rank's rows that count.
-StoredCase described(GridRows rows, const std::string& id)
+StoredCase described(GridRows rows, const std::string& id, const DataConfig& data)
 {
     const auto counts = counted_rows(rows.target);
     if (!counts.all().item<bool>()) {
@@ -52,7 +53,10 @@ StoredCase described(GridRows rows, const std::string& id)
     known.extents = rows.extents;
     known.statistics = {statistics_of(rows.target)};
     known.told_statistics = {statistics_of(rows.told)};
+    known.categories.resize(data.categories.names.size());
     if (known.num_counted == 0) return known;
+    add_categories(known.categories, rows.told, category_channels(data, rows.channels).first, data.categories,
+                   "case " + id);
     known.lowest = numbers_of(rows.told.amin(0));
     known.highest = numbers_of(rows.told.amax(0));
     return known;
@@ -60,7 +64,7 @@ StoredCase described(GridRows rows, const std::string& id)
 
 /// Merges the descriptions that each rank has of its rows of a case. Collective. @throws InvalidInput, on all ranks,
 /// for a case of which no row counts
-void merge_over_ranks(StoredCase& known, const RankGroup& ranks)
+void merge_over_ranks(StoredCase& known, const CategorySettings& categories, const RankGroup& ranks)
 {
     std::vector<std::int64_t> own{known.num_counted};
     const auto add = [&](const std::vector<double>& numbers, std::int64_t count) {
@@ -75,6 +79,11 @@ void merge_over_ranks(StoredCase& known, const RankGroup& ranks)
     add(known.told_statistics[0].squared_differences(), num_inputs);
     add(known.lowest, num_inputs);
     add(known.highest, num_inputs);
+    for (const auto& kinds : known.categories) {
+        own.push_back(std::ssize(kinds));
+        for (std::size_t i = 0; i < kMostCategories; ++i)
+            own.push_back(std::bit_cast<std::int64_t>(i < kinds.size() ? kinds[i] : 0.0));
+    }
     const auto all = ranks.all_gather_integers(own);
     known.num_rows = c10::multiply_integers(known.extents);
     known.num_counted = 0;
@@ -102,6 +111,13 @@ void merge_over_ranks(StoredCase& known, const RankGroup& ranks)
             known.lowest[i] = std::min(known.lowest[i], lowest[i]);
             known.highest[i] = std::max(known.highest[i], highest[i]);
         }
+        std::vector<std::vector<double>> kinds(known.categories.size());
+        for (auto& one : kinds) {
+            const auto count = static_cast<std::size_t>(*at++);
+            one = next(kMostCategories);
+            one.resize(count);
+        }
+        merge_categories(known.categories, kinds, categories, "case " + known.case_id);
     }
     if (known.num_counted == 0)
         throw InvalidInput("case " + known.case_id + ": data.mask leaves nothing of it. Leave the case out.");
@@ -111,9 +127,9 @@ void merge_over_ranks(StoredCase& known, const RankGroup& ranks)
 
 GridWidths grid_widths(const StoredCase& known, const DataConfig& data)
 {
-    return {.in_channels = known.num_inputs + static_cast<std::int64_t>(data.constants.size()),
-            .out_channels = known.num_targets(),
-            .extents = known.extents};
+    auto num_told = known.num_inputs + std::ssize(data.constants);
+    for (const auto& kinds : data.categories.values) num_told += std::ssize(kinds) - 1;
+    return {.in_channels = num_told, .out_channels = known.num_targets(), .extents = known.extents};
 }
 
 std::vector<std::int64_t> domain_of_grids(const TrainingRunConfig& config, const CaseSource& first,
@@ -221,11 +237,11 @@ std::vector<StoredCase> GridReading::describe(const std::vector<CaseSource>& sou
     const auto ranks = blocks_->in_a_row();
     read_together(ranks->all(), [&] {
         for (const auto& source : sources) {
-            cases.push_back(described(read(source), source.id));
+            cases.push_back(described(read(source), source.id, data_));
             require_alike(cases.back(), name_in_messages(source), like ? *like : cases.front());
         }
     });
-    for (auto& known : cases) merge_over_ranks(known, ranks->all());
+    for (auto& known : cases) merge_over_ranks(known, data_.categories, ranks->all());
     return cases;
 }
 

@@ -83,7 +83,8 @@ GridStore::GridStore(const DataConfig& data)
     : folder_(data.store.empty() ? data.shards / "store" : data.store), is_named_(!data.store.empty()),
       on_cells_(data.on_cells)
 {
-    std::set<std::string> names(data.arrays.begin(), data.arrays.end());
+    const auto told = data.told_arrays();
+    std::set<std::string> names(told.begin(), told.end());
     for (const auto& field : data.fields) names.insert(field.from);
     if (!data.mask.empty() && data.mask != kMaskOfNan) names.insert(data.mask);
     arrays_.assign(names.begin(), names.end());

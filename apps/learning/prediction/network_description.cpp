@@ -3,6 +3,7 @@
 
 #include "apps/learning/cases/case_tensors.h"
 #include "apps/learning/cases/field_scaling.h"
+#include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <nlohmann/json.hpp>
@@ -37,6 +38,9 @@ std::set<std::string> names_of_constants(const DataConfig& data)
 nlohmann::json network_description(const Predictor& predictor)
 {
     const auto& data = predictor.data();
+    if (!data.categories.names.empty())
+        throw InvalidInput(predictor.checkpoint().string() + " is told categories of points (data.categories), which "
+                                                             "is not exported yet. Use `meshard predict`.");
     auto fields = nlohmann::json::array();
     for (std::size_t f = 0; f < data.fields.size(); ++f) {
         const auto measure = measure_of(data, data.fields[f].kind);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/prediction/predictor.h"
 
+#include "apps/learning/cases/categories.h"
 #include "apps/learning/checkpoints/kept_features.h"
 #include "apps/learning/checkpoints/run_checkpoint.h"
 #include "apps/learning/settings/run_record.h"
@@ -196,6 +197,7 @@ Predictor Predictor::from_run(const std::filesystem::path& run_dir, std::size_t 
     auto config = both.of_part(part);
     config.data.series.told = predictor.data_.series.told;  // these follow from the cases
     config.data.series.mean_step = predictor.data_.series.mean_step;
+    config.data.categories.values = predictor.data_.categories.values;
     const bool says_data = !predictor.data_.fields.empty();  // early versions did not
     if ((says_data && to_json(predictor.data_) != to_json(config.data)) || seed.value_or(both.seed) != both.seed) {
         throw IoError(fmt::format("{} is of another run than {}: data or seed differ. Put the run's own files back.",
@@ -222,6 +224,9 @@ std::optional<std::int64_t> Predictor::load_own(const std::filesystem::path& pat
     ranges_ = own.ranges;
     facing_ = own.facing;
     encode_coordinates(model_, data_.encoding, 0);  // the checkpoint has its values
+    for (const auto& field : run.fields) channels_.push_back(field.num_channels);
+    const auto categories = category_channels(data_, channels_);
+    if (!data_.is_grid) encode_categories(model_, categories);
     head_ = run.head;
     if (head_)
         forward_with_head_ =
@@ -229,13 +234,12 @@ std::optional<std::int64_t> Predictor::load_own(const std::filesystem::path& pat
     if (part == 0) shape_coefficients_ = run.shape_coefficients;
     if (part == 0) held_out_errors_ = run.held_out_errors;
     checkpoint.load_weights(*model_.module);
-    if (data_.is_grid) take_rows_of_grids(model_, checkpoint.input_normalizer(), !data_.mask.empty());
+    if (data_.is_grid) take_rows_of_grids(model_, checkpoint.input_normalizer(), !data_.mask.empty(), categories);
     if (data_.series.is_on) told_mean_ = checkpoint.input_normalizer().mean;
     if (data_.series.is_on && !data_.is_grid) of_inputs_ = checkpoint.input_normalizer();
     model_.module->eval();
     normalizer_ = checkpoint.normalizer();
     training_mean_ = checkpoint.training_mean();
-    for (const auto& field : run.fields) channels_.push_back(field.num_channels);
     if (!run.validation_errors.is_null() && std::isfinite(run.progress.best_error))
         validation_error_ = run.progress.best_error;
     if (run.parts.size() == 1) return run.seed;

@@ -231,6 +231,26 @@ void check_inputs(const Settings& settings, const DataConfig& data, const std::s
             fmt::format("{} must begin with points and name each input once, e.g. {}.", settings.where(key), examples));
 }
 
+void check_categories(const Settings& settings, const TrainingRunConfig& config)
+{
+    const auto& data = config.data;
+    const auto refuse = [&](const std::string& why) {
+        throw UsageError(settings.where("data.categories") + " " + why);
+    };
+    for (auto i = data.categories.names.begin(); i != data.categories.names.end(); ++i) {
+        if (i->find('*') != std::string::npos) refuse("has a pattern, " + *i + ". Name each array.");
+        if (std::find(data.categories.names.begin(), i, *i) != i) refuse("names '" + *i + "' twice.");
+        for (const auto* others : {&data.arrays, &data.series.given})
+            if (std::ranges::find(*others, *i) != others->end())
+                refuse("names '" + *i +
+                       "', which is told as a number, too. Leave it out of data.arrays and "
+                       "data.given.");
+    }
+    if (data.categories.names.empty()) return;
+    if (!settings.names_below("data.volume").empty() || find_model(config.model.name).of_bodies())
+        refuse("is for models that are told one part of a case, and no body. Leave it out.");
+}
+
 void complete_data(const Settings& settings, TrainingRunConfig& config)
 {
     auto& data = config.data;
@@ -242,7 +262,7 @@ void complete_data(const Settings& settings, TrainingRunConfig& config)
         refuse_keys_of_series(settings);
     if (data.is_grid) {
         refuse_keys_of_points(settings);
-        if (!is_series) check_grid_arrays(settings, data.arrays);
+        if (!is_series) check_grid_arrays(settings, data.told_arrays());
         if (is_series && settings.has("data.store"))
             throw UsageError(settings.where("data.store") +
                              " does not go with data.series of grids: states are read from their files. Leave it out.");
@@ -267,6 +287,7 @@ void complete_data(const Settings& settings, TrainingRunConfig& config)
     if (data.sets.empty() && !data.split.column.empty() && data.case_tables.empty())
         throw UsageError("data.split.column needs data.cases, the table that has the column.");
     check_fields(data, "data.fields");
+    check_categories(settings, config);
     if (!data.is_grid) check_inputs(settings, data, "data.inputs", "[points, normals] or [points, sdf]");
     check_wall(settings, data, find_model(config.model.name).of_bodies() != nullptr);
     if (!data.constants.empty() && data.case_tables.empty())
@@ -534,6 +555,13 @@ bool DataConfig::has_input(std::string_view input) const
     return std::find(inputs.begin(), inputs.end(), input) != inputs.end();
 }
 
+std::vector<std::string> DataConfig::told_arrays() const
+{
+    auto names = categories.names;
+    names.insert(names.end(), arrays.begin(), arrays.end());
+    return names;
+}
+
 bool is_vector(const FieldConfig& field)
 {
     return field.kind == "velocity" || field.kind == "stress" || field.kind == "vector" || field.kind == "axial";
@@ -551,7 +579,10 @@ bool DataConfig::needs_wall() const
 
 std::int64_t num_point_channels(const DataConfig& data)
 {
-    return first_channel(data, {}) + static_cast<std::int64_t>(data.series.told.size());
+    auto count = first_channel(data, {}) + std::ssize(data.series.told);
+    if (!data.series.is_on) count += std::ssize(data.categories.names);
+    for (const auto& kinds : data.categories.values) count += std::ssize(kinds) - 1;
+    return count;
 }
 
 std::int64_t first_channel(const DataConfig& data, std::string_view input)
@@ -582,12 +613,19 @@ static void describe(DescribedKeys& keys, SeriesSettings& series)
     keys.required("mean_step", series.mean_step);
 }
 
+static void describe(DescribedKeys& keys, CategorySettings& categories)
+{
+    keys.required("names", categories.names);
+    keys.required("values", categories.values);
+}
+
 void describe(DescribedKeys& keys, DataConfig& data)
 {
     auto inputs = fmt::format("{}", fmt::join(data.inputs, ", "));
     keys.choice("association", data.on_cells, {{"cell", true}, {"point", false}});
     keys.added("is_grid", data.is_grid);
     keys.added("arrays", data.arrays);
+    keys.optional("categories", data.categories);
     keys.optional("mask", data.mask);
     keys.optional("series", data.series);
     keys.required("fields", data.fields);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/devices/rank_device.h"
+#include "apps/learning/settings/category_settings.h"
 #include "apps/learning/settings/force_settings.h"
 #include "apps/learning/settings/series_settings.h"
 #include "apps/learning/settings/setting_table.h"
@@ -143,6 +144,7 @@ struct DataConfig {
     bool is_grid = false;  ///< cases are image data, whose points or cells make up a regular grid
     SeriesSettings series;
     std::vector<std::string> arrays;
+    CategorySettings categories;
     std::string mask;  ///< of a grid; empty: all of it counts
     std::vector<FieldConfig> fields;
     std::vector<std::string> inputs{"points", "normals"};
@@ -152,6 +154,8 @@ struct DataConfig {
     std::vector<std::string> wall_patches;
     std::string distances;
 
+    /// The arrays that points are told, the categories first.
+    std::vector<std::string> told_arrays() const;
     /// Whether `inputs` contains this input.
     bool has_input(std::string_view input) const;
     /// Whether an input is computed from the surface of a wall.
@@ -192,6 +196,7 @@ struct DataConfig {
         series.add_keys(keys);
         keys.add("data.arrays", arrays, {},
                  "arrays that a model of grids or of data.series is told, at points or cells as data.association says");
+        categories.add_keys(keys);
         keys.add(
             "data.mask", mask, {},
             "array of grids that is 0 where they do not count (land, a body), vtkGhostType, or nan: where an array "
@@ -292,8 +297,8 @@ double quantity_of(const std::string& name, const std::vector<std::string>& entr
 nlohmann::json to_json(const DataConfig& data);
 DataConfig data_config(const nlohmann::json& description);
 
-/// Returns how many numbers each point has as inputs: three for each vector, one for each other input, and those of
-/// `SeriesSettings::told`.
+/// Returns how many numbers a model of points is told of each: three for each vector, one for each other input and
+/// each known category, and those of `SeriesSettings::told`.
 std::int64_t num_point_channels(const DataConfig& data);
 
 struct ModelConfig {

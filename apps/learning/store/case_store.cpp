@@ -2,6 +2,7 @@
 #include "apps/learning/store/case_store.h"
 
 #include "apps/learning/cases/case_tensors.h"
+#include "apps/learning/cases/categories.h"
 #include "apps/learning/cases/kept_folder.h"
 #include "apps/learning/store/point_draws.h"
 #include "apps/learning/store/row_file.h"
@@ -93,6 +94,7 @@ StoredCase read_stored_case(const std::filesystem::path& folder, const std::stri
         stored.lowest = json.at("lowest").get<std::vector<double>>();
         stored.highest = json.at("highest").get<std::vector<double>>();
         stored.measures = measures_from(json.at("measures"));
+        stored.categories = json.value("categories", stored.categories);
         std::int64_t num_pages = 0;
         for (const auto& part : json.at("parts")) {
             stored.parts.push_back({part.at("file"), part.at("rows"), part.at("bytes"), num_pages});
@@ -222,6 +224,8 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
     Json parts = Json::array();
     std::vector<std::filesystem::path> files;
     std::vector<double> lowest, highest;
+    const auto first_category = category_channels(data, channels).first;
+    std::vector<std::vector<double>> categories;
     std::int64_t num_inputs = 0;
     for (std::int32_t part = 0; part < manifest.num_parts(); ++part) {
         const auto subdomain = load_subdomain(shards, manifest, part);
@@ -231,6 +235,7 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
         ChannelStatistics statistics;
         statistics.add(target);
         widen(lowest, highest, told);
+        add_categories(categories, told, first_category, data.categories, where);
         num_inputs = told.size(1);
         const OrderedRows rows(order, ids, told, target);
         const auto name = fmt::format("part_{:04}.rows", part);
@@ -251,18 +256,19 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
     const auto measures = write_measures(row_measures(shards, manifest, data.on_cells), order, file_of_measures);
     if (!measures.blocks.empty()) files.push_back(file_of_measures);
     PageHashes::write(partial.path() / kPageHashes, files);
-    const Json json{{"format", "meshard stored case"},
-                    {"version", kStoreVersion},
-                    {"key", key},
-                    {"case", source.id},
-                    {"rows", num_rows},
-                    {"inputs", num_inputs},
-                    {"channels", channels},
-                    {"lowest", lowest},
-                    {"highest", highest},
-                    {"measures", to_json(measures)},
-                    {"has_page_hashes", true},
-                    {"parts", parts}};
+    Json json{{"format", "meshard stored case"},
+              {"version", kStoreVersion},
+              {"key", key},
+              {"case", source.id},
+              {"rows", num_rows},
+              {"inputs", num_inputs},
+              {"channels", channels},
+              {"lowest", lowest},
+              {"highest", highest},
+              {"measures", to_json(measures)},
+              {"has_page_hashes", true},
+              {"parts", parts}};
+    if (!categories.empty()) json["categories"] = categories;
     write_file_atomically(partial.path() / "case.json", with_hash(json).dump(1) + "\n");
     partial.commit();
 }

@@ -71,8 +71,9 @@ struct StoredCase {
     std::vector<double> lowest, highest;        ///< bounds of each input over all points
     /// The inputs' statistics, one entry for each part; only of steps of runs and of grids.
     std::vector<ChannelStatistics> told_statistics = {};
-    std::vector<std::int64_t> extents = {};  ///< of a regular grid, slowest direction first; empty: no grid
-    std::int64_t num_counted = 0;            ///< rows of a regular grid that count (`data.mask`)
+    std::vector<std::int64_t> extents = {};            ///< of a regular grid, slowest direction first; empty: no grid
+    std::int64_t num_counted = 0;                      ///< rows of a regular grid that count (`data.mask`)
+    std::vector<std::vector<double>> categories = {};  ///< what each array of `data.categories` has, ascending
     StoredMeasures measures;
     std::shared_ptr<const PageHashes> page_hashes;  ///< null in cases that earlier versions stored
 

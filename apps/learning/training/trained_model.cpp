@@ -89,11 +89,11 @@ void TrainedModel::make()
 {
     torch::manual_seed(config_.seed);
     if (config_.data.is_grid) {
-        const auto widths = grid_widths(data_.training_cases().stored(0), config_.data);
+        const auto widths = grid_widths(data_.training_cases().stored(0), data_.parts().front().data);
         std::pair made(config_.model.name, grid_model_arguments(config_.model, widths));
         if (const auto& denoiser = find_model(made.first).of_grids()->denoiser) made = denoiser(made.second);
         model_ = make_model(made.first, made.second);
-        take_rows_of_grids(model_, *data_.stored().of_inputs, !config_.data.mask.empty());
+        take_rows_of_grids(model_, *data_.stored().of_inputs, !config_.data.mask.empty(), data_.categories());
         return;
     }
     std::array<std::int64_t, 2> num_channels{};
@@ -105,6 +105,7 @@ void TrainedModel::make()
     model_ = make_model(config_.model.name, model_arguments(config_.model, data_.parts().front().data,
                                                             num_channels[0] + num_features, num_channels[1]));
     encode_coordinates(model_, config_.data.encoding, static_cast<std::uint64_t>(config_.seed));
+    encode_categories(model_, data_.categories());
     if (targets)
         forward_with_head_ =
             add_coefficient_head(model_, num_features, static_cast<std::int64_t>(targets->means().size()));
@@ -350,7 +351,8 @@ void TrainedModel::load(const Checkpoint& checkpoint)
     if (update_->average()) update_->average()->restart();
     checkpoint.load_raw_weights(*model_.module, sharded);
     update_->resume(checkpoint.description());
-    if (config_.data.is_grid) take_rows_of_grids(model_, checkpoint.input_normalizer(), !config_.data.mask.empty());
+    if (config_.data.is_grid)
+        take_rows_of_grids(model_, checkpoint.input_normalizer(), !config_.data.mask.empty(), data_.categories());
 }
 
 std::array<std::int64_t, 3> TrainedModel::bytes_held() const

@@ -7,9 +7,11 @@
 
 #include <ATen/record_function.h>
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 #include <utility>
 
@@ -69,6 +71,7 @@ void TrainingData::prepare_part(std::size_t index, const TrainingStart& start, T
                             : prepare_cases(config, part.cases, {.verify_sources = start.verify_sources}, ranks_.mesh,
                                             ranks_.device(), log, stop_requested));
     const auto& train = part.stored->train;
+    if (!part.data.categories.names.empty()) find_categories(part);
     if (part.data.series.is_on) {
         auto& series = part.data.series;
         series.told =
@@ -92,6 +95,33 @@ void TrainingData::prepare_part(std::size_t index, const TrainingStart& start, T
         add_case_constants(bounds, part.data, train.sources()[i]);
         part.ranges.add(bounds);
     }
+}
+
+/// Finds the categories of the training cases, which the others must not exceed.
+void TrainingData::find_categories(CasePart& part) const
+{
+    auto& [names, values] = part.data.categories;
+    auto& stored = *part.stored;
+    for (std::int64_t i = 0; i < stored.train.size(); ++i)
+        merge_categories(values, stored.train.stored(i).categories, part.data.categories, "the training cases");
+    for (const auto* set : {&stored.val, &stored.test}) {
+        for (std::int64_t i = 0; i < set->size(); ++i) {
+            for (std::size_t k = 0; k < names.size(); ++k) {
+                std::vector<double> unknown;
+                std::ranges::set_difference(set->stored(i).categories[k], values[k], std::back_inserter(unknown));
+                if (unknown.empty()) continue;
+                throw InvalidInput(fmt::format("case {} ({}): the array '{}' has {}, and the training cases have {}. "
+                                               "The model would not know this category (data.categories): repair the "
+                                               "case, or train with it.",
+                                               set->id(i), set->sources()[static_cast<std::size_t>(i)].file.string(),
+                                               names[k], unknown.front(), fmt::join(values[k], ", ")));
+            }
+        }
+    }
+    if (!stored.of_inputs) return;
+    const auto first = category_channels(part.data, stored.train.channels()).first;
+    stored.of_inputs->mean.narrow(0, first, std::ssize(names)).fill_(0);
+    stored.of_inputs->std.narrow(0, first, std::ssize(names)).fill_(1);
 }
 
 /// Refuses cases without the areas or volumes by which their points are to be drawn or to count.

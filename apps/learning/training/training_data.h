@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/learning/cases/case_body.h"
+#include "apps/learning/cases/categories.h"
 #include "apps/learning/cases/field_scaling.h"
 #include "apps/learning/cases/input_ranges.h"
 #include "apps/learning/cases/state_channels.h"
@@ -80,6 +81,11 @@ public:
     const std::optional<ShapeCoefficients>& shape_coefficients() const { return shape_coefficients_; }
     /// Where the states stand among the inputs, if cases are steps of runs.
     const std::optional<StateChannels>& states() const { return states_; }
+    /// Where the categories stand among the inputs of the first part.
+    CategoryChannels categories() const
+    {
+        return category_channels(parts_.front().data, parts_.front().stored->train.channels());
+    }
     /// Returns the frame of a step of a run, which is that of the whole run; any frame if points stand still.
     CaseFrame frame_of(const CaseSource& source);
     /// Returns how many steps a training step goes through from this case on, in an epoch from 1: steps of its run.
@@ -104,6 +110,7 @@ public:
 private:
     void prepare_part(std::size_t index, const TrainingStart& start, TrainingLog& log,
                       const volatile std::sig_atomic_t& stop_requested);
+    void find_categories(CasePart& part) const;
     void check_measures(std::size_t index) const;
     void check_data(const TrainingStart& start, std::size_t index);
     void judge_by_shape(std::span<const CaseFigures> figures, const JudgedFields& layout);
