@@ -79,8 +79,6 @@ void check_series(const PredictArguments& options)
     if (!options.prediction.sensitivities.empty()) refuse("--sensitivity", "it is of one state of a surface");
     if (!options.table.empty()) refuse("--table", "there is one start; give its values with --set");
     if (options.json) refuse("--json", "the series is the report");
-    if (options.series.goes_on && options.runs.size() * static_cast<std::size_t>(options.series.num_samples) > 1)
-        refuse("--resume", "each of several runs or samples goes its own way, of which the output has the mean");
 }
 
 bool parse(std::span<const std::string> arguments, PredictArguments& options)

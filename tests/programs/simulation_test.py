@@ -547,11 +547,26 @@ class SimulationDenoising(Simulations):
             spread = [abs(a - b) / math.sqrt(2) for a, b in zip(one["u"], two["u"])]
             self.assertLess(relative_l2(state["u_spread"], spread), 1e-2, f"spread of state {i}")
         predict("rest", "--noise-levels", 3)
-        for words, texts in ((("--samples", 2, "--resume"), ("--resume",)), (("--samples", 0), ("--samples",))):
-            self.assert_fails(self.meshard("predict", "runs/front", f"fronts/run_{run}.pvd", "--steps", 5, "-o", "both.pvd", *words), 2, *texts)
+        self.assert_fails(self.meshard("predict", "runs/front", f"fronts/run_{run}.pvd", "--steps", 5, "-o", "both.pvd", "--samples", 0), 2, "--samples")
+        self.check_killed_ensemble(run)
         self.assert_good(self.meshard("evaluate", "runs/front", run))
         with open(self.folder / "runs/front/evaluation/rollout.csv") as stream:
             self.assert_close([float(row["rel_l2"]) for row in csv.DictReader(stream)], errors, 1e-4, "by evaluate")
+
+    def check_killed_ensemble(self, run):
+        """Each way goes on from its own states, in which it differs from the mean."""
+        words = ("predict", "runs/front", f"fronts/run_{run}.pvd", "--step", 50, "-o")
+        self.assert_good(self.meshard(*words, "whole.pvd", "--steps", 60, "--samples", 3))
+        process = self.start_meshard(*words, "cut.pvd", "--steps", 60, "--samples", 3)
+        process.wait_for(lambda: (self.folder / "cut.pvd").exists() and (self.folder / "cut.pvd").read_text().count("DataSet") >= 6, "five states")
+        process.send_to_group(signal.SIGKILL)
+        process.result()
+        self.assert_fails(self.meshard(*words, "cut.pvd", "--steps", 60, "--resume", "--samples", 2), 3, "2 runs or samples", "--resume")
+        self.assert_good(self.meshard(*words, "cut.pvd", "--steps", 60, "--resume", "--samples", 3))
+        files = [{file.name.split("_")[1]: file.read_bytes() for file in (self.folder / name).iterdir()} for name in ("cut", "whole")]
+        self.assertEqual(len(files[1]), 61)   # and none of a single way
+        self.assertEqual(*files)
+        self.assert_fails(self.meshard(*words, "whole.pvd", "--resume", "--samples", 3, "--steps", 70), 3, "it is complete", "--resume")
 
     def test_refuses_what_belongs_to_models_without_noise(self):
         for word, text in (("training.loss=l1", "mse"), ("training.unroll=2", "samples"), ("model.patch_size=5", "patch_size")):
@@ -635,7 +650,15 @@ class SimulationPrediction(Simulations):
         self.assert_good(self.meshard("predict", "runs/vortex", "runs/other", "vortices/run_002.pvd", "--steps", 2, "-o", "out.pvd"))
         run = json.loads(self.meshard("info", "out/out_0002.vtp", "--json").out)
         self.assertIn("vorticity_spread", [array["name"] for array in run["arrays"]])
-        self.assert_fails(self.meshard("predict", "runs/vortex", "runs/other", "vortices/run_002.pvd", "--steps", 3, "-o", "out.pvd", "--resume"), 2, "--resume")
+        self.assert_fails(self.meshard("predict", "runs/vortex", "runs/other", "vortices/run_002.pvd", "--steps", 3, "-o", "out.pvd", "--resume"), 3, "it is complete", "--resume")
+        words = ("predict", "runs/vortex", "runs/other", "vortices/run_003.pvd", "--steps", 60, "--nproc", 2, "-o")
+        self.assert_good(self.meshard(*words, "whole.pvd"))
+        process = self.start_meshard(*words, "cut.pvd")
+        process.wait_for(lambda: len(self.states("cut")) > 6, "five states")
+        process.send_to_group(signal.SIGKILL)
+        process.result()
+        self.assert_good(self.meshard(*words, "cut.pvd", "--resume"))
+        self.assertEqual(self.states("cut"), self.states("whole"))
 
     def test_says_what_is_wrong_with_its_words(self):
         for words, option in ((("--steps", 0), "--steps"), (("--steps", -1), "--steps"), (("--steps", 2, "--step", 0), "--step"), (("--steps", 2, "--step", -3), "--step"),

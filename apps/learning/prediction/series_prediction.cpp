@@ -398,6 +398,7 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
     }
     const auto num_tracks = tracks.size();
     const auto source = tracks.front().source;
+    read_together(all, [&] { plan.require_tracks(num_tracks); });
     MeshReading reading{.where = name};
     reading.report = [](const std::string& fault) { warn("predict", fault); };
     reading.with_geometry = reading.with_forces = !series.forces.empty();
@@ -433,6 +434,7 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
         throw_if_interrupted();
         PredictionSpread predictions;
         std::vector<at::Tensor> next;
+        const bool is_last = i + 1 == plan.num_states();
         std::vector<ForceSums> sums;
         for (std::size_t track = 0; track < num_tracks; ++track) {
             next.push_back(roll_out.next(track));
@@ -450,6 +452,9 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
                                         "states before it are in {}.",
                                         plan.time(i), i, output.string()));
         });
+        for (std::size_t track = 0; track < num_tracks && num_tracks > 1 && !is_last; ++track)
+            writer->write(i, state_of_track(files.file(i), track), to_local(next[track]).squeeze(0).cpu(), {},
+                          models.front().channels());
         writer->write(i, files.file(i), values, predictions.spread(), models.front().channels());
         read_together(all, [&] {
             if (!is_first) return;
@@ -459,8 +464,13 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
                 table->add(i, plan.time(i), forces);
             }
             files.write_index(plan, i + 1);
+            if (num_tracks == 1) return;
+            // In the end also what a kill left.
+            for (auto old = is_last ? 0 : i - plan.history(); old < (is_last ? i : i - plan.history() + 1); ++old)
+                for (std::size_t track = 0; track < num_tracks; ++track)
+                    std::filesystem::remove(state_of_track(files.file(old), track));
         });
-        if (i + 1 == plan.num_states()) break;
+        if (is_last) break;
         roll_out.go_on(i, next);
     }
     finish();

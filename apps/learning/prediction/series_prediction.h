@@ -28,7 +28,8 @@ struct SeriesPrediction {
 /// NAME_steps.pvd beside it. The first states written are those that the models are told of the start; predicted
 /// arrays are called as those of the training cases, and of points that move the coordinates change. Arrays of
 /// `data.arrays` and `data.given` are written too, others are not. Of several models, or samples of one, each goes its
-/// own way; their mean is written, and their spread as NAME_spread.
+/// own way; their mean is written, and their spread as NAME_spread; until the end the last states of each lie beside
+/// (`state_of_track`).
 ///
 /// The index is written after each state, so that what an interruption leaves is a series that can be continued. The
 /// first rank holds one state whole, the others their parts. Collective over all ranks.

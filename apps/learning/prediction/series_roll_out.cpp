@@ -93,6 +93,29 @@ SeriesPlan::SeriesPlan(const Predictor& model, const Series& run)
     for (const auto& state : start_) times_.push_back(state.time);
 }
 
+std::filesystem::path state_of_track(const std::filesystem::path& state, std::size_t track)
+{
+    return state.parent_path() / fmt::format("{}.track_{}{}", state.stem().string(), track, state.extension().string());
+}
+
+SeriesState SeriesPlan::known(std::size_t i, std::size_t track) const
+{
+    auto state = known(i);
+    if (i >= history_) state.file = state_of_track(state.file, track);
+    return state;
+}
+
+void SeriesPlan::require_tracks(std::size_t num_tracks) const
+{
+    if (!goes_on() || next() == history_) return;
+    const auto has = [&](std::size_t track) { return std::filesystem::exists(known(next() - 1, track).file); };
+    if (num_tracks == 1 ? !has(0) : has(num_tracks - 1) && !has(num_tracks)) return;
+    throw InvalidInput(fmt::format("{}: the states from which {} would go on are not beside it: it is complete, or "
+                                   "of another number of runs and samples. Leave --resume out to begin anew.",
+                                   known(next() - 1).file.string(),
+                                   num_tracks == 1 ? "it" : fmt::format("{} runs or samples", num_tracks)));
+}
+
 SeriesRollOut::SeriesRollOut(const SeriesPlan& plan, std::span<Predictor> models, std::vector<SeriesTrack> tracks,
                              MeshReading reading, const std::filesystem::path& output, std::optional<MemoryMode> memory,
                              World& world, GridRanks& ranks)
@@ -125,8 +148,15 @@ SeriesRollOut::SeriesRollOut(const SeriesPlan& plan, std::span<Predictor> models
         frames_.push_back(mesh_ ? case_frame(data.frame, mesh_->bounds(), source) : CaseFrame());
         auto told = mesh_ ? mesh_->inputs(*model, data, device_) : grid_->layout.inputs(told_of_grid);
         if (grid_) add_case_inputs(told, *model, data, source, device_);
-        inputs_.push_back(states_.with_state(told, states_.state(told), frames_.back()));
+        auto& inputs = inputs_.emplace_back(states_.with_state(told, states_.state(told), frames_.back()));
         scalings_.push_back(field_scaling(data, model->channels(), source));
+        if (!plan_.goes_on() || tracks_.size() == 1) continue;
+        for (auto back = plan_.history(); back > 0; --back) {
+            const auto state = plan_.known(plan_.next() - back, inputs_.size() - 1);
+            Mesh mesh;
+            const auto own = fields_of(state, [&]() -> const Mesh& { return mesh = read_state(state); });
+            inputs = states_.after(told, inputs, own, frames_.back());
+        }
     }
 }
 
@@ -193,14 +223,15 @@ void SeriesRollOut::go_on(std::size_t i, std::span<const at::Tensor> states)
             states_.after(states_.with_arrays(inputs_[track], of_next), inputs_[track], states[track], frames_[track]);
 }
 
-at::Tensor SeriesRollOut::true_state(std::size_t i)
+/// @param read   reads it, of meshes
+at::Tensor SeriesRollOut::fields_of(const SeriesState& state, const std::function<const Mesh&()>& read)
 {
     at::Tensor values;
     read_together(device_mesh_->all(), [&] {
         if (grid_)
-            values = grid_->states->told_fields(plan_.start(i));
+            values = grid_->states->told_fields(state);
         else if (device_mesh_->all().rank() == 0)
-            values = float_rows(told_fields({read_whole(i), arrays_.on_cells, plan_.start(i), where_}, arrays_));
+            values = float_rows(told_fields({read(), arrays_.on_cells, state, where_}, arrays_));
     });
     return grid_ ? laid_out(values) : own_rows(values);
 }

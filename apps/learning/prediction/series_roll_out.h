@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -42,6 +43,10 @@ public:
     const SeriesState& start(std::size_t i) const { return start_[i]; }
     /// A state that is there: of the start, or predicted before.
     const SeriesState& known(std::size_t i) const { return goes_on() ? done_[i] : start_[i]; }
+    /// The same of one of several tracks, of which `known` has the mean (`state_of_track`).
+    SeriesState known(std::size_t i, std::size_t track) const;
+    /// @throws InvalidInput if what was written before is not that of so many tracks
+    void require_tracks(std::size_t num_tracks) const;
     /// The start's state whose arrays are those of a predicted state; null where the start has none.
     const SeriesState* followed(std::size_t i) const { return follows_ && i < start_.size() ? &start_[i] : nullptr; }
 
@@ -51,6 +56,9 @@ private:
     std::vector<double> times_;
     bool follows_ = false;
 };
+
+/// Names the file of a track's own state beside that of the mean: `NAME_0007.track_2.vtp`.
+std::filesystem::path state_of_track(const std::filesystem::path& state, std::size_t track);
 
 /// A model that goes its own way through a simulation.
 struct SeriesTrack {
@@ -93,7 +101,10 @@ public:
     void go_on(std::size_t i, std::span<const at::Tensor> states);
 
     /// Returns the fields of a state of the start, (1, N, channels), sharded. @throws as `told_fields`
-    at::Tensor true_state(std::size_t i);
+    at::Tensor true_state(std::size_t i)
+    {
+        return fields_of(plan_.start(i), [&]() -> const Mesh& { return read_whole(i); });
+    }
 
     /// Reads a state of the start, of meshes; the last one is kept. Not collective: on the first rank.
     /// @throws as `read_state` and `require_same_rows`
@@ -116,6 +127,7 @@ private:
         std::optional<GridStates> states;
     };
 
+    at::Tensor fields_of(const SeriesState& state, const std::function<const Mesh&()>& read);
     void open_grid(const Predictor& model, World& world, GridRanks& ranks);
     at::Tensor laid_out(const at::Tensor& own) const;
 
