@@ -9,7 +9,7 @@ import xml.etree.ElementTree
 from generation_test import fields_of
 from runner import SOURCE, Case
 from samples import FLOW, SEA, put_flow, put_sea, write_flow, write_zarr_flow
-from training_modes_test import arrays_of
+from training_modes_test import arrays_of, assert_same_gradients, first_gradients
 
 MODELS = {
     "vit": ((8, 24), ("model.name=vit",)),
@@ -270,6 +270,9 @@ class GridMasks(Grids):
         for run in ("3", "blocks"):
             self.assert_near(self.numbers(run), self.numbers("1"), 1e-4)
             self.assert_near(norms[run], norms["1"], 1e-3)
+        for num_ranks in (1, 2, 3):
+            self.train(f"step{num_ranks}", num_ranks, *words, "training.max_steps=1")
+            assert_same_gradients(self, first_gradients(self.folder / f"runs/step{num_ranks}"), first_gradients(self.folder / "runs/step1"))
 
         self.assert_good(self.meshard("evaluate", "runs/1", "all", "-o", "errors", "--nproc", 3))
         cases = {case["id"]: case for case in json.loads((self.folder / "errors/evaluation.json").read_text())["cases"]}

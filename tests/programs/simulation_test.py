@@ -14,6 +14,7 @@ from evaluation_test import arrays_of
 from runner import SOURCE, Case
 from samples import VORTEX, copy_sample, put_fronts, put_vortices, write_simulations
 from training_modes_test import arrays_of as tensors_of
+from training_modes_test import assert_same_gradients, first_gradients
 
 BURGERS = """\
 run_id: burgers
@@ -571,6 +572,86 @@ class SimulationDenoising(Simulations):
     def test_refuses_what_belongs_to_models_without_noise(self):
         for word, text in (("training.loss=l1", "mse"), ("training.unroll=2", "samples"), ("model.patch_size=5", "patch_size")):
             self.assert_fails(self.meshard("train", "front.yaml", word), 3 if "patch" in word else 2, word.split("=")[0].split(".")[1], text)
+
+
+class SimulationMasks(Simulations):
+    """Fronts around a body, and with land along the least y, where there are no values, or such as mean nothing."""
+
+    land = [y < 3 or (5 <= y < 9 and 6 <= x < 10) for y in range(16) for x in range(16)]
+
+    def put(self, folder="fronts", garbage=math.nan):
+        for state in (self.folder / folder).glob("run_*/*.vti"):
+            text = state.read_text()
+            values = re.search(r'Name="u"[^>]*>([^<]*)<', text).group(1)
+            changed = " ".join(str(garbage) if is_land else value for value, is_land in zip(values.split(), self.land, strict=True))
+            sea = " ".join("0" if is_land else "1" for is_land in self.land)
+            state.write_text(text.replace(values, changed).replace("</PointData>", f'<DataArray type="UInt8" Name="sea" format="ascii">{sea}</DataArray></PointData>'))
+
+    def setUp(self):
+        super().setUp()
+        write_simulations(self.folder / "burgers", "burgers", "--runs", 4, "--states", 6, "--points", 256)
+        (self.folder / "burgers.yaml").write_text(BURGERS)
+        self.put("burgers")
+
+    def counted(self, values):
+        return [value for value, is_land in zip(values, self.land, strict=True) if not is_land]
+
+    def test_count_nowhere_on_any_ranks(self):
+        for name, *words in (("rates", "training.noise=0.1", "data.next=rate", "training.unroll=2"), ("states", "data.next=state", "data.history=2", "training.unroll=2"),
+                             ("drawn", "model.name=dit", "~model.num_channels", "~model.depth", "~model.num_groups", "model.patch_size=4", "model.hidden_size=16", "model.depth=1",
+                              "model.num_heads=2", "~training.unroll")):
+            words = ["data.mask=sea", "training.max_steps=1", *words]
+            for num_ranks in (1, 2, 3):
+                with self.subTest(name, num_ranks=num_ranks):
+                    run = f"{name}{num_ranks}"
+                    self.train("burgers.yaml", *words, f"run_id={run}", "--nproc", num_ranks)
+                    self.assert_close(self.losses(run), self.losses(f"{name}1"), 1e-5)
+                    assert_same_gradients(self, first_gradients(self.folder / f"runs/{run}"), first_gradients(self.folder / f"runs/{name}1"))
+                    for column in ("rel_l2", "persistence", "mean"):
+                        self.assert_close(*([float(row[column]) for row in self.rolled_out(one)] for one in (run, f"{name}1")), 1e-3, column)
+
+    def test_are_left_out_of_errors_and_predictions(self):
+        words = ("burgers.yaml", "training.num_epochs=2")
+        self.train(*words, "run_id=sea", "data.mask=sea", "logging.report=true")
+        rows = self.rolled_out("sea")
+        id = rows[0]["run"]
+        truth = [self.counted(state["u"]) for state in self.run_states(id, "burgers")]
+        for name, num_ranks in (("one", 1), ("three", 3)):
+            self.assert_good(self.meshard("predict", "runs/sea", f"burgers/run_{id}.pvd", "--steps", 5, "-o", f"{name}.pvd", "--nproc", num_ranks))
+        for name in ("one", "three"):
+            states = [arrays_of(file)["u"] for file in sorted((self.folder / name).glob("*.vti"))]
+            for i, state in enumerate(states):
+                self.assertEqual([math.isnan(value) for value in state], self.land, f"state {i} of {name}")
+            errors = [relative_l2(self.counted(state), true) for state, true in zip(states[1:], truth[1:], strict=True)]
+            self.assert_close([float(row["rel_l2"]) for row in rows if row["run"] == id], errors, 1e-4)
+        self.assert_close([float(row["persistence"]) for row in rows if row["run"] == id], [relative_l2(truth[0], true) for true in truth[1:]], 1e-4)
+        self.assert_good(self.meshard("evaluate", "runs/sea", id, "--nproc", 2))
+        with open(self.folder / "runs/sea/evaluation/rollout.csv") as stream:
+            found = list(csv.DictReader(stream))
+        self.assert_close([float(row["rel_l2"]) for row in found], errors, 1e-4)
+        last = self.counted(states[-1])
+        self.assertAlmostEqual(float(found[-1]["energy"]), math.fsum(v * v for v in last) / math.fsum(v * v for v in truth[-1]) - 1, delta=1e-4)
+        self.assertAlmostEqual(float(found[-1]["integral"]), abs(math.fsum(last) - math.fsum(truth[-1])) / abs(math.fsum(truth[-1])), delta=1e-4)
+        self.assertEqual(json.loads((self.folder / "runs/sea/evaluation/evaluation.json").read_text())["cases"][0]["num_points"], self.land.count(False))
+
+        self.assert_good(self.meshard("predict", "runs/sea", f"burgers/run_{id}.pvd", "--steps", 2, "-o", "part.pvd"))
+        self.assert_good(self.meshard("predict", "runs/sea", f"burgers/run_{id}.pvd", "--steps", 5, "-o", "part.pvd", "--resume"))
+        one, part = ([file.read_bytes() for file in sorted((self.folder / name).glob("*.vti"))] for name in ("one", "part"))
+        self.assertEqual(part, one)
+
+        self.train(*words, "run_id=nan", "data.mask=nan")
+        self.assertEqual((self.losses("nan"), self.rolled_out("nan")), (self.losses("sea"), rows))
+        write_simulations(self.folder / "burgers", "burgers", "--runs", 4, "--states", 6, "--points", 256)
+        self.put("burgers", garbage=1e30)
+        self.train(*words, "run_id=filled", "data.mask=sea")
+        self.assertEqual((self.losses("filled"), self.rolled_out("filled")), (self.losses("sea"), rows))
+
+    def test_that_are_wrong_are_named(self):
+        for words, code, *texts in ((("data.mask=see",), 3, "no point field 'see'", "sea"), ((), 3, "'u' is NaN", "(x, y, z) = (0, 0, 0)")):
+            self.assert_fails(self.meshard("train", "burgers.yaml", *words), code, *texts)
+        replace(self.folder / "burgers/run_001/state_0003.vti", ('Name="sea" format="ascii">0', 'Name="sea" format="ascii">1'), (">nan", ">0.5"))
+        for mask in ("sea", "nan"):
+            self.assert_fails(self.meshard("train", "burgers.yaml", f"data.mask={mask}", "--nproc", 2), 3, "case 001@", "state_0003.vti", f"data.mask ({mask})", "the same in a run")
 
 
 class SimulationPrediction(Simulations):

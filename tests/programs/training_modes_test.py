@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `meshard train` promises of its settings: the same bits on any number of ranks, parameters cut among ranks, inputs that are computed."""
 import json
+import math
 import shutil
 import signal
 import struct
@@ -16,6 +17,23 @@ def arrays_of(path):
     size, = struct.unpack("<Q", content[:8])
     header = json.loads(content[8:8 + size])
     return {name: content[8 + size + entry["data_offsets"][0]:8 + size + entry["data_offsets"][1]] for name, entry in header.items() if name != "__metadata__"}
+
+
+def first_gradients(run):
+    """The gradients of a run's first step, by parameter: a tenth of them is the optimiser's first mean."""
+    prefix = "optimizer.exp_avg."
+    return {name[len(prefix):]: [10 * value for value in struct.unpack(f"<{len(content) // 4}f", content)]
+            for name, content in arrays_of(run / "checkpoints/last.safetensors").items() if name.startswith(prefix)}
+
+
+def assert_same_gradients(case, found, expected):
+    """Each gradient by itself; those that cancel to nearly nothing have the rounding of what cancels."""
+    case.assertEqual(found.keys(), expected.keys())
+    largest = max(math.hypot(*gradient) for gradient in expected.values())
+    case.assertGreater(largest, 0)
+    for name, gradient in expected.items():
+        difference = math.hypot(*(a - b for a, b in zip(found[name], gradient, strict=True)))
+        case.assertLessEqual(difference, 2e-4 * math.hypot(*gradient) + 1e-6 * largest, name)
 
 
 class Modes(Case):

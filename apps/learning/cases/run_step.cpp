@@ -34,7 +34,7 @@ const DataArray& values_of(const ReadState& state, const std::string& name)
     for (std::int64_t row = 0; row < array.num_rows(); ++row) {
         for (std::int32_t c = 0; c < array.num_components(); ++c) {
             const auto value = array.value(row, c);
-            if (std::isfinite(static_cast<float>(value))) continue;
+            if (std::isfinite(static_cast<float>(value)) || (state.counts && !state.counts(row))) continue;
             throw InvalidInput(
                 fmt::format("{}: {} {} in {}. Repair the state or leave the run out.", state.where,
                             name == kCoordinates ? "the coordinates are" : fmt::format("the array '{}' is", name),
@@ -92,8 +92,9 @@ DataArray learnt(const DataArray& now, const DataArray& next, const FieldConfig&
 }  // namespace
 
 StateArrays::StateArrays(const DataConfig& data)
-    : on_cells(data.on_cells), fields(data.fields), categories(data.categories), arrays(data.told_arrays()), given(data.series.given),
-      kept({data.normals, data.distances}), learnt(data.series.learnt), history(data.series.history)
+    : on_cells(data.on_cells), fields(data.fields), categories(data.categories), arrays(data.told_arrays()),
+      given(data.series.given), mask(data.mask), kept({data.normals, data.distances}), learnt(data.series.learnt),
+      history(data.series.history)
 {
 }
 
@@ -126,9 +127,9 @@ ReadState::ReadState(const Mesh& mesh, bool on_cells, const SeriesState& state, 
 }
 
 ReadState::ReadState(const std::vector<DataArray>& arrays, std::int64_t num_rows, bool on_cells, std::string where,
-                     std::function<std::string(std::int64_t)> place)
+                     std::function<std::string(std::int64_t)> place, std::function<bool(std::int64_t)> counts)
     : arrays(&arrays), points(nullptr), num_rows(num_rows), on_cells(on_cells), where(std::move(where)),
-      place(std::move(place))
+      place(std::move(place)), counts(std::move(counts))
 {
 }
 
@@ -137,7 +138,8 @@ DataArray told_besides(const ReadState& state, const ReadState* given, double st
     Columns columns(state.num_rows);
     for (const auto& name : arrays.arrays) columns.add(values_of(state, name));
     for (std::size_t i = 0; i < arrays.categories.names.size(); ++i)
-        require_categories(values_of(state, arrays.arrays[i]), arrays.categories, i, state.where, state.place);
+        require_categories(values_of(state, arrays.arrays[i]), arrays.categories, i, state.where, state.place,
+                           state.counts);
     for (const auto& name : arrays.given) columns.add(values_of(*given, name));
     return columns.joined(kTold, step);
 }

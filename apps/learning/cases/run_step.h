@@ -42,6 +42,7 @@ inline constexpr const char* kFrameBounds = "frame_bounds";
 struct StateArrays {
     explicit StateArrays(const DataConfig& data);
 
+    bool has_mask_array() const { return !mask.empty() && mask != kMaskOfNan; }
     /// Returns one line that names all settings on which the mesh of a step depends.
     std::string description() const;
 
@@ -50,6 +51,7 @@ struct StateArrays {
     CategorySettings categories;
     std::vector<std::string> arrays;  ///< `DataConfig::told_arrays`
     std::vector<std::string> given;
+    std::string mask;               ///< `DataConfig::mask`
     std::vector<std::string> kept;  ///< arrays of the last state that the mesh keeps, for inputs
     LearntState learnt;
     std::int64_t history;
@@ -66,8 +68,9 @@ struct ReadState {
     /// @param where   as of `state_text`
     ReadState(const Mesh& mesh, bool on_cells, const SeriesState& state, const std::string& where);
     /// @param where   of which state it is   @param place   names a row in messages
+    /// @param counts   whether a row counts; those that do not may have any values
     ReadState(const std::vector<DataArray>& arrays, std::int64_t num_rows, bool on_cells, std::string where,
-              std::function<std::string(std::int64_t)> place);
+              std::function<std::string(std::int64_t)> place, std::function<bool(std::int64_t)> counts);
 
     const std::vector<DataArray>* arrays;
     const DataArray* points;  ///< of a mesh whose points are the rows; else null
@@ -75,6 +78,7 @@ struct ReadState {
     bool on_cells;
     std::string where;
     std::function<std::string(std::int64_t)> place;
+    std::function<bool(std::int64_t)> counts;  ///< empty: all do
 };
 
 /// Joins what a point is told besides states: categories and other arrays, the given arrays, and the step.

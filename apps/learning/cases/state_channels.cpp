@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <fmt/core.h>
 
+#include <cmath>
 #include <numeric>
 
 namespace meshard {
@@ -22,7 +23,7 @@ at::Tensor numbers_on(const std::array<double, 3>& numbers, const at::Tensor& li
 
 StateChannels::StateChannels(const DataConfig& data, const std::vector<std::int64_t>& channels)
     : first_(first_channel(data, {})), num_state_(std::accumulate(channels.begin(), channels.end(), std::int64_t{0})),
-      history_(data.series.history), learnt_(data.series.learnt)
+      history_(data.series.history), learnt_(data.series.learnt), has_mask_(!data.mask.empty())
 {
     std::int64_t channel = 0;
     for (std::size_t f = 0; f < data.fields.size(); ++f) {
@@ -36,16 +37,23 @@ at::Tensor StateChannels::state(const PointInputs& inputs) const
     return inputs.embedding.narrow(-1, first_, num_state_);
 }
 
-/// Returns the time to the next state, which is told last.
+at::Tensor StateChannels::left_out(const PointInputs& inputs) const
+{
+    return has_mask_ ? inputs.embedding.narrow(-1, first_, 1).isnan() : at::Tensor();
+}
+
+/// Returns the time to the next state, which is told last; 1 where points do not count, so that no gradient is NaN.
 at::Tensor StateChannels::step(const PointInputs& inputs) const
 {
-    return inputs.embedding.narrow(-1, inputs.embedding.size(-1) - 1, 1);
+    const auto step = inputs.embedding.narrow(-1, inputs.embedding.size(-1) - 1, 1);
+    return has_mask_ ? step.masked_fill(step.isnan(), 1) : step;
 }
 
 at::Tensor StateChannels::next(const PointInputs& inputs, const at::Tensor& learnt) const
 {
-    if (learnt_ == LearntState::Next) return learnt;
-    return state(inputs) + (learnt_ == LearntState::Rate ? learnt * step(inputs) : learnt);
+    auto next = learnt_ == LearntState::Rate ? learnt * step(inputs) : learnt;
+    if (learnt_ != LearntState::Next) next = state(inputs) + next;
+    return has_mask_ ? next.masked_fill(left_out(inputs), NAN) : next;
 }
 
 at::Tensor StateChannels::learnt(const PointInputs& inputs, const at::Tensor& next) const
@@ -81,7 +89,10 @@ PointInputs StateChannels::with_states(const PointInputs& inputs, const at::Tens
             (place - numbers_on(frame.center, inputs.embedding)) / numbers_on(frame.lengths, inputs.embedding);
         of_shape = changed.positions;  // the only input where points move
     }
-    changed.embedding = at::cat({of_shape, states, arrays(inputs)}, -1);
+    auto others = arrays(inputs);
+    // Arrays may have numbers where states have none: the model is told the same of them in each step.
+    if (has_mask_) others = others.masked_fill(states.narrow(-1, 0, 1).isnan(), NAN);
+    changed.embedding = at::cat({of_shape, states, others}, -1);
     return changed;
 }
 

@@ -15,8 +15,8 @@ namespace meshard {
 
 /// Finds the states of a simulation among what a point is told (`PointInputs::embedding`), and makes of a predicted
 /// state what the model is told in the next step. The channels are those of `data.inputs`, then those of `kTold`: the
-/// fields of the last state, of the one before it, ..., categories and other arrays, the given arrays, and the time to the next state,
-/// all in their own units. Tensors are (1, N, C), sharded or not; functions are differentiable.
+/// fields of the last state, of the one before it, ..., categories and other arrays, the given arrays, and the time to
+/// the next state, all in their own units. Tensors are (1, N, C), sharded or not; functions are differentiable.
 class StateChannels {
 public:
     /// @param channels   number of channels of each field
@@ -29,10 +29,13 @@ public:
     /// Returns the coordinates in a state of points that move, (..., 3).
     at::Tensor places(const at::Tensor& state) const { return state.narrow(-1, place_.value(), 3); }
 
+    /// Returns which points do not count (`data.mask`), (1, N, 1): those that are told NaN. Undefined without a mask.
+    at::Tensor left_out(const PointInputs& inputs) const;
     /// Returns the last state that is told.
     at::Tensor state(const PointInputs& inputs) const;
 
-    /// Returns the next state from what was learnt of it, and the inverse.
+    /// Returns the next state from what was learnt of it, and the inverse. Points that do not count stay NaN, and
+    /// gradients of what counts do not depend on them.
     at::Tensor next(const PointInputs& inputs, const at::Tensor& learnt) const;
     at::Tensor learnt(const PointInputs& inputs, const at::Tensor& next) const;
 
@@ -58,6 +61,7 @@ private:
     std::int64_t first_, num_state_, history_;
     std::optional<std::int64_t> place_;  // first channel of the coordinates in a state
     LearntState learnt_;
+    bool has_mask_;
 };
 
 /// Seeds what a denoiser draws for a state of a run, the same wherever the state is predicted. @param member   of an

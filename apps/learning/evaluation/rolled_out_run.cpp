@@ -2,6 +2,7 @@
 #include "apps/learning/evaluation/rolled_out_run.h"
 
 #include "models/layers/metrics.h"
+#include "models/layers/normalizer.h"
 
 #include <ATen/ATen.h>
 #include <fmt/core.h>
@@ -18,8 +19,9 @@ std::vector<double> field_errors(const at::Tensor& state, const at::Tensor& trut
 {
     std::vector<double> errors;
     std::int64_t channel = 0;
+    const auto found = state.masked_fill(truth.isnan(), 0), expected = zero_for_nan(truth);
     for (const auto count : channels) {
-        errors.push_back(relative_l2(state.narrow(-1, channel, count), truth.narrow(-1, channel, count)));
+        errors.push_back(relative_l2(found.narrow(-1, channel, count), expected.narrow(-1, channel, count)));
         channel += count;
     }
     return errors;
@@ -29,7 +31,8 @@ std::array<std::vector<double>, 2> field_drifts(const at::Tensor& state, const a
                                                 const at::Tensor& weights, const std::vector<std::int64_t>& channels)
 {
     std::array<std::vector<double>, 2> drifts;
-    const auto found = state.to(at::kDouble), expected = truth.to(at::kDouble);
+    const auto found = state.masked_fill(truth.isnan(), 0).to(at::kDouble),
+               expected = zero_for_nan(truth).to(at::kDouble);
     const auto mean = [&](const at::Tensor& values) { return (weights * values).sum(-2); };
     const auto relative = [](double difference, double of) { return of > 0 ? difference / of : NAN; };
     std::int64_t channel = 0;

@@ -45,14 +45,15 @@ inline constexpr std::array kErrorKinds{ErrorKind{"rel_l2", &RolledOutRun::error
                                         ErrorKind{"energy", &RolledOutRun::energy_drift}};
 inline constexpr std::size_t kNumTrainingKinds = 3;  ///< the first of them, which a model that trains is judged by
 
-/// The relative L2 error of each field of a state. @param channels   of each field
+/// The relative L2 error of each field of a state; rows where the truth is NaN do not count (`data.mask`).
+/// @param channels   of each field
 std::vector<double> field_errors(const at::Tensor& state, const at::Tensor& truth,
                                  const std::vector<std::int64_t>& channels);
 
 /// The drifts of each field of a state: of its integral, ||I - I'|| / ||I'|| for the mean I of its components and that
 /// of the truth I'; and of its energy, (E - E') / E' for the mean of squares. Where the truth's is 0, they are NaN.
 /// @param state, truth   (..., rows, channels)
-/// @param weights   (..., rows, 1), double, of the means, which sum to 1
+/// @param weights   (..., rows, 1), double, of the means, which sum to 1, 0 where the truth is NaN
 std::array<std::vector<double>, 2> field_drifts(const at::Tensor& state, const at::Tensor& truth,
                                                 const at::Tensor& weights, const std::vector<std::int64_t>& channels);
 

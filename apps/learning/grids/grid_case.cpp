@@ -34,47 +34,6 @@ bool is_pattern(const std::string& name)
     return name.find('*') != std::string::npos;
 }
 
-/// Which rows of a box do not count (`data.mask`).
-class LeftOut {
-public:
-    LeftOut(std::int64_t num_rows, bool marks_nan) : marks_nan_(marks_nan), rows_(static_cast<std::size_t>(num_rows), 0)
-    {
-    }
-
-    /// Leaves out the rows that an array marks: where it is 0 or NaN, and of VTK's marks of ghosts the hidden ones.
-    void mark(const DataArray& mask, bool on_cells)
-    {
-        constexpr int hidden_point = 2, hidden_cell = 32;  // of vtkDataSetAttributes
-        const bool is_of_ghosts = mask.name() == "vtkGhostType";
-        for (std::int64_t row = 0; row < mask.num_rows(); ++row) {
-            const auto value = mask.value(row, 0);
-            rows_[static_cast<std::size_t>(row)] =
-                is_of_ghosts ? (static_cast<int>(value) & (on_cells ? hidden_cell : hidden_point)) != 0
-                             : value == 0 || std::isnan(value);
-        }
-    }
-
-    /// Leaves out a row whose value is NaN, if NaN marks rows. Returns whether the row is left out.
-    bool takes(std::int64_t row, float value)
-    {
-        auto& is_out = rows_[static_cast<std::size_t>(row)];
-        if (marks_nan_ && std::isnan(value)) is_out = 1;
-        return is_out != 0;
-    }
-
-    bool has(std::int64_t row) const { return rows_[static_cast<std::size_t>(row)] != 0; }
-
-    /// Puts NaN in these rows of (N, C).
-    void erase(at::Tensor& rows)
-    {
-        rows.masked_fill_(at::from_blob(rows_.data(), {rows.size(0), 1}, at::kByte).to(at::kBool), NAN);
-    }
-
-private:
-    bool marks_nan_;
-    std::vector<std::uint8_t> rows_;
-};
-
 /// Writes the values of the rows of a box as float32 into columns of `rows` from `first` on. Rows that are left out may
 /// have any.
 void put_columns(const DataArray& array, const GridBox& box, bool on_cells, const std::string& where, LeftOut* left_out,
@@ -157,6 +116,33 @@ Shares shares_along(const DeviceMesh& blocks, std::int64_t axis, const Shares& s
 
 }  // namespace
 
+LeftOut::LeftOut(std::int64_t num_rows, bool marks_nan)
+    : marks_nan_(marks_nan), rows_(static_cast<std::size_t>(num_rows), 0)
+{
+}
+
+void LeftOut::mark(const DataArray& mask, bool on_cells, const std::string& where)
+{
+    constexpr int hidden_point = 2, hidden_cell = 32;  // of vtkDataSetAttributes
+    if (mask.num_components() != 1)
+        throw InvalidInput(fmt::format("{}: the array '{}' has {} components; data.mask takes an array with one, which "
+                                       "is 0 where the grid does not count.",
+                                       where, mask.name(), mask.num_components()));
+    const bool is_of_ghosts = mask.name() == "vtkGhostType";
+    for (std::int64_t row = 0; row < mask.num_rows(); ++row) {
+        const auto value = mask.value(row, 0);
+        rows_[static_cast<std::size_t>(row)] =
+            is_of_ghosts ? (static_cast<int>(value) & (on_cells ? hidden_cell : hidden_point)) != 0
+                         : value == 0 || std::isnan(value);
+    }
+}
+
+void LeftOut::erase(at::Tensor& rows) const
+{
+    auto* const marks = const_cast<std::uint8_t*>(rows_.data());
+    rows.masked_fill_(at::from_blob(marks, {rows.size(0), 1}, at::kByte).to(at::kBool), NAN);
+}
+
 std::vector<std::int64_t> extents_of(const ImageGrid& grid, bool on_cells, const std::string& where)
 {
     std::vector<std::int64_t> extents;
@@ -223,14 +209,7 @@ GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& d
     std::optional<LeftOut> left_out;
     if (!data.mask.empty()) {
         left_out.emplace(box.num_rows(), data.mask == kMaskOfNan);
-        if (data.mask != kMaskOfNan) {
-            const auto& mask = *find_all(data.mask).front();
-            if (mask.num_components() != 1)
-                throw InvalidInput(fmt::format("{}: the array '{}' has {} components; data.mask takes an array with "
-                                               "one, which is 0 where the grid does not count.",
-                                               where, mask.name(), mask.num_components()));
-            left_out->mark(read(mask), data.on_cells);
-        }
+        if (data.mask != kMaskOfNan) left_out->mark(read(*find_all(data.mask).front()), data.on_cells, where);
     }
     const auto joined = [&](const std::vector<const DataArray*>& found) {
         std::int64_t num_columns = 0, first = 0;

@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -24,6 +25,34 @@ struct GridRows {
     at::Tensor told;                     ///< (rows, components of `data.arrays` side by side), float32: the inputs
     at::Tensor target;                   ///< (rows, channels), float32, in physical units; undefined without the truth
     std::vector<std::int64_t> channels;  ///< number of channels of each field; empty without the truth
+};
+
+/// Which rows of a box do not count (`data.mask`).
+class LeftOut {
+public:
+    LeftOut(std::int64_t num_rows, bool marks_nan);
+
+    /// Leaves out the rows that an array marks: where it is 0 or NaN, and of VTK's marks of ghosts the hidden ones.
+    /// @param where   begins messages   @throws InvalidInput for an array of several components
+    void mark(const DataArray& mask, bool on_cells, const std::string& where);
+
+    /// Leaves out a row whose value is NaN, if NaN marks rows. Returns whether the row is left out.
+    bool takes(std::int64_t row, double value)
+    {
+        auto& is_out = rows_[static_cast<std::size_t>(row)];
+        if (marks_nan_ && std::isnan(value)) is_out = 1;
+        return is_out != 0;
+    }
+
+    bool has(std::int64_t row) const { return rows_[static_cast<std::size_t>(row)] != 0; }
+    bool operator==(const LeftOut& other) const = default;
+
+    /// Puts NaN in these rows of (N, C).
+    void erase(at::Tensor& rows) const;
+
+private:
+    bool marks_nan_;
+    std::vector<std::uint8_t> rows_;
 };
 
 /// Returns the array of that name, or those that a name with `*` matches, by the number or else the text for which `*`

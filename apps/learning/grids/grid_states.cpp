@@ -9,21 +9,36 @@
 #include <fmt/ranges.h>
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <utility>
 
 namespace meshard {
 
 /// What was read of a state. `state` points to the arrays.
 struct GridStates::Read {
-    Read(std::vector<DataArray> of_box, const GridBox& box, bool on_cells, const std::string& where)
-        : arrays(std::move(of_box)),
-          state(arrays, box.num_rows(), on_cells, where, [box](std::int64_t row) { return place_text(box, row); })
+    Read(std::vector<DataArray> of_box, std::optional<LeftOut> of_fields, std::optional<LeftOut> left_out,
+         const GridBox& box, bool on_cells, const std::string& where)
+        : arrays(std::move(of_box)), of_fields(std::move(of_fields)), left_out(std::move(left_out)),
+          state(
+              arrays, box.num_rows(), on_cells, where, [box](std::int64_t row) { return place_text(box, row); },
+              this->left_out ? [this](std::int64_t row) { return !this->left_out->has(row); }
+                             : std::function<bool(std::int64_t)>())
     {
     }
     Read(const Read&) = delete;
     Read& operator=(const Read&) = delete;
 
+    /// Puts NaN in the rows of (N, C) that do not count.
+    at::Tensor erased(at::Tensor rows) const
+    {
+        if (left_out) left_out->erase(rows);
+        return rows;
+    }
+
     std::vector<DataArray> arrays;
+    std::optional<LeftOut> of_fields;  // rows that do not count by the mask's array, or by the fields
+    std::optional<LeftOut> left_out;   // rows that do not count by them or by other arrays
     ReadState state;
 };
 
@@ -43,17 +58,31 @@ std::unique_ptr<const GridStates::Read> GridStates::read(const SeriesState& stat
         throw InvalidInput(fmt::format("{}: it has {} points, and another state of the run {}. All states of a run "
                                        "have the same grid.",
                                        where, fmt::join(grid.num_points, " x "), fmt::join(num_points_, " x ")));
-    std::vector<std::string> names;
-    if (with_fields)
-        for (const auto& field : arrays_.fields) names.push_back(field.state);
-    names.insert(names.end(), further.begin(), further.end());
+    const bool on_cells = arrays_.on_cells;
+    const auto read_array = [&](const std::string& name) {
+        const auto& declared =
+            require_array(on_cells ? grid.cell_data : grid.point_data, name, where, on_cells ? "cell" : "point");
+        return file->read(declared.name(), on_cells, box_);
+    };
     std::vector<DataArray> arrays;
-    for (const auto& name : names) {
-        const auto& declared = require_array(arrays_.on_cells ? grid.cell_data : grid.point_data, name, where,
-                                             arrays_.on_cells ? "cell" : "point");
-        arrays.push_back(file->read(declared.name(), arrays_.on_cells, box_));
+    if (with_fields)
+        for (const auto& field : arrays_.fields) arrays.push_back(read_array(field.state));
+    const auto num_fields = arrays.size();
+    for (const auto& name : further) arrays.push_back(read_array(name));
+    std::optional<LeftOut> of_fields, left_out;
+    if (!arrays_.mask.empty()) {
+        left_out.emplace(box_.num_rows(), !arrays_.has_mask_array());
+        if (arrays_.has_mask_array()) left_out->mark(read_array(arrays_.mask), on_cells, where);
+        for (std::size_t i = 0; i <= arrays.size(); ++i) {
+            if (i == num_fields) of_fields = left_out;
+            if (i == arrays.size() || arrays_.has_mask_array()) continue;
+            for (std::int64_t row = 0; row < arrays[i].num_rows(); ++row)
+                for (std::int32_t c = 0; c < arrays[i].num_components(); ++c)
+                    left_out->takes(row, arrays[i].value(row, c));
+        }
     }
-    return std::make_unique<const Read>(std::move(arrays), box_, arrays_.on_cells, where);
+    return std::make_unique<const Read>(std::move(arrays), std::move(of_fields), std::move(left_out), box_, on_cells,
+                                        where);
 }
 
 std::vector<std::unique_ptr<const GridStates::Read>>
@@ -78,6 +107,15 @@ GridRows GridStates::step(const RunStep& step) const
     std::vector<ReadState> states;
     for (const auto& one : read_states) states.push_back(one->state);
     const auto next = read(step.next(), true, arrays_.given);
+    const auto require_same_mask = [&](const Read& one) {
+        if (one.of_fields == read_states.front()->of_fields) return;
+        throw InvalidInput(
+            fmt::format("{}: by data.mask ({}) other {}s do not count than in another state of the run. "
+                        "They stay the same in a run: mask all that does not count in one of its states.",
+                        one.state.where, arrays_.mask, arrays_.on_cells ? "cell" : "point"));
+    };
+    for (const auto& one : read_states) require_same_mask(*one);
+    require_same_mask(*next);
     GridRows rows{.extents = extents_,
                   .told = float_rows(meshard::told(states, &next->state, step.duration(), arrays_)),
                   .target = {},
@@ -88,6 +126,10 @@ GridRows GridStates::step(const RunStep& step) const
         targets.push_back(float_rows(field));
     }
     rows.target = at::cat(targets, 1);
+    for (auto* part : {&rows.told, &rows.target}) {
+        for (const auto& one : read_states) *part = one->erased(*part);
+        *part = next->erased(*part);
+    }
     return rows;
 }
 
@@ -97,7 +139,9 @@ at::Tensor GridStates::told(std::span<const SeriesState* const> told, const Seri
     std::vector<ReadState> states;
     for (const auto& one : read_states) states.push_back(one->state);
     const auto next = read_given(given);
-    return float_rows(meshard::told(states, next ? &next->state : nullptr, step, arrays_));
+    auto rows = float_rows(meshard::told(states, next ? &next->state : nullptr, step, arrays_));
+    for (const auto& one : read_states) rows = one->erased(rows);
+    return next ? next->erased(rows) : rows;
 }
 
 at::Tensor GridStates::told_besides(const SeriesState& state, const SeriesState* given, double step) const
@@ -108,7 +152,8 @@ at::Tensor GridStates::told_besides(const SeriesState& state, const SeriesState*
 
 at::Tensor GridStates::told_fields(const SeriesState& state) const
 {
-    return float_rows(meshard::told_fields(read(state, true, {})->state, arrays_));
+    const auto one = read(state, true, {});
+    return one->erased(float_rows(meshard::told_fields(one->state, arrays_)));
 }
 
 }  // namespace meshard

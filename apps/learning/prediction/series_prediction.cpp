@@ -269,6 +269,7 @@ private:
         const auto& arrays = roll_out_.arrays();
         for (const auto* names : {&arrays.arrays, &arrays.given})
             for (const auto& name : *names) put(grid, declared(file, name));
+        if (arrays.has_mask_array()) put(grid, declared(file, arrays.mask));
         return grid;
     }
     DataArray declared(const GridFile& file, const std::string& name) const
@@ -447,7 +448,10 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
         }
         const auto values = predictions.mean();
         read_together(all, [&] {
-            if (!torch::isfinite(values).all().item<bool>())
+            auto is_good = torch::isfinite(values);
+            if (const auto left_out = roll_out.states().left_out(roll_out.inputs(0)); left_out.defined())
+                is_good.logical_or_(to_local(left_out).squeeze(0).cpu());
+            if (!is_good.all().item<bool>())
                 throw Error(fmt::format("the state predicted at {} is not finite: the roll-out has diverged. The {} "
                                         "states before it are in {}.",
                                         plan.time(i), i, output.string()));

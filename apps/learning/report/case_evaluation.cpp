@@ -218,8 +218,9 @@ EvaluatedCase evaluate_run(JudgedModel& model, const JudgedCase& judged, std::si
     for (const auto& field : data.fields) run.fields.push_back(field.name);
     for (auto i = plan.next(); i < plan.num_states(); ++i) run.times.push_back(plan.time(i));
     const auto first = roll_out.true_state(plan.next() - 1);
-    result.num_points = first.size(1);
-    auto weights = at::ones_like(first.narrow(-1, 0, 1), at::kDouble) / result.num_points;
+    auto weights = first.narrow(-1, 0, 1).isnan().logical_not().to(at::kDouble);
+    result.num_points = weights.sum().item<std::int64_t>();
+    weights = weights / result.num_points;
     if (!roll_out.is_of_grids()) {
         at::Tensor of_mesh;
         read_together(all, [&] {

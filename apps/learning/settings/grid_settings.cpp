@@ -99,9 +99,9 @@ void require_matching_model(const Settings& settings, const ModelConfig& model, 
             data.is_grid ? "points, and the cases are grids (data.grid); models of grids are " + names_of(true)
                          : "grids, and the cases are none (data.grid); models of points are " + names_of(false)));
     }
-    if ((!data.is_grid || data.series.is_on) && settings.has("data.mask"))
-        throw UsageError(settings.where("data.mask") + " belongs to data.grid: what does not count of a mesh is left "
-                                                       "out of its file, and of simulations all counts.");
+    if (!data.is_grid && settings.has("data.mask"))
+        throw UsageError(settings.where("data.mask") +
+                         " belongs to grids: what does not count of a mesh is left out of its file.");
     if (!data.is_grid && !data.series.is_on && settings.has("data.arrays"))
         throw UsageError(settings.where("data.arrays") +
                          " belongs to data.grid and data.series; what points are told is said by data.inputs.");

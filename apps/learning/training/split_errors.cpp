@@ -2,7 +2,6 @@
 #include "apps/learning/training/split_errors.h"
 
 #include "io/bytes/atomic_file.h"
-#include "models/layers/metrics.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/record_function.h>
@@ -43,15 +42,7 @@ void add_case(Run& run, CaseSet RunCases::* split, std::int64_t index, const Exa
                 static_cast<std::size_t>(index),
                 physical_coefficients(prediction.coefficients, targets->means(), targets->deviations()));
         }
-        if (!part.data.mask.empty()) {
-            physical = physical.masked_fill(points.target.ne(points.target), 0);
-            points.target = zero_for_nan(points.target);
-        }
-        std::int64_t channel = 0;
-        for (const auto count : points.channels) {
-            sums[field++] += relative_l2(physical.narrow(-1, channel, count), points.target.narrow(-1, channel, count));
-            channel += count;
-        }
+        for (const auto error : field_errors(physical, points.target, points.channels)) sums[field++] += error;
     }
 }
 
