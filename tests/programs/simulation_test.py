@@ -567,6 +567,8 @@ class SimulationDenoising(Simulations):
         files = [{file.name.split("_")[1]: file.read_bytes() for file in (self.folder / name).iterdir()} for name in ("cut", "whole")]
         self.assertEqual(len(files[1]), 61)   # and none of a single way
         self.assertEqual(*files)
+        self.assert_good(self.meshard(*words, "all.vtkhdf", "--steps", 60, "--samples", 3))
+        self.assertEqual(json.loads(self.meshard("info", "all.vtkhdf", "--json").out)["series"]["num_states"], 61)
         self.assert_fails(self.meshard(*words, "whole.pvd", "--resume", "--samples", 3, "--steps", 70), 3, "it is complete", "--resume")
 
     def test_refuses_what_belongs_to_models_without_noise(self):
@@ -725,6 +727,18 @@ class SimulationPrediction(Simulations):
             self.assert_good(self.meshard("convert", "one.vtkhdf", "--time", repr(times[i]), "-o", "state.vtp"))
             self.assertEqual((self.folder / "state.vtp").read_bytes(), whole[f"{i:04}.vtp"], f"state {i}")
         self.assert_fails(self.meshard("predict", "runs/vortex", "vortices/run_003.pvd", "--steps", 5, "-o", "one.vtkhdf", "--resume"), 3, "301 states")
+
+    def test_of_a_series_in_double_precision_may_be_one_file(self):
+        for state in (self.folder / "vortices/run_002").iterdir():
+            state.write_text(state.read_text().replace("Float32", "Float64"))
+        for name in ("out.vtkhdf", "out.pvd"):
+            self.assert_good(self.meshard("predict", "runs/vortex", "vortices/run_002.pvd", "--steps", 3, "-o", name))
+        for number, time in enumerate(self.times("out.pvd")):
+            self.assert_good(self.meshard("convert", "out.vtkhdf", "--time", repr(time), "-o", "state.vtp"))
+            found, expected = arrays_of(self.folder / "state.vtp"), arrays_of(self.folder / f"out/out_{number:04}.vtp")
+            self.assertEqual(sorted(found), sorted(expected))
+            for array, values in expected.items():
+                self.assert_close(found[array], values, 1e-7, f"{array} at {time}")
 
     def test_of_several_runs_has_their_spread(self):
         self.train("vortex.yaml", "run_id=other", "seed=1", "data.split.train=0.5", "data.split.val=0.5", "~data.split.test")

@@ -49,6 +49,29 @@ bool is_state_of(const std::filesystem::path& index, const std::filesystem::path
            file.filename().string().starts_with(stem + "_");
 }
 
+/// Gives a state the arrays of another one, in their order and types: told states have the types of the start's files,
+/// and no spread, which is 0.
+void lay_out_as(Mesh& state, const Mesh& like)
+{
+    const auto converted = [](const DataArray* from, const DataArray& like) {
+        DataArray array(like.name(), like.type(), like.num_rows(), like.num_components());
+        if (!from) return array;
+        if (from->type() == like.type()) return *from;
+        with_scalar_type(like.type(), [&]<class T>() {
+            std::ranges::transform(from->to_doubles(), array.mutable_values<T>().begin(),
+                                   [](double value) { return static_cast<T>(value); });
+        });
+        return array;
+    };
+    state.points = converted(&state.points, like.points);
+    for (auto group : {&Mesh::point_data, &Mesh::cell_data}) {
+        std::vector<DataArray> arrays;
+        for (const auto& array : like.*group)
+            arrays.push_back(converted(find_array(state.*group, array.name()), array));
+        state.*group = std::move(arrays);
+    }
+}
+
 /// Joins the states in the output, if that is one file, and removes them.
 void join_states(const std::filesystem::path& output)
 {
@@ -57,7 +80,12 @@ void join_states(const std::filesystem::path& output)
     const auto states = read_series(index);
     std::vector<double> times;
     for (const auto& state : states) times.push_back(state.time);
-    write_vtkhdf_series(output, times, [&](std::size_t i) { return read_mesh(states[i].file); });
+    const auto last = read_mesh(states.back().file);
+    write_vtkhdf_series(output, times, [&](std::size_t i) {
+        auto state = read_mesh(states[i].file);
+        lay_out_as(state, last);
+        return state;
+    });
     std::filesystem::remove(index);
     const auto folder = states.front().file.parent_path();
     std::vector<std::filesystem::path> own;  // states, and what a kill left of one
