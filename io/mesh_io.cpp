@@ -51,9 +51,10 @@ Mesh mesh_of(ImageGrid grid)
 
 Mesh read_grid(const Path& path, const ReadOptions& options)
 {
-    auto grid = read_whole_grid(path);
+    auto grid = read_whole_grid(path, options.time);
     for (const auto& [name, why] : grid.left_out)
-        options.warnings->push_back(fmt::format("{}: the array '{}' is left out: it {}", path.string(), name, why));
+        options.warnings->push_back(fmt::format("{}: the array '{}' is left out: it {}", path.string(), name,
+                                                why.substr(0, why.find_last_not_of('.') + 1)));
     return mesh_of(std::move(grid));
 }
 

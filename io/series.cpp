@@ -10,6 +10,7 @@
 #include "io/foam/foam_reader.h"
 #include "io/mesh_io.h"
 #include "io/vtk/file_extension.h"
+#include "io/vtk/grid_file.h"
 #include "io/vtk/vtk_bridge.h"
 #include "io/vtk/vtk_xml_file.h"
 #include "io/vtk/vtkhdf.h"
@@ -92,6 +93,7 @@ std::vector<double> times_of(const fs::path& path)
     if (is_vtk_composite(path)) return times_with_vtk(path);
     const std::string extension = lower_extension(path);
     if (extension == ".vtkhdf" || extension == ".hdf") return vtkhdf_times(path);
+    if (is_array_file(path)) return GridFile::open(path)->times();
     constexpr std::string_view xml[] = {".vtu", ".vtp", ".vti", ".pvtu", ".pvtp", ".vtm", ".vtmb", ".vtpc"};
     if (std::ranges::find(xml, extension) != std::end(xml)) return times_of_xml(path);
     if (extension != ".vtk" || MappedFile::open(path, "read_mesh")->text().find(time_array) == std::string_view::npos)
@@ -237,7 +239,7 @@ public:
                 has_whole = true;
                 continue;
             }
-            if (fs::is_directory(match.path, ignored))
+            if (fs::is_directory(match.path, ignored) && !is_array_file(match.path))
                 throw InvalidInput(where_ + ": " + match.path.string() +
                                    " is a folder, but no OpenFOAM case. Give the pattern of the files in it, e.g. " +
                                    pattern_ + "/out_*.vtu.");
@@ -291,7 +293,8 @@ private:
             if (name.empty()) name = match.path.parent_path().filename();
             if (name.extension() == ".series") name = name.stem();
             std::string id = match.texts.empty() ? "" : match.texts.back().text;
-            if (id.empty()) id = fs::is_directory(match.path) ? name.string() : name.stem().string();
+            const bool is_folder = fs::is_directory(match.path) && !is_array_file(match.path);
+            if (id.empty()) id = is_folder ? name.string() : name.stem().string();
             found.push_back(
                 {std::move(id), match.path,
                  is_index(match.path) ? read_series(match.path) : states_of_times(match.path, match.times)});
@@ -468,7 +471,7 @@ std::vector<SeriesState> read_series(const std::filesystem::path& path)
     if (!fs::exists(path, error))
         throw IoError("read_series: " + path.string() +
                       (error ? " cannot be read: " + error.message() + "." : " does not exist. Check the path."));
-    if (fs::is_directory(path, error) && !is_foam_case(path))
+    if (fs::is_directory(path, error) && !is_foam_case(path) && !is_array_file(path))
         throw IoError("read_series: " + path.string() + " is a folder, a file or an OpenFOAM case is expected.");
     if (lists_files(path)) return states_of_index(path);
     return states_of_times(path, times_of(path));

@@ -164,15 +164,17 @@ void print_surface(const MeshSummary& mesh)
     std::cout << ", area " << number_text(mesh.area) << '\n';
 }
 
-void print_times(const SeriesReport& series)
+/// @param unit   of the times; empty: unknown
+void print_times(const SeriesReport& series, const std::string& unit = {})
 {
     const SeriesTimes times = summarize(series.states);
     std::cout << "  states      " << series.states.size() << ", times " << number_text(times.first) << " to "
               << number_text(times.last) << (times.are_even() ? ", even steps of " : ", uneven steps of ");
     if (times.are_even())
-        std::cout << number_text((times.last - times.first) / static_cast<double>(series.states.size() - 1)) << '\n';
+        std::cout << number_text((times.last - times.first) / static_cast<double>(series.states.size() - 1));
     else
-        std::cout << number_text(times.least_step) << " to " << number_text(times.most_step) << '\n';
+        std::cout << number_text(times.least_step) << " to " << number_text(times.most_step);
+    std::cout << (unit.empty() ? "" : ", in ") << unit << '\n';
 }
 
 void print(const SeriesChanges& changes, std::size_t num_states)
@@ -322,8 +324,8 @@ std::string extents_text(const GridBox& box, bool of_cells)
                        of_cells ? "cells" : "points");
 }
 
-/// Lists what is known of a grid before its arrays are read.
-void print_grid_info(const std::string& path, bool as_json)
+/// Lists what is known of a grid before its arrays are read, unless states are to be compared.
+void print_grid_info(const std::string& path, bool with_changes, bool as_json)
 {
     const auto file = GridFile::open(path);
     const auto& grid = file->grid();
@@ -343,17 +345,26 @@ void print_grid_info(const std::string& path, bool as_json)
         }
     }
     json["left_out"] = grid.left_out;
+    const auto series = report_series(path, with_changes);
+    const auto* time = find_array(grid.field_data, "TimeValue");
+    const auto unit = time ? time->unit : "";
+    if (series.is_series()) {
+        json["series"] = to_json(series);
+        json["series"]["unit"] = unit;
+    }
     if (as_json) {
         print_json(json);
         return;
     }
     std::cout << path << ": a grid of " << extents_text(whole_box(grid, true), true) << ", "
-              << extents_text(whole_box(grid, false), false) << '\n'
-              << fmt::format("  origin      {}\n  spacing     {}\n", fmt::join(grid.origin, ", "),
+              << extents_text(whole_box(grid, false), false) << '\n';
+    if (series.is_series()) print_times(series, unit);
+    std::cout << fmt::format("  origin      {}\n  spacing     {}\n", fmt::join(grid.origin, ", "),
                              fmt::join(grid.spacing, ", "))
               << "  arrays\n"
               << table;
     for (const auto& [name, why] : grid.left_out) std::cout << "  left out    " << name << " " << why << '\n';
+    if (series.changes) print(*series.changes, series.states.size());
 }
 
 }  // namespace
@@ -383,8 +394,7 @@ int info_command(std::span<const std::string> arguments)
     if (file.empty()) throw UsageError("which file? Give FILE, or --devices.");
 
     if (is_array_file(file)) {
-        if (changes) throw UsageError(file + " is no series in time, whose states --changes compares. Leave it out.");
-        print_grid_info(file, json);
+        print_grid_info(file, changes, json);
         return exit_code::ok;
     }
     const bool is_mesh = std::filesystem::is_directory(file) ? is_foam_case(file) : !is_checkpoint_file(file);

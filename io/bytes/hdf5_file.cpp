@@ -133,17 +133,49 @@ void set_text_attribute(hid_t object, const std::string& name, const std::string
     H5Awrite(attribute, type, padded.data());
 }
 
-std::optional<std::string> get_text_attribute(hid_t object, const std::string& name)
+/// The `count` texts of an attribute; none if it is absent, or has others.
+std::optional<std::vector<std::string>> get_text_attributes(hid_t object, const char* name, std::size_t count)
 {
-    if (H5Aexists(object, name.c_str()) <= 0) return std::nullopt;
-    const Handle attribute(H5Aopen(object, name.c_str(), H5P_DEFAULT), H5Aclose);
+    if (H5Aexists(object, name) <= 0) return std::nullopt;
+    const Handle attribute(H5Aopen(object, name, H5P_DEFAULT), H5Aclose);
     const Handle type(H5Aget_type(attribute), H5Tclose);
     const Handle space(H5Aget_space(attribute), H5Sclose);
-    if (H5Tget_class(type) != H5T_STRING || H5Sget_simple_extent_npoints(space) != 1) return std::nullopt;
-    const auto texts =
-        read_texts(type, space, 1, [&](hid_t memory, void* to) { return H5Aread(attribute, memory, to); });
+    if (H5Tget_class(type) != H5T_STRING || H5Sget_simple_extent_npoints(space) != static_cast<hssize_t>(count))
+        return std::nullopt;
+    return read_texts(type, space, count, [&](hid_t memory, void* to) { return H5Aread(attribute, memory, to); });
+}
+
+std::optional<std::string> get_text_attribute(hid_t object, const std::string& name)
+{
+    const auto texts = get_text_attributes(object, name.c_str(), 1);
     if (!texts) return std::nullopt;
     return texts->front();
+}
+
+/// The names of the first scale that is attached to each dimension of a data set: the last parts of their paths.
+std::vector<std::string> names_of_scales(hid_t set, std::size_t num_dimensions)
+{
+    constexpr const char* kList = "DIMENSION_LIST";
+    std::vector<std::string> names(num_dimensions);
+    if (H5Aexists(set, kList) <= 0) return names;
+    const Handle attribute(H5Aopen(set, kList, H5P_DEFAULT), H5Aclose);
+    const Handle type(H5Aget_type(attribute), H5Tclose);
+    const Handle space(H5Aget_space(attribute), H5Sclose);
+    if (H5Tget_class(type) != H5T_VLEN || H5Sget_simple_extent_npoints(space) != static_cast<hssize_t>(num_dimensions))
+        return names;
+    const Handle of_one(H5Tget_super(type), H5Tclose);
+    std::vector<hvl_t> lists(num_dimensions);
+    if (H5Tequal(of_one, H5T_STD_REF_OBJ) <= 0 || H5Aread(attribute, type, lists.data()) < 0) return names;
+    for (std::size_t i = 0; i < num_dimensions; ++i) {
+        if (lists[i].len == 0) continue;
+        const Handle scale(H5Rdereference2(set, H5P_DEFAULT, H5R_OBJECT, lists[i].p), H5Oclose);
+        std::array<char, 1024> path{};
+        if (scale < 0 || H5Iget_name(scale, path.data(), path.size()) <= 0) continue;
+        names[i] = path.data();
+        names[i].erase(0, names[i].rfind('/') + 1);
+    }
+    H5Dvlen_reclaim(type, space, H5P_DEFAULT, lists.data());
+    return names;
 }
 
 [[noreturn]] void fail_to_write(const Hdf5Group& group, const std::string& name)
@@ -331,6 +363,22 @@ ScalarType Hdf5Group::type_of(const std::string& name) const
     if (!kind)
         fail("the data set '" + name + "' holds neither integers nor floating numbers of up to 64 bits nor texts");
     return *kind;
+}
+
+Hdf5Group::Description Hdf5Group::description(const std::string& name) const
+{
+    const Handle set(has(name) ? H5Dopen2(id_, name.c_str(), H5P_DEFAULT) : -1, H5Dclose);
+    if (set < 0) fail("has no data set '" + name + "'");
+    const auto num_dimensions = dimensions(name).size();
+    Description found{.dimension_names = {}, .unit = get_text_attribute(set, "units").value_or("")};
+    found.is_packed = H5Aexists(set, "scale_factor") > 0 || H5Aexists(set, "add_offset") > 0;
+    for (const char* list : {"_ARRAY_DIMENSIONS", "DIMENSION_LABELS"})
+        if (auto names = get_text_attributes(set, list, num_dimensions)) found.dimension_names = std::move(*names);
+    const auto is_named = [](const std::string& one) { return !one.empty(); };
+    if (std::ranges::none_of(found.dimension_names, is_named))
+        found.dimension_names = names_of_scales(set, num_dimensions);
+    if (std::ranges::none_of(found.dimension_names, is_named)) found.dimension_names.clear();
+    return found;
 }
 
 void Hdf5Group::read_box(const std::string& name, const std::vector<std::int64_t>& first,

@@ -48,6 +48,16 @@ public:
     std::vector<std::int64_t> dimensions(const std::string& name) const;  ///< a data set has these
     ScalarType type_of(const std::string& name) const;                    ///< its values have this
 
+    /// What netCDF, xarray and h5py write beside the values of a data set.
+    struct Description {
+        /// By the list `_ARRAY_DIMENSIONS`, labels, or the scales that are attached; empty: none of the dimensions has
+        /// a name.
+        std::vector<std::string> dimension_names;
+        std::string unit;        ///< `units`
+        bool is_packed = false;  ///< it has a `scale_factor` or an `add_offset`
+    };
+    Description description(const std::string& name) const;
+
     /// Fills an array with the values of a data set of numbers from `first` on, `count` along each dimension.
     void read_box(const std::string& name, const std::vector<std::int64_t>& first,
                   const std::vector<std::int64_t>& count, DataArray& values) const;

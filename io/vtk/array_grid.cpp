@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/vtk/array_grid.h"
 
+#include "io/bytes/time_choice.h"
 #include "io/zarr/zarr_array.h"
 #include "partition/error.h"
 
@@ -28,10 +29,11 @@ bool is_of_components(const std::string& name)
     return std::ranges::find(kNames, name) != kNames.end();
 }
 
+constexpr std::array<std::string_view, 5> kTimes{"time", "times", "t", "step", "valid_time"};
+
 bool is_of_time(const std::string& name)
 {
-    constexpr std::array<std::string_view, 4> kNames{"time", "times", "t", "step"};
-    return std::ranges::find(kNames, name) != kNames.end();
+    return std::ranges::find(kTimes, name) != kTimes.end();
 }
 
 template <class T>
@@ -84,8 +86,110 @@ bool ArrayGridFile::fits(const ShapedArray& array, const Directions& directions,
     return false;
 }
 
-void ArrayGridFile::declare(const std::map<std::string, ShapedArray>& arrays, bool of_cells)
+/// Takes the dimension of time out of the arrays that have one. Arrays whose times are not those of the others, or are
+/// not there, are left out.
+void ArrayGridFile::take_time(std::map<std::string, ShapedArray>& arrays)
 {
+    const auto find_times = [&](const std::string& name, std::string_view dimension) {
+        const auto beside = arrays.find(name.substr(0, name.rfind('/') + 1).append(dimension));
+        return beside != arrays.end() ? beside : arrays.find(std::string(dimension));
+    };
+    for (auto& [name, array] : arrays) {
+        auto& shape = array.shape;
+        auto& names = array.dimension_names;
+        if (shape.size() <= kLeastDirections) continue;
+        std::vector<std::size_t> dims;
+        std::string dimension;
+        for (std::size_t dim = 0; dim < names.size(); ++dim)
+            if (is_of_time(names[dim])) {
+                dims.push_back(dim);
+                dimension += (dimension.empty() ? "" : ", ") + names[dim];
+            }
+        for (const auto times : kTimes) {
+            const auto found = find_times(name, times);
+            if (!names.empty() || found == arrays.end() || found->second.shape != std::vector{shape.front()}) continue;
+            dims = {0};
+            dimension = times;
+        }
+        if (dims.empty()) continue;
+        const auto found = find_times(name, dimension);
+        std::string why;
+        if (dims.size() > 1)
+            why = fmt::format("has several dimensions of time ({}). Write it with one of them.", dimension);
+        else if (found == arrays.end() || found->second.shape.size() != 1)
+            why = fmt::format("has the dimension '{0}', and there is no array '{0}' of numbers with the times. Write "
+                              "one, of one dimension and ascending.",
+                              dimension);
+        else if (const auto count = shape[dims.front()]; count != found->second.shape.front() || count == 0)
+            why = fmt::format("has {} steps along '{}', and the array '{}' has {} times. Write both for each step.",
+                              count, dimension, found->first, found->second.shape.front());
+        else if (times_ && times_->first != found->first)
+            why = fmt::format("has the times '{}', and others have '{}'. Write it into a file of its own.",
+                              found->first, times_->first);
+        else
+            times_ = *found;
+        if (!why.empty()) {
+            without_times_ = fmt::format("the array '{}' {}", name, why);
+            grid_.left_out[name] = why;
+            continue;
+        }
+        time_dimensions_[name] = dims.front();
+        shape = without(shape, dims.front());
+        if (!names.empty()) names = without(names, dims.front());
+        if (std::ranges::all_of(names, &std::string::empty)) names.clear();
+    }
+    std::erase_if(arrays, [&](const auto& one) { return grid_.left_out.contains(one.first); });
+}
+
+double ArrayGridFile::time_of(std::int64_t step) const
+{
+    DataArray time(times_->first, times_->second.type, 1);
+    read_box(time.name(), {step}, {1}, time);
+    return time.value(0);
+}
+
+/// Chooses the step that is read. Looks at few times, since each may lie in a chunk of its own.
+void ArrayGridFile::choose_step(std::optional<double> time)
+{
+    const auto last = times_->second.shape.front() - 1;
+    step_ = last;
+    if (time) {
+        const auto steps = std::views::iota(std::int64_t{0}, last);
+        const auto next =
+            std::ranges::partition_point(steps, [&](std::int64_t step) { return time_of(step) < *time; }) -
+            steps.begin();
+        const auto before = std::max<std::int64_t>(next - 1, 0);
+        const auto found = index_of_time(std::array{time_of(before), time_of(next)}, *time);
+        if (!found)
+            throw IoError(fmt::format("{}: it has no step at that time; its times are {:f} to {:f}.", where_,
+                                      time_of(0), time_of(last)));
+        step_ = found == 0 ? before : next;
+    }
+    auto& value = grid_.field_data.emplace_back(DataArray::from("TimeValue", std::vector{time_of(step_)}));
+    value.unit = times_->second.unit;
+}
+
+std::vector<double> ArrayGridFile::times() const
+{
+    if (!times_ && !without_times_.empty()) throw IoError(where_ + ": " + without_times_);
+    if (!times_) return {};
+    const auto& [name, array] = *times_;
+    DataArray values(name, array.type, array.shape.front());
+    read_box(name, {0}, array.shape, values);
+    auto times = values.to_doubles();
+    for (std::size_t i = 0; i < times.size(); ++i)
+        if (!std::isfinite(times[i]) || (i > 0 && times[i] <= times[i - 1]))
+            throw IoError(fmt::format("{}: the array '{}' has the time {} at step {}, counted from 0{}. Sort the steps "
+                                      "by finite times, each later than the one before it.",
+                                      where_, name, times[i], i,
+                                      i > 0 ? fmt::format(", and {} before it", times[i - 1]) : ""));
+    return times;
+}
+
+void ArrayGridFile::declare(std::map<std::string, ShapedArray> arrays, bool of_cells, std::optional<double> time)
+{
+    take_time(arrays);
+    if (times_) choose_step(time);
     std::optional<Directions> best;
     std::ptrdiff_t most = 0;
     Components components{};
@@ -99,11 +203,11 @@ void ArrayGridFile::declare(const std::map<std::string, ShapedArray>& arrays, bo
         }
     }
     if (!best)
-        throw IoError(fmt::format("{} has no array of two or three dimensions without time, which would be a grid; it "
-                                  "has {} arrays{}{}. Write the arrays as (y, x) or (z, y, x).",
-                                  where_, arrays.size() + grid_.left_out.size(),
-                                  grid_.left_out.empty() ? "" : ", of which '" + grid_.left_out.begin()->first + "' ",
-                                  grid_.left_out.empty() ? "" : grid_.left_out.begin()->second));
+        throw IoError(fmt::format(
+            "{} has no array of two or three dimensions beside time, which would be a grid. {}", where_,
+            grid_.left_out.empty() ? "Write the arrays as (y, x), (z, y, x) or (time, y, x)."
+                                   : fmt::format("Of its {} arrays '{}' {}", arrays.size() + grid_.left_out.size(),
+                                                 grid_.left_out.begin()->first, grid_.left_out.begin()->second)));
     num_directions_ = best->counts.size();
     for (std::size_t i = 0; i < num_directions_; ++i) {
         const auto count = best->counts[num_directions_ - 1 - i];
@@ -119,6 +223,7 @@ void ArrayGridFile::declare(const std::map<std::string, ShapedArray>& arrays, bo
                 .emplace_back(name, array.type, 0, static_cast<std::int32_t>(num_components));
             continue;
         }
+        if (array.shape.size() == 1 && is_coordinate(name, *best)) continue;
         const auto shape_text = [](const std::vector<std::int64_t>& shape, const std::vector<std::string>& names) {
             return fmt::format("[{}]{}", fmt::join(shape, ", "),
                                names.empty() ? "" : fmt::format(" ({})", fmt::join(names, ", ")));
@@ -131,13 +236,25 @@ void ArrayGridFile::declare(const std::map<std::string, ShapedArray>& arrays, bo
     set_spacing(arrays, *best, of_cells);
 }
 
+std::string ArrayGridFile::name_of_direction(const Directions& directions, std::size_t dim)
+{
+    return directions.names.empty() ? std::string(1, "xyz"[directions.counts.size() - 1 - dim]) : directions.names[dim];
+}
+
+bool ArrayGridFile::is_coordinate(const std::string& name, const Directions& directions) const
+{
+    for (std::size_t dim = 0; dim < directions.counts.size(); ++dim)
+        if (name == name_of_direction(directions, dim)) return true;
+    return times_ && name == times_->first;
+}
+
 void ArrayGridFile::set_spacing(const std::map<std::string, ShapedArray>& arrays, const Directions& directions,
                                 bool of_cells)
 {
     constexpr double kTolerance = 1e-3;  // coordinates may be in single precision
     for (std::size_t i = 0; i < num_directions_; ++i) {
         const auto dim = num_directions_ - 1 - i;
-        const auto name = directions.names.empty() ? std::string(1, "xyz"[i]) : directions.names[dim];
+        const auto name = name_of_direction(directions, dim);
         const auto found = arrays.find(name);
         const auto count = directions.counts[dim];
         if (found == arrays.end() || found->second.shape != std::vector{count} || count < 2) continue;
@@ -163,6 +280,14 @@ DataArray ArrayGridFile::read(const std::string& name, bool of_cells, const Grid
         first.push_back(box.first[i]);
         count.push_back(box.count[i]);
     }
+    const auto read_step = [&](DataArray& to) {
+        if (const auto found = time_dimensions_.find(name); found != time_dimensions_.end()) {
+            const auto dim = static_cast<std::ptrdiff_t>(found->second);
+            first.insert(first.begin() + dim, step_);
+            count.insert(count.begin() + dim, 1);
+        }
+        read_box(name, first, count, to);
+    };
     const auto num_components = values.num_components();
     switch (components_.at(name)) {
     case Components::None:
@@ -175,7 +300,7 @@ DataArray ArrayGridFile::read(const std::string& name, bool of_cells, const Grid
         first.insert(first.begin(), 0);
         count.insert(count.begin(), num_components);
         DataArray apart(name, values.type(), values.num_values());
-        read_box(name, first, count, apart);
+        read_step(apart);
         const auto width = size_of(values.type());
         const auto num_rows = static_cast<std::size_t>(values.num_rows());
         const auto* from = apart.bytes().data();
@@ -186,7 +311,7 @@ DataArray ArrayGridFile::read(const std::string& name, bool of_cells, const Grid
         return values;
     }
     }
-    read_box(name, first, count, values);
+    read_step(values);
     return values;
 }
 
@@ -197,23 +322,23 @@ constexpr const char* kGridAttribute = "image_grid";  // of a group: what its ar
 /// A group of Zarr arrays in a folder.
 class ZarrGridFile : public ArrayGridFile {
 public:
-    explicit ZarrGridFile(const std::filesystem::path& path)
+    ZarrGridFile(const std::filesystem::path& path, std::optional<double> time)
     {
         where_ = "read_mesh: " + path.string();
         group_ = open_zarr_group(path, where_);
         grid_.left_out = group_.left_out;
         std::map<std::string, ShapedArray> arrays;
         for (const auto& [name, array] : group_.arrays)
-            arrays[name] = {array.type(), array.shape(), array.dimension_names()};
+            arrays[name] = {array.type(), array.shape(), array.dimension_names(), array.unit()};
         const auto& attributes = group_.attributes;
         if (!attributes.is_object() || !attributes.contains(kGridAttribute)) {
-            declare(arrays, true);
+            declare(std::move(arrays), true, time);
             return;
         }
         try {
             const auto& head = attributes.at(kGridAttribute);
             const bool of_cells = head.at("association") == "cell";
-            declare(arrays, of_cells);
+            declare(std::move(arrays), of_cells, time);
             read_head(head, of_cells);
         } catch (const nlohmann::json::exception& wrong) {
             throw IoError(fmt::format("{}: zarr.json has a damaged attribute {} ({}). Copy or write it again.", where_,
@@ -258,9 +383,9 @@ nlohmann::ordered_json attributes_of_grid(const ImageGrid& grid, bool of_cells)
               {"direction", grid.direction}}}};
 }
 
-std::unique_ptr<GridFile> open_zarr_grid(const std::filesystem::path& path)
+std::unique_ptr<GridFile> open_zarr_grid(const std::filesystem::path& path, std::optional<double> time)
 {
-    return std::make_unique<ZarrGridFile>(path);
+    return std::make_unique<ZarrGridFile>(path, time);
 }
 
 }  // namespace meshard

@@ -316,18 +316,18 @@ bool is_array_file(const std::filesystem::path& path)
     return std::ranges::find(kArrays, lower_extension(path)) != kArrays.end();
 }
 
-std::unique_ptr<GridFile> GridFile::open(const std::filesystem::path& path)
+std::unique_ptr<GridFile> GridFile::open(const std::filesystem::path& path, std::optional<double> time)
 {
     const auto extension = lower_extension(path);
     if (extension == ".vtkhdf" || extension == ".hdf") return open_vtkhdf_grid(path);
-    if (extension == ".h5" || extension == ".hdf5") return open_hdf5_grid(path);
-    if (extension == ".zarr") return open_zarr_grid(path);
+    if (extension == ".h5" || extension == ".hdf5") return open_hdf5_grid(path, time);
+    if (extension == ".zarr") return open_zarr_grid(path, time);
     return std::make_unique<XmlGridFile>(path);
 }
 
-ImageGrid read_whole_grid(const std::filesystem::path& path)
+ImageGrid read_whole_grid(const std::filesystem::path& path, std::optional<double> time)
 {
-    const auto file = GridFile::open(path);
+    const auto file = GridFile::open(path, time);
     auto grid = file->grid();
     for (auto* arrays : {&grid.point_data, &grid.cell_data}) {
         const bool of_cells = arrays == &grid.cell_data;

@@ -9,7 +9,9 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace meshard {
 
@@ -48,8 +50,9 @@ class GridFile {
 public:
     /// Opens a .vti, a .pvti, of which a piece is opened when some of its rows are read, image data in a .vtkhdf,
     /// arrays in a .zarr or .h5 (`ArrayGridFile`), or a .vtr or .pvtr, whose places are counted.
-    /// @throws IoError if it is missing, damaged or no image data
-    static std::unique_ptr<GridFile> open(const std::filesystem::path& path);
+    /// @param time   of `times()`, the step that is read; none: the last one
+    /// @throws IoError if it is missing, damaged or no image data, or has no such time
+    static std::unique_ptr<GridFile> open(const std::filesystem::path& path, std::optional<double> time = {});
 
     GridFile() = default;
     GridFile(const GridFile&) = delete;
@@ -65,6 +68,10 @@ public:
     /// such array
     virtual DataArray read(const std::string& name, bool of_cells, const GridBox& box) const = 0;
 
+    /// Returns the times of a file with steps (arrays in a .zarr or .h5), of others nothing.
+    /// @throws IoError if they do not ascend, or an array has steps of which the times are not known
+    virtual std::vector<double> times() const { return {}; }
+
 protected:
     /// The array that `read` fills. @throws InvalidInput if there is no such array, or it holds texts; IoError if it
     /// has more than `kMostComponents`
@@ -76,6 +83,6 @@ protected:
 
 /// Reads a grid with the values of all its arrays but texts, which are left out. @throws as `GridFile::open` and
 /// `GridFile::read`
-ImageGrid read_whole_grid(const std::filesystem::path& path);
+ImageGrid read_whole_grid(const std::filesystem::path& path, std::optional<double> time);
 
 }  // namespace meshard

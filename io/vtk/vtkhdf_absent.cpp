@@ -35,7 +35,7 @@ VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr
     refuse(path);
 }
 
-std::unique_ptr<GridFile> open_hdf5_grid(const std::filesystem::path& path)
+std::unique_ptr<GridFile> open_hdf5_grid(const std::filesystem::path& path, std::optional<double>)
 {
     refuse(path);
 }

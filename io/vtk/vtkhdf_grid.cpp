@@ -135,26 +135,22 @@ private:
 /// Data sets of an HDF5 file.
 class HdfArraysFile : public ArrayGridFile {
 public:
-    explicit HdfArraysFile(const std::filesystem::path& path)
+    HdfArraysFile(const std::filesystem::path& path, std::optional<double> time)
     {
         where_ = "read_mesh: " + path.string();
-        const std::lock_guard lock(mutex_of_library());
-        root_.emplace(Hdf5Group::open_file(path, where_));
         std::map<std::string, ShapedArray> arrays;
-        add_arrays(*root_, "", 0, arrays);
-        declare(arrays, true);
+        {
+            const std::lock_guard lock(mutex_of_library());
+            root_.emplace(Hdf5Group::open_file(path, where_));
+            add_arrays(*root_, "", 0, arrays);
+        }
+        declare(std::move(arrays), true, time);
     }
 
     ~HdfArraysFile() override
     {
         const std::lock_guard lock(mutex_of_library());
         root_.reset();
-    }
-
-    DataArray read(const std::string& name, bool of_cells, const GridBox& box) const override
-    {
-        const std::lock_guard lock(mutex_of_library());
-        return ArrayGridFile::read(name, of_cells, box);
     }
 
 private:
@@ -167,8 +163,10 @@ private:
                 if (depth < kDeepest) add_arrays(group.group(name), prefix + name + "/", depth + 1, arrays);
                 continue;
             }
-            ShapedArray array;
-            array.shape = group.dimensions(name);
+            auto description = group.description(name);
+            ShapedArray array{.shape = group.dimensions(name),
+                              .dimension_names = std::move(description.dimension_names),
+                              .unit = std::move(description.unit)};
             try {
                 array.type = group.type_of(name);
             } catch (const IoError&) {
@@ -176,6 +174,10 @@ private:
             }
             if (array.type == ScalarType::String)
                 grid_.left_out[prefix + name] = "holds no numbers of up to 64 bits. Write it as float32.";
+            else if (description.is_packed)
+                grid_.left_out[prefix + name] =
+                    "is packed (scale_factor, add_offset), and numbers are read as they are "
+                    "stored. Write it unpacked, as float32.";
             else
                 arrays[prefix + name] = std::move(array);
         }
@@ -184,6 +186,7 @@ private:
     void read_box(const std::string& name, const std::vector<std::int64_t>& first,
                   const std::vector<std::int64_t>& count, DataArray& values) const override
     {
+        const std::lock_guard lock(mutex_of_library());
         root_->read_box(name, first, count, values);
     }
 
@@ -192,7 +195,7 @@ private:
 
 }  // namespace
 
-std::unique_ptr<GridFile> open_hdf5_grid(const std::filesystem::path& path)
+std::unique_ptr<GridFile> open_hdf5_grid(const std::filesystem::path& path, std::optional<double> time)
 {
     bool is_of_vtk = false;
     {
@@ -200,7 +203,7 @@ std::unique_ptr<GridFile> open_hdf5_grid(const std::filesystem::path& path)
         is_of_vtk = Hdf5Group::open_file(path, "read_mesh: " + path.string()).is_group("VTKHDF");
     }
     if (is_of_vtk) return open_vtkhdf_grid(path);
-    return std::make_unique<HdfArraysFile>(path);
+    return std::make_unique<HdfArraysFile>(path, time);
 }
 
 std::unique_ptr<GridFile> open_vtkhdf_grid(const std::filesystem::path& path)

@@ -154,7 +154,10 @@ void ZarrArray::read_layout(const Json& metadata)
             throw IoError(
                 fmt::format("has {} dimension_names for {} dimensions", dimension_names_.size(), num_dimensions));
     }
-    attributes_ = metadata.value("attributes", Json::object());
+    const auto attributes = metadata.value("attributes", Json::object());
+    unit_ = attributes.is_object() && attributes.contains("units") && attributes.at("units").is_string()
+                ? attributes.at("units").get<std::string>()
+                : "";
     const auto type_name = metadata.at("data_type").is_string() ? metadata.at("data_type").get<std::string>()
                                                                 : zarr_name(metadata.at("data_type"));
     const auto type = types().find(type_name);
@@ -164,7 +167,7 @@ void ZarrArray::read_layout(const Json& metadata)
                                        type_name));
     type_ = type->second;
     for (const char* name : {"scale_factor", "add_offset"})
-        if (attributes_.is_object() && attributes_.contains(name))
+        if (attributes.is_object() && attributes.contains(name))
             throw InvalidInput(fmt::format("is packed (attribute {}), and numbers are read as they are stored. Write "
                                            "it unpacked, as float32.",
                                            name));

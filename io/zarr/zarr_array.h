@@ -34,7 +34,7 @@ public:
     ScalarType type() const { return type_; }
     const Sizes& shape() const { return shape_; }
     const std::vector<std::string>& dimension_names() const { return dimension_names_; }  ///< empty: it has none
-    const nlohmann::json& attributes() const { return attributes_; }
+    const std::string& unit() const { return unit_; }  ///< its attribute `units`; empty: it has none
 
     /// Reads the values from `first` on, `count` along each dimension, of which the last is fastest, in this machine's
     /// byte order. Opens the chunks that have some of them, one at a time. Any thread may call it.
@@ -70,7 +70,7 @@ private:
     ScalarType type_ = ScalarType::Float32;
     Sizes shape_, chunk_shape_;
     std::vector<std::string> dimension_names_;
-    nlohmann::json attributes_;
+    std::string unit_;
     std::vector<std::byte> fill_value_;
     std::string separator_ = "/";
     bool has_v2_keys_ = false;

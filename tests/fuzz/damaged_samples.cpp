@@ -14,9 +14,9 @@
 #include "partition/mesh/mesh_graph.h"
 #include "tests/support/foam_case.h"
 #include "tests/support/sample_meshes.h"
+#include "tests/support/stored_arrays.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_paths.h"
-#include "tests/support/zarr_forms.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -273,11 +273,15 @@ private:
              "type=\"Int16\" Name=\"c\"/></PCellData><Piece Extent=\"0 3 0 2 0 1\" "
              "Source=\"raw.vti\"/></PImageData></VTKFile>",
              Reader::Grid);
-        unpack_zarr_forms(folder_ / "a.zarr");
+        unpack_arrays("forms.zip", folder_ / "a.zarr");
         for (const char* file : {"zarr.json", "zstd/zarr.json", "zstd/c/0/0/0", "gzip/c/0/0/0", "blosc/c/0/0/0",
                                  "checked/c/0/0/0", "turned/zarr.json", "shards/zarr.json", "shards/c/0/0/0",
                                  "shards_begin/c/0/0/0", "inner/components_first/zarr.json", "absent/zarr.json"})
             keep(std::string("a.zarr/") + file, "a.zarr", Reader::Grid);
+        unpack_arrays("times.zip", folder_);
+        for (const char* file : {"u/zarr.json", "time/zarr.json", "time/c/0"})
+            keep(std::string("xarray.zarr/") + file, "xarray.zarr", Reader::Grid);
+        for (const char* file : {"xarray.h5", "labels.h5"}) keep(file, file, Reader::Grid);
     }
 
     std::filesystem::path folder_;
@@ -295,6 +299,7 @@ void read_grid(const std::filesystem::path& path)
         for (const auto& array : of_cells ? file->grid().cell_data : file->grid().point_data)
             file->read(array.name(), of_cells, box);
     }
+    file->times();
 }
 
 void read_mapped(const std::filesystem::path& path)

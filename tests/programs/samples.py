@@ -2,6 +2,7 @@
 """Small data for the tests of programs: made once for a build, then copied. All sizes are such that a training step takes milliseconds."""
 import fcntl
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -111,25 +112,38 @@ def write_flow(path, number, shape=(8, 24), where="CellData", change=lambda arra
                     f'<Piece Extent="{extent}"><{where}>{body}</{where}></Piece></ImageData></VTKFile>\n')
 
 
-def write_zarr_flow(path, number, shape=(8, 24), chunk=(5, 7)):
-    """A group of Zarr with `flow_arrays` of an image, in chunks of some columns and rows, not compressed; components are the last dimension."""
+def write_zarr(path, arrays):
+    """A group of Zarr, not compressed. `arrays`: values, slowest dimension first, names and extents of dimensions, extents of chunks by name."""
     path.mkdir()
     (path / "zarr.json").write_text(json.dumps({"zarr_format": 3, "node_type": "group"}))
-    for name, (components, values) in flow_arrays(number, shape).items():
-        values = [float(f"{value:.6g}") for value in values]  # as the text of `data_array`
-        last = [components] if components > 1 else []
+    for name, (values, dimensions, chunk) in arrays.items():
+        shape = list(dimensions.values())
         (path / name).mkdir()
         (path / name / "zarr.json").write_text(json.dumps({
-            "zarr_format": 3, "node_type": "array", "data_type": "float32", "fill_value": 0, "shape": [shape[1], shape[0], *last],
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [chunk[1], chunk[0], *last]}}, "chunk_key_encoding": {"name": "default"},
-            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}], "dimension_names": ["y", "x", *(["component"] if last else [])]}))
-        for top in range(0, shape[1], chunk[1]):
-            for left in range(0, shape[0], chunk[0]):
-                numbers = [values[(y * shape[0] + x) * components + c] if x < shape[0] and y < shape[1] else 0.0
-                           for y in range(top, top + chunk[1]) for x in range(left, left + chunk[0]) for c in range(components)]
-                file = path / name / "c" / str(top // chunk[1]) / "/".join([str(left // chunk[0]), *(["0"] if last else [])])
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(struct.pack(f"<{len(numbers)}f", *numbers))
+            "zarr_format": 3, "node_type": "array", "data_type": "float32", "fill_value": 0, "shape": shape, "dimension_names": list(dimensions),
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk}}, "chunk_key_encoding": {"name": "default"},
+            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]}))
+        for key in itertools.product(*(range(-(-size // of_chunk)) for size, of_chunk in zip(shape, chunk))):
+            numbers = []
+            for inner in itertools.product(*map(range, chunk)):
+                at = [k * of_chunk + i for k, of_chunk, i in zip(key, chunk, inner)]
+                row = 0
+                for size, i in zip(shape, at):
+                    row = row * size + i
+                numbers.append(values[row] if all(i < size for size, i in zip(shape, at)) else 0.0)
+            file = (path / name / "c").joinpath(*map(str, key))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(struct.pack(f"<{len(numbers)}f", *numbers))
+
+
+def write_zarr_flow(path, number, shape=(8, 24), chunk=(7, 5)):
+    """`flow_arrays` of an image, in chunks of some rows and columns; components are the last dimension."""
+    arrays = {}
+    for name, (components, values) in flow_arrays(number, shape).items():
+        last = {"component": components} if components > 1 else {}
+        values = [float(f"{value:.6g}") for value in values]  # as the text of `data_array`
+        arrays[name] = (values, {"y": shape[1], "x": shape[0], **last}, [*chunk, *last.values()])
+    write_zarr(path, arrays)
 
 
 def put_flow(folder, shape=(8, 24), where="CellData", num_cases=4):

@@ -12,7 +12,7 @@ import sys
 
 from evaluation_test import arrays_of
 from runner import SOURCE, Case
-from samples import VORTEX, copy_sample, put_fronts, put_vortices, write_simulations
+from samples import VORTEX, copy_sample, put_fronts, put_vortices, write_simulations, write_zarr
 from training_modes_test import arrays_of as tensors_of
 from training_modes_test import assert_same_gradients, first_gradients
 
@@ -207,6 +207,27 @@ class SimulationTraining(Simulations):
         self.assert_good(self.meshard("predict", "runs/burgers", "burgers/run_001.pvd", "--steps", 7, "-o", "out.pvd", "--nproc", 2))
         self.assertEqual(len(self.names(self.folder / "out")), 8)
         self.check_predicted_grids()
+        self.check_arrays_in_time()
+
+    def check_arrays_in_time(self):
+        """Groups of Zarr with the same numbers, at cells."""
+        for run in ("000", "001", "002", "003"):
+            states, times = self.run_states(run, "burgers"), self.times(f"burgers/run_{run}.pvd")
+            plane = {"y": 16, "x": 16}
+            write_zarr(self.folder / f"burgers/run_{run}.zarr", {
+                "u": (sum((state["u"] for state in states), []), {"time": len(times), **plane}, [1, 16, 5]),
+                "viscosity": (states[0]["viscosity"], plane, [16, 16]), "time": (times, {"time": len(times)}, [1])})
+        words = ("data.series=run_*.zarr", "data.association=cell")
+        self.train("burgers.yaml", "run_id=zarr", *words)
+        self.train("burgers.yaml", "run_id=blocks", *words, "parallel.domain=[3, 1]", "--nproc", 3, "data.memory=0")
+        self.assert_close(self.losses("zarr"), self.losses("burgers"), 1e-5)
+        self.assert_close(self.losses("blocks"), self.losses("burgers"), 1e-4)
+        shown = str(self.meshard("info", "burgers/run_001.zarr"))
+        self.assertRegex(shown, r"states +6, times 0 to ")
+        self.assert_good(self.meshard("predict", "runs/zarr", "burgers/run_001.zarr", "--steps", 7, "-o", "arrays.pvd"))
+        found, expected = ([arrays_of(file) for file in sorted((self.folder / name).glob("*.vti"))] for name in ("arrays", "out"))
+        for one, other in zip(found, expected, strict=True):
+            self.assertLess(relative_l2(one["u"], other["u"]), 1e-4)
 
     def check_predicted_grids(self):
         """On blocks as alone, beyond the end of the series, and in parts; all that is no field is the start's."""

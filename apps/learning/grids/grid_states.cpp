@@ -52,7 +52,7 @@ std::unique_ptr<const GridStates::Read> GridStates::read(const SeriesState& stat
                                                          const std::vector<std::string>& further) const
 {
     const auto where = state_text(where_, state);
-    const auto file = GridFile::open(state.file);
+    const auto file = GridFile::open(state.file, state.time_in_file);
     const auto& grid = file->grid();
     if (grid.num_points != num_points_)
         throw InvalidInput(fmt::format("{}: it has {} points, and another state of the run {}. All states of a run "
@@ -60,9 +60,7 @@ std::unique_ptr<const GridStates::Read> GridStates::read(const SeriesState& stat
                                        where, fmt::join(grid.num_points, " x "), fmt::join(num_points_, " x ")));
     const bool on_cells = arrays_.on_cells;
     const auto read_array = [&](const std::string& name) {
-        const auto& declared =
-            require_array(on_cells ? grid.cell_data : grid.point_data, name, where, on_cells ? "cell" : "point");
-        return file->read(declared.name(), on_cells, box_);
+        return file->read(named_arrays(grid, name, on_cells, where).front()->name(), on_cells, box_);
     };
     std::vector<DataArray> arrays;
     if (with_fields)

@@ -257,7 +257,7 @@ public:
     GridWriter(const SeriesPlan& plan, SeriesRollOut& roll_out, const RankGroup& ranks)
         : StateWriter(plan, roll_out, ranks)
     {
-        read_together(ranks_, [&] { besides_ = GridFile::open(plan_.known(plan_.next() - 1).file); });
+        read_together(ranks_, [&] { besides_ = opened(plan_.known(plan_.next() - 1)); });
     }
 
     void write_told(std::size_t i, const std::filesystem::path& file) override
@@ -265,7 +265,7 @@ public:
         std::unique_ptr<GridFile> state;
         ImageGrid grid;
         read_together(ranks_, [&] {
-            state = GridFile::open(plan_.start(i).file);
+            state = opened(plan_.start(i));
             grid = grid_with_arrays(*state, i);
             for (const auto& field : roll_out_.arrays().fields) put(grid, declared(*state, field.state));
         });
@@ -277,7 +277,7 @@ public:
     {
         ImageGrid grid;
         read_together(ranks_, [&] {
-            if (const auto* followed = plan_.followed(i)) besides_ = GridFile::open(followed->file);
+            if (const auto* followed = plan_.followed(i)) besides_ = opened(*followed);
             grid = grid_with_arrays(*besides_, i);
         });
         auto fields = arrays_of_fields(values, spread, roll_out_.arrays(), channels);
@@ -287,6 +287,10 @@ public:
     }
 
 private:
+    static std::unique_ptr<GridFile> opened(const SeriesState& state)
+    {
+        return GridFile::open(state.file, state.time_in_file);
+    }
     /// The grid of a state with the arrays of a file that are no fields.
     ImageGrid grid_with_arrays(const GridFile& file, std::size_t i) const
     {

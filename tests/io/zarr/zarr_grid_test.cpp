@@ -2,8 +2,8 @@
 #include "io/vtk/grid_file.h"
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/stored_arrays.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/support/zarr_forms.h"
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ namespace {
 TEST(ZarrGrid, ReadsBoxesOfWhatThePackageZarrWritesInManyForms)
 {
     const TemporaryFolder folder;
-    unpack_zarr_forms(folder / "forms.zarr");
+    unpack_arrays("forms.zip", folder / "forms.zarr");
     const auto file = GridFile::open(folder / "forms.zarr/");  // with a slash behind it
     const auto& grid = file->grid();
     EXPECT_EQ(grid.num_points, (std::array<std::int64_t, 3>{7, 6, 5}));
@@ -105,7 +105,7 @@ TEST(ZarrGrid, FindsTheComponentsOfArraysWithoutNamesByTheOtherArrays)
     EXPECT_EQ(GridFile::open(folder / "b.zarr")->grid().cell_data.front().num_components(), 3);
 
     write_group(folder / "c.zarr", {{"u", {4, 3, 2}, R"(["time", "y", "x"])"}});
-    EXPECT_TRUE(throws_with<IoError>("has no array of two or three dimensions without time",
+    EXPECT_TRUE(throws_with<IoError>("Of its 1 arrays 'u' has the dimension 'time', and there is no array 'time'",
                                      [&] { GridFile::open(folder / "c.zarr"); }));
 }
 
@@ -113,7 +113,7 @@ TEST(ZarrGrid, NamesWhatIsDamaged)
 {
     const TemporaryFolder folder;
     const auto group = folder / "forms.zarr";
-    unpack_zarr_forms(group);
+    unpack_arrays("forms.zip", group);
     const auto refusal = [&](const std::string& file, const std::string& array,
                              const std::function<std::string(std::string)>& damaged, const std::string& text) {
         const auto whole = read_bytes(group / file);
