@@ -36,7 +36,7 @@ set(rooms
   "ops/slices: ops/cuda ops/rows ops/rules partition sharding/memory sharding/tensor"
   "ops/surface: ops/neighbors ops/rows ops/search partition partition/mesh sharding/ranks"
 
-  "models/diffusion: models/layers ops/attention partition sharding/memory sharding/ranks sharding/tensor"
+  "models/diffusion: models/layers ops/attention ops/grids partition sharding/memory sharding/ranks sharding/tensor"
   "models/domino: models/grids models/layers ops/neighbors ops/search ops/slices partition sharding/memory sharding/tensor"
   "models/geotransolver: models/layers models/transolver ops/neighbors ops/search ops/slices partition"
   "models/graph: models/layers ops/neighbors partition sharding/memory sharding/tensor"

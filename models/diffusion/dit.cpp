@@ -3,8 +3,11 @@
 
 #include "models/layers/option_checks.h"
 #include "ops/attention/neighbourhood_attention.h"
+#include "ops/grids/grid_rows.h"
 #include "partition/error.h"
 #include "sharding/memory/recompute.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>
 #include <torch/nn/init.h>
@@ -50,10 +53,10 @@ std::shared_ptr<torch::nn::Module> group()
     return std::make_shared<torch::nn::Module>();
 }
 
-/// Reshapes (B, C) so that it broadcasts to tokens (B, rows, columns, C).
+/// Reshapes (B, C) so that it broadcasts to tokens (B, N, C).
 torch::Tensor for_all_tokens(const torch::Tensor& vectors)
 {
-    return vectors.unsqueeze(1).unsqueeze(1);
+    return vectors.unsqueeze(1);
 }
 
 /// Layer norm without weights, followed by a scale and a shift.
@@ -158,32 +161,30 @@ torch::Tensor DitAttentionImpl::rotated(const torch::Tensor& vectors)
     return (x * cos_ + turned * sin_).to(vectors.scalar_type());
 }
 
-torch::Tensor DitAttentionImpl::among_all(const torch::Tensor& queries, const torch::Tensor& keys,
-                                          const torch::Tensor& values)
+torch::Tensor DitAttentionImpl::forward(torch::Tensor tokens, const torch::Tensor& invalid, const SpecPtr& of_grid)
 {
-    const auto by_heads = [](const torch::Tensor& vectors) {
-        return vectors.flatten(1, 2).transpose(1, 2);
-    };  // (B, H, L, D)
-    const auto dropout = is_training() ? options_.block.attn_drop_rate : 0.0;
-    const auto attended = torch::scaled_dot_product_attention(by_heads(queries), by_heads(keys), by_heads(values), {},
-                                                              dropout, options_.attention.is_causal);
-    return attended.transpose(1, 2).unflatten(1, queries.sizes().slice(1, 2));
-}
-
-torch::Tensor DitAttentionImpl::forward(torch::Tensor tokens, const torch::Tensor& invalid)
-{
-    if (invalid.defined()) tokens = tokens * (1 - invalid) + mask_token_.unsqueeze(0) * invalid;
+    if (invalid.defined()) tokens = tokens * (1 - invalid) + mask_token_ * invalid;
     auto parts = qkv_(tokens).chunk(3, -1);
-    for (auto& part : parts)
-        part = part.unflatten(-1, {options_.num_heads, options_.head_dim()});  // (B, rows, columns, H, D)
+    for (auto& part : parts) part = part.unflatten(-1, {options_.num_heads, options_.head_dim()});  // (B, N, H, D)
     if (!q_norm_.is_empty()) {
         parts[0] = q_norm_.forward(parts[0]);
         parts[1] = k_norm_.forward(parts[1]);
     }
-    if (!options_.has_neighbourhoods())
-        return torch::dropout(proj_(among_all(parts[0], parts[1], parts[2]).flatten(-2)), options_.block.proj_drop_rate,
-                              is_training());
+    const auto attention_dropout = is_training() ? options_.block.attn_drop_rate : 0.0;
+    const auto projected = [&](const torch::Tensor& attended) {
+        return torch::dropout(proj_(attended), options_.block.proj_drop_rate, is_training());
+    };
+    if (!options_.has_neighbourhoods()) {
+        for (auto& part : parts) part = part.transpose(1, 2);  // (B, H, N, D)
+        const auto attended = torch::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, attention_dropout,
+                                                                  options_.attention.is_causal);
+        return projected(attended.transpose(1, 2).flatten(2));
+    }
 
+    for (auto& part : parts)  // (B, rows, columns, H, D)
+        part = grid_of_rows(part.flatten(-2), options_.tokens(), of_grid)
+                   .movedim(1, -1)
+                   .unflatten(-1, {options_.num_heads, options_.head_dim()});
     if (options_.has_rotations()) {
         parts[0] = rotated(parts[0]);
         parts[1] = rotated(parts[1]);
@@ -193,8 +194,8 @@ torch::Tensor DitAttentionImpl::forward(torch::Tensor tokens, const torch::Tenso
                                      {settings.dilation.front(), settings.dilation.back()}};
     auto attended = neighbourhood_attention(parts[0], parts[1], parts[2], window,
                                             settings.scale > 0 ? std::make_optional(settings.scale) : std::nullopt);
-    attended = torch::dropout(attended, options_.block.attn_drop_rate, is_training());
-    return torch::dropout(proj_(attended.flatten(-2)), options_.block.proj_drop_rate, is_training());
+    attended = torch::dropout(attended, attention_dropout, is_training());
+    return projected(rows_of_grid(attended.flatten(-2).movedim(-1, 1)));
 }
 
 DitBlockImpl::DitBlockImpl(const DitOptions& options, double drop_path_rate)
@@ -225,14 +226,14 @@ torch::Tensor DitBlockImpl::path(const torch::Tensor& gate) const
 }
 
 torch::Tensor DitBlockImpl::forward(torch::Tensor tokens, const torch::Tensor& condition, const torch::Tensor& invalid,
-                                    std::optional<double> dropout)
+                                    std::optional<double> dropout, const SpecPtr& of_grid)
 {
     const auto parts = modulation_->at<torch::nn::LinearImpl>(1).forward(condition).chunk(6, 1);
     const auto &shift1 = parts[0], &scale1 = parts[1], &gate1 = parts[2], &shift2 = parts[3], &scale2 = parts[4],
                &gate2 = parts[5];
     auto input = modulated(tokens, shift1, scale1, options_.block.norm_eps);
     if (dropout) input = torch::dropout(input, *dropout, is_training());
-    tokens = tokens + for_all_tokens(path(gate1)) * attention_(input, invalid);
+    tokens = tokens + for_all_tokens(path(gate1)) * attention_(input, invalid, of_grid);
     return tokens +
            for_all_tokens(path(gate2)) * mlp_->forward(modulated(tokens, shift2, scale2, options_.block.norm_eps));
 }
@@ -383,21 +384,30 @@ torch::Tensor DitImpl::embedded(const torch::Tensor& time, const torch::Tensor& 
     return map_layer1_(torch::silu(map_layer0_(waves)));
 }
 
-/// (B, rows, columns, 1) for the tokens: one if any pixel of the patch is invalid.
+/// (B, N, 1) for the tokens: one if any pixel of the patch is invalid.
 torch::Tensor DitImpl::invalid_tokens(const torch::Tensor& mask, const torch::Tensor& tokens) const
 {
     if (!mask.defined()) return {};
     const auto pixels = (mask.dim() == 3 ? mask.unsqueeze(1) : mask).detach().ne(0).to(tokens.scalar_type());
     const auto [rows, columns] = options_.patch();
-    return torch::max_pool2d(pixels, {rows, columns}, {rows, columns}).permute({0, 2, 3, 1});
+    return tokens_of(torch::max_pool2d(pixels, {rows, columns}, {rows, columns}));
 }
 
-torch::Tensor DitImpl::image_of(const torch::Tensor& tokens, const torch::Tensor& condition)
+/// (B, C, rows, columns) to (B, N, C). Causal attention needs the tokens in the image's order, for which blocks are
+/// gathered.
+torch::Tensor DitImpl::tokens_of(const torch::Tensor& grid) const
+{
+    return options_.attention.is_causal ? grid.movedim(1, -1).flatten(1, 2) : rows_of_grid(grid);
+}
+
+torch::Tensor DitImpl::image_of(const torch::Tensor& tokens, const torch::Tensor& condition, const SpecPtr& of_grid)
 {
     const auto parts = output_modulation_->at<torch::nn::LinearImpl>(1).forward(condition).chunk(2, 1);
     const auto pixels = output_projection_(modulated(tokens, parts[0], parts[1], options_.block.norm_eps));
     const auto [rows, columns] = options_.patch();
-    const auto image = pixels.unflatten(-1, {rows, columns, options_.num_outputs()})
+    const auto image = grid_of_rows(pixels, options_.tokens(), of_grid)
+                           .movedim(1, -1)
+                           .unflatten(-1, {rows, columns, options_.num_outputs()})
                            .permute({0, 5, 1, 3, 2, 4})
                            .flatten(4, 5)
                            .flatten(2, 3);
@@ -415,23 +425,29 @@ torch::Tensor DitImpl::forward(const torch::Tensor& image, const torch::Tensor& 
     } else {
         patches = patches_(image);
     }
-    auto tokens = patches.permute({0, 2, 3, 1});  // (B, rows, columns, C)
-    if (positions_.defined()) tokens = tokens + positions_.unflatten(1, tokens.sizes().slice(1, 2));
+    const auto of_grid = is_sharded(patches) && !options_.attention.is_causal ? spec_of(patches) : nullptr;
+    if (positions_.defined()) {
+        auto positions = positions_.unflatten(1, options_.tokens()).movedim(-1, 1);  // (1, C, rows, columns)
+        // Of blocks, a rank's share of the gradient is then that of its own positions, and none is gathered.
+        if (of_grid && of_grid->axis_of_dim(0) < 0) positions = from_local(own_part(positions, *of_grid), of_grid);
+        patches = patches + positions;
+    }
+    auto tokens = tokens_of(patches);
     const auto invalid = invalid_tokens(invalid_mask, tokens);
     // The activation that starts every modulation is computed once, so that its gradients are added before ranks sum
     // them.
     const auto c = torch::silu(embedded(time, condition));
     for (const auto& module : *blocks_) {
         auto& block = *module->as<DitBlock>();
-        const auto run = [&block, dropout](const std::vector<torch::Tensor>& given) {
+        const auto run = [&block, dropout, of_grid](const std::vector<torch::Tensor>& given) {
             return std::vector<torch::Tensor>{
-                block.forward(given[0], given[1], given.size() > 2 ? given[2] : torch::Tensor(), dropout)};
+                block.forward(given[0], given[1], given.size() > 2 ? given[2] : torch::Tensor(), dropout, of_grid)};
         };
         std::vector<torch::Tensor> inputs{tokens, c};
         if (invalid.defined()) inputs.push_back(invalid);
         tokens = (memory_ == MemoryMode::Recomputed ? checkpoint(run, inputs) : run(inputs))[0];
     }
-    return image_of(tokens, c);
+    return image_of(tokens, c, of_grid);
 }
 
 }  // namespace meshard

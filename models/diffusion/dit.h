@@ -3,6 +3,7 @@
 
 #include "models/diffusion/dit_options.h"
 #include "models/layers/memory_mode.h"
+#include "sharding/tensor/shard_spec.h"
 
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -17,17 +18,17 @@
 
 namespace meshard {
 
-/// Attention among the tokens of a grid, (B, rows, columns, C) to the same shape: of all to all (`timm`), or of each to
-/// those in a window around it (`natten2d`; `natten2d_rope` also rotates queries and keys by their positions).
+/// Attention among the tokens of a grid, one row for each, (B, N, C) to the same shape: of all to all (`timm`), or of
+/// each to those in a window around it (`natten2d`; `natten2d_rope` also rotates queries and keys by their positions).
 class DitAttentionImpl : public torch::nn::Module {
 public:
     explicit DitAttentionImpl(const DitOptions& options);
 
-    /// @param invalid   (B, rows, columns, 1), one where the mask token replaces a token; undefined for none
-    torch::Tensor forward(torch::Tensor tokens, const torch::Tensor& invalid);
+    /// @param invalid   (B, N, 1), one where the mask token replaces a token; undefined for none
+    /// @param of_grid   layout of the grid whose rows the tokens are (`rows_of_grid`); null for plain tensors
+    torch::Tensor forward(torch::Tensor tokens, const torch::Tensor& invalid, const SpecPtr& of_grid);
 
 private:
-    torch::Tensor among_all(const torch::Tensor& queries, const torch::Tensor& keys, const torch::Tensor& values);
     torch::Tensor rotated(const torch::Tensor& vectors);
 
     DitOptions options_;
@@ -44,11 +45,11 @@ class DitBlockImpl : public torch::nn::Module {
 public:
     DitBlockImpl(const DitOptions& options, double drop_path_rate);
 
-    /// @param tokens      (B, rows, columns, C)
+    /// @param tokens      (B, N, C)
     /// @param condition   (B, C)
     /// @param dropout     dropout rate of the attention's input, in training
     torch::Tensor forward(torch::Tensor tokens, const torch::Tensor& condition, const torch::Tensor& invalid,
-                          std::optional<double> dropout);
+                          std::optional<double> dropout, const SpecPtr& of_grid);
 
 private:
     torch::Tensor path(const torch::Tensor& gate) const;
@@ -66,7 +67,8 @@ TORCH_MODULE(DitBlock);
 ///
 /// Images may be sharded along rows and columns, best at multiples of the patch: a block of `natten2d` then receives
 /// the keys and values in its windows from other ranks, in one message for each cut axis; one of `timm` sends its keys
-/// and values around the ring; all else is local. Time and condition must be equal on every rank.
+/// and values around the ring; all else is local, but tokens are gathered for causal attention where rows and columns
+/// are both cut. Time and condition must be equal on every rank.
 class DitImpl : public torch::nn::Module, public HasMemoryModes {
 public:
     /// Initial values are drawn as in the reference, from LibTorch's default generator.
@@ -93,7 +95,8 @@ private:
     void initialize();
     torch::Tensor embedded(const torch::Tensor& time, const torch::Tensor& condition);
     torch::Tensor invalid_tokens(const torch::Tensor& mask, const torch::Tensor& tokens) const;
-    torch::Tensor image_of(const torch::Tensor& tokens, const torch::Tensor& condition);
+    torch::Tensor tokens_of(const torch::Tensor& grid) const;
+    torch::Tensor image_of(const torch::Tensor& tokens, const torch::Tensor& condition, const SpecPtr& of_grid);
     void check_inputs(const torch::Tensor& image, const torch::Tensor& time, const torch::Tensor& condition,
                       const torch::Tensor& invalid_mask, std::optional<double> dropout) const;
 

@@ -37,14 +37,17 @@ std::vector<BlockCase> block_cases()
     const nlohmann::json unet2d{{"num_channels", 4}, {"depth", 2}, {"num_groups", 2}},
         unet{{"model_depth", 2}, {"num_conv_blocks", 1}, {"feature_map_channels", {4, 6}}},
         vit{{"patch_size", 4}, {"n_layers", 2}, {"n_hidden", 12}, {"n_head", 2}, {"mlp_ratio", 2}},
+        dit{{"patch_size", {4, 2}}, {"depth", 2}, {"hidden_size", 12}, {"num_heads", 2}},
         fno{{"latent_channels", 4}, {"num_fno_layers", 2}, {"decoder_layer_size", 5}};
-    auto gates = unet, fno2d = fno, fno3d = fno;
+    auto gates = unet, neighbourhoods = dit, fno2d = fno, fno3d = fno;
     gates.update({{"use_attn_gate", true},
                   {"attn_decoder_feature_maps", {6}},
                   {"attn_feature_map_channels", {4}},
                   {"attn_intermediate_channels", 3},
                   {"normalization", "layernorm"},
                   {"padding_mode", "replicate"}});
+    neighbourhoods.update(
+        {{"attention_backend", "natten2d_rope"}, {"attn_kernel", 3}, {"num_heads", 1}, {"patch_size", {2, 2}}});
     fno2d.update({{"dimension", 2}, {"num_fno_modes", {4, 3}}, {"padding", {2, 3}}});
     fno3d.update({{"dimension", 3}, {"num_fno_modes", {3, 2, 2}}, {"padding", {1, 2, 3}}});
     return {{"UNet2d", "unet2d", unet2d, {{8, 12}, {4, 12}}},
@@ -56,6 +59,9 @@ std::vector<BlockCase> block_cases()
             {"UNetWithGates", "unet", gates, {{3, 5}, {4, 2}, {6, 4}}},
             {"ViT", "vit", vit, {{8, 12}, {4, 8}}},
             {"ViTThroughPatches", "vit", vit, {{7, 13}, {5, 7}}},
+            {"DiT", "dit", dit, {{8, 12}, {6, 8}}},
+            {"DiTThroughPatches", "dit", dit, {{7, 13}, {5, 9}}},
+            {"DiTOfNeighbourhoods", "dit", neighbourhoods, {{9, 11}, {8, 6}}},
             {"FnoOfImages", "fno", fno2d, {{7, 9}, {5, 11}}},
             {"FnoOfVolumes", "fno", fno3d, {{7, 9}, {5, 3}, {6, 5}}}};
 }
