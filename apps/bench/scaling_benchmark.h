@@ -17,14 +17,16 @@ struct MachineCeilings {
     double reduce_gigabytes = 0;      ///< per second, in an all-reduce of 4 MB
 };
 
+inline const std::vector<std::string> kScalingWorkloads{"transolver", "attention", "vit", "unet", "spectral"};
+
 /// One workload, forward and backward.
 struct ScalingResult {
     std::string workload;
     /// `strong`: one problem over all ranks; `weak`: the problem grows with the ranks; `gathered`: the same on gathered
     /// rows.
     std::string kind;
-    double ceiling_seconds = 0;  ///< plain runs of a rank's share, without communication, on all ranks at once
-    double sharded_seconds = 0;
+    double ceiling_seconds = 0;     ///< plain runs of a rank's share, without communication, on all ranks at once
+    double sharded_seconds = 0;     ///< 0, as both others: not measured
     double efficiency = 0;          ///< median of the pairs' ratios ceiling / sharded
     std::int64_t num_messages = 0;  ///< sent by one rank in one run
     std::int64_t message_bytes = 0;
@@ -41,9 +43,11 @@ struct ScalingReport {
 /// Times ring attention (even and uneven shards), a Transolver of two sizes, and a vision transformer and a U-Net of
 /// volumes on grids cut into blocks. Plain and sharded runs alternate; results are medians of the slowest rank's times.
 /// The plain share of a rank is: for attention, its queries with all keys; for models of grids, the time of the whole
-/// divided by the number of ranks; for the Transolver, its points. A spectral convolution is compared with itself on a
+/// divided by the number of ranks, and nothing where ranks share cores: their messages alone are counted; for the
+/// Transolver, its points. A spectral convolution is compared with itself on a
 /// gathered grid, which is no ceiling but shows what the cut saves. Collective over all ranks of `world`; every rank
 /// gets the same results but for its messages.
-ScalingReport measure_scaling(int num_repeats, World& world);
+/// @param workloads   of `kScalingWorkloads`
+ScalingReport measure_scaling(const std::vector<std::string>& workloads, int num_repeats, World& world);
 
 }  // namespace meshard

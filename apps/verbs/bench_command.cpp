@@ -35,6 +35,7 @@ struct BenchArguments {
     bool inference_only = false, from_graph = false;
     std::int64_t num_rows = 1'000'000;
     int num_repeats = 0;
+    std::vector<std::string> workloads = kScalingWorkloads;
     LocalRanks ranks;
     std::vector<BenchArguments> also;  // further runs of `model` in this process
     bool json = false;
@@ -171,6 +172,11 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
     app.add_flag("--graph", options.from_graph,
                  "for model: the training step as one recorded launch, too; it takes its memory twice");
     app.add_flag("--inference", options.inference_only, "for model: no training step");
+    app.add_option("--workload", options.workloads,
+                   "for scaling: only these, transolver, attention, vit, unet (both on grids) or spectral (of FNO)")
+        ->type_name("NAME...")
+        ->check(CLI::IsMember(kScalingWorkloads))
+        ->default_str("all");
     app.add_option("--repeats", options.num_repeats, "pairs of runs that are timed")
         ->check(CLI::PositiveNumber)
         ->type_name("N")
@@ -179,6 +185,8 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
     app.add_flag("--json", options.json,
                  "one JSON object on stdout instead of the report; with --also one on a line for each run");
     if (!parse_arguments(app, arguments)) return false;
+    if (app.count("--workload") > 0 && options.what != "scaling")
+        throw UsageError("--workload is for meshard bench scaling.");
     if (!also.empty() && options.what != "model") throw UsageError("--also is for meshard bench model.");
     if (options.what == "ghosts" && app.count("--points") == 0) shape.num_points = 1'000'000;
     if (options.what != "model" &&
@@ -383,12 +391,13 @@ void report_scaling(const BenchArguments& arguments, const ScalingReport& report
                                     {"copy_gigabytes_per_second", machine.copy_gigabytes},
                                     {"message_microseconds", machine.message_microseconds},
                                     {"all_reduce_gigabytes_per_second", machine.reduce_gigabytes}};
+        const auto measured = [](double value) { return value > 0 ? nlohmann::ordered_json(value) : nullptr; };
         for (const auto& result : report.results) {
             json["results"].push_back({{"workload", result.workload},
                                        {"kind", result.kind},
-                                       {"ceiling_seconds", result.ceiling_seconds},
-                                       {"sharded_seconds", result.sharded_seconds},
-                                       {"efficiency", result.efficiency},
+                                       {"ceiling_seconds", measured(result.ceiling_seconds)},
+                                       {"sharded_seconds", measured(result.sharded_seconds)},
+                                       {"efficiency", measured(result.efficiency)},
                                        {"messages", result.num_messages},
                                        {"bytes", result.message_bytes}});
         }
@@ -402,12 +411,15 @@ void report_scaling(const BenchArguments& arguments, const ScalingReport& report
               << " GB/s\n";
     TextTable table("llrrrrr");
     table.add_row({"workload", "scaling", "ceiling, s", "sharded, s", "ceiling / sharded", "messages", "bytes"});
+    const auto measured = [](double value) { return value > 0 ? fixed_text(value, 3) : "-"; };
     for (const auto& result : report.results) {
-        table.add_row({result.workload, result.kind, fixed_text(result.ceiling_seconds, 3),
-                       fixed_text(result.sharded_seconds, 3), fixed_text(result.efficiency, 3),
-                       std::to_string(result.num_messages), std::to_string(result.message_bytes)});
+        table.add_row({result.workload, result.kind, measured(result.ceiling_seconds), measured(result.sharded_seconds),
+                       measured(result.efficiency), std::to_string(result.num_messages),
+                       std::to_string(result.message_bytes)});
     }
     std::cout << table;
+    if (std::ranges::any_of(report.results, [](const ScalingResult& result) { return result.sharded_seconds == 0; }))
+        std::cout << "-: not measured, since ranks share cores.\n";
 }
 
 void report_ghosts(const BenchArguments& arguments, const GhostReport& report)
@@ -499,7 +511,7 @@ int model_bench_command(std::span<const std::string> arguments)
                 return exit_code::ok;
             }
             if (options.what == "scaling") {
-                const auto report = measure_scaling(options.num_repeats, world);
+                const auto report = measure_scaling(options.workloads, options.num_repeats, world);
                 if (world.rank() == 0) report_scaling(options, report);
                 return exit_code::ok;
             }
