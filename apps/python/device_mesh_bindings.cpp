@@ -5,6 +5,7 @@
 #include "sharding/transport/shared_memory_backend.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -44,7 +45,7 @@ public:
     int rank() const override { return rank_; }
     int size() const override { return size_; }
 
-    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
+    RankGroup make_group(const std::vector<int>& ranks, const std::string& axis,
                          std::shared_ptr<CommCounter> counter) override
     {
         if (ranks.size() == 1) return {nullptr, axis, std::move(counter)};
@@ -63,9 +64,9 @@ public:
                                                      : with_device_backend(backend, c10::DeviceType::CUDA, own->second);
             return {carrier_, axis, std::move(counter)};
         }
-        static std::map<std::string, int> made;  // an axis made again needs other keys
-        const auto own =
-            c10::make_intrusive<c10d::PrefixStore>(fmt::format("meshard/{}#{}", name, made[name]++), store_);
+        static std::map<std::vector<int>, int> made;  // an axis of the same ranks made again needs other keys
+        const auto own = c10::make_intrusive<c10d::PrefixStore>(
+            fmt::format("meshard/{}#{}", fmt::join(ranks, ","), made[ranks]++), store_);
         const auto names = process_names(*own, backend->getRank(), backend->getSize());
         const auto shared = connect_shared_memory(own, backend->getRank(), backend->getSize(), time_limit_,
                                                   [names](int rank) { return has_ended(names[rank]); });

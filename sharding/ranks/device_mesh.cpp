@@ -58,7 +58,7 @@ std::shared_ptr<const DeviceMesh> DeviceMesh::create(GroupFactory& factory, std:
 
     std::vector<int> everyone(factory.size());
     std::iota(everyone.begin(), everyone.end(), 0);
-    mesh->all_ = factory.make_group(everyone, "all", "all", mesh->counter_);
+    mesh->all_ = factory.make_group(everyone, "all", mesh->counter_);
 
     std::int64_t stride = factory.size();
     for (std::size_t axis = 0; axis < shape.size(); ++axis)
@@ -114,7 +114,7 @@ void DeviceMesh::add_axis(GroupFactory& factory, std::int64_t size, std::int64_t
     for (std::int64_t i = 0; i < size; ++i) line.push_back(static_cast<int>(first + i * stride));
     shape_.push_back(size);
     axis_names_.push_back(name);
-    groups_.push_back(factory.make_group(line, fmt::format("{}.{}", name, first), name, counter_));
+    groups_.push_back(factory.make_group(line, name, counter_));
 }
 
 at::Generator DeviceMesh::generator(const at::Device& device) const

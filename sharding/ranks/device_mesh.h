@@ -17,13 +17,14 @@
 namespace meshard {
 
 /// Interface that makes the group of the given ranks of the world (ascending). Every rank of the world makes all groups
-/// in the same order; `name` is the same on all members of a group.
+/// in the same order; the members of a group find each other by their numbers, and by how many groups of the same ranks
+/// there were before.
 class GroupFactory {
 public:
     virtual ~GroupFactory() = default;
     virtual int rank() const = 0;
     virtual int size() const = 0;
-    virtual RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
+    virtual RankGroup make_group(const std::vector<int>& ranks, const std::string& axis,
                                  std::shared_ptr<CommCounter> counter) = 0;
 
     /// This rank's own random generator on the CPU, where ranks are threads of one process; none where ranks are

@@ -7,6 +7,7 @@
 #include "sharding/transport/shared_memory_backend.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -204,13 +205,13 @@ public:
         return backends_.empty() ? World::carrier(device) : carrier_of(*backends_.front(), device);
     }
 
-    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
+    RankGroup make_group(const std::vector<int>& ranks, const std::string& axis,
                          std::shared_ptr<CommCounter> counter) override
     {
         if (ranks.size() == 1) return RankGroup(nullptr, axis, std::move(counter));
         const auto index = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
-        // The name has a counter, since the same axis may be built more than once in a run.
-        const auto prefix = fmt::format("{}#{}", name, num_groups_[name]++);
+        // The counter keeps groups of the same ranks apart.
+        const auto prefix = fmt::format("{}#{}", fmt::join(ranks, ","), num_groups_[ranks]++);
         std::vector<std::string> names;
         for (const int r : ranks) names.push_back(names_[r]);
         try {
@@ -426,7 +427,7 @@ private:
     c10::intrusive_ptr<c10d::Store> store_;
     std::vector<std::string> names_;  // host:pid of each rank
     std::shared_ptr<::gloo::transport::Device> device_;
-    std::map<std::string, int> num_groups_;
+    std::map<std::vector<int>, int> num_groups_;
     std::vector<c10::intrusive_ptr<c10d::Backend>> backends_;
 };
 
@@ -436,7 +437,7 @@ public:
     int size() const override { return 1; }
     std::string backend_name() const override { return "none"; }
     void finish() override {}
-    RankGroup make_group(const std::vector<int>&, const std::string&, const std::string& axis,
+    RankGroup make_group(const std::vector<int>&, const std::string& axis,
                          std::shared_ptr<CommCounter> counter) override
     {
         return RankGroup(nullptr, axis, std::move(counter));

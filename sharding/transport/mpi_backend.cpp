@@ -246,10 +246,9 @@ public:
     int size() const override { return size_; }
     std::string backend_name() const override { return "mpi"; }
 
-    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
+    RankGroup make_group(const std::vector<int>& ranks, const std::string& axis,
                          std::shared_ptr<CommCounter> counter) override
     {
-        (void)name;
         if (ranks.size() == 1) return RankGroup(nullptr, axis, std::move(counter));
         const auto index = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
         MPI_Group everyone, members;

@@ -10,6 +10,7 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 #include <c10/core/AutogradState.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
@@ -225,13 +226,13 @@ public:
     ThreadRank(Hubs& hubs, int rank, int size) : hubs_(hubs), rank_(rank), size_(size) {}
     int rank() const override { return rank_; }
     int size() const override { return size_; }
-    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
+    RankGroup make_group(const std::vector<int>& ranks, const std::string& axis,
                          std::shared_ptr<CommCounter> counter) override
     {
         const auto size = static_cast<int>(ranks.size());
         if (size == 1) return RankGroup(nullptr, axis, std::move(counter));
         const auto index = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
-        const auto key = name + "#" + std::to_string(num_made_[name]++);
+        const auto key = fmt::format("{}#{}", fmt::join(ranks, ","), num_made_[ranks]++);
         const auto* const device = loaded_standin();
         auto backend = checked(c10::make_intrusive<ThreadBackend>(hubs_.get(key, size), index, size),
                                device ? device->as_host : nullptr);
@@ -244,7 +245,7 @@ private:
     Hubs& hubs_;
     int rank_;
     int size_;
-    std::map<std::string, int> num_made_;
+    std::map<std::vector<int>, int> num_made_;
 };
 
 /// Ranks take the devices in turn: each has its own where there are enough.

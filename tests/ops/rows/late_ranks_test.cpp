@@ -35,12 +35,11 @@ public:
     }
     int rank() const override { return rank_; }
     int size() const override { return size_; }
-    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
+    RankGroup make_group(const std::vector<int>& ranks, const std::string& axis,
                          std::shared_ptr<CommCounter> counter) override
     {
         const auto here = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
-        const auto store =
-            c10::make_intrusive<c10d::PrefixStore>(name + "#" + std::to_string(num_made_[name]++), store_);
+        const auto store = c10::make_intrusive<c10d::PrefixStore>(std::to_string(num_made_++), store_);
         return {connect_shared_memory(store, here, static_cast<int>(ranks.size()), std::chrono::seconds(30),
                                       [](int) { return false; }),
                 axis, std::move(counter)};
@@ -49,7 +48,7 @@ public:
 private:
     c10::intrusive_ptr<c10d::Store> store_;
     int rank_, size_;
-    std::map<std::string, int> num_made_;
+    int num_made_ = 0;
 };
 
 /// Runs `body(mesh, pause)` on every rank, for every choice of the one for which `pause` takes its time.

@@ -43,9 +43,9 @@ int run()
     std::vector<int> all(world->size()), some;
     std::iota(all.begin(), all.end(), 0);
     for (int r = world->size() - 1; r >= 0; r -= 2) some.push_back(r);  // another order than MPI's
-    exchange_by(world->make_group(all, "all", "all", counter));
+    exchange_by(world->make_group(all, "all", counter));
     if (some.size() > 1 && std::find(some.begin(), some.end(), world->rank()) != some.end())
-        exchange_by(world->make_group(some, "some", "some", counter));
+        exchange_by(world->make_group(some, "some", counter));
     world->finish();
     return 0;
 }

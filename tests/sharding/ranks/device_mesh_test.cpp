@@ -39,8 +39,7 @@ TEST(DeviceMesh, SaysHowManyRanksItsShapeNeeds)
         struct OneRank : GroupFactory {
             int rank() const override { return 0; }
             int size() const override { return 3; }
-            RankGroup make_group(const std::vector<int>&, const std::string&, const std::string&,
-                                 std::shared_ptr<CommCounter>) override
+            RankGroup make_group(const std::vector<int>&, const std::string&, std::shared_ptr<CommCounter>) override
             {
                 return {};
             }
@@ -74,6 +73,24 @@ TEST(DeviceMesh, FoldsAnAxisWhoseRanksStayInARow)
         EXPECT_EQ(mesh->folded(ranks, "domain", {6}), domain);
         EXPECT_TRUE(throws_with<InvalidInput>("2 x 2 makes 4 ranks, but there are 6",
                                               [&] { mesh->folded(ranks, "domain", {2, 2}); }));
+    });
+}
+
+TEST(DeviceMesh, FoldsAnAxisInSeveralWays)
+{
+    run_ranks_of_factory(4, [](GroupFactory& ranks) {
+        const auto mesh = DeviceMesh::create(ranks, {4}, {"domain"});
+        for (const auto& shape : std::vector<std::vector<std::int64_t>>{{1, 2, 2}, {2, 2, 1}, {4, 1}, {1, 2, 2}}) {
+            const auto blocks = mesh->folded(ranks, "domain", shape);
+            std::int64_t place = 0;
+            for (std::int64_t axis = 0; axis < blocks->num_axes(); ++axis) {
+                place = place * blocks->size(axis) + blocks->coordinate(axis);
+                auto number = at::full({1}, blocks->coordinate(axis), at::kLong);
+                blocks->group(axis).all_reduce(number);
+                EXPECT_EQ(number.item<std::int64_t>(), blocks->size(axis) * (blocks->size(axis) - 1) / 2);
+            }
+            EXPECT_EQ(place, mesh->coordinate(0));
+        }
     });
 }
 
