@@ -44,9 +44,9 @@ struct ScalingReport {
 /// volumes on grids cut into blocks. Plain and sharded runs alternate; results are medians of the slowest rank's times.
 /// The plain share of a rank is: for attention, its queries with all keys; for models of grids, the time of the whole
 /// divided by the number of ranks, and nothing where ranks share cores: their messages alone are counted; for the
-/// Transolver, its points. A spectral convolution is compared with itself on a
-/// gathered grid, which is no ceiling but shows what the cut saves. Collective over all ranks of `world`; every rank
-/// gets the same results but for its messages.
+/// Transolver, its points. A spectral convolution is compared with itself on a gathered grid, which is no ceiling but
+/// shows what the cut saves. Collective over all ranks of `world`; every rank gets the same results but for its
+/// messages.
 /// @param workloads   of `kScalingWorkloads`
 ScalingReport measure_scaling(const std::vector<std::string>& workloads, int num_repeats, World& world);
 

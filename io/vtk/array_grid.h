@@ -69,7 +69,7 @@ private:
 
     std::map<std::string, Components> components_;
     std::size_t num_directions_ = 0;
-    std::map<std::string, std::size_t> time_dimensions_;        // of the arrays that have one
+    std::map<std::string, std::size_t> time_dimensions_;        // each array's that has one
     std::optional<std::pair<std::string, ShapedArray>> times_;  // the array that has the times
     std::int64_t step_ = 0;                                     // which is read
     std::string without_times_;                                 // why an array with a dimension of time is left out

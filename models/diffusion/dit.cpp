@@ -428,7 +428,7 @@ torch::Tensor DitImpl::forward(const torch::Tensor& image, const torch::Tensor& 
     const auto of_grid = is_sharded(patches) && !options_.attention.is_causal ? spec_of(patches) : nullptr;
     if (positions_.defined()) {
         auto positions = positions_.unflatten(1, options_.tokens()).movedim(-1, 1);  // (1, C, rows, columns)
-        // Of blocks, a rank's share of the gradient is then that of its own positions, and none is gathered.
+        // On blocks, a rank's share of the gradient is then that of its own positions, and none is gathered.
         if (of_grid && of_grid->axis_of_dim(0) < 0) positions = from_local(own_part(positions, *of_grid), of_grid);
         patches = patches + positions;
     }

@@ -273,9 +273,7 @@ at::Tensor Convolution::forward(const at::Tensor& local_input, const at::Tensor&
     const auto piece = borrow(local_input);
     const auto shape = local_output_shape(local_input);
     if (c10::multiply_integers(shape) == 0) return at::empty(shape, local_input.options());
-    if (!local_.transposed || cuts_.empty()) {
-        return local_.forward(piece, weight, bias);
-    }
+    if (!local_.transposed || cuts_.empty()) return local_.forward(piece, weight, bias);
 
     auto result = piece.numel() == 0
                       ? at::zeros(shape, local_input.options())  // outputs between the inputs get only the bias

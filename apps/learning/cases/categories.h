@@ -15,8 +15,8 @@
 
 namespace meshard {
 
-/// Where the categories of points (`data.categories`) stand among the numbers that a point is told. @param channels of
-/// each field
+/// Where the categories of points (`data.categories`) stand among the numbers that a point is told.
+/// @param channels   number of channels of each field
 CategoryChannels category_channels(const DataConfig& data, std::span<const std::int64_t> channels);
 
 /// Refuses an array that cannot be one of the categories, or has others than the training cases, where those are known.

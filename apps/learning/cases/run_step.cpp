@@ -136,10 +136,12 @@ ReadState::ReadState(const std::vector<DataArray>& arrays, std::int64_t num_rows
 DataArray told_besides(const ReadState& state, const ReadState* given, double step, const StateArrays& arrays)
 {
     Columns columns(state.num_rows);
-    for (const auto& name : arrays.arrays) columns.add(values_of(state, name));
-    for (std::size_t i = 0; i < arrays.categories.names.size(); ++i)
-        require_categories(values_of(state, arrays.arrays[i]), arrays.categories, i, state.where, state.place,
-                           state.counts);
+    for (std::size_t i = 0; i < arrays.arrays.size(); ++i) {
+        const auto& values = values_of(state, arrays.arrays[i]);
+        columns.add(values);
+        if (i < arrays.categories.names.size())
+            require_categories(values, arrays.categories, i, state.where, state.place, state.counts);
+    }
     for (const auto& name : arrays.given) columns.add(values_of(*given, name));
     return columns.joined(kTold, step);
 }

@@ -123,7 +123,7 @@ LeftOut::LeftOut(std::int64_t num_rows, bool marks_nan)
 
 void LeftOut::mark(const DataArray& mask, bool on_cells, const std::string& where)
 {
-    constexpr int hidden_point = 2, hidden_cell = 32;  // of vtkDataSetAttributes
+    constexpr int hidden_point = 2, hidden_cell = 32;  // bits of vtkDataSetAttributes
     if (mask.num_components() != 1)
         throw InvalidInput(fmt::format("{}: the array '{}' has {} components; data.mask takes an array with one, which "
                                        "is 0 where the grid does not count.",
@@ -211,13 +211,16 @@ GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& d
         left_out.emplace(box.num_rows(), data.mask == kMaskOfNan);
         if (data.mask != kMaskOfNan) left_out->mark(read(*find_all(data.mask).front()), data.on_cells, where);
     }
-    const auto joined = [&](const std::vector<const DataArray*>& found) {
+    std::vector<DataArray> categories;
+    const auto joined = [&](const std::vector<const DataArray*>& found, std::size_t num_categories) {
         std::int64_t num_columns = 0, first = 0;
         for (const auto* array : found) num_columns += array->num_components();
         auto whole = at::empty({box.num_rows(), num_columns}, at::kFloat);
         for (const auto* array : found) {
-            put_columns(read(*array), box, data.on_cells, where, left_out ? &*left_out : nullptr, whole, first);
+            auto values = read(*array);
+            put_columns(values, box, data.on_cells, where, left_out ? &*left_out : nullptr, whole, first);
             first += array->num_components();
+            if (categories.size() < num_categories) categories.push_back(std::move(values));
         }
         return whole;
     };
@@ -230,7 +233,7 @@ GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& d
                 fmt::format("{}: all arrays that '{}' matches are learnt. Name others in data.arrays.", where, name));
         told.insert(told.end(), all.begin(), all.end());
     }
-    rows.told = joined(told);
+    rows.told = joined(told, data.categories.names.size());
     if (with_truth) {
         for (const auto& field : data.fields) {
             const auto all = find_all(field.from);
@@ -239,11 +242,11 @@ GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& d
                 return sum + array->num_components();
             }));
         }
-        rows.target = joined(fields);
+        rows.target = joined(fields, 0);
     }
-    for (std::size_t i = 0; i < data.categories.names.size(); ++i)
+    for (std::size_t i = 0; i < categories.size(); ++i)
         require_categories(
-            read(*told[i]), data.categories, i, where, [&](std::int64_t row) { return place_text(box, row); },
+            categories[i], data.categories, i, where, [&](std::int64_t row) { return place_text(box, row); },
             [&](std::int64_t row) { return !left_out || !left_out->has(row); });
     if (left_out) {
         left_out->erase(rows.told);

@@ -291,6 +291,7 @@ private:
     {
         return GridFile::open(state.file, state.time_in_file);
     }
+
     /// The grid of a state with the arrays of a file that are no fields.
     ImageGrid grid_with_arrays(const GridFile& file, std::size_t i) const
     {
@@ -488,9 +489,11 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
                                         "states before it are in {}.",
                                         plan.time(i), i, output.string()));
         });
-        for (std::size_t track = 0; track < num_tracks && num_tracks > 1 && !is_last; ++track)
-            writer->write(i, state_of_track(files.file(i), track), to_local(next[track]).squeeze(0).cpu(), {},
-                          models.front().channels());
+        if (num_tracks > 1 && !is_last) {
+            for (std::size_t track = 0; track < num_tracks; ++track)
+                writer->write(i, state_of_track(files.file(i), track), to_local(next[track]).squeeze(0).cpu(), {},
+                              models.front().channels());
+        }
         writer->write(i, files.file(i), values, predictions.spread(), models.front().channels());
         read_together(all, [&] {
             if (!is_first) return;
