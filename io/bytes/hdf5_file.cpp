@@ -374,10 +374,11 @@ Hdf5Group::Description Hdf5Group::description(const std::string& name) const
     found.is_packed = H5Aexists(set, "scale_factor") > 0 || H5Aexists(set, "add_offset") > 0;
     for (const char* list : {"_ARRAY_DIMENSIONS", "DIMENSION_LABELS"})
         if (auto names = get_text_attributes(set, list, num_dimensions)) found.dimension_names = std::move(*names);
-    const auto is_named = [](const std::string& one) { return !one.empty(); };
-    if (std::ranges::none_of(found.dimension_names, is_named))
-        found.dimension_names = names_of_scales(set, num_dimensions);
-    if (std::ranges::none_of(found.dimension_names, is_named)) found.dimension_names.clear();
+    found.dimension_names.resize(num_dimensions);
+    const auto of_scales = names_of_scales(set, num_dimensions);
+    for (std::size_t i = 0; i < num_dimensions; ++i)
+        if (found.dimension_names[i].empty()) found.dimension_names[i] = of_scales[i];
+    if (std::ranges::all_of(found.dimension_names, &std::string::empty)) found.dimension_names.clear();
     return found;
 }
 

@@ -35,7 +35,9 @@ with h5py.File(folder / "labels.h5", "w") as file:
     file["air/t"] = HOURS
     file["air/t"].attrs["units"] = "h"
     file["air/u"] = STEPS
-    for dim, name in enumerate(("t", "y", "x")):
+    file["air/t"].make_scale("t")
+    file["air/u"].dims[0].attach_scale(file["air/t"])  # the name of one dimension by its scale, those of the others by labels
+    for dim, name in ((1, "y"), (2, "x")):
         file["air/u"].dims[dim].label = name
     file["air/wind"] = numpy.moveaxis(FIRST, 0, 1)
     file["air/wind"].dims[1].label = "t"
