@@ -84,6 +84,7 @@ constexpr Format kFormats[] = {
     {".zarr", read_grid},
     {".h5", read_grid},
     {".hdf5", read_grid},
+    {".nc", read_grid},
     {".vtm"},
     {".vtpc"},
     {".pvd"},

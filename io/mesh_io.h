@@ -20,7 +20,7 @@ namespace meshard {
 /// | .pvtu .pvtp   | their pieces as one mesh without ghosts (`vtkGhostType`), in the order of global ids            |
 /// |               | (`GlobalCellIds`, `GlobalPointIds`) with shared points merged, else one piece after another    |
 /// | .vti .pvti    | image data as the mesh of its points and cells (`image_mesh`)                                  |
-/// | .zarr .h5     | arrays of Zarr (a folder) or HDF5 as such a mesh (`ArrayGridFile`); .hdf5, too                 |
+/// | .zarr .h5     | arrays of Zarr (a folder) or HDF5 as such a mesh (`ArrayGridFile`); .hdf5 and .nc, too         |
 /// | .vtk          | legacy, ascii or binary: polydata and unstructured grids (by way of VTK)                       |
 /// | .stl          | ascii or binary; points of exactly equal coordinates merged; of several solids the cell array  |
 /// |               | `SolidId` and the field array `SolidName`                                                      |

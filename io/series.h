@@ -29,7 +29,7 @@ struct Series {
 /// | .pvd .series      | one a time: its file, or the index itself where several files (parts) have one time       |
 /// | .vtkhdf .hdf      | its steps                                                                                 |
 /// | .vtu .vtp         | those of `TimeValues`                                                                     |
-/// | .zarr .h5 .hdf5   | the steps of arrays in time (`GridFile::times`)                                           |
+/// | .zarr .h5 .nc     | the steps of arrays in time (`GridFile::times`)                                           |
 /// | .foam, folder     | time folders of an OpenFOAM case and of its processors (`foam_times`), 0 among them       |
 /// | .case .cgns .exo  | the times that VTK finds                                                                  |
 ///

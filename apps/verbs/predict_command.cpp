@@ -275,7 +275,7 @@ void require_grids(const PredictArguments& options)
         if (!is_grid_file(input))
             throw UsageError(input.string() +
                              " is no grid, and the model is one of grids: it predicts on .vti, .pvti, .vtr, .pvtr, "
-                             ".vtkhdf, .h5 and .zarr.");
+                             ".vtkhdf, .h5, .nc and .zarr.");
     }
     const std::filesystem::path output = options.output;
     if (output.has_extension() && output.extension() != ".vti" && options.inputs.size() == 1)

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <hdf5.h>
 #include <memory>
@@ -178,6 +179,21 @@ std::vector<std::string> names_of_scales(hid_t set, std::size_t num_dimensions)
     return names;
 }
 
+/// The numbers of an attribute; empty if it is absent, or has none.
+std::vector<double> get_real_attribute(hid_t object, const std::string& name)
+{
+    if (H5Aexists(object, name.c_str()) <= 0) return {};
+    const Handle attribute(H5Aopen(object, name.c_str(), H5P_DEFAULT), H5Aclose);
+    const Handle space(H5Aget_space(attribute), H5Sclose);
+    const Handle type(H5Aget_type(attribute), H5Tclose);
+    const auto count = H5Sget_simple_extent_npoints(space);
+    const auto kind = H5Tget_class(type);
+    if (count < 0 || count > 1000 || (kind != H5T_INTEGER && kind != H5T_FLOAT)) return {};
+    std::vector<double> values(static_cast<std::size_t>(count));
+    if (H5Aread(attribute, H5T_NATIVE_DOUBLE, values.data()) < 0) return {};
+    return values;
+}
+
 [[noreturn]] void fail_to_write(const Hdf5Group& group, const std::string& name)
 {
     group.fail("the data set '" + name + "' cannot be written. Is the disk full?");
@@ -302,16 +318,7 @@ std::vector<std::int64_t> Hdf5Group::integer_attribute(const std::string& name) 
 
 std::vector<double> Hdf5Group::real_attribute(const std::string& name) const
 {
-    if (H5Aexists(id_, name.c_str()) <= 0) return {};
-    const Handle attribute(H5Aopen(id_, name.c_str(), H5P_DEFAULT), H5Aclose);
-    const Handle space(H5Aget_space(attribute), H5Sclose);
-    const Handle type(H5Aget_type(attribute), H5Tclose);
-    const auto count = H5Sget_simple_extent_npoints(space);
-    const auto kind = H5Tget_class(type);
-    if (count < 0 || count > 1000 || (kind != H5T_INTEGER && kind != H5T_FLOAT)) return {};
-    std::vector<double> values(static_cast<std::size_t>(count));
-    if (H5Aread(attribute, H5T_NATIVE_DOUBLE, values.data()) < 0) return {};
-    return values;
+    return get_real_attribute(id_, name);
 }
 
 void Hdf5Group::set_attribute(const std::string& name, const std::string& text) const
@@ -371,7 +378,17 @@ Hdf5Group::Description Hdf5Group::description(const std::string& name) const
     if (set < 0) fail("has no data set '" + name + "'");
     const auto num_dimensions = dimensions(name).size();
     Description found{.dimension_names = {}, .unit = get_text_attribute(set, "units").value_or("")};
-    found.is_packed = H5Aexists(set, "scale_factor") > 0 || H5Aexists(set, "add_offset") > 0;
+    if (get_text_attribute(set, "_Unsigned") == "true") found.odd = "_Unsigned";
+    const auto take = [&](const char* name, double& to) {
+        const auto numbers = get_real_attribute(set, name);
+        if (numbers.size() == 1) to = numbers.front();
+        if (numbers.size() != 1 && H5Aexists(set, name) > 0) found.odd = name;
+    };
+    take("scale_factor", found.packing.scale);
+    take("add_offset", found.packing.offset);
+    for (const char* missing : {"_FillValue", "missing_value"})
+        for (const auto value : get_real_attribute(set, missing))
+            if (!std::isnan(value)) found.packing.missing.push_back(value);
     for (const char* list : {"_ARRAY_DIMENSIONS", "DIMENSION_LABELS"})
         if (auto names = get_text_attributes(set, list, num_dimensions)) found.dimension_names = std::move(*names);
     found.dimension_names.resize(num_dimensions);

@@ -3,6 +3,7 @@
 
 #include "io/bytes/block_codec.h"
 #include "io/bytes/mapped_file.h"
+#include "io/bytes/packed_numbers.h"
 #include "partition/mesh/data_array.h"
 
 #include <cstdint>
@@ -53,8 +54,9 @@ public:
         /// By the list `_ARRAY_DIMENSIONS`, labels, or the scales that are attached; empty: none of the dimensions has
         /// a name.
         std::vector<std::string> dimension_names;
-        std::string unit;        ///< `units`
-        bool is_packed = false;  ///< it has a `scale_factor` or an `add_offset`
+        std::string unit;  ///< `units`
+        PackedNumbers packing;
+        std::string odd;  ///< the attribute by which its numbers mean what is not known; empty: none
     };
     Description description(const std::string& name) const;
 

@@ -13,9 +13,12 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <ranges>
+#include <span>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace meshard {
@@ -141,10 +144,41 @@ void ArrayGridFile::take_time(std::map<std::string, ShapedArray>& arrays)
     std::erase_if(arrays, [&](const auto& one) { return grid_.left_out.contains(one.first); });
 }
 
+/// Reads a box as `read_box` does, and unpacks its numbers.
+void ArrayGridFile::read_values(const std::string& name, const std::vector<std::int64_t>& first,
+                                const std::vector<std::int64_t>& count, DataArray& values) const
+{
+    const auto found = packed_.find(name);
+    if (found == packed_.end()) {
+        read_box(name, first, count, values);
+        return;
+    }
+    const auto& [type, packing] = found->second;
+    DataArray numbers(name, type, values.num_values());
+    read_box(name, first, count, numbers);
+    const auto unpack = [&]<class From, class To>(std::span<const From> from, std::span<To> to) {
+        auto missing = packing.missing;
+        if (std::is_same_v<From, float>)  // the attribute may be in double precision
+            for (auto& value : missing) value = static_cast<float>(value);
+        std::ranges::transform(from, to.begin(), [&](From number) {
+            const auto value = static_cast<double>(number);
+            return std::ranges::find(missing, value) != missing.end()
+                       ? std::numeric_limits<To>::quiet_NaN()
+                       : static_cast<To>(packing.scale * value + packing.offset);
+        });
+    };
+    with_scalar_type(type, [&]<class From>() {
+        if (values.type() == ScalarType::Float32)
+            unpack(numbers.values<From>(), values.mutable_values<float>());
+        else
+            unpack(numbers.values<From>(), values.mutable_values<double>());
+    });
+}
+
 double ArrayGridFile::time_of(std::int64_t step) const
 {
     DataArray time(times_->first, times_->second.type, 1);
-    read_box(time.name(), {step}, {1}, time);
+    read_values(time.name(), {step}, {1}, time);
     return time.value(0);
 }
 
@@ -175,7 +209,7 @@ std::vector<double> ArrayGridFile::times() const
     if (!times_) return {};
     const auto& [name, array] = *times_;
     DataArray values(name, array.type, array.shape.front());
-    read_box(name, {0}, array.shape, values);
+    read_values(name, {0}, array.shape, values);
     auto times = values.to_doubles();
     for (std::size_t i = 0; i < times.size(); ++i)
         if (!std::isfinite(times[i]) || (i > 0 && times[i] <= times[i - 1]))
@@ -188,6 +222,12 @@ std::vector<double> ArrayGridFile::times() const
 
 void ArrayGridFile::declare(std::map<std::string, ShapedArray> arrays, bool of_cells, std::optional<double> time)
 {
+    for (auto& [name, array] : arrays) {
+        if (array.packing.are_values()) continue;
+        packed_[name] = {array.type, array.packing};
+        const bool is_narrow = size_of(array.type) <= 2 || array.type == ScalarType::Float32;
+        array.type = is_narrow ? ScalarType::Float32 : ScalarType::Float64;
+    }
     take_time(arrays);
     if (times_) choose_step(time);
     std::optional<Directions> best;
@@ -259,7 +299,7 @@ void ArrayGridFile::set_spacing(const std::map<std::string, ShapedArray>& arrays
         const auto count = directions.counts[dim];
         if (found == arrays.end() || found->second.shape != std::vector{count} || count < 2) continue;
         DataArray values(name, found->second.type, count);
-        read_box(name, {0}, {count}, values);
+        read_values(name, {0}, {count}, values);
         const auto places = values.to_doubles();
         const auto spacing = (places.back() - places.front()) / static_cast<double>(count - 1);
         bool is_even = std::isfinite(spacing) && spacing > 0;
@@ -286,7 +326,7 @@ DataArray ArrayGridFile::read(const std::string& name, bool of_cells, const Grid
             first.insert(first.begin() + dim, step_);
             count.insert(count.begin() + dim, 1);
         }
-        read_box(name, first, count, to);
+        read_values(name, first, count, to);
     };
     const auto num_components = values.num_components();
     switch (components_.at(name)) {
@@ -329,7 +369,7 @@ public:
         grid_.left_out = group_.left_out;
         std::map<std::string, ShapedArray> arrays;
         for (const auto& [name, array] : group_.arrays)
-            arrays[name] = {array.type(), array.shape(), array.dimension_names(), array.unit()};
+            arrays[name] = {array.type(), array.shape(), array.dimension_names(), array.unit(), array.packing()};
         const auto& attributes = group_.attributes;
         if (!attributes.is_object() || !attributes.contains(kGridAttribute)) {
             declare(std::move(arrays), true, time);
@@ -362,9 +402,9 @@ private:
     }
 
     void read_box(const std::string& name, const std::vector<std::int64_t>& first,
-                  const std::vector<std::int64_t>& count, DataArray& values) const override
+                  const std::vector<std::int64_t>& count, DataArray& numbers) const override
     {
-        group_.arrays.at(name).read_box(first, count, values.mutable_bytes());
+        group_.arrays.at(name).read_box(first, count, numbers.mutable_bytes());
     }
 
     ZarrGroup group_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/bytes/packed_numbers.h"
 #include "io/vtk/grid_file.h"
 #include "partition/mesh/data_array.h"
 
@@ -23,6 +24,7 @@ struct ShapedArray {
     std::vector<std::int64_t> shape;           ///< slowest dimension first
     std::vector<std::string> dimension_names;  ///< of each dimension; empty: the file has none
     std::string unit;
+    PackedNumbers packing;
 };
 
 /// A file of named arrays that say nothing of a grid but their shapes. The grid is the one to which most arrays belong;
@@ -35,6 +37,8 @@ struct ShapedArray {
 /// dimensions have no names the first one if an array of such a name and one dimension has its length. The array of
 /// that name, in the same group or outside of all, has the times. Of such arrays one step is read, and its time is the
 /// field array `TimeValue` with the unit of the times; arrays without time belong to all steps.
+///
+/// Packed numbers are unpacked, to float32 from those of at most two bytes and float32, else to float64.
 class ArrayGridFile : public GridFile {
 public:
     DataArray read(const std::string& name, bool of_cells, const GridBox& box) const override;
@@ -46,9 +50,9 @@ protected:
     /// @throws IoError if no array has two dimensions, or there is no such time
     void declare(std::map<std::string, ShapedArray> arrays, bool of_cells, std::optional<double> time);
 
-    /// Fills `values` with those of an array from `first` on, `count` along each dimension.
+    /// Fills `numbers` with those of an array as they are stored, from `first` on, `count` along each dimension.
     virtual void read_box(const std::string& name, const std::vector<std::int64_t>& first,
-                          const std::vector<std::int64_t>& count, DataArray& values) const = 0;
+                          const std::vector<std::int64_t>& count, DataArray& numbers) const = 0;
 
 private:
     enum class Components : std::uint8_t { None, First, Last };
@@ -65,8 +69,11 @@ private:
     void take_time(std::map<std::string, ShapedArray>& arrays);
     void choose_step(std::optional<double> time);
     double time_of(std::int64_t step) const;
+    void read_values(const std::string& name, const std::vector<std::int64_t>& first,
+                     const std::vector<std::int64_t>& count, DataArray& values) const;
     void set_spacing(const std::map<std::string, ShapedArray>& arrays, const Directions& directions, bool of_cells);
 
+    std::map<std::string, std::pair<ScalarType, PackedNumbers>> packed_;  // arrays, and the types that are stored
     std::map<std::string, Components> components_;
     std::size_t num_directions_ = 0;
     std::map<std::string, std::size_t> time_dimensions_;        // each array's that has one

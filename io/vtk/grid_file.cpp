@@ -312,7 +312,7 @@ bool is_grid_file(const std::filesystem::path& path)
 
 bool is_array_file(const std::filesystem::path& path)
 {
-    constexpr std::array<std::string_view, 5> kArrays{".vtr", ".pvtr", ".h5", ".hdf5", ".zarr"};
+    constexpr std::array<std::string_view, 6> kArrays{".vtr", ".pvtr", ".h5", ".hdf5", ".nc", ".zarr"};
     return std::ranges::find(kArrays, lower_extension(path)) != kArrays.end();
 }
 
@@ -320,7 +320,7 @@ std::unique_ptr<GridFile> GridFile::open(const std::filesystem::path& path, std:
 {
     const auto extension = lower_extension(path);
     if (extension == ".vtkhdf" || extension == ".hdf") return open_vtkhdf_grid(path);
-    if (extension == ".h5" || extension == ".hdf5") return open_hdf5_grid(path, time);
+    if (extension == ".h5" || extension == ".hdf5" || extension == ".nc") return open_hdf5_grid(path, time);
     if (extension == ".zarr") return open_zarr_grid(path, time);
     return std::make_unique<XmlGridFile>(path);
 }

@@ -40,7 +40,7 @@ void for_each_run(const GridBox& box, const GridBox& a, const GridBox& b,
 bool is_grid_file(const std::filesystem::path& path);
 
 /// Returns whether it is one of named arrays beside which others may be left out (`ImageGrid::left_out`), or whose
-/// coordinates are: .vtr, .pvtr, .h5, .hdf5, .zarr.
+/// coordinates are: .vtr, .pvtr, .h5, .hdf5, .nc, .zarr.
 bool is_array_file(const std::filesystem::path& path);
 
 /// A file of a regular grid of which boxes are read, without the rest: of arrays that are written as bytes, raw or in

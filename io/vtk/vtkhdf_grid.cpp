@@ -166,7 +166,8 @@ private:
             auto description = group.description(name);
             ShapedArray array{.shape = group.dimensions(name),
                               .dimension_names = std::move(description.dimension_names),
-                              .unit = std::move(description.unit)};
+                              .unit = std::move(description.unit),
+                              .packing = std::move(description.packing)};
             try {
                 array.type = group.type_of(name);
             } catch (const IoError&) {
@@ -174,10 +175,9 @@ private:
             }
             if (array.type == ScalarType::String)
                 grid_.left_out[prefix + name] = "holds no numbers of up to 64 bits. Write it as float32.";
-            else if (description.is_packed)
-                grid_.left_out[prefix + name] =
-                    "is packed (scale_factor, add_offset), and numbers are read as they are "
-                    "stored. Write it unpacked, as float32.";
+            else if (!description.odd.empty())
+                grid_.left_out[prefix + name] = fmt::format(
+                    "has the attribute {}, which is not read. Write it unpacked, as float32.", description.odd);
             else
                 arrays[prefix + name] = std::move(array);
         }
@@ -197,10 +197,13 @@ private:
 
 std::unique_ptr<GridFile> open_hdf5_grid(const std::filesystem::path& path, std::optional<double> time)
 {
+    const auto where = "read_mesh: " + path.string();
+    if (std::filesystem::is_regular_file(path) && RandomAccessFile::open(path, "read_mesh")->text(0, 3) == "CDF")
+        throw IoError(where + " is a file of classic netCDF, netCDF-4 is expected. Convert it: nccopy -k nc4 OLD NEW");
     bool is_of_vtk = false;
     {
         const std::lock_guard lock(mutex_of_library());
-        is_of_vtk = Hdf5Group::open_file(path, "read_mesh: " + path.string()).is_group("VTKHDF");
+        is_of_vtk = Hdf5Group::open_file(path, where).is_group("VTKHDF");
     }
     if (is_of_vtk) return open_vtkhdf_grid(path);
     return std::make_unique<HdfArraysFile>(path, time);

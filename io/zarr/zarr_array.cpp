@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/zarr/zarr_array.h"
 
+#include "io/bytes/base64.h"
 #include "io/zarr/zarr_box.h"
 #include "partition/error.h"
 
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -166,11 +168,7 @@ void ZarrArray::read_layout(const Json& metadata)
                                        "integers.",
                                        type_name));
     type_ = type->second;
-    for (const char* name : {"scale_factor", "add_offset"})
-        if (attributes.is_object() && attributes.contains(name))
-            throw InvalidInput(fmt::format("is packed (attribute {}), and numbers are read as they are stored. Write "
-                                           "it unpacked, as float32.",
-                                           name));
+    if (attributes.is_object()) read_packing(attributes);
     if (const auto found = metadata.find("storage_transformers"); found != metadata.end() && !found->empty())
         throw InvalidInput("has the storage transformer '" + zarr_name(found->at(0)) +
                            "', which is not read. Write it without.");
@@ -195,6 +193,25 @@ void ZarrArray::read_layout(const Json& metadata)
     const auto& decoded = inner_shape_.empty() ? chunk_shape_ : inner_shape_;
     if (product_of(decoded) > kMostBytes / static_cast<std::int64_t>(size_of(type_)))
         throw IoError(fmt::format("has chunks of [{}] values, more than a chunk can hold", fmt::join(decoded, ", ")));
+}
+
+void ZarrArray::read_packing(const Json& attributes)
+{
+    if (attributes.value("_Unsigned", Json()) == "true")
+        throw InvalidInput("has the attribute _Unsigned, which is not read. Write it unpacked, as float32.");
+    packing_.scale = attributes.value("scale_factor", 1.0);
+    packing_.offset = attributes.value("add_offset", 0.0);
+    for (const char* name : {"_FillValue", "missing_value"}) {
+        const auto found = attributes.find(name);
+        if (found == attributes.end()) continue;
+        double value = NAN;
+        if (found->is_number())
+            value = found->get<double>();
+        else if (const auto bytes = decode_base64(found->is_string() ? found->get<std::string>() : "");
+                 bytes && bytes->size() == sizeof value)  // as xarray writes numbers with a point, little endian
+            std::memcpy(&value, bytes->data(), sizeof value);
+        if (!std::isnan(value)) packing_.missing.push_back(value);
+    }
 }
 
 ZarrArray::Pipeline ZarrArray::pipeline_of(const Json& codecs, bool of_whole_chunks)

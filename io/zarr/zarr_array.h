@@ -2,6 +2,7 @@
 #pragma once
 
 #include "io/bytes/mapped_file.h"
+#include "io/bytes/packed_numbers.h"
 #include "io/zarr/zarr_codecs.h"
 #include "partition/mesh/data_array.h"
 
@@ -35,6 +36,7 @@ public:
     const Sizes& shape() const { return shape_; }
     const std::vector<std::string>& dimension_names() const { return dimension_names_; }  ///< empty: it has none
     const std::string& unit() const { return unit_; }  ///< its attribute `units`; empty: it has none
+    const PackedNumbers& packing() const { return packing_; }
 
     /// Reads the values from `first` on, `count` along each dimension, of which the last is fastest, in this machine's
     /// byte order. Opens the chunks that have some of them, one at a time. Any thread may call it.
@@ -55,6 +57,7 @@ private:
     };
 
     void read_layout(const nlohmann::json& metadata);
+    void read_packing(const nlohmann::json& attributes);
     Pipeline pipeline_of(const nlohmann::json& codecs, bool of_whole_chunks);
     void read_sharding(const nlohmann::json& configuration);
     std::string key_of(const Sizes& chunk) const;
@@ -71,6 +74,7 @@ private:
     Sizes shape_, chunk_shape_;
     std::vector<std::string> dimension_names_;
     std::string unit_;
+    PackedNumbers packing_;
     std::vector<std::byte> fill_value_;
     std::string separator_ = "/";
     bool has_v2_keys_ = false;

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,7 +55,32 @@ TEST(ArrayTimes, AreReadAsXarrayAndH5pyWriteThem)
     EXPECT_EQ(find_array(GridFile::open(folder / "xarray.h5")->grid().field_data, "TimeValue")->unit,
               "hours since 2020-01-01");
     EXPECT_EQ(GridFile::open(folder / "xarray.zarr")->grid().spacing[0], 0.5);
-    EXPECT_NE(GridFile::open(folder / "labels.h5")->grid().left_out.at("packed").find("is packed"), std::string::npos);
+}
+
+TEST(ArrayTimes, MayBeBesidePackedNumbersAndMissingOnes)
+{
+    const TemporaryFolder folder;
+    unpack_arrays("times.zip", folder.path());
+    std::filesystem::copy(folder / "xarray.h5", folder / "xarray.nc");
+    for (const char* name : {"xarray.zarr", "xarray.h5", "xarray.nc"}) {
+        const auto file = GridFile::open(folder / name);
+        for (const auto& [array, type] :
+             {std::pair("packed", ScalarType::Float32), std::pair("salt", ScalarType::Float32),
+              std::pair("kind", ScalarType::Float64)}) {
+            SCOPED_TRACE(std::string(name) + " " + array);
+            EXPECT_EQ(find_array(file->grid().cell_data, array)->type(), type);
+            const auto values = file->read(array, true, {{1, 1, 0}, {3, 2, 1}}).to_doubles();
+            const std::vector<double> places{5, 6, 7, 9, 10, 11};
+            for (std::size_t i = 0; i < places.size(); ++i)
+                EXPECT_TRUE(i < 2 ? std::isnan(values[i]) : values[i] == places[i]) << places[i] << " is " << values[i];
+        }
+        EXPECT_EQ(read_series(folder / name).size(), kHours.size());
+    }
+    const auto labels = GridFile::open(folder / "labels.h5");
+    EXPECT_EQ(labels->read("packed", true, {{3, 2, 0}, {1, 1, 1}}).value(0), 5.5);
+    EXPECT_NE(labels->grid().left_out.at("bytes").find("has the attribute _Unsigned"), std::string::npos);
+    write_bytes(folder / "classic.nc", "CDF\x01");
+    EXPECT_TRUE(throws_with<IoError>("is a file of classic netCDF", [&] { GridFile::open(folder / "classic.nc"); }));
 }
 
 TEST(ArrayTimes, AreThoseOfRuns)
