@@ -8,12 +8,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
 namespace meshard {
 
 namespace {
+
+constexpr float kRounding = std::numeric_limits<float>::epsilon() / 2;
 
 std::vector<double> numbers_of(const at::Tensor& channels)
 {
@@ -108,7 +111,8 @@ Normalizer ChannelStatistics::normalizer(std::span<const std::pair<std::int64_t,
     for (std::int64_t c = 0; c < num_channels; ++c) {
         mean[c] = static_cast<float>(mean_[c].item<double>());
         const auto variance = squared_sum_[c].item<double>() / static_cast<double>(num_rows_ - 1);
-        std[c] = variance > 0 ? static_cast<float>(std::sqrt(variance)) : 1.0F;
+        const auto deviation = static_cast<float>(std::sqrt(variance));
+        std[c] = deviation > kRounding * std::abs(mean[c]) ? deviation : 0.0F;
     }
     for (const auto& [first, count] : vectors) {
         double squares = 0;
@@ -116,9 +120,8 @@ Normalizer ChannelStatistics::normalizer(std::span<const std::pair<std::int64_t,
             const auto center = mean_[c].item<double>();
             squares += squared_sum_[c].item<double>() / static_cast<double>(num_rows_) + center * center;
         }
-        const auto deviation = squares > 0 ? static_cast<float>(std::sqrt(squares / static_cast<double>(count))) : 1.0F;
         std::fill_n(mean.begin() + first, count, 0.0F);
-        std::fill_n(std.begin() + first, count, deviation);
+        std::fill_n(std.begin() + first, count, static_cast<float>(std::sqrt(squares / static_cast<double>(count))));
     }
     return {torch::tensor(mean), torch::tensor(std)};
 }

@@ -10,12 +10,13 @@
 
 namespace meshard {
 
-/// Scales each channel to mean 0 and standard deviation 1, and back.
+/// Scales each channel to mean 0 and standard deviation 1, and back. A channel that never changed, of deviation 0,
+/// keeps its unit, and on the way back it is its mean, whatever a model says.
 struct Normalizer {
     at::Tensor mean;  ///< (C), float32
-    at::Tensor std;   ///< (C), float32, no zeros
+    at::Tensor std;   ///< (C), float32
 
-    at::Tensor normalize(const at::Tensor& x) const { return (x - mean) / std; }
+    at::Tensor normalize(const at::Tensor& x) const { return (x - mean) / std.masked_fill(std.eq(0), 1); }
     at::Tensor denormalize(const at::Tensor& x) const { return x * std + mean; }
 
     Normalizer on(const at::Device& device) const { return {mean.to(device), std.to(device)}; }
@@ -49,8 +50,8 @@ public:
     /// For each channel the sum over the rows of the squared differences to the mean.
     std::vector<double> squared_differences() const;
 
-    /// The normaliser for these statistics. A constant channel gets the standard deviation 1. @throws InvalidInput for
-    /// fewer than two rows.
+    /// The normaliser for these statistics. A channel that is constant but for the rounding of float32 has the
+    /// deviation 0. @throws InvalidInput for fewer than two rows.
     /// @param vectors   first channel and number of channels of each vector: its components keep their mean, and are
     ///                  divided by one number, the root of the mean square over rows and components, so that a rotation
     ///                  of the vector does not change its length

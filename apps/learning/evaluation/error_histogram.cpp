@@ -11,8 +11,9 @@ std::vector<std::vector<double>> error_histograms(const at::Tensor& prediction, 
 {
     const auto num_fields = static_cast<std::int64_t>(layout.fields.size());
     auto counts = torch::zeros({num_fields, kHistogramBins + 2}, torch::kDouble);
+    const auto units = deviations.to(torch::kDouble).cpu();  // those of channels that never changed are 0
     const auto errors = (prediction.to(torch::kDouble) - truth.to(torch::kDouble)) /
-                        deviations.to(torch::kDouble).cpu();  // (N, channels)
+                        units.masked_fill(units.eq(0), 1);  // (N, channels)
     std::int64_t channel = 0;
     for (std::int64_t f = 0; f < num_fields; ++f) {
         const auto of_field = errors.narrow(1, channel, layout.channels[f]).flatten();

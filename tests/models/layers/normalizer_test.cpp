@@ -38,12 +38,19 @@ TEST(ChannelStatistics, DivideByOneLessThanTheRows)
     EXPECT_FLOAT_EQ(normalizer.std.item<float>(), std::sqrt(2.0F));
 }
 
-TEST(ChannelStatistics, TakeOneForAChannelThatNeverChanges)
+TEST(ChannelStatistics, LeaveAChannelThatNeverChangesItsUnitAndItsMean)
 {
     ChannelStatistics statistics;
-    statistics.add(torch::full({5, 1}, 7.0));
+    for (int i = 0; i < 3; ++i) statistics.add(torch::full({5, 2}, 0.1F));  // whose mean in double precision is rounded
+    const auto normalizer = statistics.normalizer();
 
-    EXPECT_EQ(statistics.normalizer().std.item<float>(), 1.0F);
+    const auto x = torch::tensor({{0.1F, 0.1F}, {0.6F, -3.0F}});
+    EXPECT_TRUE(torch::allclose(normalizer.normalize(x), torch::tensor({{0.0F, 0.0F}, {0.5F, -3.1F}}), 1e-6, 1e-6));
+    EXPECT_TRUE(torch::equal(normalizer.denormalize(x), torch::full({2, 2}, 0.1F)));
+    const std::vector<std::pair<std::int64_t, std::int64_t>> vectors{{0, 2}};
+    statistics = ChannelStatistics();
+    statistics.add(torch::zeros({5, 2}));
+    EXPECT_TRUE(torch::equal(statistics.normalizer(vectors).denormalize(x), torch::zeros({2, 2})));
 }
 
 TEST(ChannelStatistics, OfVectorsAreOneRootMeanSquareAndNoMean)
