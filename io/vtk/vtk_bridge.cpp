@@ -367,6 +367,23 @@ CompositeFormat composite_format(const std::filesystem::path& path)
     return CompositeFormat::Exodus;
 }
 
+/// Throws IoError if two times of an EnSight case are one in single precision, in which VTK keeps them and so chooses
+/// among them.
+void require_times_apart(std::string_view text, const std::string& where)
+{
+    constexpr std::string_view kTimes = "time values:";
+    for (auto at = text.find(kTimes); at != std::string_view::npos; at = text.find(kTimes, at)) {
+        at += kTimes.size();
+        TextScanner words(text.substr(at));
+        std::optional<double> before;
+        for (auto time = words.number<double>(); time; before = std::exchange(time, words.number<double>()))
+            if (before && *before != *time && static_cast<float>(*before) == static_cast<float>(*time))
+                throw IoError(fmt::format("{}: its times {} and {} are one number in single precision, in which VTK "
+                                          "reads them. Write times that begin near 0.",
+                                          where, *before, *time));
+    }
+}
+
 /// Throws IoError unless the file begins as its format requires.
 void require_beginning(CompositeFormat format, const std::filesystem::path& path, const std::string& where)
 {
@@ -378,8 +395,10 @@ void require_beginning(CompositeFormat format, const std::filesystem::path& path
     if (format == CompositeFormat::Cgns && !is_hdf5 &&
         text.substr(0, 64).find("ADF Database") == std::string_view::npos)
         throw IoError(where + " begins neither as HDF5 nor as ADF: it is no CGNS file. Is the extension right?");
-    if (format == CompositeFormat::EnSight && text.find("FORMAT") == std::string_view::npos)
+    if (format != CompositeFormat::EnSight) return;
+    if (text.find("FORMAT") == std::string_view::npos)
         throw IoError(where + " has no section FORMAT: it is no EnSight case file. Is the extension right?");
+    require_times_apart(text, where);
 }
 
 /// A guard: redirects stderr to /dev/null, since netCDF, Exodus and CGNS write to it themselves.

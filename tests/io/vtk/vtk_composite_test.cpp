@@ -70,6 +70,11 @@ TEST(VtkComposite, ReadsEnSightGold)
     options.time = 1;
     EXPECT_TRUE(throws_with<IoError>("has no such time", [&] { read_mesh(folder / "run.case", options); }));
 
+    auto text = read_bytes(folder / "run.case");
+    write_bytes(folder / "late.case", text.replace(text.find("0.0 2.0"), 7, "1000\n1000.00002"));
+    EXPECT_TRUE(throws_with<IoError>("late.case: its times 1000 and 1000.00002 are one number in single precision",
+                                     [&] { read_series(folder / "late.case"); }));
+
     const auto states = read_series(folder / "run.case");
     ASSERT_EQ(states.size(), 2);
     EXPECT_EQ(states[0].time, 0);
