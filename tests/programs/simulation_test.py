@@ -288,12 +288,18 @@ class SimulationTraining(Simulations):
                 arrays = "".join(f'<DataArray type="Float32" Name="{name}" format="ascii">{" ".join(map(str, numbers))}</DataArray>\n'
                                  for name, numbers in (("forcing", forcing), ("integral", values)))
                 replace(state, ("<PointData>\n", "<PointData>\n" + arrays))
-        replace(self.folder / "vortex.yaml", ("{vorticity: vorticity, place: points}", "{integral: integral}"), ("arrays: [circulation, viscosity]", "given: [forcing]\n  inputs: [points]"),
-                ("num_epochs: 1", "num_epochs: 30, optimizer: {lr: 5.0e-3}"), ("split: {train: 0.7, val: 0.2, test: 0.1}", "split: {train: 0.75, val: 0.25}"))
+        replace(self.folder / "vortex.yaml", ("{vorticity: vorticity, place: points}", "{integral: integral}"), ("arrays: [circulation, viscosity]", "given: [points, forcing]"),
+                ("num_epochs: 1", "num_epochs: 30, val_interval: 30, optimizer: {lr: 5.0e-3}"), ("split: {train: 0.7, val: 0.2, test: 0.1}", "split: {train: 0.75, val: 0.25}"))
         self.train("vortex.yaml")
         rows = self.rolled_out("vortex")
         self.assertLess(self.mean(rows, "rel_l2"), 0.2 * self.mean(rows, "persistence"))
-        self.assert_good(self.meshard("predict", "runs/vortex", "vortices/run_003.pvd", "--steps", 11, "-o", "out.pvd"))
+        run = rows[0]["run"]
+        self.assert_good(self.meshard("predict", "runs/vortex", f"vortices/run_{run}.pvd", "--steps", 11, "-o", "out.pvd"))
+        found, truths = [arrays_of(self.folder / f"out/out_{number:04}.vtp") for number in range(12)], self.run_states(run)
+        for state, truth in zip(found, truths, strict=True):
+            self.assert_close(state["Points"], truth["Points"], 1e-6, "moved as given")
+        errors = [relative_l2(state["integral"], truth["integral"]) for state, truth in zip(found[1:], truths[1:], strict=True)]
+        self.assert_close(errors, [float(row["rel_l2"]) for row in rows], 1e-4, "by predict and in training")
         short = self.meshard("predict", "runs/vortex", "vortices/run_003.pvd", "--steps", 12, "-o", "longer.pvd")
         self.assert_fails(short, 3, "forcing", "it has 12 states")
 
@@ -787,6 +793,19 @@ class SimulationPrediction(Simulations):
         copy_sample("runs", self.folder / "others")
         self.assert_fails(self.meshard("predict", "others/car", "vortices/run_002.pvd", "--steps", 2, "-o", "out.pvd"), 2, "--steps", "others/car", "data.series")
         self.assertNotIn("out.pvd", self.names())
+
+    def test_does_not_go_on_from_another_one(self):
+        def predict(run, start, *words):
+            return self.meshard("predict", run, start, "--steps", 4, "--step", 25, "-o", "out.pvd", "--resume", *words)
+
+        self.assert_good(self.meshard("predict", "runs/vortex", "vortices/run_002/state_0000.vtp", "--steps", 2, "--step", 25, "-o", "out.pvd"))
+        self.train("vortex.yaml", "run_id=other", "seed=1")
+        start = self.folder / "vortices/run_002/state_0000.vtp"
+        first = arrays_of(start)["vorticity"][0]
+        start.with_name("changed.vtp").write_text(start.read_text().replace(f"{first:g}", f"{first + 1:g}", 1))
+        self.assert_fails(predict("runs/other", "vortices/run_002/state_0000.vtp"), 3, "by another model", "--resume")
+        self.assert_fails(predict("runs/vortex", "vortices/run_002/changed.vtp"), 3, "out_0000.vtp is not the state 0 of the start", "--resume")
+        self.assert_good(predict("runs/vortex", "vortices/run_002/state_0000.vtp", "--nproc", 2))
 
     def test_says_what_is_wrong(self):
         def predict(*words):

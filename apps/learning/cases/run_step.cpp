@@ -91,6 +91,12 @@ DataArray learnt(const DataArray& now, const DataArray& next, const FieldConfig&
 
 }  // namespace
 
+bool StateArrays::tells_motion() const
+{
+    return std::ranges::find(fields, kCoordinates, &FieldConfig::state) != fields.end() ||
+           (!given.empty() && given.back() == kCoordinates);
+}
+
 StateArrays::StateArrays(const DataConfig& data)
     : on_cells(data.on_cells), fields(data.fields), categories(data.categories), arrays(data.told_arrays()),
       given(data.series.given), mask(data.mask), kept({data.normals, data.distances}), learnt(data.series.learnt),
@@ -199,6 +205,23 @@ void require_same_rows(const Mesh& first, const Mesh& state, const SeriesState& 
     if (first.cells != state.cells) refuse("its cells have other points than those of another state of the run");
 }
 
+/// @throws InvalidInput if points move by more than the rounding of single precision
+void require_same_places(const Mesh& mesh, const Mesh& next, const SeriesState& of_next, const std::string& where)
+{
+    constexpr double kRounding = 1e-6;  // of the largest coordinate
+    const auto before = mesh.points.to_doubles(), then = next.points.to_doubles();
+    double largest = 0, farthest = 0;
+    for (std::size_t i = 0; i < before.size(); ++i) {
+        largest = std::max(largest, std::abs(before[i]));
+        farthest = std::max(farthest, std::abs(then[i] - before[i]));
+    }
+    if (farthest <= kRounding * largest) return;
+    throw InvalidInput(fmt::format("{}: its points lie up to {:.3g} from where they were in the state before, and the "
+                                   "model neither learns nor is told how they move. Set data.fields.place=points or "
+                                   "data.given=[points], with data.association=point.",
+                                   state_text(where, of_next), farthest));
+}
+
 Mesh read_step(const RunStep& step, const StateArrays& arrays, const std::string& where)
 {
     std::vector<Mesh> told;
@@ -208,6 +231,7 @@ Mesh read_step(const RunStep& step, const StateArrays& arrays, const std::string
     for (std::size_t back = 1; back < told.size(); ++back)
         require_same_rows(mesh, told[back], step.told(static_cast<std::int64_t>(back)), where);
     require_same_rows(mesh, next, step.next(), where);
+    if (!arrays.tells_motion()) require_same_places(mesh, next, step.next(), where);
 
     const auto is_kept = [&](const DataArray& array) {
         return std::ranges::find(arrays.kept, array.name()) != arrays.kept.end();

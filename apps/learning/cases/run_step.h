@@ -42,6 +42,7 @@ inline constexpr const char* kFrameBounds = "frame_bounds";
 struct StateArrays {
     explicit StateArrays(const DataConfig& data);
 
+    bool tells_motion() const;  ///< the points' coordinates are a field, or given
     bool has_mask_array() const { return !mask.empty() && mask != kMaskOfNan; }
     /// Returns one line that names all settings on which the mesh of a step depends.
     std::string description() const;

@@ -23,7 +23,8 @@ at::Tensor numbers_on(const std::array<double, 3>& numbers, const at::Tensor& li
 
 StateChannels::StateChannels(const DataConfig& data, const std::vector<std::int64_t>& channels)
     : first_(first_channel(data, {})), num_state_(std::accumulate(channels.begin(), channels.end(), std::int64_t{0})),
-      history_(data.series.history), learnt_(data.series.learnt), has_mask_(!data.mask.empty())
+      history_(data.series.history), learnt_(data.series.learnt), has_mask_(!data.mask.empty()),
+      moves_as_given_(data.series.moves_as_given())
 {
     std::int64_t channel = 0;
     for (std::size_t f = 0; f < data.fields.size(); ++f) {
@@ -65,28 +66,34 @@ at::Tensor StateChannels::learnt(const PointInputs& inputs, const at::Tensor& ne
 
 PointInputs StateChannels::with_state(const PointInputs& inputs, const at::Tensor& state, const CaseFrame& frame) const
 {
-    if (history_ == 1) return with_states(inputs, state, frame);
+    const auto places_of_state = place_ ? places(state) : at::Tensor();
+    if (history_ == 1) return with_states(inputs, state, places_of_state, frame);
     const auto older = inputs.embedding.narrow(-1, first_ + num_state_, (history_ - 1) * num_state_);
-    return with_states(inputs, at::cat({state, older}, -1), frame);
+    return with_states(inputs, at::cat({state, older}, -1), places_of_state, frame);
 }
 
 PointInputs StateChannels::after(const PointInputs& of_step, const PointInputs& before, const at::Tensor& next,
                                  const CaseFrame& frame) const
 {
-    if (history_ == 1) return with_states(of_step, next, frame);
+    at::Tensor places_then;
+    if (place_)
+        places_then = places(next);
+    else if (moves_as_given_)  // the last arrays before the step
+        places_then = before.embedding.narrow(-1, before.embedding.size(-1) - 4, 3);
+    if (history_ == 1) return with_states(of_step, next, places_then, frame);
     const auto older = before.embedding.narrow(-1, first_, (history_ - 1) * num_state_);
-    return with_states(of_step, at::cat({next, older}, -1), frame);
+    return with_states(of_step, at::cat({next, older}, -1), places_then, frame);
 }
 
-PointInputs StateChannels::with_states(const PointInputs& inputs, const at::Tensor& states,
+/// @param places   of the points; undefined: as the inputs have them
+PointInputs StateChannels::with_states(const PointInputs& inputs, const at::Tensor& states, const at::Tensor& places,
                                        const CaseFrame& frame) const
 {
     auto changed = inputs;
     auto of_shape = inputs.embedding.narrow(-1, 0, first_);
-    if (place_) {
-        const auto place = states.narrow(-1, *place_, 3);
+    if (places.defined()) {
         changed.positions =
-            (place - numbers_on(frame.center, inputs.embedding)) / numbers_on(frame.lengths, inputs.embedding);
+            (places - numbers_on(frame.center, inputs.embedding)) / numbers_on(frame.lengths, inputs.embedding);
         of_shape = changed.positions;  // the only input where points move
     }
     auto others = arrays(inputs);

@@ -24,9 +24,10 @@ public:
 
     std::int64_t first() const { return first_; }           ///< channel of the last state among those of a point
     std::int64_t num_fields() const { return num_state_; }  ///< channels of a state
-    /// Whether the points' coordinates are a field, so that the points move.
-    bool moves_points() const { return place_.has_value(); }
-    /// Returns the coordinates in a state of points that move, (..., 3).
+    /// Whether the points move: their coordinates are a field, or given.
+    bool moves_points() const { return place_.has_value() || moves_as_given_; }
+    bool moves_as_given() const { return moves_as_given_; }
+    /// Returns the coordinates in a state, of which they are a field, (..., 3).
     at::Tensor places(const at::Tensor& state) const { return state.narrow(-1, place_.value(), 3); }
 
     /// Returns which points do not count (`data.mask`), (1, N, 1): those that are told NaN. Undefined without a mask.
@@ -56,12 +57,13 @@ public:
 private:
     at::Tensor step(const PointInputs& inputs) const;
     std::int64_t end_of_states() const { return first_ + history_ * num_state_; }
-    PointInputs with_states(const PointInputs& inputs, const at::Tensor& states, const CaseFrame& frame) const;
+    PointInputs with_states(const PointInputs& inputs, const at::Tensor& states, const at::Tensor& places,
+                            const CaseFrame& frame) const;
 
     std::int64_t first_, num_state_, history_;
     std::optional<std::int64_t> place_;  // first channel of the coordinates in a state
     LearntState learnt_;
-    bool has_mask_;
+    bool has_mask_, moves_as_given_;
 };
 
 /// Seeds what a denoiser draws for a state of a run, the same wherever the state is predicted. @param member   of an

@@ -10,8 +10,10 @@
 #include "apps/learning/prediction/prediction_table.h"
 #include "apps/learning/prediction/series_roll_out.h"
 #include "io/bytes/atomic_file.h"
+#include "io/bytes/content_hash.h"
 #include "io/bytes/interruption.h"
 #include "io/bytes/made_folders.h"
+#include "io/bytes/mapped_file.h"
 #include "io/mesh_io.h"
 #include "io/series.h"
 #include "io/vtk/vtkhdf.h"
@@ -140,7 +142,11 @@ public:
     void take_arrays(const Mesh& from)
     {
         for (const auto* names : {&arrays_.arrays, &arrays_.given})
-            for (const auto& name : *names) put(*find_array(arrays_.on_cells ? from.cell_data : from.point_data, name));
+            for (const auto& name : *names)
+                if (name == kCoordinates)
+                    mesh_.points = from.points;
+                else
+                    put(*find_array(arrays_.on_cells ? from.cell_data : from.point_data, name));
     }
 
     /// Takes the arrays of a field from a state of the start.
@@ -336,19 +342,44 @@ public:
     }
     std::filesystem::path file(std::size_t i) const { return index_.parent_path() / name(i); }
 
-    /// Writes the index of the first `count` states.
-    void write_index(const SeriesPlan& plan, std::size_t count) const
+    /// Writes the index of the first `count` states, with what tells this prediction from others (`identity_of`).
+    void write_index(const SeriesPlan& plan, std::size_t count, const std::string& identity) const
     {
-        std::string text = "<?xml version=\"1.0\"?>\n<VTKFile type=\"Collection\" version=\"0.1\">\n  <Collection>\n";
+        auto text = fmt::format("<?xml version=\"1.0\"?>\n{}{}{}\n<VTKFile type=\"Collection\" version=\"0.1\">\n"
+                                "  <Collection>\n",
+                                kIdentity, identity, kEndOfComment);
         for (std::size_t i = 0; i < count; ++i)
             text += fmt::format("    <DataSet timestep=\"{}\" part=\"0\" file=\"{}\"/>\n", plan.time(i), name(i));
         write_file_atomically(index_, text + "  </Collection>\n</VTKFile>\n");
     }
 
+    /// @throws InvalidInput if the index says that its states are of another prediction
+    void require_identity(const std::string& identity) const
+    {
+        const auto text = MappedFile::open(index_, "predict");
+        const auto begin = text->text().find(kIdentity);
+        if (begin == std::string_view::npos || text->text().substr(begin + kIdentity.size()).starts_with(identity))
+            return;
+        throw InvalidInput(fmt::format("{} was predicted by another model, or with other numbers (--set, --samples, "
+                                       "--seed, --noise-levels). Leave --resume out to begin anew.",
+                                       index_.string()));
+    }
+
 private:
+    static constexpr std::string_view kIdentity = "<!-- prediction ", kEndOfComment = " -->";
+
     std::filesystem::path index_;
     std::string extension_;
 };
+
+/// Returns a hash of all but the start that decides what is predicted.
+std::string identity_of(std::span<Predictor> models, const PredictionOptions& options, const SeriesPrediction& series)
+{
+    auto text = fmt::format("{} {} {}", series.num_samples, series.seed, series.num_levels);
+    for (const auto& model : models) text += " " + hash_file(model.checkpoint());
+    for (const auto& [name, value] : options.values) text += fmt::format(" {}={}", name, value);
+    return hash_text(xxh64_of_text(text));
+}
 
 /// The table of the coefficients, a line a state.
 class ForceTable {
@@ -437,6 +468,7 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
     reading.report = [](const std::string& fault) { warn("predict", fault); };
     reading.with_geometry = reading.with_forces = !series.forces.empty();
     SeriesRollOut roll_out(plan, models, std::move(tracks), reading, output, options.memory, world, grid_ranks);
+    if (plan.goes_on()) roll_out.require_same_start();
     for (std::size_t m = 0; m < models.size(); ++m)
         warn_of_ranges(models[m], roll_out.inputs(m * num_tracks / models.size()), name, models.size() > 1, all);
     std::optional<MadeFolders> folders;
@@ -450,15 +482,18 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
     const SeriesOutput files(index, roll_out.is_of_grids()                       ? ".vti"
                                     : roll_out.whole().kind == MeshKind::Surface ? ".vtp"
                                                                                  : ".vtu");
+    std::string identity;
     read_together(all, [&] {
         if (!is_first) return;
+        identity = identity_of(models, options, series);
+        if (plan.goes_on()) files.require_identity(identity);
         folders.emplace(files.file(0));
         if (!series.forces.empty()) table.emplace(series.forces, plan.goes_on() ? plan.next() : 0);
     });
     if (!plan.goes_on()) {
         for (std::size_t i = 0; i < plan.history(); ++i) writer->write_told(i, files.file(i));
         read_together(all, [&] {
-            if (is_first) files.write_index(plan, plan.history());
+            if (is_first) files.write_index(plan, plan.history(), identity);
         });
     }
 
@@ -476,7 +511,7 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
             predictions.add(own);
             if (!series.forces.empty())
                 sums.push_back(
-                    case_sums(own, own, roll_out.geometry(next.back()), layout, torch::zeros({own.size(1)}), all)
+                    case_sums(own, own, roll_out.geometry(i, next.back()), layout, torch::zeros({own.size(1)}), all)
                         .forces);
         }
         const auto values = predictions.mean();
@@ -502,7 +537,7 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
                 if (forces.of_fields.empty()) throw InvalidInput(fmt::format("no drag and lift: {}.", forces.why));
                 table->add(i, plan.time(i), forces);
             }
-            files.write_index(plan, i + 1);
+            files.write_index(plan, i + 1, identity);
             if (num_tracks == 1) return;
             // In the end also what a kill left.
             for (auto old = is_last ? 0 : i - plan.history(); old < (is_last ? i : i - plan.history() + 1); ++old)

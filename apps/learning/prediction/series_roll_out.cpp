@@ -236,17 +236,39 @@ at::Tensor SeriesRollOut::fields_of(const SeriesState& state, const std::functio
     return grid_ ? laid_out(values) : own_rows(values);
 }
 
-at::Tensor SeriesRollOut::geometry(const at::Tensor& state)
+void SeriesRollOut::require_same_start()
+{
+    for (std::size_t i = 0; i < plan_.history(); ++i) {
+        const auto& before = plan_.known(i);
+        Mesh mesh;
+        const auto expected = to_local(true_state(i));
+        const auto found = to_local(fields_of(before, [&]() -> const Mesh& { return mesh = read_state(before); }));
+        read_together(device_mesh_->all(), [&] {
+            if (!at::allclose(found, expected, 0, 0, true))
+                throw InvalidInput(fmt::format("{} is not the state {} of the start: it is another prediction. Leave "
+                                               "--resume out to begin anew.",
+                                               before.file.string(), i));
+        });
+    }
+}
+
+at::Tensor SeriesRollOut::geometry(std::size_t i, const at::Tensor& state)
 {
     if (!states_.moves_points()) return mesh_->geometry();
+    const bool is_given = states_.moves_as_given();
     const auto& all = device_mesh_->all();
-    const auto places = rows_on_first_rank(to_local(states_.places(state)).squeeze(0).cpu(), mesh_->rows(), all);
+    at::Tensor places;
+    if (!is_given) places = rows_on_first_rank(to_local(states_.places(state)).squeeze(0).cpu(), mesh_->rows(), all);
     at::Tensor of_mesh;
     read_together(all, [&] {
         if (all.rank() != 0) return;
         auto moved = whole();
-        const auto* begin = places.const_data_ptr<float>();
-        moved.points = DataArray::from(moved.points.name(), std::vector<float>(begin, begin + places.numel()), 3);
+        if (is_given) {
+            moved.points = read_whole(i).points;
+        } else {
+            const auto* begin = places.const_data_ptr<float>();
+            moved.points = DataArray::from(moved.points.name(), std::vector<float>(begin, begin + places.numel()), 3);
+        }
         of_mesh = torch::tensor(row_geometry(moved, arrays_.on_cells), torch::kDouble).view({-1, kGeometryColumns});
     });
     return to_local(own_rows(of_mesh)).squeeze(0).cpu();

@@ -110,8 +110,12 @@ public:
     /// @throws as `read_state` and `require_same_rows`
     const Mesh& read_whole(std::size_t i);
 
-    /// Returns `row_geometry` of this rank's rows of a mesh in a state, of points that move where they are then.
-    at::Tensor geometry(const at::Tensor& state);
+    /// Returns `row_geometry` of this rank's rows of a mesh in state `i`, of points that move where they are then: by
+    /// the predicted state, or as given.
+    at::Tensor geometry(std::size_t i, const at::Tensor& state);
+
+    /// Goes on only from states that began as this start does. @throws InvalidInput otherwise
+    void require_same_start();
 
     /// Returns this rank's rows, (1, rows, columns), of what the first rank has of a mesh, (all rows, columns), as the
     /// inputs are.

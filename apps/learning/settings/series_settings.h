@@ -33,11 +33,14 @@ struct SeriesSettings {
     std::string times;
     LearntState learnt = LearntState::Difference;
     std::int64_t history = 1;
-    std::vector<std::string> given;
+    std::vector<std::string> given;  ///< the coordinates last
 
     // These follow from the cases.
     std::vector<std::string> told;  ///< names of a point's numbers besides `data.inputs`: states, arrays, and the step
     double mean_step = 0;           ///< mean time between two states of the training cases
+
+    /// Whether the points move, and as is known beforehand.
+    bool moves_as_given() const { return !given.empty() && given.back() == kCoordinates; }
 
     void add_keys(SettingTable& keys)
     {

@@ -29,17 +29,23 @@ void complete_series(const Settings& settings, TrainingRunConfig& config)
     if (find_model(config.model.name).of_bodies())
         refuse("model.name", "it encodes a body that stands still. Take another model, e.g. transolver");
     data.series.is_on = true;
-    const bool moves = std::ranges::any_of(data.fields, [](const auto& one) { return one.from == kCoordinates; });
-    const auto* inputs = settings.find("data.inputs");
-    if (moves && inputs && is_default(*inputs, training_rules())) data.inputs = {kCoordinates};
+    std::string motion;  // the key that says it
+    for (const auto& field : data.fields)
+        if (field.from == kCoordinates) motion = "data.fields." + field.name;
+    std::ranges::stable_partition(data.series.given, [](const auto& name) { return name != kCoordinates; });
+    if (data.series.moves_as_given()) {
+        if (!motion.empty()) refuse(motion, "data.given has the points, too. Leave one of the two out");
+        motion = "data.given";
+    }
+    if (!motion.empty()) {
+        const auto* inputs = settings.find("data.inputs");
+        if (inputs && is_default(*inputs, training_rules())) data.inputs = {kCoordinates};
+        if (data.is_grid) refuse(motion, "the points of a grid do not move. Leave it out");
+        if (data.on_cells) refuse(motion, "points move, and the fields lie on cells. Set data.association=point");
+        if (data.inputs.size() > 1)
+            refuse("data.inputs", "normals, areas and boxes of points that move are not found again. Set [points]");
+    }
     for (auto& field : data.fields) {
-        if (field.from == kCoordinates && data.is_grid)
-            refuse("data.fields." + field.name, "the points of a grid do not move. Leave it out");
-        if (field.from == kCoordinates && data.on_cells)
-            refuse("data.fields." + field.name, "points move, and the fields lie on cells. Set data.association=point");
-        if (field.from == kCoordinates && data.inputs.size() > 1)
-            refuse("data.inputs", "normals, areas and boxes of points whose motion is predicted are not found again. "
-                                  "Set [points]");
         field.state = field.from;
         field.from = kNextPrefix + field.name;
     }
