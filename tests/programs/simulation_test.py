@@ -794,6 +794,34 @@ class SimulationPrediction(Simulations):
         self.assert_fails(self.meshard("predict", "others/car", "vortices/run_002.pvd", "--steps", 2, "-o", "out.pvd"), 2, "--steps", "others/car", "data.series")
         self.assertNotIn("out.pvd", self.names())
 
+    def test_finds_constants_in_field_data_and_says_which_state_lacks_an_array(self):
+        """What is one number of a whole state may be told as if it were an array."""
+        def moved_to_field_data(text):
+            arrays = ""
+            for name in ("circulation", "viscosity"):
+                found = re.search(rf' *<DataArray type="Float32" Name="{name}"[^>]*>(\S+)[^<]*</DataArray>\n', text)
+                arrays += f'<DataArray type="Float32" Name="{name}" NumberOfTuples="1" format="ascii">{found[1]}</DataArray>\n'
+                text = text.replace(found[0], "", 1)
+            return text.replace("<PolyData>\n", f"<PolyData>\n<FieldData>\n{arrays}</FieldData>\n", 1)
+
+        self.assert_good(self.meshard("predict", "runs/vortex", "vortices/run_002.pvd", "--steps", 4, "-o", "out.pvd"))
+        expected = self.states("out")["0004.vtp"]
+        for state in (self.folder / "vortices/run_002").glob("*.vtp"):
+            state.write_text(moved_to_field_data(state.read_text()))
+        self.assert_good(self.meshard("predict", "runs/vortex", "vortices/run_002.pvd", "--steps", 6, "-o", "out.pvd"))
+        self.assert_good(self.meshard("predict", "runs/vortex", "vortices/run_002.pvd", "--steps", 4, "-o", "out.pvd"))
+        self.assertEqual(sorted(self.states("out")), [f"{number:04}.vtp" for number in range(5)])   # none of the longer one
+        found, before = arrays_of(self.folder / "out/out_0004.vtp"), self.folder / "before.vtp"
+        before.write_bytes(expected)
+        expected = arrays_of(before)
+        self.assertEqual(found["vorticity"], expected["vorticity"])
+        self.assertEqual(found["Points"], expected["Points"])
+        run = json.loads(self.meshard("info", "out/out_0004.vtp", "--json").out)
+        self.assertEqual([array["name"] for array in run["arrays"] if array["association"] == "field"], ["circulation", "viscosity", "TimeValue"])
+        replace(self.folder / "vortices/run_002/state_0003.vtp", ('Name="viscosity"', 'Name="viscous"'))
+        for steps in (3, 5):
+            self.assert_fails(self.meshard("predict", "runs/vortex", "vortices/run_002.pvd", "--steps", steps, "-o", "out.pvd"), 3, "state_0003.vtp", "'viscosity'")
+
     def test_does_not_go_on_from_another_one(self):
         def predict(run, start, *words):
             return self.meshard("predict", run, start, "--steps", 4, "--step", 25, "-o", "out.pvd", "--resume", *words)
@@ -801,8 +829,7 @@ class SimulationPrediction(Simulations):
         self.assert_good(self.meshard("predict", "runs/vortex", "vortices/run_002/state_0000.vtp", "--steps", 2, "--step", 25, "-o", "out.pvd"))
         self.train("vortex.yaml", "run_id=other", "seed=1")
         start = self.folder / "vortices/run_002/state_0000.vtp"
-        first = arrays_of(start)["vorticity"][0]
-        start.with_name("changed.vtp").write_text(start.read_text().replace(f"{first:g}", f"{first + 1:g}", 1))
+        start.with_name("changed.vtp").write_text(re.sub(r'(Name="vorticity"[^>]*>)[^ <]+', r"\g<1>0.5", start.read_text()))
         self.assert_fails(predict("runs/other", "vortices/run_002/state_0000.vtp"), 3, "by another model", "--resume")
         self.assert_fails(predict("runs/vortex", "vortices/run_002/changed.vtp"), 3, "out_0000.vtp is not the state 0 of the start", "--resume")
         self.assert_good(predict("runs/vortex", "vortices/run_002/state_0000.vtp", "--nproc", 2))
@@ -858,6 +885,24 @@ class SimulationFaults(Simulations):
         self.state(2, 1).write_text(re.sub(r'(Name="vorticity"[^>]*>)\S+', r"\1nan", text))
         self.assert_refused(3, "vorticity", "NaN", "state_0001.vtp")
 
+    def test_of_rows_in_another_order_are_named(self):
+        for number in range(4):
+            ids = range(20) if number != 2 else range(19, -1, -1)
+            array = f'<DataArray type="Int32" Name="particle" format="ascii">{" ".join(map(str, ids))}</DataArray>\n'
+            replace(self.state(1, number), ("<PointData>\n", "<PointData>\n" + array))
+        self.assert_refused(3, "state_0002.vtp", "'particle'", "in another order", "Sort")
+
+    def test_of_points_that_move_unseen_are_named(self):
+        self.assert_refused(3, "state_0001.vtp", "its points lie up to", "data.given=[points]", words=("~data.fields.place",))
+
+    def test_of_levels_beyond_single_precision_are_named(self):
+        for state in self.folder.glob("vortices/*/*.vtp"):
+            state.write_text(re.sub(r'Float32(" Name="vorticity"[^>]*>)([^<]*)', lambda found: "Float64" + found[1] + " ".join(
+                f"{1e6 + 1e-3 * float(word):.9f}" for word in found[2].split()), state.read_text()))
+        result = self.train("vortex.yaml", "~data.split.test")
+        self.assertRegex(str(result), "vorticity changes by about .* and is about 1e.06, of which single precision tells")
+        self.assertNotRegex(str(result), "place.* changes by about")
+
     def test_of_times_are_named(self):
         index = self.folder / "vortices/run_000.pvd"
         index.write_text(re.sub(r'timestep="[^"]*"( part="0" file="run_000/state_0002)', r'timestep="0.0"\1', index.read_text()))
@@ -876,6 +921,8 @@ class SimulationFaults(Simulations):
     def test_of_settings_are_named(self):
         for words, texts in ((("data.fields.place=points", "data.association=cell"), ("data.association=point",)),
                              (("data.surface=*.vtp",), ("data.surface", "data.series")),
+                             (("data.given=[vorticity]",), ("data.given", "vorticity, which is learnt")),
+                             (("data.given=[points]",), ("data.given has the points, too",)),
                              (("training.exact=true",), ("training.exact",)),
                              (("data.sampling_resolution=5",), ("data.sampling_resolution",)),
                              (("~data.series", "data.surface=run_*/state_*.vtp", "data.inputs=[points]", "training.unroll=2"), ("training.unroll", "data.series"))):

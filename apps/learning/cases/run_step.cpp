@@ -25,11 +25,13 @@ const std::vector<DataArray>& arrays_of(const Mesh& mesh, bool on_cells)
     return on_cells ? mesh.cell_data : mesh.point_data;
 }
 
-/// Returns an array of a state, or for `kCoordinates` its points.
+/// Returns an array of a state, the one row of a constant, or for `kCoordinates` its points.
 const DataArray& values_of(const ReadState& state, const std::string& name)
 {
-    const auto& array = name == kCoordinates && state.points
-                            ? *state.points
+    const auto* constant = find_array(*state.arrays, name) ? nullptr : find_array(*state.constants, name);
+    const auto& array = name == kCoordinates && state.points ? *state.points
+                        : constant && constant->num_rows() == 1
+                            ? *constant
                             : require_array(*state.arrays, name, state.where, state.on_cells ? "cell" : "point");
     for (std::int64_t row = 0; row < array.num_rows(); ++row) {
         for (std::int32_t c = 0; c < array.num_components(); ++c) {
@@ -44,7 +46,7 @@ const DataArray& values_of(const ReadState& state, const std::string& name)
     return array;
 }
 
-/// Appends the columns of arrays to rows of numbers.
+/// Appends the columns of arrays to rows of numbers; an array of one row has it in all.
 class Columns {
 public:
     explicit Columns(std::int64_t num_rows) : num_rows_(num_rows) {}
@@ -61,7 +63,7 @@ public:
         for (std::int64_t row = 0; row < num_rows_; ++row) {
             for (const auto* part : parts_) {
                 for (std::int32_t c = 0; c < part->num_components(); ++c)
-                    values.push_back(static_cast<float>(part->value(row, c)));
+                    values.push_back(static_cast<float>(part->value(part->num_rows() == 1 ? 0 : row, c)));
             }
             if (last) values.push_back(static_cast<float>(*last));
         }
@@ -72,6 +74,18 @@ private:
     std::int64_t num_rows_;
     std::vector<const DataArray*> parts_;
 };
+
+/// Whether two arrays have the same distinct whole numbers, one for each row, in different orders.
+bool are_moved_ids(const DataArray& first, const DataArray& other)
+{
+    const bool are_whole = first.type() < ScalarType::Float32 && other.type() < ScalarType::Float32;
+    if (!are_whole || first.num_components() != 1 || first.num_values() != other.num_values()) return false;
+    auto ids = first.to_doubles(), others = other.to_doubles();
+    if (ids == others) return false;
+    std::ranges::sort(ids);
+    std::ranges::sort(others);
+    return ids == others && std::ranges::adjacent_find(ids) == ids.end();
+}
 
 /// What is learnt of a field: the next state, or its change.
 DataArray learnt(const DataArray& now, const DataArray& next, const FieldConfig& field, LearntState kind, double step)
@@ -126,16 +140,17 @@ std::string state_text(const std::string& where, const SeriesState& state)
 }
 
 ReadState::ReadState(const Mesh& mesh, bool on_cells, const SeriesState& state, const std::string& where)
-    : arrays(&arrays_of(mesh, on_cells)), points(on_cells ? nullptr : &mesh.points),
+    : arrays(&arrays_of(mesh, on_cells)), constants(&mesh.field_data), points(on_cells ? nullptr : &mesh.points),
       num_rows(on_cells ? mesh.num_cells() : mesh.num_points()), on_cells(on_cells), where(state_text(where, state)),
       place([](std::int64_t row) { return fmt::format("row {}", row); })
 {
 }
 
-ReadState::ReadState(const std::vector<DataArray>& arrays, std::int64_t num_rows, bool on_cells, std::string where,
+ReadState::ReadState(const std::vector<DataArray>& arrays, const std::vector<DataArray>& constants,
+                     std::int64_t num_rows, bool on_cells, std::string where,
                      std::function<std::string(std::int64_t)> place, std::function<bool(std::int64_t)> counts)
-    : arrays(&arrays), points(nullptr), num_rows(num_rows), on_cells(on_cells), where(std::move(where)),
-      place(std::move(place)), counts(std::move(counts))
+    : arrays(&arrays), constants(&constants), points(nullptr), num_rows(num_rows), on_cells(on_cells),
+      where(std::move(where)), place(std::move(place)), counts(std::move(counts))
 {
 }
 
@@ -203,6 +218,13 @@ void require_same_rows(const Mesh& first, const Mesh& state, const SeriesState& 
         refuse(fmt::format("it has {} points and {} cells, and another state of the run {} and {}", state.num_points(),
                            state.num_cells(), first.num_points(), first.num_cells()));
     if (first.cells != state.cells) refuse("its cells have other points than those of another state of the run");
+    for (auto group : {&Mesh::point_data, &Mesh::cell_data})
+        for (const auto& array : first.*group)
+            if (const auto* ids = find_array(state.*group, array.name()); ids && are_moved_ids(array, *ids))
+                throw InvalidInput(fmt::format(
+                    "{}: the array '{}' has the same numbers as in another state of the run in "
+                    "another order: its rows are other {}. Sort each state by it.",
+                    state_text(where, of_state), array.name(), group == &Mesh::point_data ? "points" : "cells"));
 }
 
 /// @throws InvalidInput if points move by more than the rounding of single precision

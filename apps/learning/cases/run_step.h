@@ -70,11 +70,13 @@ struct ReadState {
     ReadState(const Mesh& mesh, bool on_cells, const SeriesState& state, const std::string& where);
     /// @param where   of which state it is   @param place   names a row in messages
     /// @param counts   whether a row counts; those that do not may have any values
-    ReadState(const std::vector<DataArray>& arrays, std::int64_t num_rows, bool on_cells, std::string where,
-              std::function<std::string(std::int64_t)> place, std::function<bool(std::int64_t)> counts);
+    ReadState(const std::vector<DataArray>& arrays, const std::vector<DataArray>& constants, std::int64_t num_rows,
+              bool on_cells, std::string where, std::function<std::string(std::int64_t)> place,
+              std::function<bool(std::int64_t)> counts);
 
     const std::vector<DataArray>* arrays;
-    const DataArray* points;  ///< of a mesh whose points are the rows; else null
+    const std::vector<DataArray>* constants;  ///< of the whole state (VTK's field data), for what `arrays` lacks
+    const DataArray* points;                  ///< of a mesh whose points are the rows; else null
     std::int64_t num_rows;
     bool on_cells;
     std::string where;
@@ -107,7 +109,8 @@ std::vector<DataArray> learnt_fields(const ReadState& now, const ReadState& next
 void add_told(Mesh& mesh, std::span<const ReadState> states, const ReadState* given, double step,
               const StateArrays& arrays);
 
-/// @throws InvalidInput, beginning with `where`, if the states of a run have not the same cells and as many points
+/// @throws InvalidInput, beginning with `where`, if the states of a run have not the same cells and as many points, or
+/// ids of points or cells, distinct whole numbers in an array, that are the same in another order
 void require_same_rows(const Mesh& first, const Mesh& state, const SeriesState& of_state, const std::string& where);
 
 /// Makes the mesh of a step: that of the last state, with what is told (`kTold`) and what is learnt of each field

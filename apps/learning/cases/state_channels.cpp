@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/cases/state_channels.h"
 
+#include "partition/error.h"
 #include "partition/random_numbers.h"
 
 #include <ATen/ATen.h>
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <numeric>
@@ -113,6 +115,15 @@ PointInputs StateChannels::with_arrays(const PointInputs& inputs, const at::Tens
 at::Tensor StateChannels::arrays(const PointInputs& inputs) const
 {
     return inputs.embedding.narrow(-1, end_of_states(), inputs.embedding.size(-1) - end_of_states());
+}
+
+void require_told(std::int64_t found, const DataConfig& data, const std::string& where)
+{
+    if (found == std::ssize(data.series.told)) return;
+    throw InvalidInput(
+        fmt::format("{}: a point is told {} numbers, and the model was trained with {}: {}. An array has "
+                    "other components than in training.",
+                    where, found, data.series.told.size(), fmt::join(data.series.told, ", ")));
 }
 
 std::uint64_t seed_of_state(std::uint64_t member, std::int64_t state)

@@ -66,6 +66,10 @@ private:
     bool has_mask_, moves_as_given_;
 };
 
+/// @param found   numbers of a point that were told, those of `kTold`   @param where   begins the message
+/// @throws InvalidInput if these are not as many as the model was trained with
+void require_told(std::int64_t found, const DataConfig& data, const std::string& where);
+
 /// Seeds what a denoiser draws for a state of a run, the same wherever the state is predicted. @param member   of an
 /// ensemble
 std::uint64_t seed_of_state(std::uint64_t member, std::int64_t state);

@@ -17,11 +17,13 @@ namespace meshard {
 
 /// What was read of a state. `state` points to the arrays.
 struct GridStates::Read {
-    Read(std::vector<DataArray> of_box, std::optional<LeftOut> of_fields, std::optional<LeftOut> left_out,
-         const GridBox& box, bool on_cells, const std::string& where)
-        : arrays(std::move(of_box)), of_fields(std::move(of_fields)), left_out(std::move(left_out)),
+    Read(std::vector<DataArray> of_box, std::vector<DataArray> of_state, std::optional<LeftOut> of_fields,
+         std::optional<LeftOut> left_out, const GridBox& box, bool on_cells, const std::string& where)
+        : arrays(std::move(of_box)), constants(std::move(of_state)), of_fields(std::move(of_fields)),
+          left_out(std::move(left_out)),
           state(
-              arrays, box.num_rows(), on_cells, where, [box](std::int64_t row) { return place_text(box, row); },
+              arrays, constants, box.num_rows(), on_cells, where,
+              [box](std::int64_t row) { return place_text(box, row); },
               this->left_out ? [this](std::int64_t row) { return !this->left_out->has(row); }
                              : std::function<bool(std::int64_t)>())
     {
@@ -36,7 +38,7 @@ struct GridStates::Read {
         return rows;
     }
 
-    std::vector<DataArray> arrays;
+    std::vector<DataArray> arrays, constants;
     std::optional<LeftOut> of_fields;  // rows that do not count by the mask's array, or by the fields
     std::optional<LeftOut> left_out;   // rows that do not count by them or by other arrays
     ReadState state;
@@ -66,7 +68,9 @@ std::unique_ptr<const GridStates::Read> GridStates::read(const SeriesState& stat
     if (with_fields)
         for (const auto& field : arrays_.fields) arrays.push_back(read_array(field.state));
     const auto num_fields = arrays.size();
-    for (const auto& name : further) arrays.push_back(read_array(name));
+    const auto& of_rows = on_cells ? grid.cell_data : grid.point_data;
+    for (const auto& name : further)
+        if (find_array(of_rows, name) || !find_array(grid.field_data, name)) arrays.push_back(read_array(name));
     std::optional<LeftOut> of_fields, left_out;
     if (!arrays_.mask.empty()) {
         left_out.emplace(box_.num_rows(), !arrays_.has_mask_array());
@@ -79,8 +83,8 @@ std::unique_ptr<const GridStates::Read> GridStates::read(const SeriesState& stat
                     left_out->takes(row, arrays[i].value(row, c));
         }
     }
-    return std::make_unique<const Read>(std::move(arrays), std::move(of_fields), std::move(left_out), box_, on_cells,
-                                        where);
+    return std::make_unique<const Read>(std::move(arrays), grid.field_data, std::move(of_fields), std::move(left_out),
+                                        box_, on_cells, where);
 }
 
 std::vector<std::unique_ptr<const GridStates::Read>>

@@ -135,18 +135,22 @@ public:
         remove_computed_inputs(mesh_);
         for (auto* group : {&mesh_.point_data, &mesh_.cell_data})
             std::erase_if(*group, [&](const DataArray& array) { return !is_told(array.name()); });
-        mesh_.field_data.clear();
+        std::erase_if(mesh_.field_data, [&](const DataArray& array) { return !is_told(array.name()); });
     }
 
-    /// Takes the arrays that are no state from a mesh with the same rows.
-    void take_arrays(const Mesh& from)
+    /// Takes the arrays that are no state from a mesh with the same rows. @throws InvalidInput, beginning with
+    /// `where`, for one that is missing
+    void take_arrays(const Mesh& from, const std::string& where)
     {
         for (const auto* names : {&arrays_.arrays, &arrays_.given})
             for (const auto& name : *names)
                 if (name == kCoordinates)
                     mesh_.points = from.points;
+                else if (find_array(mesh_.field_data, name) && find_array(from.field_data, name))
+                    *std::ranges::find(mesh_.field_data, name, &DataArray::name) = *find_array(from.field_data, name);
                 else
-                    put(*find_array(arrays_.on_cells ? from.cell_data : from.point_data, name));
+                    put(require_array(arrays_.on_cells ? from.cell_data : from.point_data, name, where,
+                                      arrays_.on_cells ? "cell" : "point"));
     }
 
     /// Takes the arrays of a field from a state of the start.
@@ -171,8 +175,9 @@ public:
 
     void write(const std::filesystem::path& file, double time)
     {
-        mesh_.field_data = {time_value(time)};
+        mesh_.field_data.push_back(time_value(time));
         write_mesh(file, mesh_);
+        mesh_.field_data.pop_back();
     }
 
 private:
@@ -245,7 +250,7 @@ public:
         const auto whole_spread = spread.defined() ? rows_on_first_rank(spread, rows, ranks_) : at::Tensor();
         read_together(ranks_, [&] {
             if (!is_first()) return;
-            if (plan_.followed(i)) written_->take_arrays(roll_out_.read_whole(i));
+            if (plan_.followed(i)) written_->take_arrays(roll_out_.read_whole(i), plan_.start(i).file.string());
             written_->take_fields(arrays_of_fields(whole, whole_spread, roll_out_.arrays(), channels));
             written_->write(file, plan_.time(i));
         });
@@ -307,9 +312,20 @@ private:
         grid.field_data = {time_value(plan_.time(i))};
         const auto& arrays = roll_out_.arrays();
         for (const auto* names : {&arrays.arrays, &arrays.given})
-            for (const auto& name : *names) put(grid, declared(file, name));
+            for (const auto& name : *names) {
+                const auto* constant = find_array(file.grid().field_data, name);
+                if (constant && !has(file, name))
+                    grid.field_data.push_back(*constant);
+                else
+                    put(grid, declared(file, name));
+            }
         if (arrays.has_mask_array()) put(grid, declared(file, arrays.mask));
         return grid;
+    }
+    bool has(const GridFile& file, const std::string& name) const
+    {
+        return find_array(roll_out_.arrays().on_cells ? file.grid().cell_data : file.grid().point_data, name) !=
+               nullptr;
     }
     DataArray declared(const GridFile& file, const std::string& name) const
     {
@@ -547,6 +563,10 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
         if (is_last) break;
         roll_out.go_on(i, next);
     }
+    read_together(all, [&] {  // removes the states of a longer prediction that was here before
+        for (auto old = plan.num_states(); is_first && std::filesystem::remove(files.file(old)); ++old) {
+        }
+    });
     finish();
 }
 

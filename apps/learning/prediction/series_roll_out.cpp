@@ -133,11 +133,16 @@ SeriesRollOut::SeriesRollOut(const SeriesPlan& plan, std::span<Predictor> models
                 states.push_back(&plan_.known(plan_.next() - back));
             told_of_grid =
                 grid_->states->told(states, plan_.followed(plan_.next()), plan_.step_to(plan_.next())).to(device_);
+            require_told(told_of_grid.size(-1), models.front().data(), where_);
         });
     } else {
         auto source = tracks_.front().source;
         source.file = plan_.start(0).file;
-        reading.prepare = [&](Mesh& whole) { whole = told_mesh(plan_, arrays_, where_); };
+        reading.prepare = [&](Mesh& whole) {
+            whole = told_mesh(plan_, arrays_, where_);
+            const auto& rows = arrays_.on_cells ? whole.cell_data : whole.point_data;
+            require_told(find_array(rows, kTold)->num_components(), models.front().data(), where_);
+        };
         mesh_.emplace(source, models, reading, output, device_mesh_);
     }
     const auto bytes = memory_for_points(device_, all);
@@ -217,6 +222,11 @@ void SeriesRollOut::go_on(std::size_t i, std::span<const at::Tensor> states)
             }
         });
         of_next = grid_ ? laid_out(besides) : own_rows(besides);
+        const auto& inputs = inputs_.front();
+        const auto num_others = states_.arrays(inputs).size(-1);
+        const auto& data = tracks_.front().data;
+        require_told(std::ssize(data.series.told) - num_others + of_next.size(-1), data,
+                     state_text(where_, *plan_.followed(i)));
     }
     for (std::size_t track = 0; track < tracks_.size(); ++track)
         inputs_[track] =
@@ -232,6 +242,9 @@ at::Tensor SeriesRollOut::fields_of(const SeriesState& state, const std::functio
             values = grid_->states->told_fields(state);
         else if (device_mesh_->all().rank() == 0)
             values = float_rows(told_fields({read(), arrays_.on_cells, state, where_}, arrays_));
+        if (values.defined() && values.size(-1) != states_.num_fields())
+            throw InvalidInput(fmt::format("{}: the fields have {} components, and those of the model {}.",
+                                           state_text(where_, state), values.size(-1), states_.num_fields()));
     });
     return grid_ ? laid_out(values) : own_rows(values);
 }

@@ -46,6 +46,10 @@ void complete_series(const Settings& settings, TrainingRunConfig& config)
             refuse("data.inputs", "normals, areas and boxes of points that move are not found again. Set [points]");
     }
     for (auto& field : data.fields) {
+        if (std::ranges::find(data.series.given, field.from) != data.series.given.end())
+            refuse("data.given", "it has " + field.from +
+                                     ", which is learnt: the model would be told the answer. "
+                                     "Leave it out of one of the two");
         field.state = field.from;
         field.from = kNextPrefix + field.name;
     }

@@ -106,8 +106,31 @@ void say_scales_of_sets(TrainingLog& log, const CasePart& part)
     }
 }
 
+/// Says of which numbers of a state the change in a step is lost in the rounding of single precision, in which states
+/// are told and predicted.
+void say_rounding_of_states(Run& run)
+{
+    constexpr double kRounding = std::numeric_limits<float>::epsilon(), kFew = 8;
+    const auto& states = run.data.states();
+    const auto& part = run.data.parts().front();
+    if (!states || part.data.series.learnt == LearntState::Next) return;
+    const auto& of_told = *part.stored->of_inputs;
+    const auto step = part.data.series.learnt == LearntState::Rate ? part.data.series.mean_step : 1;
+    for (std::int64_t c = 0; c < states->num_fields(); ++c) {
+        const auto told = c + states->first();
+        const auto change = part.normalizer.std[c].item<double>() * step;
+        const auto size = std::abs(of_told.mean[told].item<double>()) + of_told.std[told].item<double>();
+        if (change == 0 || change > kFew * kRounding * size) continue;
+        run.log.say(
+            fmt::format("data: look at this: {} changes by about {:.3g} in a step and is about {:.3g}, of which "
+                        "single precision tells {:.2g}: subtract a level from it",
+                        part.data.series.told[static_cast<std::size_t>(c)], change, size, kRounding * size));
+    }
+}
+
 void say_findings(Run& run)
 {
+    say_rounding_of_states(run);
     for (const auto& part : run.data.parts()) say_scales_of_sets(run.log, part);
     bool is_volume = false;
     for (const auto& part : run.data.parts()) {
