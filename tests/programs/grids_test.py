@@ -216,8 +216,12 @@ class GridPrediction(Grids):
             self.assertAlmostEqual(found, error, delta=1e-4 * error)
         write_flow(self.folder / "narrow.vti", 0, (3, 24))
         words = ("predict", "runs/blocks", "narrow.vti", "-o", "narrow_out.vti", "--nproc")
-        self.assert_fails(self.meshard(*words, 4), 3, "parallel.domain is [1, 4]", "direction 2 has 3 rows for 4 ranks")
-        self.assert_good(self.meshard(*words, 3))
+        narrow = []
+        for num_ranks in (1, 4):   # one of which has no rows
+            self.assert_good(self.meshard(*words, num_ranks))
+            narrow.append(fields_of(self.folder / "narrow_out.vti")["pressure"])
+        largest = max(map(abs, narrow[0]))
+        self.assertLess(max(abs(x - y) for x, y in zip(*narrow, strict=True)), 1e-5 * largest)
 
     def test_gives_mean_and_spread_of_several_runs(self):
         self.train("other", 1, "seed=1", "data.split.train=[0, 1]", "data.split.val=[2]", "data.split.test=[3]")
@@ -347,7 +351,7 @@ class GridData(Grids):
         write_flow(flows / "mixed_0.vti", 0)
         write_flow(flows / "mixed_1.vti", 1, (8, 28))
         train = ("~data.split", "data.split.train=1.0")
-        for name, *texts in (("nan", "case 0", "nan_0.vti", "'p' is not finite at 1 cells", "(5, 3, 0)"),
+        for name, *texts in (("nan", "case 0", "nan_0.vti", "'p' is not finite at", "(5, 3, 0)"),
                              ("bare", "bare_0.vti", "no cell field 'permeability'"),
                              ("deep", "deep_0.vti", "3 directions", "vit takes 2"),
                              ("odd", "odd_0.vti", "multiple of patch_size"),

@@ -54,10 +54,11 @@ void put_columns(const DataArray& array, const GridBox& box, bool on_cells, cons
         }
     });
     if (num_bad == 0) return;
-    throw InvalidInput(fmt::format("{}: the array '{}' is not finite at {} {}, first at {}. Repair the case or leave "
-                                   "it out{}.",
-                                   where, array.name(), num_bad, on_cells ? "cells" : "points",
-                                   place_text(box, first_bad),
+    throw InvalidInput(fmt::format("{}: the array '{}' is not finite at {}{}. Repair the case or leave it out{}.",
+                                   where, array.name(), place_text(box, first_bad),
+                                   num_bad == 1 ? ""
+                                                : fmt::format(", and {} other {} that this rank reads", num_bad - 1,
+                                                              on_cells ? "cells" : "points"),
                                    left_out ? "" : ", or say in data.mask where the grid has no values"));
 }
 
@@ -282,9 +283,6 @@ GridLayout grid_layout(const std::vector<std::int64_t>& extents, std::int64_t ro
     for (std::size_t i = 0; i < num_axes; ++i) {
         const auto axis = static_cast<std::int64_t>(i);
         const auto num_ranks = blocks->size(axis);
-        if (num_axes > 1 && num_ranks > extents[i])
-            refuse(fmt::format("direction {} has {} rows for {} ranks", i + 1, extents[i], num_ranks),
-                   "Cut it into at most as many blocks as it has rows.");
         auto parts = parts_of(extents[i], rows_together, num_ranks, shares_along(*blocks, axis, shares));
         axes.push_back({Shard(axis + 2), std::make_shared<const Extents>(std::move(parts)), 1});
     }
