@@ -58,8 +58,10 @@ MemoryInUse memory_in_use(const c10::Device& device)
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
     const auto page = static_cast<std::int64_t>(sysconf(_SC_PAGESIZE));
-    return {resident * page, static_cast<std::int64_t>(usage.ru_maxrss) * 1024,
-            static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * page};
+    auto total = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * page;
+    if (rlimit limit{}; getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < static_cast<rlim_t>(total))
+        total = static_cast<std::int64_t>(limit.rlim_cur);
+    return {resident * page, static_cast<std::int64_t>(usage.ru_maxrss) * 1024, total};
 }
 
 std::string out_of_memory_text(const DeviceLoad& load, const MemoryInUse& memory)

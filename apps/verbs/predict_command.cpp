@@ -320,7 +320,8 @@ Jobs jobs(const PredictArguments& options, bool of_grids)
         return jobs;
     }
     if (output.has_extension() && options.inputs.size() == 1) {
-        throw UsageError(fmt::format("-o {} must end in .vtp, .vtu, .pvtp or .pvtu.", options.output));
+        throw UsageError(fmt::format("-o {} must end in {}, or be a folder.", options.output,
+                                     of_grids ? ".vti" : ".vtp, .vtu, .pvtp or .pvtu"));
     }
     for (const std::filesystem::path input : options.inputs) {
         const bool is_unstructured = input.extension() == ".vtu" || input.extension() == ".pvtu";

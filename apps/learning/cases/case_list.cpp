@@ -240,7 +240,10 @@ Parts split_by_lists(const std::vector<CaseSource>& cases, const std::map<std::s
             if (found == ids.end()) {
                 const auto nearest = nearest_name(id, ids);
                 throw InvalidInput(fmt::format("data.split.{} names case '{}', which has no file.{}", part, id,
-                                               nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                                               nearest.empty()
+                                                   ? fmt::format(" The cases found are '{}'{}.", ids.front(),
+                                                                 ids.size() > 1 ? " to '" + ids.back() + "'" : " alone")
+                                                   : " Did you mean '" + nearest + "'?"));
             }
             if (!part_of.emplace(id, part).second) throw InvalidInput("data.split names case '" + id + "' twice.");
             parts[part].push_back(cases[found - ids.begin()]);

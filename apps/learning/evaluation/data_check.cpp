@@ -360,6 +360,11 @@ void judge_values(DataFindings& to, const std::vector<KnownCase>& cases, const D
                     to.warnings.push_back(fmt::format("{} is {:g} everywhere in the training cases", name, mean));
                 continue;
             }
+            constexpr double kRounding = std::numeric_limits<float>::epsilon(), kFew = 8;
+            if (deviation <= kFew * kRounding * std::abs(mean))
+                to.warnings.push_back(fmt::format("{} deviates by {:.3g} from {:.6g}, of which single precision tells "
+                                                  "{:.2g}: subtract a level from it",
+                                                  name, deviation, mean, kRounding * std::abs(mean)));
             std::vector<std::string> far;
             for (const auto& one : cases) {
                 const auto& [s, q, low, high] = one.figures->channels[channel];

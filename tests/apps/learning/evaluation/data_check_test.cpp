@@ -341,6 +341,18 @@ TEST_F(DataCheck, WarnsOfOutliersAndConstants)
     EXPECT_NE(found[2].find("data.constants has Cd, which is 0.3 in all cases"), std::string::npos) << found[2];
 }
 
+TEST_F(DataCheck, WarnsOfLevelsBesideWhichSinglePrecisionLosesTheField)
+{
+    for (auto& one : figures) {
+        const auto count = static_cast<double>(one.num_rows);
+        one.channels[0] = {count * 1e4, count * (1e8 + 1e-6), 1e4 - 1e-3, 1e4 + 1e-3};
+    }
+    const auto found = findings().warnings;
+    ASSERT_EQ(found.size(), 1);
+    EXPECT_NE(found[0].find("from 10000, of which single precision tells 0.0012: subtract a level"), std::string::npos)
+        << found[0];
+}
+
 TEST_F(DataCheck, RefusesWhatIsNotFinite)
 {
     figures[1].channels[2].sum = figures[1].channels[2].squares = std::nan("");
