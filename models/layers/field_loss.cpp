@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 #include <torch/types.h>
 
+#include <cmath>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -21,7 +22,7 @@ constexpr std::pair<std::string_view, LossKind> kLossNames[] = {{"mse", LossKind
                                                                 {"relative_l2", LossKind::RelativeL2}};
 
 constexpr double kLeastMeanTruth = 1e-8;  // added to the mean squares by which a channel's errors are divided
-// Smallest sum of squares by which a field's errors are divided, as in the metric.
+// Smallest sum of squares by which a field's errors are divided, in units of about its deviation.
 constexpr double kLeastFieldTruth = 1e-8;
 constexpr double kLeastError = 1e-12;  // added under the root, whose slope at 0 is infinite
 
@@ -39,7 +40,7 @@ LossKind loss_kind(std::string_view name)
 
 FieldLoss::FieldLoss(const FieldLossOptions& options, const std::vector<std::int64_t>& channels,
                      const Normalizer& normalizer)
-    : terms_(options.terms), huber_delta_(options.huber_delta), normalizer_(normalizer)
+    : terms_(options.terms), huber_delta_(options.huber_delta)
 {
     const auto num_fields = channels.size();
     if (!options.field_weights.empty() && options.field_weights.size() != num_fields) {
@@ -69,6 +70,18 @@ FieldLoss::FieldLoss(const FieldLossOptions& options, const std::vector<std::int
     channel_weights_ = torch::tensor(weights, torch::kDouble).div(sum).to(torch::kFloat).to(normalizer.mean.device());
     field_weights_ =
         torch::tensor(of_fields, torch::kDouble).div(sum_of_fields).to(torch::kFloat).to(normalizer.mean.device());
+    // Units in which each field deviates by about 1, so that sums of squares of small units keep their digits. They are
+    // powers of two: ratios stay the same to the last bit.
+    std::vector<float> units;
+    const auto deviations = normalizer.std.cpu();
+    for (const auto count : channels) {
+        const auto first = static_cast<std::int64_t>(units.size());
+        const auto largest = deviations.narrow(0, first, count).max().item<float>();
+        units.insert(units.end(), static_cast<std::size_t>(count),
+                     largest > 0 ? std::exp2(-std::round(std::log2(largest))) : 1.0F);
+    }
+    const auto by = torch::tensor(units).to(normalizer.mean.device());
+    normalizer_ = {normalizer.mean * by, normalizer.std * by};
     field_of_channel_ = torch::tensor(belongs)
                             .view({static_cast<std::int64_t>(weights.size()), static_cast<std::int64_t>(num_fields)})
                             .to(normalizer.mean.device());

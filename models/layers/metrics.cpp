@@ -3,16 +3,9 @@
 
 #include <torch/types.h>
 
-#include <algorithm>
 #include <cmath>
 
 namespace meshard {
-namespace {
-
-constexpr double kLeastTruth = 1e-8;  // smallest sum of squares by which errors are divided
-
-}  // namespace
-
 at::Tensor mean_squared_error(const at::Tensor& prediction, const at::Tensor& target)
 {
     return torch::mse_loss(prediction, target);
@@ -25,7 +18,13 @@ double relative_l2(const at::Tensor& prediction, const at::Tensor& target)
     const auto error = prediction.to(at::kDouble) - truth;
     const auto error_squared = (error * error).sum().item<double>();
     const auto truth_squared = (truth * truth).sum().item<double>();
-    return std::sqrt(error_squared / std::max(truth_squared, kLeastTruth));
+    return relative_l2(error_squared, truth_squared);
+}
+
+double relative_l2(double error_squared, double truth_squared)
+{
+    constexpr double kOfZeros = 1e-8;
+    return std::sqrt(error_squared / (truth_squared > 0 ? truth_squared : kOfZeros));
 }
 
 }  // namespace meshard

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/evaluation/field_metrics.h"
 
+#include "models/layers/metrics.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,18 +13,12 @@ namespace meshard {
 namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-constexpr double kLeastTruth = 1e-8;   // as in `relative_l2`
 constexpr double kLeastSpread = 1e-3;  // least difference of two coefficients whose order counts
 constexpr double kConstant = 1e-13;    // a smaller share of the spread in the sum of squares is rounding
 
 double quotient(double a, double b)
 {
     return b > 0 ? a / b : kNone;
-}
-
-double relative(double error_squared, double truth_squared)
-{
-    return std::sqrt(error_squared / std::max(truth_squared, kLeastTruth));
 }
 
 /// Ranks values from 1; equal values share the mean of their ranks.
@@ -80,7 +76,7 @@ Metrics field_metrics(std::span<const ChannelSums> channels)
         if (one.count > 0) spread += std::max(0.0, one.truth_squared - one.truth * one.truth / one.count);
     }
     const auto mae = quotient(all.error, all.count), rmse = std::sqrt(quotient(all.error_squared, all.count));
-    return {{"rel_l2", relative(all.error_squared, all.truth_squared)},
+    return {{"rel_l2", relative_l2(all.error_squared, all.truth_squared)},
             {"rel_l1", quotient(all.error, all.truth_absolute)},
             {"mae", mae},
             {"rmse", rmse},
@@ -89,7 +85,7 @@ Metrics field_metrics(std::span<const ChannelSums> channels)
             {"rmse_over_max", quotient(rmse, all.largest_truth)},
             {"mae_over_max", quotient(mae, all.largest_truth)},
             {"r2", spread > kConstant * all.truth_squared ? 1 - all.error_squared / spread : kNone},
-            {"guess_rel_l2", relative(all.guess_squared, all.truth_squared)},
+            {"guess_rel_l2", relative_l2(all.guess_squared, all.truth_squared)},
             {"guess_mae", quotient(all.guess, all.count)}};
 }
 
@@ -103,9 +99,9 @@ Metrics named_field_metrics(const std::string& name, std::span<const ChannelSums
     for (std::size_t c = 0; c < channels.size(); ++c) {
         const auto component = channels.size() == 3 ? std::string(axes[c]) : std::to_string(c);
         named.emplace_back(name + "." + component + ".rel_l2",
-                           relative(channels[c].error_squared, channels[c].truth_squared));
+                           relative_l2(channels[c].error_squared, channels[c].truth_squared));
     }
-    named.emplace_back(name + ".mag.rel_l2", relative(magnitudes.error_squared, magnitudes.truth_squared));
+    named.emplace_back(name + ".mag.rel_l2", relative_l2(magnitudes.error_squared, magnitudes.truth_squared));
     return named;
 }
 

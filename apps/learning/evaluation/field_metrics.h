@@ -34,9 +34,8 @@ struct MagnitudeSums {
 
 /// Errors of one field from the sums of its channels: rel_l2, rel_l1, mae, rmse, max_abs, rel_l2_area (with areas),
 /// rmse_over_max, mae_over_max, r2, guess_rel_l2, guess_mae. Those of a vector take its components together (means are
-/// over points and components, max_abs is of the worst component). As in `relative_l2` the sum of squares by which
-/// errors are divided is at least 1e-8; where it would be 0 otherwise, the number is NaN. `guess_...`: the same error
-/// of the training mean.
+/// over points and components, max_abs is of the worst component). Of a truth of zeros rel_l2 is as `relative_l2` says,
+/// and what else would be divided by 0 is NaN. `guess_...`: the same error of the training mean.
 Metrics field_metrics(std::span<const ChannelSums> channels);
 
 /// Returns `field_metrics` with the field's name before each, and for vectors also `name.x.rel_l2`, ... of each

@@ -104,6 +104,18 @@ TEST(FieldLoss, IsThatOfTheDefinitions)
     }
 }
 
+TEST(FieldLoss, RelativeToTheTruthDoesNotDependOnUnits)
+{
+    const auto given = sample(torch::kFloat);
+    const auto loss_in = [&](float unit) {
+        const Normalizer normalizer{given.normalizer.mean * unit, given.normalizer.std * unit};
+        return FieldLoss({.terms = {{LossKind::RelativeL2, 1}}}, kChannels, normalizer)(given.prediction, given.target)
+            .item<float>();
+    };
+    for (const int power : {-80, -30, 40})
+        EXPECT_EQ(loss_in(std::exp2(static_cast<float>(power))), loss_in(1)) << power;
+}
+
 TEST(FieldLoss, IsTheWeightedSumOfItsTerms)
 {
     const auto given = sample();

@@ -19,6 +19,7 @@ TEST(RelativeL2, IsTheNormOfTheErrorOverTheNormOfTheTarget)
 
     EXPECT_DOUBLE_EQ(relative_l2(prediction, target), 0.2);
     EXPECT_EQ(relative_l2(target, target), 0.0);
+    EXPECT_NEAR(relative_l2(prediction * 1e-12, target * 1e-12), 0.2, 1e-12) << "in other units";
     EXPECT_EQ(relative_l2(torch::zeros(3), torch::zeros(3)), 0.0);
 }
 
