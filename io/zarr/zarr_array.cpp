@@ -199,19 +199,38 @@ void ZarrArray::read_packing(const Json& attributes)
 {
     if (attributes.value("_Unsigned", Json()) == "true")
         throw InvalidInput("has the attribute _Unsigned, which is not read. Write it unpacked, as float32.");
-    packing_.scale = attributes.value("scale_factor", 1.0);
-    packing_.offset = attributes.value("add_offset", 0.0);
-    for (const char* name : {"_FillValue", "missing_value"}) {
+    const auto numbers = [&](const char* name) {
         const auto found = attributes.find(name);
-        if (found == attributes.end()) continue;
-        double value = NAN;
-        if (found->is_number())
-            value = found->get<double>();
-        else if (const auto bytes = decode_base64(found->is_string() ? found->get<std::string>() : "");
-                 bytes && bytes->size() == sizeof value)  // as xarray writes numbers with a point, little endian
-            std::memcpy(&value, bytes->data(), sizeof value);
-        if (!std::isnan(value)) packing_.missing.push_back(value);
+        std::vector<double> values;
+        if (found == attributes.end()) return values;
+        for (const auto& one : found->is_array() ? *found : Json::array({*found})) {
+            if (one.is_number()) {
+                values.push_back(one.get<double>());
+                continue;
+            }
+            // Numbers with a point may be bytes, little endian, as xarray writes them.
+            const auto bytes = decode_base64(one.is_string() ? one.get<std::string>() : "");
+            if (bytes && bytes->size() == sizeof(double))
+                std::memcpy(&values.emplace_back(), bytes->data(), sizeof(double));
+            else if (one != "NaN")
+                throw InvalidInput(fmt::format("has the attribute {} of {}, which is no number. Write it unpacked, as "
+                                               "float32.",
+                                               name, one.dump()));
+        }
+        return values;
+    };
+    for (const auto& [name, to] :
+         {std::pair("scale_factor", &packing_.scale), std::pair("add_offset", &packing_.offset)}) {
+        const auto values = numbers(name);
+        if (values.size() > 1)
+            throw InvalidInput(fmt::format("has {} numbers in the attribute {}, expected one. Write it unpacked, as "
+                                           "float32.",
+                                           values.size(), name));
+        if (!values.empty()) *to = values.front();
     }
+    for (const char* name : {"_FillValue", "missing_value"})
+        for (const auto value : numbers(name))
+            if (!std::isnan(value)) packing_.missing.push_back(value);
 }
 
 ZarrArray::Pipeline ZarrArray::pipeline_of(const Json& codecs, bool of_whole_chunks)

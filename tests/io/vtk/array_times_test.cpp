@@ -76,6 +76,23 @@ TEST(ArrayTimes, MayBeBesidePackedNumbersAndMissingOnes)
         }
         EXPECT_EQ(read_series(folder / name).size(), kHours.size());
     }
+    const auto head = folder / "xarray.zarr/kind/zarr.json";
+    const auto text = read_bytes(head);
+    const auto with = [&](const std::string& from, const std::string& to) {
+        auto changed = text;
+        write_bytes(head, changed.replace(changed.find(from), from.size(), to));
+        return GridFile::open(folder / "xarray.zarr");
+    };
+    EXPECT_TRUE(std::isnan(with(R"("missing_value": -1)", R"("missing_value": [-1, 7])")
+                               ->read("kind", true, {{3, 1, 0}, {1, 1, 1}})
+                               .value(0)));
+    EXPECT_EQ(
+        with(R"("missing_value": -1)", R"("scale_factor": [0.5])")->read("kind", true, {{3, 1, 0}, {1, 1, 1}}).value(0),
+        3.5);
+    EXPECT_NE(
+        with(R"("missing_value": -1)", R"("scale_factor": "0.5")")->grid().left_out.at("kind").find("is no number"),
+        std::string::npos);
+
     const auto labels = GridFile::open(folder / "labels.h5");
     EXPECT_EQ(labels->read("packed", true, {{3, 2, 0}, {1, 1, 1}}).value(0), 5.5);
     EXPECT_NE(labels->grid().left_out.at("bytes").find("has the attribute _Unsigned"), std::string::npos);
