@@ -818,6 +818,9 @@ class SimulationPrediction(Simulations):
         self.assertEqual(found["Points"], expected["Points"])
         run = json.loads(self.meshard("info", "out/out_0004.vtp", "--json").out)
         self.assertEqual([array["name"] for array in run["arrays"] if array["association"] == "field"], ["circulation", "viscosity", "TimeValue"])
+        self.assert_good(self.meshard("predict", "runs/vortex", "vortices/run_002.pvd", "--steps", 4, "-o", "one.vtkhdf"))
+        one = json.loads(self.meshard("info", "one.vtkhdf", "--json").out)
+        self.assertEqual([array["name"] for array in one["arrays"] if array["association"] == "point"], ["vorticity", "circulation", "viscosity"])
         replace(self.folder / "vortices/run_002/state_0003.vtp", ('Name="viscosity"', 'Name="viscous"'))
         for steps in (3, 5):
             self.assert_fails(self.meshard("predict", "runs/vortex", "vortices/run_002.pvd", "--steps", steps, "-o", "out.pvd"), 3, "state_0003.vtp", "'viscosity'")
@@ -833,6 +836,7 @@ class SimulationPrediction(Simulations):
         self.assert_fails(predict("runs/other", "vortices/run_002/state_0000.vtp"), 3, "by another model", "--resume")
         self.assert_fails(predict("runs/vortex", "vortices/run_002/changed.vtp"), 3, "out_0000.vtp is not the state 0 of the start", "--resume")
         self.assert_good(predict("runs/vortex", "vortices/run_002/state_0000.vtp", "--nproc", 2))
+        self.assert_fails(predict("runs/other", "vortices/run_002/state_0000.vtp"), 3, "by another model", "--resume")   # complete as it is
 
     def test_says_what_is_wrong(self):
         def predict(*words):

@@ -29,10 +29,13 @@ const std::vector<DataArray>& arrays_of(const Mesh& mesh, bool on_cells)
 const DataArray& values_of(const ReadState& state, const std::string& name)
 {
     const auto* constant = find_array(*state.arrays, name) ? nullptr : find_array(*state.constants, name);
+    if (constant && constant->num_rows() != 1)
+        throw InvalidInput(fmt::format("{}: the field array '{}' has {} values, expected one of the whole state, or an "
+                                       "array with one for each {}.",
+                                       state.where, name, constant->num_rows(), state.on_cells ? "cell" : "point"));
     const auto& array = name == kCoordinates && state.points ? *state.points
-                        : constant && constant->num_rows() == 1
-                            ? *constant
-                            : require_array(*state.arrays, name, state.where, state.on_cells ? "cell" : "point");
+                        : constant                           ? *constant
+                                   : require_array(*state.arrays, name, state.where, state.on_cells ? "cell" : "point");
     for (std::int64_t row = 0; row < array.num_rows(); ++row) {
         for (std::int32_t c = 0; c < array.num_components(); ++c) {
             const auto value = array.value(row, c);
@@ -78,10 +81,10 @@ private:
 /// Whether two arrays have the same distinct whole numbers, one for each row, in different orders.
 bool are_moved_ids(const DataArray& first, const DataArray& other)
 {
-    const bool are_whole = first.type() < ScalarType::Float32 && other.type() < ScalarType::Float32;
-    if (!are_whole || first.num_components() != 1 || first.num_values() != other.num_values()) return false;
+    const bool are_texts = first.type() == ScalarType::String || other.type() == ScalarType::String;
+    if (are_texts || first.num_components() != 1 || first.num_values() != other.num_values()) return false;
     auto ids = first.to_doubles(), others = other.to_doubles();
-    if (ids == others) return false;
+    if (ids == others || std::ranges::any_of(ids, [](double id) { return id != std::floor(id); })) return false;
     std::ranges::sort(ids);
     std::ranges::sort(others);
     return ids == others && std::ranges::adjacent_find(ids) == ids.end();
@@ -223,7 +226,8 @@ void require_same_rows(const Mesh& first, const Mesh& state, const SeriesState& 
             if (const auto* ids = find_array(state.*group, array.name()); ids && are_moved_ids(array, *ids))
                 throw InvalidInput(fmt::format(
                     "{}: the array '{}' has the same numbers as in another state of the run in "
-                    "another order: its rows are other {}. Sort each state by it.",
+                    "another order: its rows are other {}. Sort each state by it, or leave the array out if it "
+                    "is no id.",
                     state_text(where, of_state), array.name(), group == &Mesh::point_data ? "points" : "cells"));
 }
 

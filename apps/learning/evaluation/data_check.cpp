@@ -344,18 +344,20 @@ void judge_values(DataFindings& to, const std::vector<KnownCase>& cases, const D
     std::int64_t channel = 0;
     for (std::size_t f = 0; f < layout.fields.size(); ++f) {
         for (std::int64_t k = 0; k < layout.channels[f]; ++k, ++channel) {
-            double count = 0, sum = 0, squares = 0;
+            double count = 0, sum = 0, squares = 0, least = std::numeric_limits<double>::infinity(), largest = -least;
             for (const auto& one : cases) {
                 if (one.split != cases.front().split) continue;  // training cases come first
                 count += static_cast<double>(one.figures->num_rows);
                 sum += one.figures->channels[channel].sum;
                 squares += one.figures->channels[channel].squares;
+                least = std::min(least, one.figures->channels[channel].low);
+                largest = std::max(largest, one.figures->channels[channel].high);
             }
             const auto mean = sum / count, deviation = std::sqrt(std::max(0.0, squares / count - mean * mean));
             const auto& field = layout.fields[f];
             const auto name = (field.state.empty() ? "" : "what is learnt of ") + field.name +
                               (layout.channels[f] == 3 ? std::string(".") + "xyz"[k] : "");
-            if (!(deviation > 1e-12 * std::abs(mean))) {
+            if (!(least < largest)) {
                 if (std::isfinite(deviation))
                     to.warnings.push_back(fmt::format("{} is {:g} everywhere in the training cases", name, mean));
                 continue;

@@ -35,6 +35,8 @@
 namespace meshard {
 namespace {
 
+constexpr const char* kTimeValue = "TimeValue";
+
 /// Returns the index of the states that are written one by one: the output itself, or beside a .vtkhdf NAME_steps.pvd.
 std::filesystem::path index_of(const std::filesystem::path& output)
 {
@@ -74,17 +76,36 @@ void lay_out_as(Mesh& state, const Mesh& like)
     }
 }
 
+/// Gives each row the numbers of the whole state: a file with several states has no field data.
+void spread_constants(Mesh& state, bool on_cells)
+{
+    for (const auto& constant : state.field_data) {
+        if (constant.name() == kTimeValue) continue;
+        DataArray array(constant.name(), constant.type(), on_cells ? state.num_cells() : state.num_points(),
+                        constant.num_components());
+        const auto row = constant.bytes();
+        for (auto to = array.mutable_bytes(); !to.empty(); to = to.subspan(row.size()))
+            std::ranges::copy(row, to.begin());
+        (on_cells ? state.cell_data : state.point_data).push_back(std::move(array));
+    }
+}
+
 /// Joins the states in the output, if that is one file, and removes them.
-void join_states(const std::filesystem::path& output)
+void join_states(const std::filesystem::path& output, bool on_cells)
 {
     const auto index = index_of(output);
     if (output == index) return;
     const auto states = read_series(index);
     std::vector<double> times;
     for (const auto& state : states) times.push_back(state.time);
-    const auto last = read_mesh(states.back().file);
+    const auto read = [&](const std::filesystem::path& file) {
+        auto state = read_mesh(file);
+        spread_constants(state, on_cells);
+        return state;
+    };
+    const auto last = read(states.back().file);
     write_vtkhdf_series(output, times, [&](std::size_t i) {
-        auto state = read_mesh(states[i].file);
+        auto state = read(states[i].file);
         lay_out_as(state, last);
         return state;
     });
@@ -124,7 +145,7 @@ std::vector<DataArray> arrays_of_fields(const at::Tensor& values, const at::Tens
 
 DataArray time_value(double time)
 {
-    return DataArray::from("TimeValue", std::vector<double>{time});
+    return DataArray::from(kTimeValue, std::vector<double>{time});
 }
 
 /// The mesh of a state that is written, on the first rank.
@@ -343,6 +364,20 @@ private:
     std::unique_ptr<const GridFile> besides_;  // has the arrays that are no fields
 };
 
+constexpr std::string_view kIdentity = "<!-- prediction ", kEndOfComment = " -->";
+
+/// @throws InvalidInput if an index says that its states are of another prediction
+void require_identity(const std::filesystem::path& index, const std::string& identity)
+{
+    const auto text = MappedFile::open(index, "predict");
+    const auto begin = text->text().find(kIdentity);
+    if (begin == std::string_view::npos || text->text().substr(begin + kIdentity.size()).starts_with(identity)) return;
+    throw InvalidInput(
+        fmt::format("{} was predicted by another model, or with other numbers (--set, --samples, --seed, "
+                    "--noise-levels). Leave --resume out to begin anew.",
+                    index.string()));
+}
+
 /// The series that is written: an index, and a file a state beside it.
 class SeriesOutput {
 public:
@@ -369,21 +404,7 @@ public:
         write_file_atomically(index_, text + "  </Collection>\n</VTKFile>\n");
     }
 
-    /// @throws InvalidInput if the index says that its states are of another prediction
-    void require_identity(const std::string& identity) const
-    {
-        const auto text = MappedFile::open(index_, "predict");
-        const auto begin = text->text().find(kIdentity);
-        if (begin == std::string_view::npos || text->text().substr(begin + kIdentity.size()).starts_with(identity))
-            return;
-        throw InvalidInput(fmt::format("{} was predicted by another model, or with other numbers (--set, --samples, "
-                                       "--seed, --noise-levels). Leave --resume out to begin anew.",
-                                       index_.string()));
-    }
-
 private:
-    static constexpr std::string_view kIdentity = "<!-- prediction ", kEndOfComment = " -->";
-
     std::filesystem::path index_;
     std::string extension_;
 };
@@ -465,9 +486,15 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
     }
     const auto finish = [&] {
         read_together(all, [&] {
-            if (is_first) join_states(output);
+            if (is_first) join_states(output, data.on_cells);
         });
     };
+    std::string identity;
+    read_together(all, [&] {
+        if (!is_first) return;
+        identity = identity_of(models, options, series);
+        if (plan.goes_on()) require_identity(index, identity);
+    });
     if (plan.next() == plan.num_states()) return finish();
 
     std::vector<SeriesTrack> tracks;
@@ -498,11 +525,8 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
     const SeriesOutput files(index, roll_out.is_of_grids()                       ? ".vti"
                                     : roll_out.whole().kind == MeshKind::Surface ? ".vtp"
                                                                                  : ".vtu");
-    std::string identity;
     read_together(all, [&] {
         if (!is_first) return;
-        identity = identity_of(models, options, series);
-        if (plan.goes_on()) files.require_identity(identity);
         folders.emplace(files.file(0));
         if (!series.forces.empty()) table.emplace(series.forces, plan.goes_on() ? plan.next() : 0);
     });
