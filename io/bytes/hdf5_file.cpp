@@ -273,14 +273,14 @@ bool Hdf5Group::is_group(const std::string& name) const
 std::vector<std::string> Hdf5Group::names() const
 {
     std::vector<std::string> names;
-    H5G_info_t info{};
-    if (H5Gget_info(id_, &info) < 0) fail("a group cannot be listed. It is damaged");
-    for (hsize_t i = 0; i < info.nlinks; ++i) {
-        std::array<char, 1024> name{};
-        if (H5Lget_name_by_idx(id_, ".", H5_INDEX_NAME, H5_ITER_INC, i, name.data(), name.size(), H5P_DEFAULT) < 0)
-            fail("a group cannot be listed. It is damaged");
-        names.emplace_back(name.data());
-    }
+    const auto add = [](hid_t, const char* name, const H5L_info_t*, void* to) -> herr_t {
+        static_cast<std::vector<std::string>*>(to)->emplace_back(name);
+        return 0;
+    };
+    // In the order of the file: the library sorts the links of damaged groups in memory that it has not filled.
+    if (H5Literate(id_, H5_INDEX_NAME, H5_ITER_NATIVE, nullptr, add, &names) < 0)
+        fail("a group cannot be listed. It is damaged");
+    std::ranges::sort(names);
     return names;
 }
 

@@ -27,7 +27,9 @@ data = xarray.Dataset(
      "packed": (("y", "x"), HOLED), "salt": (("y", "x"), HOLED), "kind": (("y", "x"), HOLED)},
     coords={"time": numpy.datetime64("2020-01-01", "ns") + HOURS.astype("timedelta64[h]"), "x": numpy.arange(4) * 0.5})
 data.to_zarr(folder / "xarray.zarr", zarr_format=3, consolidated=False, encoding={**UNITS, "u": {"chunks": (2, 2, 3)}})
-data.to_netcdf(folder / "xarray.h5", engine="h5netcdf", encoding=UNITS)
+holed = ["packed", "salt", "kind"]
+data.drop_vars(holed).to_netcdf(folder / "xarray.h5", engine="h5netcdf", encoding={"time": UNITS["time"]})
+data[holed].to_netcdf(folder / "packed.h5", engine="h5netcdf", encoding={name: UNITS[name] for name in holed})
 
 with h5py.File(folder / "plain.h5", "w") as file:  # without names of dimensions
     file["time"] = HOURS
