@@ -372,10 +372,9 @@ void require_identity(const std::filesystem::path& index, const std::string& ide
     const auto text = MappedFile::open(index, "predict");
     const auto begin = text->text().find(kIdentity);
     if (begin == std::string_view::npos || text->text().substr(begin + kIdentity.size()).starts_with(identity)) return;
-    throw InvalidInput(
-        fmt::format("{} was predicted by another model, or with other numbers (--set, --samples, --seed, "
-                    "--noise-levels). Leave --resume out to begin anew.",
-                    index.string()));
+    throw InvalidInput(fmt::format("{} was predicted by another model, or with other numbers (--set, --seed, "
+                                   "--noise-levels). Leave --resume out to begin anew.",
+                                   index.string()));
 }
 
 /// The series that is written: an index, and a file a state beside it.
@@ -412,7 +411,7 @@ private:
 /// Returns a hash of all but the start that decides what is predicted.
 std::string identity_of(std::span<Predictor> models, const PredictionOptions& options, const SeriesPrediction& series)
 {
-    auto text = fmt::format("{} {} {}", series.num_samples, series.seed, series.num_levels);
+    auto text = fmt::format("{} {}", series.seed, series.num_levels);
     for (const auto& model : models) text += " " + hash_file(model.checkpoint());
     for (const auto& [name, value] : options.values) text += fmt::format(" {}={}", name, value);
     return hash_text(xxh64_of_text(text));
