@@ -378,11 +378,11 @@ Hdf5Group::Description Hdf5Group::description(const std::string& name) const
     if (set < 0) fail("has no data set '" + name + "'");
     const auto num_dimensions = dimensions(name).size();
     Description found{.dimension_names = {}, .unit = get_text_attribute(set, "units").value_or("")};
-    if (get_text_attribute(set, "_Unsigned") == "true") found.odd = "_Unsigned";
+    if (get_text_attribute(set, "_Unsigned") == "true") found.unread_attribute = "_Unsigned";
     const auto take = [&](const char* name, double& to) {
         const auto numbers = get_real_attribute(set, name);
         if (numbers.size() == 1) to = numbers.front();
-        if (numbers.size() != 1 && H5Aexists(set, name) > 0) found.odd = name;
+        if (numbers.size() != 1 && H5Aexists(set, name) > 0) found.unread_attribute = name;
     };
     take("scale_factor", found.packing.scale);
     take("add_offset", found.packing.offset);

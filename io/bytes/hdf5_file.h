@@ -56,7 +56,7 @@ public:
         std::vector<std::string> dimension_names;
         std::string unit;  ///< `units`
         PackedNumbers packing;
-        std::string odd;  ///< the attribute by which its numbers mean what is not known; empty: none
+        std::string unread_attribute;  ///< one that changes what the numbers mean and is not understood; empty: none
     };
     Description description(const std::string& name) const;
 

@@ -175,9 +175,10 @@ private:
             }
             if (array.type == ScalarType::String)
                 grid_.left_out[prefix + name] = "holds no numbers of up to 64 bits. Write it as float32.";
-            else if (!description.odd.empty())
-                grid_.left_out[prefix + name] = fmt::format(
-                    "has the attribute {}, which is not read. Write it unpacked, as float32.", description.odd);
+            else if (!description.unread_attribute.empty())
+                grid_.left_out[prefix + name] =
+                    fmt::format("has the attribute {}, which is not read. Write it unpacked, as float32.",
+                                description.unread_attribute);
             else
                 arrays[prefix + name] = std::move(array);
         }

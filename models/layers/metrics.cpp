@@ -6,6 +6,7 @@
 #include <cmath>
 
 namespace meshard {
+
 at::Tensor mean_squared_error(const at::Tensor& prediction, const at::Tensor& target)
 {
     return torch::mse_loss(prediction, target);

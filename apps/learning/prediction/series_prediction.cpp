@@ -408,7 +408,7 @@ private:
     std::string extension_;
 };
 
-/// Returns a hash of all but the start that decides what is predicted.
+/// Returns a hash of what decides how states are predicted from a start; `require_tracks` looks at their number.
 std::string identity_of(std::span<Predictor> models, const PredictionOptions& options, const SeriesPrediction& series)
 {
     auto text = fmt::format("{} {}", series.seed, series.num_levels);

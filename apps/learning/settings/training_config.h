@@ -188,8 +188,7 @@ struct DataConfig {
         keys.add("data.volume", files, {}, "volume files below the root, in place of data.surface");
         keys.add("data.grid", files, {},
                  "grids below the root, .vti, .pvti, .vtr, .pvtr, .vtkhdf, .h5, .nc or .zarr, for models of grids, in "
-                 "place of "
-                 "data.surface");
+                 "place of data.surface");
         keys.add(
             "data.series", files, {},
             "simulations in time below the root: a series a run, run_*.pvd, or files of one state, run_*/state_*.vtu");
