@@ -17,7 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kExtensions[] = {".safetensors", ".json"};
+constexpr const char* kWeights = ".safetensors";
+constexpr const char* kDescription = ".json";
 
 std::string name_of_epoch(std::int64_t epoch)
 {
@@ -30,9 +31,9 @@ std::vector<std::int64_t> epochs_in(const fs::path& folder)
     std::vector<std::int64_t> epochs;
     for (const auto& entry : fs::directory_iterator(folder)) {
         const auto name = entry.path().filename().string();
-        if (!name.starts_with("epoch_") || entry.path().extension() != ".safetensors") continue;
+        if (!name.starts_with("epoch_") || entry.path().extension() != kWeights) continue;
         const auto epoch = std::atoll(name.c_str() + 6);
-        if (name == name_of_epoch(epoch) + ".safetensors") epochs.push_back(epoch);
+        if (name == name_of_epoch(epoch) + kWeights) epochs.push_back(epoch);
     }
     std::sort(epochs.begin(), epochs.end());
     return epochs;
@@ -63,7 +64,7 @@ void keep_last_checkpoint(const fs::path& folder, std::int64_t epoch, const Kept
         return kept.snapshot_interval > 0 && one % kept.snapshot_interval == 0;
     };
     if (kept.num_last > 0 || is_snapshot(epoch)) {
-        for (const auto* extension : kExtensions)
+        for (const auto* extension : {kWeights, kDescription})
             give_second_name(folder / (std::string("last") + extension), folder / (name_of_epoch(epoch) + extension));
     }
     if (kept.num_last == 0) return;
@@ -71,7 +72,9 @@ void keep_last_checkpoint(const fs::path& folder, std::int64_t epoch, const Kept
     for (std::size_t i = 0; i + static_cast<std::size_t>(kept.num_last) < epochs.size(); ++i) {
         if (is_snapshot(epochs[i])) continue;
         std::error_code ignored;  // what stays is in nobody's way
-        for (const auto* extension : kExtensions) fs::remove(folder / (name_of_epoch(epochs[i]) + extension), ignored);
+        // The weights last: by them the next removal finds what one that was interrupted has left.
+        for (const auto* extension : {kDescription, kWeights})
+            fs::remove(folder / (name_of_epoch(epochs[i]) + extension), ignored);
     }
 }
 
