@@ -37,10 +37,22 @@ PyObject* make_type(py::module_& module, const char* name, const char* doc, PyOb
     return type;
 }
 
-/// An error that torch turns into Python's MissingShardRule.
-struct RefusedOperator : torch::PyTorchError {
-    using torch::PyTorchError::PyTorchError;
-    PyObject* python_type() override { return error_types().missing_rule; }
+PyObject* type_of(const Error& error)
+{
+    const auto& types = error_types();
+    if (dynamic_cast<const InvalidInput*>(&error)) return types.invalid_input;
+    if (dynamic_cast<const MissingShardRule*>(&error)) return types.missing_rule;
+    if (dynamic_cast<const CommunicationError*>(&error)) return types.communication;
+    if (dynamic_cast<const IoError*>(&error)) return types.io;
+    return types.error;
+}
+
+/// An error that torch turns into the Python class of the one that it was made of.
+struct TranslatedError : torch::PyTorchError {
+    explicit TranslatedError(const Error& error) : PyTorchError(error.what()), type(type_of(error)) {}
+    PyObject* python_type() override { return type; }
+
+    PyObject* type;
 };
 
 }  // namespace
@@ -59,18 +71,12 @@ void bind_errors(py::module_& module)
                                     PyExc_ConnectionError);
     types.io =
         make_type(module, "IoError", "A file is absent, unreadable, damaged, or cannot be written.", PyExc_OSError);
-    set_refusal_translation([](const MissingShardRule& error) { throw RefusedOperator(error.what()); });
+    set_error_translation([](const Error& error) { throw TranslatedError(error); });
     py::register_exception_translator([](std::exception_ptr error) {
         try {
             if (error) std::rethrow_exception(error);
-        } catch (const InvalidInput& invalid) {
-            PyErr_SetString(error_types().invalid_input, invalid.what());
-        } catch (const MissingShardRule& missing) {
-            PyErr_SetString(error_types().missing_rule, missing.what());
-        } catch (const CommunicationError& failed) {
-            PyErr_SetString(error_types().communication, failed.what());
-        } catch (const IoError& failed) {
-            PyErr_SetString(error_types().io, failed.what());
+        } catch (const Error& known) {
+            PyErr_SetString(type_of(known), known.what());
         }
     });
 }

@@ -352,11 +352,26 @@ SpecPtr output_spec(const RuleCall& call, const SpecPtr& input, const at::Tensor
     return axes.empty() ? input : call.spec(axes);
 }
 
+/// LibTorch's kernels check the channels, but not where a rank has no rows.
+void check_channels(const RuleCall& call, const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias)
+{
+    const bool transposed = call.arg(6).toBool();
+    const auto groups = call.arg(8).toInt();
+    const auto num_inputs = transposed ? weight.size(0) : weight.size(1) * groups;
+    const auto num_outputs = transposed ? weight.size(1) * groups : weight.size(0);
+    TORCH_CHECK(input.size(1) == num_inputs, call.name(), ": weights of shape ", weight.sizes(), " in ", groups,
+                " groups take ", num_inputs, " channels, found an input of shape ", input.sizes(), ".");
+    TORCH_CHECK(!bias.defined() || (bias.dim() == 1 && bias.size(0) == num_outputs), call.name(), ": weights of shape ",
+                weight.sizes(), " expect a bias of shape [", num_outputs, "], found ",
+                bias.defined() ? bias.sizes() : c10::IntArrayRef(), ".");
+}
+
 /// convolution(input, weight, bias?, stride, padding, dilation, transposed, output_padding, groups). _convolution has
 /// four more arguments, which choose among ways to compute the same.
 void convolution(RuleCall& call)
 {
     const auto input = call.tensor(0), weight = call.tensor(1), bias = call.tensor(2);
+    check_channels(call, input, weight, bias);
     if (is_cut_by_samples_only(call, input, {1, 2})) {
         call.make_local();
         if (weight.dim() == 5) {

@@ -14,6 +14,28 @@ struct Rows {
     at::Tensor target;  // local
 };
 
+/// The target has the input's shape without the classes; LibTorch's kernel sees the ranks' parts alone.
+void check_shapes(const RuleCall& call, const at::Tensor& input, const at::Tensor& target, const at::Tensor& weight)
+{
+    auto shape = input.sizes().vec();
+    shape.erase(shape.begin() + 1);
+    TORCH_CHECK(target.sizes() == shape, call.name(), ": expected a target of shape ", c10::IntArrayRef(shape),
+                " for an input of shape ", input.sizes(), ", found ", target.sizes(), ".");
+    TORCH_CHECK(!weight.defined() || weight.numel() == input.size(1), call.name(), ": expected ", input.size(1),
+                " weights, one a class, found shape ", weight.defined() ? weight.sizes() : c10::IntArrayRef(), ".");
+}
+
+/// LibTorch's kernel finds a class that does not exist in the rows that it gets. Where each rank has all targets, each
+/// looks at all, so that none waits for one that has ended. On GPUs the kernel ends the process.
+void check_classes(const at::Tensor& input, const at::Tensor& target, std::int64_t ignored)
+{
+    if ((is_sharded(target) && spec_of(target)->has_shard()) || !target.is_cpu() || target.numel() == 0) return;
+    const auto& classes = local_of(target);
+    const auto wrong = classes.ne(ignored).logical_and_(classes.lt(0).logical_or_(classes.ge(input.size(1))));
+    TORCH_CHECK_INDEX(!wrong.any().item<bool>(), "Target ", classes.masked_select(wrong)[0].item<std::int64_t>(),
+                      " is out of bounds.");
+}
+
 Rows rows_of(const RuleCall& call, const at::Tensor& input, const at::Tensor& target)
 {
     Rows rows;
@@ -46,6 +68,8 @@ void nll_loss(RuleCall& call)
     const auto input = call.tensor(0);
     if (input.dim() < 2 || input.numel() == 0) return gathered_rule(call);
     const auto reduction = call.arg(3).toInt();
+    check_shapes(call, input, call.tensor(1), call.tensor(2));
+    check_classes(input, call.tensor(1), call.arg(4).toInt());
     call.reduce(call.tensors());
     const auto rows = rows_of(call, input, call.tensor(1));
     call.arg(0) = local_of(rows.input).contiguous();

@@ -17,10 +17,10 @@ namespace {
 at::Tensor gather_local_rows(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis,
                              std::int64_t dim, const at::Tensor& index)
 {
+    const auto own = own_rows(layout, call.coordinate(axis), index);
     auto shape = local.sizes().vec();
     shape[dim] = index.numel();
     if (local.size(dim) == 0) return at::zeros(shape, local.options());
-    const auto own = own_rows(layout, call.coordinate(axis), index);
     std::vector<std::int64_t> along(local.dim(), 1);
     along[dim] = index.numel();
     return local.index_select(dim, own.here).masked_fill_(own.held.logical_not().view(along), 0);
@@ -54,6 +54,16 @@ Picking picking(const RuleCall& call, const at::Tensor& source, std::int64_t dim
     return p;
 }
 
+/// This rank's rows of `index` along `dim` of its part; a bad index is an error where a rank holds nothing, too.
+at::Tensor picked_rows(const RuleCall& call, const Picking& p, const at::Tensor& tensor, std::int64_t dim,
+                       const at::Tensor& index)
+{
+    const auto& local = local_of(tensor);
+    if (p.row_axis >= 0) return gather_local_rows(call, local, call.layout(tensor, p.row_axis), p.row_axis, dim, index);
+    if (local.numel() == 0) check_positions(index, local.size(dim));
+    return local.index_select(dim, index);
+}
+
 /// index_select(self, dim, index)
 void index_select(RuleCall& call)
 {
@@ -63,10 +73,7 @@ void index_select(RuleCall& call)
     auto p = picking(call, tensor, dim, index);
     call.reduce({tensor, index});
     const auto rows = local_of(with_layouts(call, index, p.index));
-    const auto& local = local_of(tensor);
-    auto result = p.row_axis >= 0
-                      ? gather_local_rows(call, local, call.layout(tensor, p.row_axis), p.row_axis, dim, rows)
-                      : local.index_select(dim, rows);
+    auto result = picked_rows(call, p, tensor, dim, rows);
     if (p.row_axis < 0 || can_sum(tensor)) return call.finish({wrap(result, call.spec(p.result))});
 
     // A pending sum of integers is reduced at once; only one rank has a value other than zero for each row.
@@ -179,9 +186,7 @@ void index(RuleCall& call)
     shape.insert(shape.end(), rows.sizes().begin(), rows.sizes().end());
     shape.insert(shape.end(), local.sizes().begin() + dim + 1, local.sizes().end());
     const auto flat = rows.reshape({-1});
-    const auto picked = p.row_axis >= 0
-                            ? gather_local_rows(call, local, call.layout(tensor, p.row_axis), p.row_axis, dim, flat)
-                            : local.index_select(dim, flat);
+    const auto picked = picked_rows(call, p, tensor, dim, flat);
     call.finish({wrap(picked.view(shape), call.spec(p.result))});
 }
 
@@ -206,6 +211,11 @@ void index_put(RuleCall& call)
     }
     if (single.dim < 0 || !is_sharded(tensor) || tensor.numel() == 0) return gathered_rule(call);
     const auto dim = single.dim, index_dims = single.index.dim();
+    auto shape = tensor.sizes().slice(0, dim).vec();
+    shape.insert(shape.end(), single.index.sizes().begin(), single.index.sizes().end());
+    shape.insert(shape.end(), tensor.sizes().begin() + dim + 1, tensor.sizes().end());
+    TORCH_CHECK(at::is_expandable_to(values.sizes(), shape), call.name(), ": expected values of shape ",
+                c10::IntArrayRef(shape), ", or such as are broadcast to it, found ", values.sizes(), ".");
     const auto axes = without_pending(layouts_of(call, tensor));
     AxisLayouts value_axes(call.num_axes());
     std::int64_t row_axis = -1;
@@ -230,7 +240,10 @@ void index_put(RuleCall& call)
     const auto part = local_of(with_layouts(call, values, value_axes));
     const auto& local = local_of(tensor);
     auto target = local;
-    if (row_axis >= 0) target = with_spare_row(local, dim, axes[row_axis], call.coordinate(row_axis), rows);
+    if (row_axis >= 0)
+        target = with_spare_row(local, dim, axes[row_axis], call.coordinate(row_axis), rows);
+    else if (local.numel() == 0)
+        check_positions(rows, local.size(dim));
     c10::List<std::optional<at::Tensor>> indices;
     for (std::int64_t d = 0; d < dim; ++d) indices.push_back(std::nullopt);
     indices.push_back(rows);
@@ -256,9 +269,7 @@ void embedding(RuleCall& call)
     const auto& local = local_of(weight);
     shape.push_back(local.size(1));
     const auto flat = rows.reshape({-1});
-    const auto picked = p.row_axis >= 0
-                            ? gather_local_rows(call, local, call.layout(weight, p.row_axis), p.row_axis, 0, flat)
-                            : local.index_select(0, flat);
+    const auto picked = picked_rows(call, p, weight, 0, flat);
     call.finish({wrap(picked.view(shape), call.spec(p.result))});
 }
 

@@ -100,17 +100,15 @@ bool index_put_by_mask(RuleCall& call)
     const auto position_of = [&](std::int64_t dim) { return values.dim() - result_dims + dim; };
     const auto indices = own_indices(call, *m);
     if (m->row_axis >= 0) {
-        const auto position = position_of(m->dim);
-        const auto layout = found_layout(call, *m, indices.get(m->dim)->sum().item<std::int64_t>());
-        // The operator itself throws.
-        if (position >= 0 && values.size(position) != 1 && values.size(position) != layout.total()) return false;
-        m->result[m->row_axis] = layout;
+        m->result[m->row_axis] = found_layout(call, *m, indices.get(m->dim)->sum().item<std::int64_t>());
     }
     for (auto& axis : m->result) {
         if (!axis.is_shard()) continue;
         const auto position = position_of(axis.placement.dim);
         if (position < 0 || values.size(position) == 1)
             axis = {};
+        else if (values.size(position) != axis.blocks * axis.total())
+            return false;  // the operator itself throws
         else
             axis.placement.dim = position;
     }

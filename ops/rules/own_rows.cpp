@@ -5,15 +5,19 @@
 
 namespace meshard {
 
+void check_positions(const at::Tensor& positions, std::int64_t size)
+{
+    if (positions.numel() == 0) return;
+    const auto [low, high] = at::aminmax(positions);
+    const auto least = low.item<std::int64_t>(), most = high.item<std::int64_t>();
+    TORCH_CHECK_INDEX(least >= 0 && most < size, "index ", least < 0 ? least : most,
+                      " is out of bounds for a dimension of size ", size);
+}
+
 OwnRows own_rows(const AxisLayout& layout, std::int64_t coordinate, const at::Tensor& positions)
 {
     const auto total = layout.total(), extent = (*layout.extents)[coordinate];
-    if (positions.numel() > 0) {
-        const auto [low, high] = at::aminmax(positions);
-        const auto least = low.item<std::int64_t>(), most = high.item<std::int64_t>();
-        TORCH_CHECK_INDEX(least >= 0 && most < layout.blocks * total, "index ", least < 0 ? least : most,
-                          " is out of bounds for a dimension of size ", layout.blocks * total);
-    }
+    check_positions(positions, layout.blocks * total);
     const auto rows = positions.remainder(total) - layout.offset(coordinate);
     const auto held = rows.ge(0).logical_and_(rows.lt(extent));
     const auto here = layout.blocks == 1 ? rows : positions.div(total, "floor") * extent + rows;

@@ -15,6 +15,9 @@ struct OwnRows {
     at::Tensor here, held;
 };
 
+/// @throws IndexError (c10) for a position outside of 0 to `size` - 1. Waits for the device.
+void check_positions(const at::Tensor& positions, std::int64_t size);
+
 /// @throws IndexError (c10) for a position outside the whole, on every rank that has it.
 OwnRows own_rows(const AxisLayout& layout, std::int64_t coordinate, const at::Tensor& positions);
 

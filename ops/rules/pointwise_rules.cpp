@@ -137,8 +137,26 @@ void add_to_plain_gradient(RuleCall& call)
     call.finish({call.mutated_arg() == 0 ? gradient.add_(whole, factor) : at::add(gradient, whole, factor)});
 }
 
+bool lies_partly_in(const at::Tensor& operand, const at::Tensor& target)
+{
+    return at::get_overlap_status(operand, target) == at::MemOverlapStatus::Partial;
+}
+
+/// Copies operands that lie partly where the result goes. LibTorch refuses such calls, but only on ranks that hold
+/// entries of both, and the others would wait for these.
+void read_before_writing(RuleCall& call)
+{
+    const auto target = call.tensor(call.mutated_arg());
+    for (std::int64_t i = 0; i < call.num_args(); ++i) {
+        if (i == call.mutated_arg() || !call.is_tensor(i)) continue;
+        const auto operand = call.tensor(i);
+        if (operand.defined() && lies_partly_in(operand, target)) call.set_local(i, operand.clone());
+    }
+}
+
 void run_on_parts(RuleCall& call, const SpecPtr& spec)
 {
+    if (call.mutated_arg() >= 0) read_before_writing(call);
     if (exact_mode())
         run_in_whole_vectors(call, spec);
     else
@@ -321,6 +339,13 @@ void check_metadata(RuleCall& call)
     call.push(call.run_local());
 }
 
+/// equal(self, other) -> bool: false for tensors of two shapes.
+void equal(RuleCall& call)
+{
+    if (call.tensor(0).sizes() != call.tensor(1).sizes()) return call.finish({false});
+    pointwise_rule(call);
+}
+
 /// copy_(self, source): self takes the source's value.
 void copy(RuleCall& call)
 {
@@ -330,7 +355,8 @@ void copy(RuleCall& call)
         self.scalar_type() == source.scalar_type()) {
         // Copied part by part, pending sums too. Autograd keeps a gradient itself, or a copy if the caller on a rank
         // holds it too; both must have the same layout on all ranks.
-        local_of(self).copy_(local_of(source));
+        const auto& part = local_of(source);
+        local_of(self).copy_(lies_partly_in(part, local_of(self)) ? part.clone() : part);
         return call.finish({self});
     }
     call.reduce({self, source});
@@ -413,6 +439,12 @@ const T& part_of(const T& value)
     return value;
 }
 
+template <class T>
+bool lies_partly_in(const T&, const at::Tensor&)
+{
+    return false;
+}
+
 template <class Op, class Schema = typename Op::schema>
 struct DirectPointwise;
 
@@ -439,6 +471,7 @@ struct DirectPointwise<Op, at::Tensor&(at::Tensor&, Args...)> {
         (operands.add(args), ...);
         if (!operands.spec() || !is_sharded(self)) return nullptr;
         auto local = local_of(self);
+        if ((lies_partly_in(part_of(args), local) || ...)) return nullptr;
         Op::call(local, part_of(args)...);
         note_write(self);
         return &self;
@@ -525,6 +558,7 @@ const DirectRegistration direct_aliases[] = {direct_kernel<op::detach, &direct_a
 const DirectRegistration d_clone = direct_kernel<op::clone, &direct_clone>(pointwise_rule);
 
 const PointwiseRegistration all_pointwise(pointwise_rule);
+const RuleRegistration r_equal("pointwise", {"aten::equal"}, equal);
 const RuleRegistration pointwise_untagged("pointwise",
                                           {"aten::fill_",
                                            "aten::zero_",

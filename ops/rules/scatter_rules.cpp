@@ -134,6 +134,11 @@ void index_add(RuleCall& call)
     }
     if (in_place && !is_sharded(tensor)) return gathered_rule(call);
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
+    auto shape = tensor.sizes().vec();
+    shape[dim] = index.numel();
+    TORCH_CHECK(source.sizes() == shape, call.name(), ": expected a source of shape ", c10::IntArrayRef(shape),
+                ", one entry of dimension ", dim, " for each index and those of self in the others, found ",
+                source.sizes(), ".");
     auto target = without_pending(layouts_of(call, tensor)), added = without_pending(layouts_of(call, source));
     AxisLayouts rows_axes(call.num_axes());
     auto result = target;
@@ -163,6 +168,7 @@ void index_add(RuleCall& call)
     const auto local = local_of(with_layouts(call, tensor, target));
     auto rows = local_of(with_layouts(call, index, rows_axes));
     const auto base = counts ? local : at::zeros_like(local);
+    if (row_axis < 0 && local.numel() == 0) check_positions(rows, local.size(dim));
     call.arg(0) = row_axis < 0 ? base : with_spare_row(base, dim, target[row_axis], call.coordinate(row_axis), rows);
     call.arg(2) = rows;
     call.arg(3) = local_of(with_layouts(call, source, added));

@@ -300,6 +300,11 @@ void scatter_part(RuleCall& call)
     const auto range =
         kSelect ? Range{dim, index, index + 1, 1}
                 : clamped(dim, optional_int(call.arg(3)), optional_int(call.arg(4)), call.arg(5).toInt(), size);
+    auto part = tensor.sizes().vec();
+    part[dim] = count(range);
+    if (kSelect) part.erase(part.begin() + dim);
+    TORCH_CHECK(call.tensor(1).sizes() == part, call.name(), ": expected a source of shape ", c10::IntArrayRef(part),
+                ", the part of self that it replaces, found ", call.tensor(1).sizes(), ".");
     const auto source_axes =
         kSelect ? without_dim(replaced(complete, {dim}, {}), dim) : sliced_layouts(complete, range);
     const auto source = local_of(with_layouts(call, call.tensor(1), source_axes));

@@ -5,11 +5,11 @@
 #include "sharding/tensor/direct_kernel.h"
 #include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/fixed_order.h"
+#include "sharding/tensor/meta_call.h"
 #include "sharding/tensor/operator_errors.h"
 #include "sharding/tensor/redistribute.h"
 
 #include <ATen/ATen.h>
-#include <ATen/TensorIterator.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
@@ -58,7 +58,7 @@ ShardRule& pointwise_rule()
 
 thread_local RuleObserver* observer = nullptr;
 thread_local std::int64_t num_calls_by_rule = 0;
-std::atomic<RefusalTranslation> refusal_translation{nullptr};
+std::atomic<ErrorTranslation> error_translation{nullptr};
 
 /// Returns whether the operator writes its results to tensors given as `out`.
 bool takes_out(const c10::OperatorHandle& op)
@@ -124,8 +124,9 @@ void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, const Curre
 {
     ++num_calls_by_rule;
     const c10::impl::ExcludeDispatchKeyGuard guard(recording_layers());
-    RuleCall call(facts, stack);
     try {
+        RuleCall call(facts, stack);
+        check_as_whole(facts, call.arguments());
         std::optional<FixedOrderGuard> in_one_order;
         if (exact_mode() && is_on_device(call)) {
             // The tensors are taken now: while the operator runs they are no longer on the stack.
@@ -140,8 +141,8 @@ void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, const Curre
             observe(facts, stack, call, rules);
         else
             run_rule(rules, call, facts, *stack);
-    } catch (const MissingShardRule& error) {
-        if (const auto translation = refusal_translation.load()) translation(error);
+    } catch (const Error& error) {
+        translate_error(error);
         throw;
     }
 }
@@ -262,7 +263,7 @@ private:
     {
         const MissingShardRule error("MissingShardRule: " + full_name_of(op.operator_name()) + " " + why +
                                      ". Use it on full_tensor(x).");
-        if (const auto translation = refusal_translation.load()) translation(error);
+        translate_error(error);
         throw error;
     }
 };
@@ -382,20 +383,6 @@ void Installation::install_registered(const std::string& registered)
     if (!found && !is_aten) install(registered, table().at(registered), nullptr);
 }
 
-/// A meta tensor with the shape and strides of a pointwise operator's result.
-at::Tensor pointwise_result(const torch::jit::Stack& operands)
-{
-    auto config = at::TensorIteratorConfig();
-    config.set_check_mem_overlap(false)
-        .check_all_same_dtype(false)
-        .declare_static_dtype_and_device(at::kFloat, at::kMeta)
-        .add_owned_output(at::Tensor());
-    for (const auto& value : operands) {
-        for_each_tensor(value, [&](const at::Tensor& tensor) { config.add_owned_const_input(tensor); });
-    }
-    return config.build().output();
-}
-
 const AxisLayout kReplicate{};
 
 }  // namespace
@@ -422,6 +409,11 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle)
     if (!written_args.empty()) mutated_arg = written_args.front();
     const auto* alias = takes_tensors.empty() ? nullptr : op.schema().arguments()[0].alias_info();
     is_view = alias && !alias->isWrite();
+    is_pointwise = op.hasTag(at::Tag::pointwise) || find_rule(op).rule == pointwise_rule();
+    const bool depends_on_values =
+        op.hasTag(at::Tag::dynamic_output_shape) || op.hasTag(at::Tag::data_dependent_output);
+    is_checked = op.schema().name().starts_with("aten::") && !is_random && !is_view && !changes_view &&
+                 !takes_out(op) && !depends_on_values;
 }
 
 RuleCall::RuleCall(const OperatorFacts& facts, torch::jit::Stack* stack)
@@ -573,29 +565,7 @@ void RuleCall::keep_strides()
             for_each_tensor(arg(i), [&](const at::Tensor& tensor) { contiguous &= tensor.is_contiguous(); });
     }
     if (contiguous && !facts_.is_view) return;
-    torch::jit::Stack stack(stack_->end() - num_args_, stack_->end());
-    for (auto& value : stack) {
-        if (value.isDevice()) value = at::Device(at::kMeta);  // conversions may have a device argument
-        map_tensors(value, [](const at::Tensor& tensor) {
-            return at::empty_strided(tensor.sizes(), tensor.strides(),
-                                     at::TensorOptions(tensor.scalar_type()).device(at::kMeta));
-        });
-    }
-    // Some pointwise operators have a meta kernel that fails; their strides follow from the operands, unless the call
-    // has a memory format.
-    const bool told_a_format = !facts_.takes_tensors.empty() && schema().arguments().back().name() == "memory_format";
-    const auto is_pointwise = [&] {
-        return facts_.op.hasTag(at::Tag::pointwise) || find_rule(facts_.op).rule == pointwise_rule();
-    };
-    if (!told_a_format && !facts_.is_view && is_pointwise()) {
-        shown_.assign(static_cast<std::size_t>(facts_.num_returns), pointwise_result(stack));
-        return;
-    }
-    if (!facts_.has_meta) return;
-    facts_.op.callBoxed(&stack);
-    for (const auto& result : stack) {
-        for_each_tensor(result, [&](const at::Tensor& tensor) { shown_.push_back(tensor); });
-    }
+    if (auto results = meta_results(facts_, arguments())) shown_ = *std::move(results);
 }
 
 void RuleCall::push(torch::jit::Stack results)
@@ -697,9 +667,14 @@ void set_rule_observer(RuleObserver* value)
     observer = value;
 }
 
-void set_refusal_translation(RefusalTranslation translation)
+void set_error_translation(ErrorTranslation translation)
 {
-    refusal_translation = translation;
+    error_translation = translation;
+}
+
+void translate_error(const Error& error)
+{
+    if (const auto translation = error_translation.load()) translation(error);
 }
 
 }  // namespace meshard

@@ -35,6 +35,8 @@ struct OperatorFacts {
     bool changes_view = false;  ///< for `transpose_` and the like, which change shape and strides in place, not values
     bool has_meta = false;      ///< the operator runs on meta tensors, which have no memory
     bool is_view = false;       ///< the result shares memory with the first argument
+    bool is_pointwise = false;  ///< each entry of the result follows from the tensors' entries there
+    bool is_checked = false;    ///< whether `check_as_whole` looks at its calls
 };
 
 /// One call of an operator on at least one sharded tensor, below autograd. A rule converts the arguments to placements
@@ -50,6 +52,8 @@ public:
 
     c10::IValue& arg(std::int64_t i) { return (*stack_)[stack_->size() - num_args_ + i]; }
     const c10::IValue& arg(std::int64_t i) const { return (*stack_)[stack_->size() - num_args_ + i]; }
+
+    c10::ArrayRef<c10::IValue> arguments() const { return torch::jit::last(*stack_, num_args_); }
 
     bool is_tensor(std::int64_t i) const { return arg(i).isTensor(); }
     at::Tensor tensor(std::int64_t i) const;  ///< undefined for None

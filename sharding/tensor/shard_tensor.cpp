@@ -425,9 +425,23 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
                         placements.size(), device_mesh->num_axes()));
     }
     std::vector<AxisLayout> axes(placements.size());
+    // Ranks whose parts have other numbers of dimensions send equally many numbers, up to eight dimensions.
+    std::vector<std::int64_t> form{static_cast<std::int64_t>(local.scalar_type()), local.dim()};
+    form.insert(form.end(), local.sizes().begin(), local.sizes().end());
+    form.resize(std::max<std::size_t>(form.size(), 2 + 8));
     for (std::size_t a = 0; a < placements.size(); ++a) {
         axes[a].placement = placements[a];
-        const auto shapes = device_mesh->group(a).all_gather_integers(local.sizes());
+        auto shapes = device_mesh->group(a).all_gather_integers(form);
+        for (std::size_t r = 0; r < shapes.size(); ++r) {
+            const auto type = [&](std::size_t rank) { return static_cast<at::ScalarType>(shapes[rank][0]); };
+            if (type(r) != type(0) || shapes[r][1] != shapes[0][1]) {
+                throw InvalidInput(fmt::format("from_local: {} of {} dimensions on rank 0 and {} of {} on rank {} of "
+                                               "axis '{}'. All parts have the same type and number of dimensions.",
+                                               c10::toString(type(0)), shapes[0][1], c10::toString(type(r)),
+                                               shapes[r][1], r, device_mesh->axis_names()[a]));
+            }
+        }
+        for (auto& shape : shapes) shape.erase(shape.begin(), shape.begin() + 2);
         if (placements[a].is_shard()) {
             auto& dim = axes[a].placement.dim;
             if (dim < 0) dim += local.dim();

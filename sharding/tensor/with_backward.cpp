@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/tensor/with_backward.h"
 
+#include "partition/error.h"
 #include "sharding/tensor/graph_node.h"
+#include "sharding/tensor/operator_errors.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
@@ -41,13 +43,25 @@ struct CrossingNode : torch::autograd::Node {
     }
 };
 
+/// Calls a node's backward; errors of meshard leave it as those of operators do.
+template <class Backward>
+auto translated(Backward&& backward)
+{
+    try {
+        return backward();
+    } catch (const Error& error) {
+        translate_error(error);
+        throw;
+    }
+}
+
 struct FunctionBackward : CrossingNode {
     std::function<at::Tensor(const at::Tensor&)> backward;
     std::string label;
 
     torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override
     {
-        auto result = gradients[0].defined() ? backward(gradients[0]) : at::Tensor();
+        auto result = translated([&] { return gradients[0].defined() ? backward(gradients[0]) : at::Tensor(); });
         if (num_outputs() == 0) return {};
         return {std::move(result)};
     }
@@ -70,7 +84,7 @@ struct SeveralBackward : CrossingNode {
         for (std::size_t i = 0; i < gradients.size(); ++i) {
             if (!gradients[i].defined()) gradients[i] = at::zeros(likes[i].shape, likes[i].options);
         }
-        return backward(std::move(gradients));
+        return translated([&] { return backward(std::move(gradients)); });
     }
     std::string name() const override { return label; }
 };

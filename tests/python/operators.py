@@ -22,7 +22,7 @@ import time
 import run
 
 TYPES = ["float64", "complex128", "int64", "float32", "bool"]
-MODES = ["input", "arguments", "empty", "inplace", "out"]
+MODES = ["input", "arguments", "empty", "inplace", "out", "misfit"]
 
 GOOD = {"equal", "refused", "plain fails", "began"}
 

@@ -81,6 +81,41 @@ def test_wrong_arguments_are_value_errors_that_say_what_was_found():
         refused(call, ValueError, text)
 
 
+def test_what_torch_refuses_of_the_whole_is_refused_on_every_rank_in_its_words():
+    """The parts would fit, on one rank or on all. Ranks that hold nothing say the same."""
+    columns = meshard.distribute_tensor(whole, mesh(), [meshard.Shard(1)], extents=[uneven(4)])
+    all_here = meshard.distribute_tensor(whole, mesh(), [meshard.Shard(0)], extents=[[10] + [0] * (num_ranks() - 1)])
+    labels = torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 0, 9])
+    for x in (cut(), columns, all_here):
+        for call in (lambda x: x + torch.ones(5), lambda x: x * torch.ones(9, 1), lambda x: x.clone().copy_(torch.ones(5)), lambda x: torch.lerp(x, torch.ones(11, 4), 0.5),
+                     lambda x: nn.functional.linear(x, torch.ones(3, 5)), lambda x: nn.functional.layer_norm(x, (5,)), lambda x: x.T @ torch.ones(9, 2),
+                     lambda x: torch.cat([x, x[:, :3]]), lambda x: torch.stack([x, x[:9]]), lambda x: x.flip(0, 0), lambda x: x[:1].add_(x),
+                     lambda x: x.slice_scatter(torch.ones(3, 4), 0, 0, 2), lambda x: x.index_reduce(0, torch.tensor([1, 2]), torch.ones(3, 4), "mean"),
+                     lambda x: x.index_put((labels < 2,), torch.ones(6, 4)), lambda x: x[torch.tensor([0, 10])], lambda x: x.index_add(0, torch.tensor([10]), torch.ones(1, 4)),
+                     lambda x: nn.functional.cross_entropy(x, labels),
+                     lambda x: nn.functional.conv1d(x.T[None], torch.ones(2, 4, 3), torch.ones(3))):
+            try:
+                call(whole.to(device()))
+                raise AssertionError("torch accepts it")
+            except (IndexError, RuntimeError) as error:
+                refused(lambda: call(x), IndexError if isinstance(error, IndexError) else (IndexError, RuntimeError))
+    assert not torch.equal(cut(), cut()[:9]) and torch.equal(cut(), whole)
+    kinds = [torch.float32] + [torch.float64] * (num_ranks() - 1)
+    if num_ranks() > 1:
+        refused(lambda: meshard.from_local(torch.ones(3, dtype=kinds[rank()]), mesh(), [meshard.Shard(0)]), meshard.InvalidInput, "Float of 1 dimensions on rank 0 and Double of 1 on rank 1")
+        refused(lambda: meshard.from_local(torch.ones([1] * (rank() + 1)), mesh(), [meshard.Shard(0)]), meshard.InvalidInput, "of 1 dimensions on rank 0 and Float of 2 on rank 1")
+
+
+def test_what_is_read_where_it_is_written_is_read_first():
+    """torch refuses this; of the ranks some may hold nothing of both rows."""
+    for x in (cut(), meshard.distribute_tensor(whole, mesh(), [meshard.Shard(1)])):
+        for write in (lambda a, b: a.copy_(b), lambda a, b: a.add_(b), lambda a, b: a.addcmul_(b, b)):
+            found, expected = x.clone(), whole.clone()
+            write(found[1:3], found[2:4])
+            write(expected[1:3], whole[2:4])
+            assert torch.equal(meshard.full_tensor(found), expected)
+
+
 def test_prints_on_one_rank_alone():
     x, before = cut(gradient=True), mesh().num_messages
     if rank() == 0:

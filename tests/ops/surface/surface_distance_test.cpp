@@ -370,10 +370,8 @@ TEST_F(SurfaceDistanceTest, RefusesWrongArgumentsOnEveryRank)
             refuses("there are vertices 0 to 35", vertices, cut(spoiled(local_of(faces), bad)), good);
             refuses("vertex", cube.vertices, spoiled(cube.faces, bad), good);
         }
-        refuses("the faces are a tensor of type Float", vertices,
-                cut(local_of(faces).to(is_here ? at::kFloat : at::kLong)), good);
-        refuses("the queries are a tensor of type Long", vertices, faces,
-                cut(drawn.to(is_here ? at::kLong : at::kDouble)));
+        refuses("the faces are a tensor of type Float", vertices, cut(local_of(faces).to(at::kFloat)), good);
+        refuses("the queries are a tensor of type Long", vertices, faces, cut(drawn.to(at::kLong)));
         refuses("ranks pass different arguments", vertices, faces, good,
                 {.sign = is_here ? SurfaceSign::WindingNumber : SurfaceSign::PseudoNormal});
         refuses("max_distance is -1", vertices, faces, good, {.max_distance = is_here ? -1.0 : 1.0});
