@@ -35,8 +35,8 @@ if(TORCH_ROOT AND EXISTS "${TORCH_ROOT}/version.py")
 endif()
 
 include(FindPackageHandleStandardArgs)
-find_package_handle_standard_args(TorchWheel REQUIRED_VARS TORCH_ROOT VERSION_VAR TorchWheel_VERSION
-  REASON_FAILURE_MESSAGE "Run apps/setup.sh, pass -DTORCH_ROOT=<the wheel's folder `torch`>, or set MESHARD_TORCH to it.")
+find_package_handle_standard_args(TorchWheel REQUIRED_VARS TORCH_ROOT TorchWheel_VERSION VERSION_VAR TorchWheel_VERSION
+  REASON_FAILURE_MESSAGE "There is no LibTorch in '${TORCH_ROOT}'. Run apps/setup.sh, pass -DTORCH_ROOT=<the wheel's folder `torch`>, or set MESHARD_TORCH to it.")
 
 if(TorchWheel_FOUND AND NOT TARGET TorchWheel::cpu)
   string(REGEX MATCH "^[0-9]+\\.[0-9]+" minor "${TorchWheel_VERSION}")

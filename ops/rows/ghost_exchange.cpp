@@ -6,6 +6,7 @@
 #include "partition/error.h"
 #include "sharding/ranks/row_stream.h"
 #include "sharding/ranks/type_limits.h"
+#include "sharding/ranks/value_hash.h"
 #include "sharding/tensor/with_backward.h"
 
 #include <ATen/ATen.h>
@@ -34,11 +35,22 @@ std::int64_t bytes_of_row(const at::Tensor& rows, at::ScalarType type)
                : c10::multiply_integers(rows.sizes().slice(1)) * static_cast<std::int64_t>(c10::elementSize(type));
 }
 
-/// Called before rows of `row_bytes` bytes are sent: throws if this rank has an `error`. Before the first exchange of a
+/// Bytes of a row of all fields, and a hash of their types: what the ranks compare.
+struct RowForm {
+    std::int64_t bytes = 0, types = 0;
+
+    void add(const at::Tensor& rows, at::ScalarType type)
+    {
+        bytes += bytes_of_row(rows, type);
+        types = static_cast<std::int64_t>(mix(static_cast<std::uint64_t>(types), static_cast<std::uint64_t>(type)));
+    }
+};
+
+/// Called before rows are sent: throws if this rank has an `error`. Before the first exchange of a
 /// plan made by `ExchangePlan::find`, and in debug builds before each, ranks exchange their errors, and all throw
 /// together. Other exchanges send rows only: a rank with an error then aborts its group, so that no other rank waits
 /// for it.
-void agree(const std::string& error, std::int64_t row_bytes, const ExchangePlan& plan)
+void agree(const std::string& error, const RowForm& form, const ExchangePlan& plan)
 {
     const auto& group = plan.group();
 #ifdef NDEBUG
@@ -49,19 +61,21 @@ void agree(const std::string& error, std::int64_t row_bytes, const ExchangePlan&
     }
 #endif
     throw_together(error, group);
-    const auto all = group.all_gather_integers(std::vector<std::int64_t>{row_bytes});
+    const auto all = group.all_gather_integers(std::vector<std::int64_t>{form.bytes, form.types});
     for (std::size_t r = 1; r < all.size(); ++r) {
         if (all[r] == all[0]) continue;
-        throw InvalidInput(fmt::format("ghost exchange: rank {} sends rows of {} bytes, rank 0 rows of {}. Exchange "
+        throw InvalidInput(fmt::format("ghost exchange: rank {} sends rows of {} bytes, rank 0 rows of {}{}. Exchange "
                                        "the same fields, of one shape and type, on every rank.",
-                                       r, all[r][0], all[0][0]));
+                                       r, all[r][0], all[0][0], all[r][0] == all[0][0] ? " in other types" : ""));
     }
     plan.set_agreed();
 }
 
 void agree_on_rows(const char* where, const at::Tensor& rows, std::int64_t expected, const ExchangePlan& plan)
 {
-    agree(wrong_rows(where, rows, expected, plan), bytes_of_row(rows, rows.scalar_type()), plan);
+    RowForm form;
+    form.add(rows, rows.scalar_type());
+    agree(wrong_rows(where, rows, expected, plan), form, plan);
 }
 
 /// Converts (rows, ...) to the type in which rows are sent.
@@ -207,12 +221,12 @@ struct PendingGhosts::Backward {
 PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std::optional<at::ScalarType> wire_type)
 {
     std::string error = fields.empty() ? "begin_ghost_exchange: no fields. Pass one tensor or more." : "";
-    std::int64_t row_bytes = 0;
+    RowForm form;
     for (const auto& field : fields) {
         if (error.empty()) error = wrong_rows("begin_ghost_exchange", field, plan->num_owned(), *plan);
-        row_bytes += bytes_of_row(field, wire_type && field.is_floating_point() ? *wire_type : field.scalar_type());
+        form.add(field, wire_type && field.is_floating_point() ? *wire_type : field.scalar_type());
     }
-    agree(error, row_bytes, *plan);
+    agree(error, form, *plan);
     PendingGhosts ghosts;
     ghosts.plan_ = plan;
     ghosts.fields_ = fields.vec();

@@ -67,10 +67,12 @@ inline typename Wide<T>::Part smaller(typename Wide<T>::Part a, typename Wide<T>
     return -larger<T>(-a, -b);
 }
 
+__extension__ using UInt128 = unsigned __int128;
+
 /// (squared distance, id) as one integer with the same order: the bits of non-negative numbers have the order of the
 /// numbers.
 template <class T>
-using Key = std::conditional_t<sizeof(T) == 4, std::uint64_t, unsigned __int128>;
+using Key = std::conditional_t<sizeof(T) == 4, std::uint64_t, UInt128>;
 
 template <class T>
 using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;

@@ -24,7 +24,7 @@ struct FullyShardOptions {
     /// Returns whether the parameters of a submodule form a unit, which is gathered in one message. Parameters outside
     /// all units form a unit of their own. If empty, the units are the direct children, and the children of a
     /// ModuleList or Sequential.
-    std::function<bool(const std::string& name, const torch::nn::Module& submodule)> is_unit;
+    std::function<bool(const std::string& name, const torch::nn::Module& submodule)> is_unit = {};
     bool broadcast_at_start = true;  ///< take parameters and buffers from rank 0; otherwise they must already be equal
     /// Gather the next unit and reduce the last one's gradients during the computation; costs their memory.
     bool overlaps = true;

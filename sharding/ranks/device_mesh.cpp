@@ -26,11 +26,39 @@ std::string join(const std::vector<std::string>& words)
 
 void require_ranks(const std::vector<std::int64_t>& shape, std::int64_t num_ranks)
 {
+    if (std::ranges::min(shape) < 1)
+        throw InvalidInput(
+            fmt::format("DeviceMesh: an axis of {} ranks. An axis has one rank or more.", std::ranges::min(shape)));
     const auto product = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-    if (product == num_ranks && std::ranges::min(shape) >= 1) return;
+    if (product == num_ranks) return;
     throw InvalidInput(
         fmt::format("DeviceMesh: {} makes {} ranks, but there are {}. Start as many ranks as the axes multiply to.",
                     fmt::join(shape, " x "), product, num_ranks));
+}
+
+void require_names(const std::vector<std::string>& names)
+{
+    for (std::size_t i = 0; i < names.size(); ++i) {
+        if (names[i].empty()) throw InvalidInput(fmt::format("DeviceMesh: axis {} has no name.", i));
+        if (std::find(names.begin(), names.begin() + i, names[i]) != names.begin() + i)
+            throw InvalidInput(fmt::format("DeviceMesh: two axes are named '{}'.", names[i]));
+    }
+}
+
+void require_agreement(const RankGroup& all, const std::vector<std::int64_t>& shape,
+                       const std::vector<std::string>& names)
+{
+    std::uint64_t hash = 0;
+    for (std::size_t i = 0; i < shape.size(); ++i)
+        hash = mix(mix(hash, static_cast<std::uint64_t>(shape[i])), std::hash<std::string>()(names[i]));
+    const auto hashes = all.all_gather_integers(std::vector<std::int64_t>{static_cast<std::int64_t>(hash)});
+    for (std::size_t r = 1; r < hashes.size(); ++r) {
+        if (hashes[r] != hashes[0])
+            throw InvalidInput(
+                fmt::format("DeviceMesh: ranks 0 and {} ask for other axes; here: {} ({}). Pass the same "
+                            "sizes and names on every rank.",
+                            r, fmt::join(shape, " x "), join(names)));
+    }
 }
 
 }  // namespace
@@ -52,6 +80,7 @@ std::shared_ptr<const DeviceMesh> DeviceMesh::create(GroupFactory& factory, std:
                                        axis_names.size()));
     }
     require_ranks(shape, factory.size());
+    require_names(axis_names);
 
     auto mesh = std::shared_ptr<DeviceMesh>(new DeviceMesh);
     mesh->own_generator_ = factory.generator();
@@ -59,6 +88,9 @@ std::shared_ptr<const DeviceMesh> DeviceMesh::create(GroupFactory& factory, std:
     std::vector<int> everyone(factory.size());
     std::iota(everyone.begin(), everyone.end(), 0);
     mesh->all_ = factory.make_group(everyone, "all", mesh->counter_);
+
+    require_agreement(mesh->all_, shape, axis_names);
+    mesh->counter_->reset();
 
     std::int64_t stride = factory.size();
     for (std::size_t axis = 0; axis < shape.size(); ++axis)

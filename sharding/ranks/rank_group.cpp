@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
@@ -276,6 +277,17 @@ std::string RankGroup::describe_failure(const std::string& what, const std::stri
            "). See the other ranks' messages; a longer time limit is set with MESHARD_TIMEOUT_SECONDS.";
 }
 
+void RankGroup::require_counts(const char* what, std::span<const std::int64_t> counts, std::int64_t held,
+                               std::int64_t expected) const
+{
+    if (counts.size() == static_cast<std::size_t>(size_) && held == expected &&
+        std::ranges::all_of(counts, [](std::int64_t count) { return count >= 0; }))
+        return;
+    throw InvalidInput(fmt::format("{} over '{}': counts [{}] on rank {} of {}, whose tensor has {}. Give one count a "
+                                   "rank, none negative, which fit the tensor.",
+                                   what, axis_, fmt::join(counts, ", "), rank_, size_, held));
+}
+
 void RankGroup::record(const char* operation, std::int64_t bytes) const
 {
     counter_->record(operation, axis_, bytes);
@@ -316,6 +328,8 @@ at::Tensor RankGroup::all_gather_rows(const at::Tensor& local, std::span<const s
 PendingCollective RankGroup::start_all_gather_rows(const at::Tensor& local, std::span<const std::int64_t> rows,
                                                    at::Tensor& whole) const
 {
+    require_counts("all_gather_rows", rows, local.size(0),
+                   rows.size() > static_cast<std::size_t>(rank_) ? rows[rank_] : -1);
     if (size_ == 1) {
         whole = local;
         return {};
@@ -353,6 +367,8 @@ PendingCollective RankGroup::start_all_gather_rows(const at::Tensor& local, std:
 at::Tensor RankGroup::all_to_all_rows(const at::Tensor& rows, std::span<const std::int64_t> send_rows,
                                       std::span<const std::int64_t> receive_rows) const
 {
+    require_counts("all_to_all_rows", send_rows, rows.size(0), sum_of(send_rows));
+    require_counts("all_to_all_rows", receive_rows, 0, 0);
     if (size_ == 1) return rows;
     auto shape = rows.sizes().vec();
     shape[0] = sum_of(receive_rows);
@@ -384,6 +400,8 @@ PendingCollective RankGroup::start_exchange(const at::Tensor& sent, std::span<co
                                             at::Tensor& received, std::span<const std::int64_t> receive_counts,
                                             const char* what) const
 {
+    require_counts(what, send_counts, sent.numel(), sum_of(send_counts));
+    require_counts(what, receive_counts, received.numel(), sum_of(receive_counts));
     if (size_ == 1) {
         received.copy_(sent);
         return {};
@@ -434,6 +452,9 @@ at::Tensor RankGroup::empty_received(at::IntArrayRef sizes, const at::TensorOpti
 
 void RankGroup::broadcast(at::Tensor& tensor, int source_rank) const
 {
+    if (source_rank < 0 || source_rank >= size_)
+        throw InvalidInput(
+            fmt::format("broadcast over '{}': rank {} of {} cannot be the source.", axis_, source_rank, size_));
     if (size_ == 1 || tensor.numel() == 0) return;
     RECORD_USER_SCOPE("broadcast over " + axis_);
     record("broadcast", byte_size(tensor));

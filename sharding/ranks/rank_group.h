@@ -43,7 +43,8 @@ private:
 ///
 /// Every function is collective over the group. Tensors are dense and plain, on a device that the backend supports. All
 /// throw CommunicationError if a rank has ended or is later than the group's time limit; the message names the ranks
-/// that are known to have ended.
+/// that are known to have ended. Counts that do not fit a tensor, and ranks that do not exist, are InvalidInput on the
+/// rank that passes them.
 class RankGroup {
 public:
     /// The group of one.
@@ -113,6 +114,9 @@ public:
 private:
     friend class PendingCollective;
     void record(const char* operation, std::int64_t bytes) const;
+    /// @throws InvalidInput if there is not one count a rank, or this rank holds another number than expected
+    void require_counts(const char* what, std::span<const std::int64_t> counts, std::int64_t held,
+                        std::int64_t expected) const;
 
     c10::intrusive_ptr<c10d::Backend> backend_;
     std::string axis_ = "all";

@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <numeric>
 
 namespace meshard {
@@ -145,6 +146,7 @@ SpecPtr make_spec(std::shared_ptr<const DeviceMesh> device_mesh, c10::ArrayRef<A
 
 SpecPtr replicated_spec(std::shared_ptr<const DeviceMesh> device_mesh)
 {
+    if (!device_mesh) throw InvalidInput("replicated_spec: there is no device mesh.");
     const std::vector<AxisLayout> axes(device_mesh->num_axes());
     return make_spec(std::move(device_mesh), axes);
 }
@@ -152,8 +154,19 @@ SpecPtr replicated_spec(std::shared_ptr<const DeviceMesh> device_mesh)
 SpecPtr shard_spec(std::shared_ptr<const IndexMap> index_map, std::shared_ptr<const DeviceMesh> device_mesh,
                    std::int64_t dim)
 {
+    if (!index_map || !device_mesh)
+        throw InvalidInput("shard_spec: there is no index map or no device mesh. Pass those of this rank's part.");
     const auto domain = device_mesh->axis("domain");
-    const std::vector<std::int64_t> own{index_map->num_owned, index_map->num_global};
+    // Sums, modulo 2^64, of the owned ids and of their squares: other rows than 0 to N - 1 rarely have the same two.
+    std::uint64_t ids = 0, squares = 0;
+    const bool has_ids = index_map->num_owned <= index_map->num_local();
+    for (const auto id : has_ids ? index_map->owned() : std::span<const std::int64_t>()) {
+        ids += static_cast<std::uint64_t>(id);
+        squares += static_cast<std::uint64_t>(id) * static_cast<std::uint64_t>(id);
+    }
+    const bool is_sorted = has_ids && std::ranges::is_sorted(index_map->owned());
+    const std::vector<std::int64_t> own{index_map->num_owned, index_map->num_global, static_cast<std::int64_t>(ids),
+                                        static_cast<std::int64_t>(squares), is_sorted};
     const auto all = device_mesh->group(domain).all_gather_integers(own);
 
     auto extents = std::make_shared<Extents>();
@@ -165,6 +178,24 @@ SpecPtr shard_spec(std::shared_ptr<const IndexMap> index_map, std::shared_ptr<co
                                            "rows. Load the parts of one and the same mesh, each on one rank.",
                                            sum, rank[1]));
         }
+    }
+    std::uint64_t all_ids = 0, all_squares = 0;
+    for (std::size_t r = 0; r < all.size(); ++r) {
+        all_ids += static_cast<std::uint64_t>(all[r][2]);
+        all_squares += static_cast<std::uint64_t>(all[r][3]);
+        if (!all[r][4])
+            throw InvalidInput(
+                fmt::format("shard_spec: rank {} has no ids of its owned rows, or they are not sorted.", r));
+    }
+    // In 128 bits, where the products of up to 2^31 rows fit.
+    __extension__ using Wide = unsigned __int128;
+    const auto n = static_cast<Wide>(sum);
+    const bool is_each_once = sum == 0 || (static_cast<std::uint64_t>(n * (n - 1) / 2) == all_ids &&
+                                           static_cast<std::uint64_t>(n * (n - 1) * (2 * n - 1) / 6) == all_squares);
+    if (!is_each_once) {
+        throw InvalidInput(fmt::format("shard_spec: the ranks own {} rows together, but not each of the rows 0 to {} "
+                                       "once. Load the parts of one and the same mesh, each on one rank.",
+                                       sum, sum - 1));
     }
     std::vector<AxisLayout> axes(device_mesh->num_axes());
     axes[domain] = {Shard(dim), std::move(extents), 1};

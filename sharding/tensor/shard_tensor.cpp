@@ -2,6 +2,7 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include "partition/error.h"
+#include "sharding/ranks/value_hash.h"
 #include "sharding/tensor/boxed_arguments.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/rule_table.h"
@@ -407,6 +408,9 @@ void fill_pending(const at::Tensor& local, const ShardSpec& spec, const at::Tens
 at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec)
 {
     if (is_sharded(local)) throw InvalidInput("from_local: the tensor is sharded already. Use redistribute.");
+    if (local.layout() != at::kStrided || local.is_meta())
+        throw InvalidInput("from_local: expected a dense tensor with memory, found a sparse or a meta tensor.");
+    if (!spec) throw InvalidInput("from_local: there is no spec. Make one with make_spec or shard_spec.");
     spec->validate();
     check_fits(local, *spec, "from_local");
     auto tensor = wrap(local.detach(), spec);
@@ -419,16 +423,31 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec)
 at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const DeviceMesh>& device_mesh,
                       c10::ArrayRef<Placement> placements)
 {
+    if (!device_mesh) throw InvalidInput("from_local: there is no device mesh. Pass that of the ranks with parts.");
     if (static_cast<std::int64_t>(placements.size()) != device_mesh->num_axes()) {
         throw InvalidInput(
             fmt::format("from_local: {} placements for a device mesh of {} axes. Give one placement an axis.",
                         placements.size(), device_mesh->num_axes()));
     }
     std::vector<AxisLayout> axes(placements.size());
+    const auto hash_of = [](c10::ArrayRef<Placement> all) {
+        std::uint64_t hash = 0;
+        for (const auto& one : all) {
+            for (const auto number : {static_cast<std::int64_t>(one.kind), one.is_shard() ? one.dim : -1,
+                                      static_cast<std::int64_t>(one.reduction)})
+                hash = mix(hash, static_cast<std::uint64_t>(number));
+        }
+        return static_cast<std::int64_t>(hash);
+    };
+    auto counted_from_front = placements.vec();
+    for (auto& one : counted_from_front) {
+        if (one.is_shard() && one.dim < 0) one.dim += local.dim();
+    }
     // Ranks whose parts have other numbers of dimensions send equally many numbers, up to eight dimensions.
-    std::vector<std::int64_t> form{static_cast<std::int64_t>(local.scalar_type()), local.dim()};
+    std::vector<std::int64_t> form{static_cast<std::int64_t>(local.scalar_type()), local.dim(),
+                                   hash_of(counted_from_front)};
     form.insert(form.end(), local.sizes().begin(), local.sizes().end());
-    form.resize(std::max<std::size_t>(form.size(), 2 + 8));
+    form.resize(std::max<std::size_t>(form.size(), 3 + 8));
     for (std::size_t a = 0; a < placements.size(); ++a) {
         axes[a].placement = placements[a];
         auto shapes = device_mesh->group(a).all_gather_integers(form);
@@ -441,7 +460,14 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
                                                shapes[r][1], r, device_mesh->axis_names()[a]));
             }
         }
-        for (auto& shape : shapes) shape.erase(shape.begin(), shape.begin() + 2);
+        for (std::size_t r = 0; r < shapes.size(); ++r) {
+            if (shapes[r][2] != shapes[0][2])
+                throw InvalidInput(
+                    fmt::format("from_local: ranks 0 and {} of axis '{}' pass different placements. Pass "
+                                "the same on every rank.",
+                                r, device_mesh->axis_names()[a]));
+        }
+        for (auto& shape : shapes) shape.erase(shape.begin(), shape.begin() + 3);
         if (placements[a].is_shard()) {
             auto& dim = axes[a].placement.dim;
             if (dim < 0) dim += local.dim();

@@ -121,6 +121,11 @@ bool Incoming::read_header(MessageRings& rings, int peer, MessageHeader expected
     MessageHeader header{};
     rings.peek(peer, MessageRings::kLine, copy);
     std::memcpy(&header, bytes.data(), sizeof header);
+    if (header.kind == expected.kind && header.type != expected.type) {
+        throw std::runtime_error(fmt::format("the ranks pass tensors of different types to {}: here {}, on rank {} {}",
+                                             name_of(expected.kind), c10::toString(expected.type), peer,
+                                             c10::toString(header.type)));
+    }
     if (header.kind != expected.kind || (expected.bytes >= 0 && header.bytes != expected.bytes)) {
         throw std::runtime_error(
             fmt::format("the ranks call different collectives: here {} of {} bytes, on rank {} {} of {}",

@@ -100,7 +100,7 @@ public:
         begin_ = shared_out_ ? starts_[rings.rank()] : 0;
         end_ = shared_out_ ? starts_[rings.rank() + 1] : bytes;
         position_ = begin_;
-        data_ = Outgoing({Kind::AllReduce, bytes}, {}, staged_.data(), bytes);
+        data_ = Outgoing({Kind::AllReduce, bytes, type()}, {}, staged_.data(), bytes);
         // A separate buffer, since the tensor may still have to be written to the ring.
         result_.resize(static_cast<std::size_t>(end_ - begin_));
     }
@@ -111,7 +111,7 @@ public:
         if (!data_written_) return false;
         if (!shared_out_) return true;
         if (!summed_) return false;
-        if (!sum_ready_) sum_ = Outgoing({Kind::AllReduce, end_ - begin_}, {}, result_.data(), end_ - begin_);
+        if (!sum_ready_) sum_ = Outgoing({Kind::AllReduce, end_ - begin_, type()}, {}, result_.data(), end_ - begin_);
         sum_ready_ = true;
         return sum_.put(rings);
     }
@@ -125,7 +125,7 @@ public:
         for (int r = 0; r < rings.size(); ++r) {
             if (r == rings.rank()) continue;
             const auto n = starts_[r + 1] - starts_[r];
-            all &= sums_[r].read_header(rings, r, {Kind::AllReduce, n}, 0) &&
+            all &= sums_[r].read_header(rings, r, {Kind::AllReduce, n, type()}, 0) &&
                    sums_[r].take(rings, r, n, staged_.data() + starts_[r]);
         }
         return all;
@@ -138,13 +138,15 @@ public:
     }
 
 private:
+    at::ScalarType type() const { return staged_.tensor.scalar_type(); }
+
     bool sum_up(MessageRings& rings)
     {
         const auto size = rings.size(), me = rings.rank();
         const auto bytes = staged_.bytes();
         for (int r = 0; r < size; ++r) {
             if (r == me || incoming_[r].has_header()) continue;
-            if (!incoming_[r].read_header(rings, r, {Kind::AllReduce, bytes}, 0)) return false;
+            if (!incoming_[r].read_header(rings, r, {Kind::AllReduce, bytes, type()}, 0)) return false;
             rings.advance(r, begin_);  // bytes for the shares of lower ranks
         }
         while (position_ < end_) {
@@ -195,7 +197,7 @@ public:
     Broadcast(const MessageRings& rings, const at::Tensor& tensor, int root)
         : staged_(tensor), root_(root), is_root_(root == rings.rank())
     {
-        if (is_root_) message_ = Outgoing({Kind::Broadcast, staged_.bytes()}, {}, staged_.data(), staged_.bytes());
+        if (is_root_) message_ = Outgoing(header(), {}, staged_.data(), staged_.bytes());
     }
 
     bool write(MessageRings& rings) override { return !is_root_ || message_.put(rings); }
@@ -203,8 +205,8 @@ public:
     bool read(MessageRings& rings) override
     {
         const auto n = staged_.bytes();
-        return is_root_ || (incoming_.read_header(rings, root_, {Kind::Broadcast, n}, 0) &&
-                            incoming_.take(rings, root_, n, staged_.data()));
+        return is_root_ ||
+               (incoming_.read_header(rings, root_, header(), 0) && incoming_.take(rings, root_, n, staged_.data()));
     }
 
     void finish() override
@@ -213,6 +215,8 @@ public:
     }
 
 private:
+    MessageHeader header() const { return {Kind::Broadcast, staged_.bytes(), staged_.tensor.scalar_type()}; }
+
     Staged staged_;
     int root_;
     bool is_root_;
@@ -236,7 +240,7 @@ public:
             throw std::runtime_error("all_to_all: a rank sends itself another number of rows than it receives");
         read(before(send_bytes), receive_[me], out_.data() + before(receive_));
         const auto all = std::accumulate(send_bytes.begin(), send_bytes.end(), std::int64_t{0});
-        message_ = Outgoing({Kind::AllToAll, all}, send_bytes, std::move(read), all);
+        message_ = Outgoing({Kind::AllToAll, all, out_.tensor.scalar_type()}, send_bytes, std::move(read), all);
     }
 
     bool write(MessageRings& rings) override { return message_.put(rings); }
@@ -250,7 +254,7 @@ public:
             if (r == me || finished_[r]) continue;
             auto& incoming = incoming_[r];
             const bool is_new = !incoming.has_header();
-            if (!incoming.read_header(rings, r, {Kind::AllToAll, -1}, size)) {
+            if (!incoming.read_header(rings, r, {Kind::AllToAll, -1, out_.tensor.scalar_type()}, size)) {
                 all = false;
                 continue;
             }

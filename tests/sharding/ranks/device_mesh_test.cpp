@@ -105,6 +105,38 @@ TEST(DeviceMesh, NamesTheAxesThereAre)
     }
 }
 
+TEST(DeviceMesh, RefusesOtherAxesOnOtherRanks)
+{
+    run_ranks_of_factory(2, [](GroupFactory& factory) {
+        const auto make = [&](std::vector<std::int64_t> shape, std::vector<std::string> names) {
+            DeviceMesh::create(factory, std::move(shape), std::move(names));
+        };
+        const bool first = factory.rank() == 0;
+        EXPECT_TRUE(throws_with<InvalidInput>("ask for other axes", [&] {
+            make(first ? std::vector<std::int64_t>{1, 2} : std::vector<std::int64_t>{2, 1}, {"data", "domain"});
+        }));
+        EXPECT_TRUE(throws_with<InvalidInput>("ask for other axes", [&] { make({2}, {first ? "data" : "domain"}); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("an axis of -2 ranks", [&] { make({-2, -1}, {"data", "domain"}); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("are named 'domain'", [&] { make({2, 1}, {"domain", "domain"}); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("has no name", [&] { make({2}, {""}); }));
+    });
+}
+
+TEST(RankGroup, RefusesCountsAndRanksThatAreNot)
+{
+    run_ranks(2, [](const auto& mesh) {
+        using Counts = std::vector<std::int64_t>;
+        const auto& group = mesh->all();
+        auto rows = at::ones({2, 3});
+        for (const auto& counts : {Counts{2, 1}, Counts{1, 0}, Counts{2}, Counts{3, -1}})
+            EXPECT_TRUE(
+                throws_with<InvalidInput>("counts [", [&] { group.all_to_all_rows(rows, counts, Counts{1, 1}); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("counts [", [&] { group.all_gather_rows(rows, Counts{2}); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("rank 9 of 2", [&] { group.broadcast(rows, 9); }));
+        EXPECT_TRUE(at::equal(group.all_to_all_rows(rows, Counts{1, 1}, Counts{1, 1}), rows));
+    });
+}
+
 TEST(RankGroup, GathersUnevenAndEmptyRows)
 {
     run_ranks(4, [](const auto& mesh) {

@@ -146,6 +146,10 @@ TEST(ShardTensor, RefusesRanksThatDisagreeBesideTheCut)
 {
     run_ranks(2, [](const auto& mesh) {
         EXPECT_THROW(from_local(at::ones({2, 3 + mesh->coordinate(0)}), mesh, {Shard(0)}), InvalidInput);
+        EXPECT_TRUE(throws_with<InvalidInput>(
+            "different placements", [&] { from_local(at::ones({4, 4}), mesh, {Shard(mesh->coordinate(0))}); }));
+        EXPECT_TRUE(
+            throws_with<InvalidInput>("meta tensor", [&] { from_local(at::ones({4}, at::kMeta), mesh, {Shard(0)}); }));
     });
 }
 
@@ -256,7 +260,9 @@ TEST(ShardSpec, ComesFromTheOwnedRowsOfAnIndexMap)
     run_ranks(2, [](const auto& mesh) {
         auto map = std::make_shared<IndexMap>();
         map->num_global = 5;
-        map->num_owned = mesh->coordinate(0) == 0 ? 2 : 3;
+        map->global_ids =
+            mesh->coordinate(0) == 0 ? std::vector<std::int64_t>{1, 3} : std::vector<std::int64_t>{0, 2, 4};
+        map->num_owned = map->num_local();
 
         const auto spec = shard_spec(map, mesh, 1);
 
@@ -271,7 +277,12 @@ TEST(ShardSpec, RefusesPartsOfDifferentMeshes)
         auto map = std::make_shared<IndexMap>();
         map->num_global = 6;
         map->num_owned = 2;
+        map->global_ids = {0, 1};
         EXPECT_THROW(shard_spec(map, mesh), InvalidInput);
+        map->num_global = 4;  // rows 0 and 1 are owned twice
+        EXPECT_TRUE(throws_with<InvalidInput>("not each of the rows 0 to 3 once", [&] { shard_spec(map, mesh); }));
+        if (mesh->coordinate(0) == 1) map->global_ids = {3, 2};
+        EXPECT_TRUE(throws_with<InvalidInput>("rank 1 has no ids", [&] { shard_spec(map, mesh); }));
     });
 }
 

@@ -265,6 +265,16 @@ TEST(SharedMemoryBackend, TellsWhenRanksCallDifferentCollectives)
     });
 }
 
+TEST(SharedMemoryBackend, TellsWhenRanksPassTensorsOfDifferentTypes)
+{
+    run_backends(2, [](c10d::Backend& backend, int rank) {
+        std::vector<at::Tensor> tensors{at::ones({4}, rank == 0 ? at::kFloat : at::kInt)};
+        EXPECT_TRUE(
+            throws_with<std::runtime_error>(rank == 0 ? "here Float, on rank 1 Int" : "here Int, on rank 0 Float",
+                                            [&] { backend.allreduce(tensors)->wait(); }));
+    });
+}
+
 TEST(SharedMemoryBackend, FailsWhenARankIsLateGoneOrHasLeft)
 {
     const auto wait_alone = [](c10d::Backend& backend, int rank, const char* word) {
