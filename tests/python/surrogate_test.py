@@ -139,5 +139,6 @@ def test_predictions_are_those_of_the_program():
         refused(lambda: one.predict("none.vtp", speed=32), OSError, ended.stderr.removeprefix("meshard predict: ").strip())
         refused(lambda: one.forces(body, speed=32), ValueError, "Give area, U_inf")
         refused(lambda: one.predict(np.zeros((5, 3)), speed=32), ValueError, "no cells to predict on")
+        refused(lambda: one.predict(body, speed="32"), ValueError, "speed is '32'; expected a number")
         refused(lambda: meshard.load(folder), OSError, "no checkpoints/best.safetensors")
         assert any("speed is 99; in training" in text for text in one.predict(body, speed=99).warnings)

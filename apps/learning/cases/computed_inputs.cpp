@@ -230,7 +230,8 @@ std::vector<double> row_places(const Mesh& mesh, std::span<const std::int64_t> r
         }
         for (int c = 0; c < 3; ++c) {
             if (!std::isfinite(place[c]))
-                throw InvalidInput(fmt::format("{}: a coordinate of row {} is not finite.", where, rows[row]));
+                throw InvalidInput(fmt::format("{}: a coordinate of {} {} is not finite.", where,
+                                               on_cells ? "the points of cell" : "point", rows[row]));
         }
     }
     return places;

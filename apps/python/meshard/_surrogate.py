@@ -98,6 +98,15 @@ class Sensitivity:
         return f"<Sensitivity of {self.name} {self.value:.5g} to {len(self.normal)} points>"
 
 
+def _numbers(values: Mapping[str, float], constants: Mapping[str, float]) -> dict[str, float]:
+    """What is told of a case, by name."""
+    said = {**values, **constants}
+    for name, value in said.items():
+        if isinstance(value, str) or not hasattr(value, "__float__"):
+            raise InvalidInput(f"{name} is {value!r}; expected a number.")
+    return {name: float(value) for name, value in said.items()}
+
+
 class Surrogate:
     """Trained models, loaded once. Made by `meshard.load`. On several ranks `predict`, `forces` and `sensitivity` are collective: all call them with the same
     arguments, the first reads the mesh, each computes on its own part, and all get the whole result."""
@@ -133,14 +142,14 @@ class Surrogate:
 
         Raises InvalidInput (a ValueError) for a value that is missing or not asked for, and a mesh that lacks what the model is told; IoError (an OSError) for a
         file that cannot be read."""
-        return Prediction(self._predict(mesh, False, {**values, **constants}, wall, other_part), self._models.on_cells)
+        return Prediction(self._predict(mesh, False, _numbers(values, constants), wall, other_part), self._models.on_cells)
 
     def forces(self, mesh: Any, *, wall: Path = "", other_part: Path = "", values: Mapping[str, float] = {},
                **constants: float) -> Forces:
         """Coefficients of forces and moments, as of `meshard predict --forces`; arguments as of `predict`.
 
         Raises InvalidInput (a ValueError), too, where area, speed or density are not known, or no field is a pressure."""
-        said = {**values, **constants}
+        said = _numbers(values, constants)
         found = self._predict(mesh, True, said, wall, other_part)
         if "Cd" not in found.coefficients:
             missing = self._models.missing_for_forces(said)
@@ -160,7 +169,7 @@ class Surrogate:
         """What a file of `export` takes of a mesh: arrays by name. Arguments and errors as of `predict` and `export`."""
         from . import export
         network, _, description = export.network_of(self._models)
-        said = {**values, **constants}
+        said = _numbers(values, constants)
         found, doubts = self._models.network_inputs(_as_given(mesh), said, wall)
         for text in doubts:
             warnings.warn(text, stacklevel=2)
@@ -174,7 +183,7 @@ class Surrogate:
         double:   in double precision, the model too, so that differences of `value` between two surfaces can be compared with `gradient`
 
         Raises InvalidInput (a ValueError) as `forces`, for another coefficient, and naming an input or a part of the model that has no derivatives."""
-        said = {**values, **constants}
+        said = _numbers(values, constants)
         return Sensitivity(coefficient, self._predict(mesh, True, said, wall, other_part, [coefficient], double), self._models.on_cells)
 
     def __repr__(self) -> str:
