@@ -61,8 +61,7 @@ void join_across(std::span<const FoamRegion> processors, std::span<const std::in
             const auto is_back = [&](const FoamPatch& other) {
                 return other.type == "processor" && other.neighbor == static_cast<std::int32_t>(here);
             };
-            const auto others =
-                there < processors.size() ? processors[there].processor_patches() : std::span<const FoamPatch>();
+            const auto others = processors[there].processor_patches();
             const auto back = std::ranges::find_if(others, is_back);
             if (back == others.end() || back->num_faces != patch.num_faces)
                 throw IoError(where + ": " + between(here, there) +
@@ -201,6 +200,12 @@ FoamBlocks read_decomposed(std::span<FoamRegion> processors, const std::string& 
 {
     std::vector<std::vector<MeshBlock>> read;
     for (FoamRegion& processor : processors) read.push_back(processor.read());
+    for (std::size_t i = 0; i < processors.size(); ++i)
+        for (const FoamPatch& patch : processors[i].processor_patches())
+            if (patch.neighbor >= static_cast<std::int64_t>(processors.size()))
+                throw IoError(fmt::format("{}: the patch '{}' of processor{} leads to processor{}, whose folder is "
+                                          "missing. Copy it, too, or reconstruct the case.",
+                                          where, patch.name, i, patch.neighbor));
     const std::vector<FoamAddressing> addressing = addressing_of(processors, where);
     FoamBlocks result;
     for (std::size_t i = 0; i < processors.size(); ++i) {

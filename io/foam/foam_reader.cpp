@@ -117,7 +117,7 @@ bool is_better_decomposed(const fs::path& folder, const fs::path& processor, std
     return find_time(whole, *wanted) == whole.end() || (is_later && !was_decomposed(processor));
 }
 
-/// @throws IoError if a processor lacks one of the times.
+/// @throws IoError if the processor lacks one of the times.
 void require_times(const std::vector<FoamTime>& times, const fs::path& processor)
 {
     const auto here = time_folders(processor);
@@ -125,8 +125,77 @@ void require_times(const std::vector<FoamTime>& times, const fs::path& processor
         if (find_time(here, time.value) == here.end())
             throw IoError("read_mesh: " + processor.string() + " has no time " + time.path.filename().string() +
                           ", which " + time.path.parent_path().filename().string() +
-                          " has. Was the run stopped while it wrote? Remove that time from all processors.");
+                          " has. Was the run stopped while it wrote? Remove that time from all processors, or choose "
+                          "another.");
 }
+
+/// @throws IoError if one of the processors lacks the latest time of all.
+void require_latest_time(const std::vector<fs::path>& processors)
+{
+    std::vector<FoamTime> latest;
+    for (const fs::path& processor : processors)
+        if (const auto times = time_folders(processor);
+            !times.empty() && (latest.empty() || times.back().value > latest.front().value))
+            latest.assign(1, times.back());
+    for (const fs::path& processor : processors) require_times(latest, processor);
+}
+
+/// Patches and zones of all regions, numbered through and called REGION/NAME as long as several regions are read.
+class RegionNumbers {
+public:
+    /// Adds those of a region, and renumbers the rows of its blocks.
+    void add(const std::string& region, std::vector<MeshBlock>& blocks)
+    {
+        for (Group& group : groups_) {
+            const auto has_names = [&](const MeshBlock& block) {
+                return find_array(block.mesh.field_data, group.lists.front().name()) != nullptr;
+            };
+            const auto named = std::ranges::find_if(blocks, has_names);
+            if (named == blocks.end()) continue;
+            const auto first = static_cast<std::int32_t>(group.lists.front().num_rows());
+            for (DataArray& list : group.lists) {
+                const DataArray& more = *find_array(named->mesh.field_data, list.name());
+                if (more.type() == ScalarType::String) {
+                    std::vector<std::string> names(list.strings().begin(), list.strings().end());
+                    for (const std::string& name : more.strings())
+                        names.push_back(&list == group.lists.data() ? region + "/" + name : name);
+                    list = DataArray::from_strings(list.name(), std::move(names));
+                } else {
+                    std::vector<std::int32_t> sizes(list.values<std::int32_t>().begin(),
+                                                    list.values<std::int32_t>().end());
+                    std::ranges::copy(more.values<std::int32_t>(), std::back_inserter(sizes));
+                    list = DataArray::from(list.name(), std::move(sizes));
+                }
+            }
+            for (MeshBlock& block : blocks)
+                if (const auto ids = std::ranges::find(block.mesh.cell_data, group.ids, &DataArray::name);
+                    ids != block.mesh.cell_data.end())
+                    for (std::int32_t& id : ids->mutable_values<std::int32_t>())
+                        if (id >= 0) id += first;
+        }
+    }
+
+    /// Gives every block the lists of all regions.
+    void name(std::vector<MeshBlock>& blocks) const
+    {
+        for (MeshBlock& block : blocks)
+            for (const Group& group : groups_)
+                for (const DataArray& list : group.lists)
+                    for (DataArray& array : block.mesh.field_data)
+                        if (array.name() == list.name()) array = list;
+    }
+
+private:
+    struct Group {
+        std::string ids;               // the cell array that numbers rows of the lists
+        std::vector<DataArray> lists;  // field arrays, names first
+    };
+
+    std::vector<Group> groups_{{"PatchId",
+                                {DataArray::from_strings("PatchName", {}), DataArray::from_strings("PatchType", {}),
+                                 DataArray::from("PatchNumFaces", std::vector<std::int32_t>())}},
+                               {"CellZoneId", {DataArray::from_strings("CellZoneName", {})}}};
+};
 
 std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& options, bool with_point_names)
 {
@@ -140,7 +209,9 @@ std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& option
         throw IoError(
             where +
             ": the case has no mesh (constant/polyMesh/faces). Make one with blockMesh or another mesher first.");
+    if (is_decomposed && !options.time) require_latest_time(processors);
     std::vector<MeshBlock> blocks, all_names;
+    RegionNumbers numbers;
     std::int64_t first_point = 0;
     for (const std::string& region : regions) {
         FoamBlocks read;
@@ -169,10 +240,12 @@ std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& option
                 std::erase_if(arrays, [](const DataArray& array) { return array.name() == point_names; });
         }
         first_point += read.num_points;
+        if (regions.size() > 1) numbers.add(region, read.blocks);
         std::ranges::move(read.blocks, std::back_inserter(blocks));
         for (const std::string& name : read.all_names) all_names.push_back({name, {}});
     }
     choose_blocks(std::move(all_names), options.blocks, where);  // throws if there is no such block
+    if (regions.size() > 1) numbers.name(blocks);
     return blocks;
 }
 

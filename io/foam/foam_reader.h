@@ -20,7 +20,8 @@ bool is_foam_case(const std::filesystem::path& path);
 /// Components of symmetric tensors are in VTK's order XX YY ZZ XY YZ XZ. In addition there are
 ///
 /// - cell arrays `CellZoneId` (-1: in no zone; Int32) of cells and `PatchId` of patches,
-/// - field arrays `TimeValue`, `PatchName`, `PatchType`, `PatchNumFaces`, `CellZoneName`.
+/// - field arrays `TimeValue`, `PatchName`, `PatchType`, `PatchNumFaces`, `CellZoneName`; of several regions with names
+///   `<region>/<name>`, over which the ids count.
 ///
 /// A decomposed case (`processor0`, `processor1`, ...) is read as one mesh if the case itself has no mesh, lacks the
 /// wanted time, or has only earlier times, and in the last case without numbers of decomposePar (the mesh was generated
@@ -30,7 +31,8 @@ bool is_foam_case(const std::filesystem::path& path);
 ///
 /// Fields of other meshes (surface fields, clouds) are left out. A field that cannot be evaluated without running
 /// OpenFOAM (`#calc`, `#codeStream`) is left out with a warning.
-/// @throws IoError if a file is missing or damaged, or there is no such time.
+/// @throws IoError if a file or processor is missing or damaged, there is no such time, or a processor lacks the
+/// latest.
 /// @throws InvalidInput if there is no such block.
 std::vector<MeshBlock> read_foam_case(const std::filesystem::path& path, const ReadOptions& options);
 

@@ -346,6 +346,10 @@ void FoamRegion::read_fields(Mesh& cells, bool wants_cells)
     if (times_.empty()) return;
     const fs::path folder = times_.back().path / region_;
     std::error_code ignored;
+    if (!fs::is_directory(folder, ignored))
+        warn(fmt::format("the region '{}' has no time {}: its rows lack that time's fields, or have NaN beside regions "
+                         "that have them",
+                         region_, times_.back().path.filename().string()));
     std::vector<fs::path> paths;
     for (const auto& entry : fs::directory_iterator(folder, ignored)) {
         if (!entry.is_regular_file()) continue;

@@ -403,12 +403,79 @@ TEST(FoamReader, RefusesProcessorsThatDoNotFitTogether)
     write_bytes(folder / "case/processor1/constant/polyMesh/cellProcAddressing",
                 read_bytes(folder / "case/processor0/constant/polyMesh/cellProcAddressing"));
     EXPECT_THROW(read_mesh(folder / "case"), IoError);
+    for (const bool with_addressing : {false, true}) {
+        write(with_addressing);
+        std::filesystem::remove_all(folder / "case/processor2");
+        EXPECT_TRUE(refuses("leads to processor2, whose folder is missing"));
+    }
     write(false);
     std::filesystem::remove_all(folder / "case/processor2");
+    std::filesystem::copy(folder / "case/processor0", folder / "case/processor2",
+                          std::filesystem::copy_options::recursive);
     EXPECT_TRUE(refuses("do not have the same faces between them"));
     write(false);
     std::filesystem::create_directories(folder / "case/processors3/constant");
     EXPECT_TRUE(refuses("collated form"));
+}
+
+TEST(FoamReader, RefusesALatestTimeThatAProcessorLacks)
+{
+    for (const std::string lacking : {"processor0", "processor1"}) {
+        const TemporaryFolder folder;
+        write_decomposed_foam_case(folder / "case", cube(2), owners_by_turns(8, 2), true);
+        std::filesystem::remove_all(folder / "case" / lacking / "0.5");
+        ReadOptions options;
+
+        EXPECT_TRUE(
+            throws_with<IoError>(lacking + " has no time 0.5, which", [&] { read_mesh(folder / "case", options); }));
+        options.time = 0;
+        EXPECT_EQ(find_array(read_mesh(folder / "case", options).cell_data, "T")->value(7), 1);
+    }
+}
+
+TEST(FoamReader, NumbersPatchesAndZonesOverAllRegions)
+{
+    const TemporaryFolder folder;
+    for (const std::string region : {"air", "heater"}) {
+        write_foam_case(folder / region, cube(region == "air" ? 2 : 1));
+        for (const char* parent : {"constant", "0.5"}) std::filesystem::create_directories(folder / "case" / parent);
+        std::filesystem::create_directory(folder / "case/constant" / region);
+        std::filesystem::rename(folder / region / "constant/polyMesh", folder / "case/constant" / region / "polyMesh");
+        std::filesystem::rename(folder / region / "0.5", folder / "case/0.5" / region);
+    }
+    write_bytes(folder / "case/case.foam", "");
+    std::vector<std::string> warnings;
+    ReadOptions options;
+    options.warnings = &warnings;
+    const auto texts = [](const Mesh& mesh, const char* name) {
+        const auto found = require_array(mesh.field_data, name, "", "").strings();
+        return std::vector<std::string>(found.begin(), found.end());
+    };
+
+    options.blocks = {"air/boundary", "heater/boundary"};
+    const Mesh patches = read_mesh(folder / "case/case.foam", options);
+    options.blocks = {};
+    const Mesh cells = read_mesh(folder / "case/case.foam", options);
+
+    EXPECT_TRUE(warnings.empty());
+    EXPECT_EQ(texts(patches, "PatchName"),
+              (std::vector<std::string>{"air/left", "air/rest", "heater/left", "heater/rest"}));
+    EXPECT_EQ(texts(patches, "PatchType").size(), 4U);
+    const auto* faces = find_array(patches.field_data, "PatchNumFaces");
+    ASSERT_EQ(faces->num_rows(), 4);
+    std::vector<std::int32_t> found(4, 0);
+    for (const std::int32_t id : find_array(patches.cell_data, "PatchId")->values<std::int32_t>()) ++found.at(id);
+    EXPECT_EQ(found, (std::vector<std::int32_t>{4, 20, 1, 5}));
+    for (int patch = 0; patch < 4; ++patch) EXPECT_EQ(faces->value(patch), found[patch]);
+    EXPECT_EQ(texts(cells, "CellZoneName"), (std::vector<std::string>{"air/even", "heater/even"}));
+    EXPECT_EQ(find_array(cells.cell_data, "CellZoneId")->value(0), 0);
+    EXPECT_EQ(find_array(cells.cell_data, "CellZoneId")->value(1), -1);
+    EXPECT_EQ(find_array(cells.cell_data, "CellZoneId")->value(8), 1);
+
+    std::filesystem::remove_all(folder / "case/0.5/heater");
+    read_mesh(folder / "case/case.foam", options);
+    ASSERT_EQ(warnings.size(), 1U);
+    EXPECT_NE(warnings[0].find("the region 'heater' has no time 0.5"), std::string::npos) << warnings[0];
 }
 
 struct Damage {
