@@ -197,7 +197,7 @@ Mesh image_mesh(const ImageGrid& grid)
         throw InvalidInput(fmt::format("image_mesh: the grid has {} points; 2147483647 are possible.", num_points));
 
     Mesh mesh;
-    std::vector<float> points;
+    std::vector<double> points;  // single precision cannot tell points of fine grids far from 0 apart
     points.reserve(3 * static_cast<std::size_t>(num_points));
     for (std::int64_t k = 0; k < nz; ++k)
         for (std::int64_t j = 0; j < ny; ++j)
@@ -210,7 +210,7 @@ Mesh image_mesh(const ImageGrid& grid)
                     for (int axis = 0; axis < 3; ++axis)
                         at += along[axis] *
                               (grid.direction.empty() ? (row == axis ? 1 : 0) : grid.direction[3 * row + axis]);
-                    points.push_back(static_cast<float>(at));
+                    points.push_back(at);
                 }
             }
     mesh.points = DataArray::from("Points", std::move(points), 3);

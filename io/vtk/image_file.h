@@ -73,8 +73,8 @@ private:
     std::uint64_t left_ = 0;            // bytes of the array before it
 };
 
-/// The points and cells of a grid in their order, without arrays: hexahedra, or in a plane quadrilaterals. Takes 44
-/// bytes for each cell and 12 for each point.
+/// The points (Float64) and cells of a grid in their order, without arrays: hexahedra, or in a plane quadrilaterals.
+/// Takes 44 bytes for each cell and 24 for each point.
 /// @throws InvalidInput for more than 2147483647 points, and for a grid with fewer than two directions
 Mesh image_mesh(const ImageGrid& grid);
 

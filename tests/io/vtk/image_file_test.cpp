@@ -112,6 +112,19 @@ TEST(ImageFile, IsTheSameWrittenAndRead)
     EXPECT_TRUE(found.field_data.at(0).same_bits(grid.field_data[0]));
 }
 
+TEST(ImageFile, AsAMeshFarFromZeroHasItsPointsApart)
+{
+    ImageGrid grid;
+    grid.num_points = {4, 4, 3};
+    grid.origin = {500000, 5.4e6, 0};
+    grid.spacing = {0.01, 0.01, 0.01};
+
+    const auto mesh = image_mesh(grid);
+
+    EXPECT_DOUBLE_EQ(mesh.points.value(47, 0), 500000.03);
+    EXPECT_DOUBLE_EQ(mesh.points.value(47, 1), 5400000.03);
+}
+
 TEST(ImageFile, AsAMeshHasItsPointsAndCellsInOrder)
 {
     ImageGrid grid;
