@@ -18,6 +18,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <numeric>
 
 namespace meshard {
 
@@ -129,7 +130,8 @@ void add_cut_options(CLI::App& app, CutArguments& arguments)
                    "threads for the graph, the ghosts and writing; the result does not depend on it")
         ->type_name("T")
         ->capture_default_str();
-    app.add_flag("--allow-empty", arguments.allow_empty, "allow more parts than cells; the other parts stay empty");
+    app.add_flag("--allow-empty", arguments.allow_empty,
+                 "allow more parts than cells, up to a million more; the other parts stay empty");
     app.add_flag("--dry-run", arguments.dry_run, "cut and report, write no shards; -o may be left out");
     app.add_option("--preview", arguments.preview, "picture to write, with the parts in colours (.png)")
         ->type_name("PNG");
@@ -189,17 +191,22 @@ void check_cut_arguments(CutArguments& arguments, const std::string& input)
             throw UsageError(fmt::format("--capacities has {} for {}.",
                                          count_text(static_cast<std::int64_t>(capacities.size()), "number"),
                                          count_text(arguments.num_parts, "part")));
-        if (std::ranges::any_of(capacities, [](double c) { return !(c > 0); }))
-            throw UsageError(fmt::format("--capacities is '{}'; all must be above 0.", arguments.capacities));
+        const double sum = std::accumulate(capacities.begin(), capacities.end(), 0.0);
+        if (std::ranges::any_of(capacities, [&](double c) { return !(c / sum >= 1e-12); }))
+            throw UsageError(fmt::format("--capacities is '{}'; all must be above 0, at least 1e-12 of their sum, and "
+                                         "that below 1e308.",
+                                         arguments.capacities));
     }
     for (const auto& weight : arguments.weights.empty() ? std::vector<std::string>{} : split(arguments.weights))
         if (weight != "cells" && weight != "points" && weight != "faces" && !weight.starts_with("array:"))
             throw UsageError(fmt::format("--weights has '{}'; known are cells, points, faces and array:NAME.", weight));
     if (!arguments.preview.empty() && std::filesystem::path(arguments.preview).extension() != ".png")
         throw UsageError(fmt::format("--preview is '{}'; expected a name that ends in .png.", arguments.preview));
-    for (const auto& file : {arguments.preview, arguments.csv}) {
-        if (!file.empty()) require_output(file, {input}, InputAsOutput::Refused);
-    }
+    std::vector<std::filesystem::path> outputs, inputs{input};
+    for (const auto& file : {arguments.preview, arguments.csv})
+        if (!file.empty()) outputs.emplace_back(file);
+    if (arguments.method.starts_with("file:")) inputs.emplace_back(arguments.method.substr(5));
+    require_outputs(outputs, inputs, InputAsOutput::Refused);
     if (arguments.output.empty() && !arguments.dry_run)
         throw UsageError("-o is missing: name the shards folder to make, or use --dry-run.");
     if (!arguments.dry_run) check_output_folder(arguments.output);

@@ -103,6 +103,8 @@ std::optional<std::vector<std::int32_t>> given_partition(const CutSteps& steps, 
     } else {
         const auto& array = require_array(is_cloud ? steps.mesh().point_data : steps.mesh().cell_data, name,
                                           "partition", is_cloud ? "point" : "cell");
+        if (array.type() == ScalarType::String)
+            throw InvalidInput(fmt::format("{} holds texts; expected parts, 0 or above.", what));
         for (auto row = begin; row < end; ++row) owners.push_back(given_part(array, row));
         num_given = array.num_rows();
         steps.release_pages();
@@ -230,6 +232,10 @@ PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const Cu
         if (const auto size = size_of_small_parts(arguments.num_parts, num_rows, folder.parent_path()); !size.empty())
             warn("partition", fmt::format("{}: {}.", source.name, size));
     }
+    if (constexpr std::int64_t most_empty = 1'000'000; arguments.num_parts - num_rows > most_empty)
+        throw UsageError(fmt::format("{} parts of {} are asked for; at most {} parts may stay empty. Ask for fewer.",
+                                     arguments.num_parts,
+                                     count_text(num_rows, steps.num_cells() == 0 ? "point" : "cell"), most_empty));
 
     warn_of_nan(steps, messages);
     timer.begin("graph");

@@ -8,6 +8,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <filesystem>
 #include <iostream>
@@ -75,13 +76,39 @@ std::string conversion_fault(CLI::App& app, const std::string& text)
     return fmt::format("{}whole number of {}{}.", beginning, number < 0 ? "at least -" : "at most ", most);
 }
 
+/// Returns whether help calls numbers so, among them all whole ones.
+bool is_word_of_numbers(std::string_view word)
+{
+    return word == "N" || word == "K" || word == "S" || word == "T" || word == "STEPS";
+}
+
+/// Makes options take whole numbers as decimal ones: CLI11 reads `010` as an octal number, `08` as none, and no text as
+/// what the option is without it.
+void take_decimal_numbers(CLI::App& app)
+{
+    for (CLI::App* group : app.get_subcommands([](CLI::App*) { return true; })) take_decimal_numbers(*group);
+    for (CLI::Option* option : app.get_options()) {
+        const auto type = option->get_type_name();
+        if (!is_word_of_numbers(type.substr(0, type.find_first_of(":,")))) continue;
+        option->transform([option](std::string value) {
+            const std::size_t begin = value.starts_with('-') || value.starts_with('+') ? 1 : 0;
+            while (begin + 1 < value.size() && value[begin] == '0' && std::isdigit(value[begin + 1]) != 0)
+                value.erase(begin, 1);
+            if (value.empty() ||
+                (begin + 1 < value.size() && value[begin] == '0' && std::isalpha(value[begin + 1]) != 0))
+                throw UsageError(
+                    fmt::format("{} is '{}'; expected a number in decimal digits.", option->get_name(), value));
+            return value;
+        });
+    }
+}
+
 /// Throws for numbers beyond 64 bits, which CLI11 replaces by the largest one without a word.
 void refuse_wide_numbers(const CLI::App& app)
 {
     for (const CLI::Option* option : app.get_options()) {
         const auto type = option->get_type_name();
-        const auto word = type.substr(0, type.find(':'));
-        if (word != "N" && word != "K" && word != "S" && word != "T" && word != "STEPS") continue;
+        if (!is_word_of_numbers(type.substr(0, type.find(':')))) continue;
         for (const auto& value : option->results()) {
             std::int64_t number = 0;
             const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
@@ -160,6 +187,7 @@ bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
         std::cout << help_json(app) << '\n';
         return false;
     }
+    take_decimal_numbers(app);
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order that CLI::App::parse expects
     try {
         app.parse(std::move(reversed));

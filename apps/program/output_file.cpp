@@ -93,8 +93,12 @@ void require_outputs(const std::vector<fs::path>& outputs, const std::vector<fs:
 {
     std::vector<fs::path> read;
     std::map<FileId, fs::path> by_id;
+    std::map<fs::path, fs::path> by_target;
     for (const auto& output : outputs) {
         const auto target = file_to_write(output);
+        if (const auto [other, is_new] = by_target.emplace(fs::weakly_canonical(fs::absolute(target)), output); !is_new)
+            throw UsageError(
+                fmt::format("the outputs {} and {} are one file. Name two.", other->second.string(), output.string()));
         require_writable_folder(folder_of(target), "the folder of the output " + output.string());
         const auto id = id_of(target);
         if (answer == InputAsOutput::Replaced || (!id && !is_index(target))) continue;

@@ -26,8 +26,9 @@ void add_overwrite_option(CLI::App& app, InputAsOutput& answer);
 
 /// Checks that the outputs can be written and replace no input. Every rank calls it before anything is read.
 /// @param inputs   meshes, cases, shards folders and other files that the verb reads; missing ones are skipped
-/// @throws UsageError if an output or one of its pieces is, by any name or link, a file that is read, unless `answer`
-///         is Replaced; IoError if an output cannot be a file (`file_to_write`), or as `require_writable_folder`
+/// @throws UsageError if two outputs are one file, or if an output or one of its pieces is, by any name or link, a file
+///         that is read, unless `answer` is Replaced; IoError if an output cannot be a file (`file_to_write`), or as
+///         `require_writable_folder`
 void require_outputs(const std::vector<std::filesystem::path>& outputs,
                      const std::vector<std::filesystem::path>& inputs, InputAsOutput answer);
 void require_output(const std::filesystem::path& output, const std::vector<std::filesystem::path>& inputs,

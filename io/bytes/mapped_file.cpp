@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fcntl.h>
+#include <new>
 #include <string>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -69,6 +70,7 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& 
     std::shared_ptr<MappedFile> file(new MappedFile);
     if (opened.size() == 0) return file;
     void* data = ::mmap(nullptr, opened.size(), PROT_READ, MAP_PRIVATE, opened.descriptor(), 0);
+    if (data == MAP_FAILED && errno == ENOMEM) throw std::bad_alloc();  // no fault of the file
     if (data == MAP_FAILED) throw IoError(opened.where() + " cannot be mapped: " + std::strerror(errno) + ".");
     file->size_ = opened.size();
     file->data_ = static_cast<const std::byte*>(data);

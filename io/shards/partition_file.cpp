@@ -37,9 +37,9 @@ std::int64_t take_numbers(const std::filesystem::path& path, std::string_view te
         if (at == end) return num_before;
         std::int32_t number = 0;
         const auto [next, error] = std::from_chars(at, end, number);
-        if (error != std::errc{} || number < 0)
-            fail(path, fmt::format("has '{}' as its number {}; expected a part, 0 or above.",
-                                   std::string(at, std::min<std::ptrdiff_t>(end - at, 12)), num_before));
+        if (error != std::errc{} || number < 0 || (next != end && !is_blank(*next)))
+            fail(path, fmt::format("has '{}' for row {}; expected a part, a whole number from 0.",
+                                   std::string(at, std::find_if(at, std::min(end, at + 12), is_blank)), num_before));
         take(number);
         ++num_before;
         at = next;
@@ -64,8 +64,8 @@ void read_partition_file(const std::filesystem::path& path, const std::function<
             const auto numbers = FoamFile(path).read_labels();
             if (const auto bad = std::ranges::find_if(numbers, [](std::int32_t number) { return number < 0; });
                 bad != numbers.end())
-                fail(path,
-                     fmt::format("has {} as its number {}; expected a part, 0 or above.", *bad, bad - numbers.begin()));
+                fail(path, fmt::format("has '{}' for row {}; expected a part, a whole number from 0.", *bad,
+                                       bad - numbers.begin()));
             std::ranges::for_each(numbers, take);
             return;
         }

@@ -67,6 +67,8 @@ const DataArray& require_weight_array(std::span<const DataArray> arrays, const s
                                       std::string_view group)
 {
     const auto& array = require_array(arrays, name, "the mesh", group);
+    if (array.type() == ScalarType::String)
+        throw InvalidInput("row_weights: array '" + name + "' holds texts; a weight is one number a row.");
     if (array.num_components() != 1)
         throw InvalidInput(fmt::format("row_weights: array '{}' has {} components; a weight is one number a row.", name,
                                        array.num_components()));

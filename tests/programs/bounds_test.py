@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many ranks, threads and parts are too many."""
+import json
 import os
 import time
 
@@ -73,7 +74,32 @@ class Bounds(Case):
         process.end()
         result = self.meshard("partition", "box.vtu", "-o", "most", "--allow-empty", "-n", 2_000_000_000)
         self.assert_fails(result, 2, "2000000000 parts make a folder of at least 7.8 TiB", " left. Ask for fewer.")
+        result = self.meshard("partition", "box.vtu", "--allow-empty", "-n", 1_000_513, "--dry-run")
+        self.assert_fails(result, 2, "1000513 parts of 512 cells are asked for; at most 1000000 parts may stay empty")
         self.assertNotIn("warning", self.meshard("partition", "box.vtu", "-n", 4, "-o", "few").err)
+
+    def test_of_numbers_are_decimal(self):
+        copy_sample("box.vtu", self.folder / "box.vtu")
+        for text, parts in (("010", 10), ("08", 8), ("+012", 12), ("8", 8)):
+            result = self.meshard("partition", "box.vtu", "-n", text, "--dry-run", "--json")
+            self.assertEqual(json.loads(result.out)["num_parts"], parts, str(result))
+        for text in ("0x10", "0b1", ""):
+            result = self.meshard("partition", "box.vtu", "-n", text, "--dry-run")
+            self.assert_fails(result, 2, f"--num-parts is '{text}'; expected a number in decimal digits")
+        result = self.meshard("interpolate", "box.vtu", "box.vtu", "-o", "new.vtu", "--neighbors", "0x8")
+        self.assert_fails(result, 2, "--neighbors is '0x8'")
+        result = self.meshard("partition", "box.vtu", "-n", 2, "--capacities", "1e308,1e308", "--dry-run")
+        self.assert_fails(result, 2, "--capacities is '1e308,1e308'")
+
+    def test_of_memory_are_no_faults_of_shards(self):
+        copy_sample("box.vtu", self.folder / "box.vtu")
+        self.assert_good(self.meshard("partition", "box.vtu", "-n", 2, "-o", "cut"))
+        piece = self.folder / "cut" / "pieces" / "mesh_0000.vtu"
+        self.assertTrue(piece.exists(), str(self.names(self.folder / "cut")))
+        with open(piece, "r+b") as file:
+            file.truncate(8 << 30)   # more than may be mapped
+        result = self.limited(4_000_000, "check", "cut")
+        self.assert_fails(result, 4, "out of memory")
 
     def test_of_parts_of_cases_come_from_what_they_take(self):
         put_training(self.folder)

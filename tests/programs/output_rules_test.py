@@ -239,6 +239,12 @@ class InputAsOutput(Writers):
             self.assert_fails(self.meshard("partition", "box.vtu", "-n", 2, "-o", "cut", *words), 2, words[1])
             self.assertEqual((self.folder / "box.vtu").read_bytes(), content)
             self.assertFalse((self.folder / "cut").exists())
+        owners = "".join(f"{row % 2}\n" for row in range(512))
+        (self.folder / "owners.part").write_text(owners)
+        self.assert_fails(self.meshard("partition", "box.vtu", "--method", "file:owners.part", "--dry-run", "--csv", "./owners.part"), 2, "which is read")
+        self.assertEqual((self.folder / "owners.part").read_text(), owners)
+        self.assert_fails(self.meshard("partition", "box.vtu", "-n", 2, "--dry-run", "--csv", "new/a.png", "--preview", "new/../new/a.png"), 2, "are one file")
+        self.assertFalse((self.folder / "new").exists())
         self.assert_fails(self.meshard("render", "box.vtu", "-o", "picture.png"), 2, "--overwrite")
         self.assertEqual((self.folder / "box.vtu").read_bytes(), content)
 

@@ -58,7 +58,7 @@ TEST_F(PartitionFile, ReadsFilesOfManyBlocks)
     for (const auto owner : expected) text += std::to_string(owner) + "\r\n";  // 2.7 MB
 
     EXPECT_EQ(read_partition_file(write(text)), expected);
-    EXPECT_TRUE(throws_with<IoError>("has 'x' as its number 400000;", [&] { read_partition_file(write(text + "x")); }));
+    EXPECT_TRUE(throws_with<IoError>("has 'x' for row 400000;", [&] { read_partition_file(write(text + "x")); }));
     EXPECT_TRUE(
         throws_with<IoError>("a million characters", [&] { read_partition_file(write(std::string(3000000, '0'))); }));
 }
@@ -68,13 +68,14 @@ TEST_F(PartitionFile, RefusesDamagedFiles)
     const auto refused = [&](const std::string& text, const std::string& what) {
         return throws_with<IoError>(what, [&] { read_partition_file(write(text)); });
     };
-    EXPECT_TRUE(refused("0\n1\nx\n", "has 'x"));
-    EXPECT_TRUE(refused("0\n-1\n", "expected a part, 0 or above"));
+    EXPECT_TRUE(refused("0\n1\nx\n", "has 'x' for row 2;"));
+    EXPECT_TRUE(refused("0\n1.5\n1\n", "has '1.5' for row 1;"));
+    EXPECT_TRUE(refused("0\n-1\n", "expected a part, a whole number from 0"));
     EXPECT_TRUE(refused("FoamFile { format ascii; } 3 ( 1 2 )", "expected a number"));
     EXPECT_TRUE(refused("FoamFile { format ascii; } 3 ( 1 2 3 4 )", "expected ')'"));
     EXPECT_TRUE(refused("FoamFile { format ascii; } 3", "is truncated"));
     EXPECT_TRUE(
-        refused("FoamFile { format ascii; } 2 ( 1 -2 )", "has -2 as its number 1; expected a part, 0 or above"));
+        refused("FoamFile { format ascii; } 2 ( 1 -2 )", "has '-2' for row 1; expected a part, a whole number from 0"));
     EXPECT_TRUE(refused("FoamFile { format binary; } 3(12345)", "more than"));
     EXPECT_TRUE(throws_with<IoError>("cannot be opened", [&] { read_partition_file(folder_.path() / "none"); }));
 }
