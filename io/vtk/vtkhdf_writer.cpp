@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/hdf5_file.h"
+#include "io/bytes/read_warnings.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
@@ -303,6 +304,15 @@ void write_vtkhdf(const std::filesystem::path& path, Pieces pieces, const WriteO
     if (pieces.empty()) throw InvalidInput("write_mesh: there is no piece to write.");
     if (options.compression == Compression::Lz4)
         throw InvalidInput("write_mesh: VTKHDF files are compressed with zlib only. Use --compress zlib, or none.");
+    std::vector<std::string> warnings;
+    for (const auto* arrays : {&pieces.front().point_data, &pieces.front().cell_data})
+        for (const DataArray& array : *arrays)
+            if (array.type() == ScalarType::String)
+                warnings.push_back(
+                    fmt::format("{}: the array '{}' has texts, at which VTK 9.7's reader of VTKHDF stops: "
+                                "ParaView lacks it and arrays after it; meshard reads all",
+                                path.string(), array.name()));
+    deliver_read_warnings(warnings, {});
     AtomicFile finished(path);
     finished.reserve(size_bound(pieces));
     Hdf5Group file = Hdf5Group::create_file(finished.temporary(), "write_mesh: " + path.string());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/bytes/hdf5_file.h"
+#include "io/bytes/read_warnings.h"
 #include "io/mesh_io.h"
 #include "io/shards/subdomain_io.h"
 #include "io/vtk/vtkhdf.h"
@@ -164,6 +165,25 @@ TEST(VtkHdf, RefusesAStateOfASeriesThatIsUnlikeTheFirst)
     changed.point_data.push_back(
         DataArray::from("more", std::vector<float>(static_cast<std::size_t>(changed.num_points()))));
     refused(changed, "arrays");
+}
+
+TEST(VtkHdf, WarnsOfTextsAtWhichVtkStops)
+{
+    const TemporaryFolder folder;
+    Mesh mesh = cube(1);
+    for (auto* arrays : {&mesh.point_data, &mesh.cell_data})
+        std::erase_if(*arrays, [](const DataArray& array) { return array.type() == ScalarType::String; });
+    std::vector<std::string> said;
+    set_read_warning_handler([&](const std::string& text) { said.push_back(text); });
+
+    write_mesh(folder / "numbers.vtkhdf", mesh);
+    EXPECT_TRUE(said.empty());
+    mesh.cell_data.push_back(DataArray::from_strings("names", {"one"}));
+    write_mesh(folder / "texts.vtkhdf", mesh);
+    set_read_warning_handler({});
+
+    ASSERT_EQ(said.size(), 1U);
+    EXPECT_NE(said[0].find("texts.vtkhdf: the array 'names' has texts"), std::string::npos) << said[0];
 }
 
 TEST(VtkHdf, RefusesWhatItCannotHold)
