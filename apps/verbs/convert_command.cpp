@@ -69,7 +69,8 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
         ->required()
         ->type_name("OUT");
     app.add_option("--block", options.blocks,
-                   "read only this block, patch or zone, or all blocks of a level (boundary); may be repeated")
+                   "read only this block, patch or zone (of CGNS; OpenFOAM's are CellZoneId), or a level (boundary); "
+                   "may be repeated")
         ->type_name("NAME")
         ->allow_extra_args(false);
     app.add_option("--time", options.time,
