@@ -182,7 +182,7 @@ def test_exported_programs_shard():
     assert all(not op.gathered for op in report.operators), report
     x = meshard.distribute_tensor(example, mesh(), [meshard.Shard(0)])
     torch.ops.aten._assert_tensor_metadata(x, [20, 4], [4, 1], torch.float32)
-    refused(lambda: torch.ops.aten._assert_tensor_metadata(x, [20, 5]), RuntimeError, "expected the shape [20, 5], found [20, 4]")
+    refused(lambda: torch.ops.aten._assert_tensor_metadata(x, [20, 5]), RuntimeError, "Expected: [20, 5], Got: [20, 4]")
     refused(lambda: torch.ops.aten._assert_tensor_metadata(x, None, None, f64), RuntimeError, "dtype mismatch")
 
 
