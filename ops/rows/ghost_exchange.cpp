@@ -46,10 +46,9 @@ struct RowForm {
     }
 };
 
-/// Called before rows are sent: throws if this rank has an `error`. Before the first exchange of a
-/// plan made by `ExchangePlan::find`, and in debug builds before each, ranks exchange their errors, and all throw
-/// together. Other exchanges send rows only: a rank with an error then aborts its group, so that no other rank waits
-/// for it.
+/// Called before rows are sent: throws if this rank has an `error`. Before the first exchange of a plan made by
+/// `ExchangePlan::find`, and in debug builds before each, ranks exchange their errors, and all throw together. Other
+/// exchanges send rows only: a rank with an error then aborts its group, so that no other rank waits for it.
 void agree(const std::string& error, const RowForm& form, const ExchangePlan& plan)
 {
     const auto& group = plan.group();

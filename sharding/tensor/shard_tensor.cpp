@@ -430,22 +430,16 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
                         placements.size(), device_mesh->num_axes()));
     }
     std::vector<AxisLayout> axes(placements.size());
-    const auto hash_of = [](c10::ArrayRef<Placement> all) {
-        std::uint64_t hash = 0;
-        for (const auto& one : all) {
-            for (const auto number : {static_cast<std::int64_t>(one.kind), one.is_shard() ? one.dim : -1,
-                                      static_cast<std::int64_t>(one.reduction)})
-                hash = mix(hash, static_cast<std::uint64_t>(number));
-        }
-        return static_cast<std::int64_t>(hash);
-    };
-    auto counted_from_front = placements.vec();
-    for (auto& one : counted_from_front) {
-        if (one.is_shard() && one.dim < 0) one.dim += local.dim();
+    std::uint64_t hash = 0;
+    for (const auto& placement : placements) {
+        const auto dim = !placement.is_shard() ? 0 : placement.dim < 0 ? placement.dim + local.dim() : placement.dim;
+        for (const auto number :
+             {static_cast<std::int64_t>(placement.kind), dim, static_cast<std::int64_t>(placement.reduction)})
+            hash = mix(hash, static_cast<std::uint64_t>(number));
     }
     // Ranks whose parts have other numbers of dimensions send equally many numbers, up to eight dimensions.
     std::vector<std::int64_t> form{static_cast<std::int64_t>(local.scalar_type()), local.dim(),
-                                   hash_of(counted_from_front)};
+                                   static_cast<std::int64_t>(hash)};
     form.insert(form.end(), local.sizes().begin(), local.sizes().end());
     form.resize(std::max<std::size_t>(form.size(), 3 + 8));
     for (std::size_t a = 0; a < placements.size(); ++a) {
@@ -459,13 +453,12 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
                                                c10::toString(type(0)), shapes[0][1], c10::toString(type(r)),
                                                shapes[r][1], r, device_mesh->axis_names()[a]));
             }
-        }
-        for (std::size_t r = 0; r < shapes.size(); ++r) {
-            if (shapes[r][2] != shapes[0][2])
+            if (shapes[r][2] != shapes[0][2]) {
                 throw InvalidInput(
                     fmt::format("from_local: ranks 0 and {} of axis '{}' pass different placements. Pass "
                                 "the same on every rank.",
                                 r, device_mesh->axis_names()[a]));
+            }
         }
         for (auto& shape : shapes) shape.erase(shape.begin(), shape.begin() + 3);
         if (placements[a].is_shard()) {

@@ -107,8 +107,8 @@ struct MessageHeader {
 
     Kind kind;
     std::int64_t bytes;
-    c10::ScalarType type =
-        c10::ScalarType::Undefined;  ///< of the numbers, where the collective computes or copies some
+    /// Of the tensor's numbers; Undefined for rows, which are sent as bytes, and barriers.
+    c10::ScalarType type = c10::ScalarType::Undefined;
 };
 
 /// One message of this rank to all others. Header and data are padded to whole cache lines, so that no number wraps
