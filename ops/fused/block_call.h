@@ -40,6 +40,8 @@ struct LayerPoints {
     std::vector<at::Tensor*> tensors();
 };
 
+class DeviceLayer;
+
 /// One call of `fused_block`: the state that its backward needs besides its inputs.
 struct BlockCall : torch::CustomClassHolder {
     FusedBlock block;
@@ -53,6 +55,7 @@ struct BlockCall : torch::CustomClassHolder {
     std::vector<std::vector<Tile>> pieces;
     /// On devices: state that forward keeps for backward; autograd saves its tensors.
     LayerPoints kept;
+    std::shared_ptr<const DeviceLayer> layer;  ///< on devices: the weights as forward has prepared them
     std::unique_ptr<SliceStates> slices;
     bool recorded = false;
 };

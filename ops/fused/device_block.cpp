@@ -58,8 +58,8 @@ at::Tensor device_noise(const FusedBlock& block, const RowDraw& draw, const at::
     return noise.flatten(0, 1);
 }
 
-DeviceBlockPasses::DeviceBlockPasses(BlockCall& call, const at::Tensor& x, const BlockWeights<at::Tensor>& weights)
-    : call_(call), x_(x.defined() ? x.contiguous() : x), layer_(call.block.shape, weights, call.type)
+DeviceBlockPasses::DeviceBlockPasses(BlockCall& call, const at::Tensor& x)
+    : call_(call), x_(x.defined() ? x.contiguous() : x), layer_(*call.layer)
 {
 }
 

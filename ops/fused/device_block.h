@@ -25,7 +25,7 @@ at::Tensor device_noise(const FusedBlock& block, const RowDraw& draw, const at::
 class DeviceBlockPasses {
 public:
     /// @param x   (B, N, C); undefined in a backward pass whose activations were kept
-    DeviceBlockPasses(BlockCall& call, const at::Tensor& x, const BlockWeights<at::Tensor>& weights);
+    DeviceBlockPasses(BlockCall& call, const at::Tensor& x);
 
     at::Tensor forward(const std::vector<at::Tensor>& attend_weights);
     BlockPassGradients backward(const at::Tensor& result_gradient);

@@ -3,6 +3,7 @@
 
 #include "ops/fused/block_call.h"
 #include "ops/fused/device_block.h"
+#include "ops/fused/device_layer.h"
 #include "ops/fused/tile_tensors.h"
 #include "ops/rows/on_gpu.h"
 #include "ops/rows/tile_schedule.h"
@@ -232,6 +233,7 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
         const bool keeps = call->by_kernels && call->recorded && call->options.keep_activations;
         if (call->by_kernels) {
             call->type = local.scalar_type();
+            call->layer = std::make_shared<DeviceLayer>(call->block.shape, own, call->type);
             call->pieces = device_ranges(local.size(0), local.size(1),
                                          keeps      ? std::max<std::int64_t>(num_points, 1)
                                          : most > 0 ? most
@@ -248,7 +250,7 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
         };
         if (call->block.noise) call->noise = call->block.noise->next_draw(x);
         if (call->by_kernels)
-            result = DeviceBlockPasses(*call, local, own).forward(of_slices);
+            result = DeviceBlockPasses(*call, local).forward(of_slices);
         else if (local.scalar_type() == at::kDouble)
             run(BlockPasses<double>(*call, local, own));
         else
@@ -291,7 +293,7 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
             for (auto* tensor : kept) tensor->reset();
         };
         if (call->by_kernels)
-            run(DeviceBlockPasses(*call, x, weights));
+            run(DeviceBlockPasses(*call, x));
         else if (x.scalar_type() == at::kDouble)
             run(BlockPasses<double>(*call, x, weights, saved[1]));
         else
