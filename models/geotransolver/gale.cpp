@@ -3,6 +3,7 @@
 
 #include "models/transolver/physics_attention.h"
 #include "ops/slices/slice_ops.h"
+#include "ops/slices/token_attention.h"
 
 #include <torch/nn/modules/activation.h>
 
@@ -130,7 +131,7 @@ GaleImpl::GaleImpl(GaleOptions options) : slices_(options.slices)
 torch::Tensor GaleImpl::forward(const torch::Tensor& x, const torch::Tensor& context)
 {
     const auto [weights, tokens] = slices_.slice(x, is_training());  // (B, N, H, S), (B, H, S, D)
-    auto states = attend_among_slices(tokens, qkv_project_);         // (B, H, S, D)
+    auto states = token_attention_by_operators(tokens, qkv_project_->weight);
     if (context.defined()) states = ContextMixing::attend(mixing_.weights(), tokens, states, context);
     return out_dropout_.apply(out_linear_(deslice_tokens(weights, states).flatten(2)));
 }
@@ -144,7 +145,7 @@ const char* GaleImpl::fuse_into(FusedBlock& block, const torch::Tensor& context)
     block.context = context;
     if (!context.defined()) {
         block.attend = [](const torch::Tensor& tokens, const std::vector<torch::Tensor>& weights) {
-            return attend_among_slices(tokens, weights[0]);
+            return token_attention(tokens, weights[0]);
         };
         return nullptr;
     }
@@ -152,7 +153,7 @@ const char* GaleImpl::fuse_into(FusedBlock& block, const torch::Tensor& context)
     block.attend_weights.insert(block.attend_weights.end(), mixing.begin(), mixing.end());
     block.attend = [](const torch::Tensor& tokens, const std::vector<torch::Tensor>& weights) {
         const std::vector<torch::Tensor> mixing(weights.begin() + 1, weights.end() - 1);
-        return ContextMixing::attend(mixing, tokens, attend_among_slices(tokens, weights[0]), weights.back());
+        return ContextMixing::attend(mixing, tokens, token_attention(tokens, weights[0]), weights.back());
     };
     return nullptr;
 }

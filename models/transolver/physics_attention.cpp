@@ -2,23 +2,9 @@
 #include "models/transolver/physics_attention.h"
 
 #include "ops/slices/slice_ops.h"
-
-#include <cmath>
+#include "ops/slices/token_attention.h"
 
 namespace meshard {
-
-torch::Tensor attend_among_slices(const torch::Tensor& tokens, torch::nn::Linear& qkv)
-{
-    return attend_among_slices(tokens, qkv->weight);
-}
-
-torch::Tensor attend_among_slices(const torch::Tensor& tokens, const torch::Tensor& qkv_weight)
-{
-    const auto parts = torch::linear(tokens, qkv_weight).chunk(3, -1);
-    const auto logits =
-        torch::matmul(parts[0], parts[1].transpose(-2, -1)) / std::sqrt(static_cast<double>(tokens.size(-1)));
-    return torch::matmul(torch::softmax(logits, -1), parts[2]);
-}
 
 PhysicsAttentionImpl::PhysicsAttentionImpl(SliceOptions options, double dropout) : slices_(options)
 {
@@ -37,8 +23,8 @@ PhysicsAttentionImpl::PhysicsAttentionImpl(SliceOptions options, double dropout)
 
 torch::Tensor PhysicsAttentionImpl::forward(const torch::Tensor& x)
 {
-    const auto [weights, tokens] = slices_.slice(x, is_training());   // (B, N, H, S), (B, H, S, D)
-    const auto attended = attend_among_slices(tokens, qkv_project_);  // (B, H, S, D)
+    const auto [weights, tokens] = slices_.slice(x, is_training());  // (B, N, H, S), (B, H, S, D)
+    const auto attended = token_attention_by_operators(tokens, qkv_project_->weight);
 
     // Deslice (eq. 4), and concatenate the heads.
     const auto out = out_linear_(deslice_tokens(weights, attended).flatten(2));  // (B, N, C)
@@ -50,7 +36,7 @@ const char* PhysicsAttentionImpl::fuse_into(FusedBlock& block) const
     if (out_dropout_ && is_training()) return "it has dropout in training";
     block.weights.out = {out_linear_->weight, out_linear_->bias};
     block.attend = [](const torch::Tensor& tokens, const std::vector<torch::Tensor>& weights) {
-        return attend_among_slices(tokens, weights[0]);
+        return token_attention(tokens, weights[0]);
     };
     block.attend_weights = {qkv_project_->weight};
     return slices_.fuse_into(block, is_training());

@@ -10,16 +10,6 @@
 
 namespace meshard {
 
-/// Attention of slice tokens to each other (Wu et al. 2024, Transolver, eq. 3): one softmax(q k^T / sqrt(D)) v per
-/// head.
-/// @param tokens   (B, H, S, D)
-/// @param qkv      (3 D outputs): queries, then keys, then values
-/// @return         (B, H, S, D)
-torch::Tensor attend_among_slices(const torch::Tensor& tokens, torch::nn::Linear& qkv);
-
-/// The same attention with the weights, (3 D, D), of that layer.
-torch::Tensor attend_among_slices(const torch::Tensor& tokens, const torch::Tensor& qkv_weight);
-
 /// Attention between learned slices of the points (Wu et al. 2024, Transolver, section 3.2), for points in any order or
 /// on a grid.
 ///

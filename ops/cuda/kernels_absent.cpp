@@ -83,6 +83,41 @@ void sum_rows(const CudaExecutor&, RowType, const void*, void*, std::int64_t, st
     no_kernels();
 }
 
+void fold_weights(const CudaExecutor&, const FoldedWeights&)
+{
+    no_kernels();
+}
+
+void unfold_weights(const CudaExecutor&, const UnfoldedWeights&)
+{
+    no_kernels();
+}
+
+void find_slice_means(const CudaExecutor&, const SliceTotals&)
+{
+    no_kernels();
+}
+
+void slice_means_backward(const CudaExecutor&, const SliceTotals&, const float*, float*)
+{
+    no_kernels();
+}
+
+bool tokens_fit(const CudaExecutor&, int, int)
+{
+    no_kernels();
+}
+
+void attend_tokens(const CudaExecutor&, const TokenAttention&, float*)
+{
+    no_kernels();
+}
+
+void attend_tokens_backward(const CudaExecutor&, const TokenAttention&, const TokenAttentionGradient&)
+{
+    no_kernels();
+}
+
 MESHARD_SEARCH_KERNELS()
 MESHARD_SLICE_KERNELS()
 

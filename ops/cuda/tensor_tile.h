@@ -12,6 +12,8 @@
 //                               load_b_rows(m): from memory as [k][column], used with to_a
 //   mma   acc += a * b
 //
+// In fp32 load_a and load_b also take numbers that are `step` apart along k.
+//
 // to_a and load_b_rows may both permute k (tf32 does): a product needs load_a with load_b, or to_a with load_b_rows.
 #pragma once
 
@@ -272,14 +274,14 @@ struct Tile : WarpLanes {  // fp32 in memory and in the fragments
         float v[2][2][2];  // [k / 8][column / 8]
     };
 
-    TILE_FN A load_a(const T* from, int ld) const
+    TILE_FN A load_a(const T* from, int ld, int step = 1) const
     {
         A a;
         const int g = lane / 4, c = lane % 4;
         TILE_UNROLL
         for (int t = 0; t < 2; ++t) {
             TILE_UNROLL
-            for (int i = 0; i < 4; ++i) a.v[t][i] = from[(g + 8 * (i % 2)) * ld + 8 * t + c + 4 * (i / 2)];
+            for (int i = 0; i < 4; ++i) a.v[t][i] = from[(g + 8 * (i % 2)) * ld + (8 * t + c + 4 * (i / 2)) * step];
         }
         return a;
     }
@@ -294,13 +296,13 @@ struct Tile : WarpLanes {  // fp32 in memory and in the fragments
         }
         return a;
     }
-    TILE_FN B load_b(const T* from, int ld) const
+    TILE_FN B load_b(const T* from, int ld, int step = 1) const
     {
         B b;
         const int g = lane / 4, c = lane % 4;
         TILE_UNROLL
         for (int i = 0; i < 8; ++i)
-            b.v[i / 4][i / 2 % 2][i % 2] = from[(g + 8 * (i / 2 % 2)) * ld + 8 * (i / 4) + c + 4 * (i % 2)];
+            b.v[i / 4][i / 2 % 2][i % 2] = from[(g + 8 * (i / 2 % 2)) * ld + (8 * (i / 4) + c + 4 * (i % 2)) * step];
         return b;
     }
     TILE_FN B load_b_rows(const T* from, int ld) const
@@ -585,11 +587,11 @@ struct HostTile {
         for (int r = 0; r < rows && r < 16; ++r)
             for (int d = 0; d < channels && d < D; ++d) to[r * stride + d] = from[r * LD + d];
     }
-    [[gnu::noinline]] A load_a(const T* from, int ld) const
+    [[gnu::noinline]] A load_a(const T* from, int ld, int step = 1) const
     {
         A a;
         for (int r = 0; r < 16; ++r)
-            for (int k = 0; k < 16; ++k) a.v[r][k] = to_float(from[r * ld + k]);
+            for (int k = 0; k < 16; ++k) a.v[r][k] = to_float(from[r * ld + k * step]);
         return a;
     }
     [[gnu::noinline]] A to_a(const Acc& acc) const
@@ -599,11 +601,11 @@ struct HostTile {
             for (int k = 0; k < 16; ++k) a.v[r][k] = stored(acc.v[r][k]);
         return a;
     }
-    [[gnu::noinline]] B load_b(const T* from, int ld) const
+    [[gnu::noinline]] B load_b(const T* from, int ld, int step = 1) const
     {
         B b;
         for (int k = 0; k < 16; ++k)
-            for (int c = 0; c < 16; ++c) b.v[k][c] = to_float(from[c * ld + k]);
+            for (int c = 0; c < 16; ++c) b.v[k][c] = to_float(from[c * ld + k * step]);
         return b;
     }
     [[gnu::noinline]] B load_b_rows(const T* from, int ld) const

@@ -49,6 +49,12 @@ struct Block {
         for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(~0u, x, mask);
         return x;
     }
+    TILE_FN float max(float x) const
+    {
+        TILE_UNROLL
+        for (int mask = 16; mask > 0; mask /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, mask));
+        return x;
+    }
 #else
     static constexpr int kLanes = 1;
     std::barrier<>*barrier = nullptr, *team_barrier = nullptr;  ///< null: the block has one warp
@@ -65,6 +71,7 @@ struct Block {
     {
         return x;
     }
+    float max(float x) const { return x; }
 #endif
     TILE_FN int member() const { return team == 1 ? 0 : warp % 2; }
     TILE_FN int team_number() const { return team == 1 ? warp : warp / 2; }

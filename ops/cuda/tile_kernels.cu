@@ -52,4 +52,41 @@ void round_totals(const CudaExecutor& executor, TileMath math, const float* stat
     });
 }
 
+void fold_weights(const CudaExecutor& executor, const FoldedWeights& weights)
+{
+    fold_weights_by(CudaLauncher(executor), weights);
+}
+
+void unfold_weights(const CudaExecutor& executor, const UnfoldedWeights& weights)
+{
+    unfold_weights_by(CudaLauncher(executor), weights);
+}
+
+void find_slice_means(const CudaExecutor& executor, const SliceTotals& s)
+{
+    executor.for_each(s.slices * s.dim, SliceMeans{s.sums, s.tokens, s.dim, s.epsilon});
+}
+
+void slice_means_backward(const CudaExecutor& executor, const SliceTotals& s, const float* tokens_gradient,
+                          float* sums_gradient)
+{
+    executor.for_each(s.slices, SliceMeansBackward{s.sums, s.tokens, tokens_gradient, sums_gradient, s.dim, s.epsilon});
+}
+
+bool tokens_fit(const CudaExecutor& executor, int count, int dim)
+{
+    return tokens_fit_by(CudaLauncher(executor), count, dim);
+}
+
+void attend_tokens(const CudaExecutor& executor, const TokenAttention& of, float* states)
+{
+    attend_tokens_by(CudaLauncher(executor), of, states);
+}
+
+void attend_tokens_backward(const CudaExecutor& executor, const TokenAttention& of,
+                            const TokenAttentionGradient& gradient)
+{
+    attend_tokens_backward_by(CudaLauncher(executor), of, gradient);
+}
+
 }  // namespace meshard

@@ -91,6 +91,70 @@ struct GeluGradient {
     std::int64_t rows, channels;
 };
 
+/// The weight and bias of a product in the points' type, with scale and shift of the norm before it folded in:
+/// W diag(scale), b + W shift. Numbers are float, for Float64 double.
+struct FoldedProduct {
+    const void *weight, *bias;   ///< (rows, columns), (rows); bias null: none
+    const void *scale, *shift;   ///< (columns), null: no norm
+    void *folded, *folded_bias;  ///< (rows, columns), (rows), of the points' type
+    std::int64_t rows, columns;
+};
+
+struct FoldedWeights {
+    static constexpr int kMost = 6;
+    RowType type;
+    FoldedProduct products[kMost];
+    int count;
+
+    MESHARD_HOST_DEVICE std::int64_t num_rows() const
+    {
+        std::int64_t rows = 0;
+        for (int i = 0; i < count; ++i) rows += products[i].rows;
+        return rows;
+    }
+};
+
+/// The gradients of a product and of the norm before it, from those of the folded weight and bias. A product may have
+/// two weights of as many rows, one below the other.
+struct UnfoldedProduct {
+    const void *gradient, *bias_gradient;  ///< (sources rows, columns), (sources rows)
+    const void *scale, *shift;             ///< (columns)
+    const void* weights[2];                ///< (rows, columns)
+    void* weight_gradients[2];
+    void *scale_gradient, *shift_gradient;  ///< (columns)
+    int sources;
+    std::int64_t rows, columns;
+};
+
+struct UnfoldedWeights {
+    static constexpr int kMost = 3;
+    RowType type;
+    UnfoldedProduct products[kMost];
+    int count;
+};
+
+/// Slices' sums (slices, dim + 1): weighted values, then weights; and their means over the points.
+struct SliceTotals {
+    const float* sums;
+    float* tokens;  ///< (slices, dim): sums / (weights + epsilon)
+    std::int64_t slices, dim;
+    float epsilon;
+};
+
+inline constexpr int kMostTokens = 128;  // one block computes a head
+
+/// Attention of `count` tokens of `dim` numbers in each head: softmax(scale q k^T) v, q, k and v from one projection.
+struct TokenAttention {
+    const float *tokens, *weight;  ///< (heads, count, dim), (3 dim, dim)
+    int heads, count, dim;
+    float scale;
+};
+
+struct TokenAttentionGradient {
+    const float *states, *states_gradient;  ///< (heads, count, dim): the result, and its gradient
+    float *tokens_gradient, *weight_gradient;
+};
+
 #define MESHARD_TILE_FUNCTIONS(Executor)                                                                               \
     /* sums (H, S, D + 1) of weighted values, then weights; finds log_sums first, or takes them. */                    \
     void sum_in_slices(const Executor&, const TilePoints&, const TileRows& values, bool find_log_sums, float* sums);   \
@@ -111,7 +175,16 @@ struct GeluGradient {
     void gelu_rows(const Executor&, RowType, const void* x, void* y, std::int64_t count);                              \
     void gelu_rows_backward(const Executor&, const GeluGradient&);                                                     \
     /* sums over the rows */                                                                                           \
-    void sum_rows(const Executor&, RowType, const void* x, void* sums, std::int64_t rows, std::int64_t channels);
+    void sum_rows(const Executor&, RowType, const void* x, void* sums, std::int64_t rows, std::int64_t channels);      \
+    void fold_weights(const Executor&, const FoldedWeights&);                                                          \
+    void unfold_weights(const Executor&, const UnfoldedWeights&);                                                      \
+    void find_slice_means(const Executor&, const SliceTotals&);                                                        \
+    void slice_means_backward(const Executor&, const SliceTotals&, const float* tokens_gradient,                       \
+                              float* sums_gradient);                                                                   \
+    /* Whether a block's shared memory holds the matrices of a head. */                                                \
+    bool tokens_fit(const Executor&, int count, int dim);                                                              \
+    void attend_tokens(const Executor&, const TokenAttention&, float* states);                                         \
+    void attend_tokens_backward(const Executor&, const TokenAttention&, const TokenAttentionGradient&);
 
 MESHARD_TILE_FUNCTIONS(CudaExecutor)
 MESHARD_TILE_FUNCTIONS(HostExecutor)

@@ -71,4 +71,41 @@ void sum_rows(const HostExecutor& executor, RowType type, const void* x, void* s
     });
 }
 
+void fold_weights(const HostExecutor& executor, const FoldedWeights& weights)
+{
+    fold_weights_by(HostLauncher(executor), weights);
+}
+
+void unfold_weights(const HostExecutor& executor, const UnfoldedWeights& weights)
+{
+    unfold_weights_by(HostLauncher(executor), weights);
+}
+
+void find_slice_means(const HostExecutor& executor, const SliceTotals& s)
+{
+    executor.for_each(s.slices * s.dim, SliceMeans{s.sums, s.tokens, s.dim, s.epsilon});
+}
+
+void slice_means_backward(const HostExecutor& executor, const SliceTotals& s, const float* tokens_gradient,
+                          float* sums_gradient)
+{
+    executor.for_each(s.slices, SliceMeansBackward{s.sums, s.tokens, tokens_gradient, sums_gradient, s.dim, s.epsilon});
+}
+
+bool tokens_fit(const HostExecutor& executor, int count, int dim)
+{
+    return tokens_fit_by(HostLauncher(executor), count, dim);
+}
+
+void attend_tokens(const HostExecutor& executor, const TokenAttention& of, float* states)
+{
+    attend_tokens_by(HostLauncher(executor), of, states);
+}
+
+void attend_tokens_backward(const HostExecutor& executor, const TokenAttention& of,
+                            const TokenAttentionGradient& gradient)
+{
+    attend_tokens_backward_by(HostLauncher(executor), of, gradient);
+}
+
 }  // namespace meshard

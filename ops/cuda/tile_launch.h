@@ -8,13 +8,16 @@
 //         also adds the kernel's parts (`parts` points into the kernel) to `sums`
 //     launcher.rows(kernel, most_parts, blocks, chunks, shared)
 //         runs a kernel of row_tiles.h in min(most_parts, blocks a multiprocessor) parts; returns their number
-//     launcher.threads(), launcher.warps(), launcher.numbers<N>(count)
+//     launcher.threads(), launcher.warps(), launcher.shared(), launcher.numbers<N>(count)
+//         of a block: its threads, warps, and bytes of shared memory at most
 #pragma once
 
 #include "ops/cuda/row_tiles.h"
 #include "ops/cuda/slice_tile_gradients.h"
 #include "ops/cuda/slice_tile_sums.h"
 #include "ops/cuda/tile_kernels.h"
+#include "ops/cuda/token_attention.h"
+#include "ops/cuda/weight_folding.h"
 
 #include <stdexcept>
 #include <type_traits>
@@ -332,6 +335,61 @@ void gelu_rows_backward_by(const Launcher& launcher, const GeluGradient& r)
                       r.rows > 0 ? static_cast<int>(parts) : 0);
         }
     });
+}
+
+template <class Launcher>
+void fold_weights_by(const Launcher& launcher, const FoldedWeights& weights)
+{
+    with_rows(weights.type, 1, [&](auto number, auto) {
+        launcher.rows(FoldWeights<decltype(number)>{weights},
+                      (weights.num_rows() + launcher.warps() - 1) / launcher.warps(), 16, 1, 0);
+    });
+}
+
+template <class Launcher>
+void unfold_weights_by(const Launcher& launcher, const UnfoldedWeights& weights)
+{
+    const auto unfold = [&](auto number) {
+        using N = decltype(number);
+        const UnfoldWeights<N> kernel{weights, UnfoldWeights<N>::width_for(launcher.threads())};
+        std::int64_t groups = 0;
+        for (int i = 0; i < weights.count; ++i) groups += kernel.groups(weights.products[i], kernel.width);
+        launcher.rows(kernel, groups, 0, 1, 2 * launcher.threads() * static_cast<int>(sizeof(N)));
+    };
+    if (weights.type == RowType::Float64)
+        unfold(double());
+    else
+        unfold(float());
+}
+
+using TokenTile = Tile<TileMath::Float32>;
+
+template <class Launcher>
+bool tokens_fit_by(const Launcher& launcher, int count, int dim)
+{
+    return count <= kMostTokens && dim <= kMaxTileHead &&
+           TokenMatrices::bytes(count, dim, AttendTokensBackward<TokenTile>::kMatrices) <= launcher.shared();
+}
+
+template <class Launcher>
+void attend_tokens_by(const Launcher& launcher, const TokenAttention& of, float* states)
+{
+    using Kernel = AttendTokens<TokenTile>;
+    if (of.heads > 0)
+        launcher.rows(Kernel{of, states}, of.heads, 0, 1, TokenMatrices::bytes(of.count, of.dim, Kernel::kMatrices));
+}
+
+template <class Launcher>
+void attend_tokens_backward_by(const Launcher& launcher, const TokenAttention& of,
+                               const TokenAttentionGradient& gradient)
+{
+    using Kernel = AttendTokensBackward<TokenTile>;
+    const auto size = std::int64_t{3} * of.dim * of.dim;
+    const auto parts = launcher.template numbers<float>(of.heads * size);
+    if (of.heads > 0)
+        launcher.rows(Kernel{of, gradient, parts.data()}, of.heads, 0, 1,
+                      TokenMatrices::bytes(of.count, of.dim, Kernel::kMatrices));
+    add_parts(launcher, parts.data(), gradient.weight_gradient, size, of.heads);
 }
 
 }  // namespace meshard::tiles

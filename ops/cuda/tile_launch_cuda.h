@@ -14,6 +14,7 @@ namespace meshard::tiles {
 
 constexpr int kSliceWarps = 4, kRowWarps = 8;
 constexpr std::int64_t kMostParts = 512;
+constexpr int kSharedWithoutAsking = 48 * 1024;
 
 /// Number of blocks on a multiprocessor for which the compiler leaves registers: a third one only if that causes no
 /// spills.
@@ -91,6 +92,7 @@ public:
 
     int warps() const { return kRowWarps; }
     int threads() const { return kRowWarps * 32; }
+    int shared() const { return limits_.shared; }
     std::int64_t parts(std::int64_t most, int blocks, int chunks) const
     {
         return std::max<std::int64_t>(
@@ -107,6 +109,9 @@ public:
     void rows(const Kernel& kernel, std::int64_t most, int blocks, int chunks, int shared) const
     {
         const auto count = blocks > 0 ? parts(most, blocks, chunks) : most;
+        if (shared > kSharedWithoutAsking)
+            check_cuda(cudaFuncSetAttribute(run_rows<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
+                       "asking for shared memory");
         run_rows<<<static_cast<unsigned>(count * chunks), kRowWarps * 32, shared, executor_.stream>>>(kernel, chunks);
         check_cuda(cudaGetLastError(), "a kernel's start");
     }

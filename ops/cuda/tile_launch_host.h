@@ -50,6 +50,7 @@ public:
 
     int warps() const { return form_.warps; }
     int threads() const { return form_.warps; }
+    int shared() const { return std::numeric_limits<int>::max(); }
     std::int64_t parts(std::int64_t most, int, int) const
     {
         return std::max<std::int64_t>(1, std::min<std::int64_t>(most, form_.parts));

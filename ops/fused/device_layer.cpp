@@ -23,23 +23,6 @@ at::Tensor rows_of_range(const at::Tensor& rows, const Tile& range)
     return rows.narrow(0, range.first, range.count);
 }
 
-/// Weight and bias of a product after a norm without scale and shift, with these folded in: W diag(scale), b + W shift.
-/// They have the type of the points.
-Affine<at::Tensor> folded(const Affine<at::Tensor>& product, const Affine<at::Tensor>& norm, at::ScalarType type)
-{
-    auto weight = at::empty_like(product.weight, product.weight.options().dtype(type));
-    at::mul_out(weight, product.weight, norm.weight);
-    return {weight, at::addmv(product.bias, product.weight, norm.bias).to(type)};
-}
-
-/// Computes the gradients of a product and of the norm before it from those of the folded weights.
-void unfold(const Affine<at::Tensor>& found, const Affine<at::Tensor>& product, const Affine<at::Tensor>& norm,
-            Affine<at::Tensor>& of_product, Affine<at::Tensor>& of_norm)
-{
-    of_product = {at::mul(found.weight, norm.weight).addr_(found.bias, norm.bias), found.bias};
-    of_norm = {at::mul(found.weight, product.weight).sum(0), at::mv(product.weight.t(), found.bias)};
-}
-
 /// Pads the channels of each head in rows (H D, ...) to `width`, and the inverse.
 at::Tensor with_width(const at::Tensor& rows, std::int64_t heads, std::int64_t width)
 {
@@ -82,24 +65,35 @@ DeviceLayer::DeviceLayer(const BlockShape& shape, const BlockWeights<at::Tensor>
     : shape_(shape), type_(type), width_(rounded_up(shape.head_dim)),
       weights_(weights.map([](const at::Tensor& w) { return w.defined() ? w.contiguous() : w; }))
 {
-    const auto H = shape.heads;
-    const auto projection = [&](const at::Tensor& of_x, const at::Tensor& of_features) {
-        return of_features.defined() ? at::cat({with_width(of_x, H, width_), with_width(of_features, H, width_)})
-                                     : with_width(of_x, H, width_);
-    };
+    const auto H = shape.heads, inner = H * width_;
     const auto& w = weights_;
-    projection_ = {projection(w.project_x.weight, w.project_fx.weight),
-                   projection(w.project_x.bias, w.project_fx.bias)};
-    in_ = folded(projection_, w.norm1, type);
-    hidden_ = folded(w.hidden, w.norm2, type);
-    out_ = with_width(w.out.weight.t(), H, width_).to(type);  // (I, C), the layout that the product needs
-    mlp_out_ = w.mlp_out.weight.to(type);
+    const auto options = w.norm1.weight.options().dtype(type);
+    std::vector<FoldedLinear> products;
+    const auto fold = [&](const Affine<at::Tensor>& product, const Affine<at::Tensor>& norm,
+                          const Affine<at::Tensor>& folded) { products.push_back({product, norm, folded}); };
+    const auto converted = [&](const at::Tensor& weight) {
+        if (weight.scalar_type() == type) return weight;
+        fold({weight, {}}, {}, {at::empty_like(weight, options), {}});
+        return products.back().folded.weight;
+    };
+    for (const auto* part : {&w.project_x, &w.project_fx})
+        if (part->weight.defined())
+            projections_.push_back({with_width(part->weight, H, width_), with_width(part->bias, H, width_)});
+    const auto parts = static_cast<std::int64_t>(projections_.size());
+    in_ = {at::empty({parts * inner, shape.channels}, options), at::empty({parts * inner}, options)};
+    for (std::int64_t i = 0; i < parts; ++i)
+        fold(projections_[i], w.norm1, {in_.weight.narrow(0, i * inner, inner), in_.bias.narrow(0, i * inner, inner)});
+    hidden_ = {at::empty_like(w.hidden.weight, options), at::empty_like(w.hidden.bias, options)};
+    fold(w.hidden, w.norm2, hidden_);
+    out_ = width_ == shape.head_dim ? converted(w.out.weight).t() : with_width(w.out.weight.t(), H, width_).to(type);
+    mlp_out_ = converted(w.mlp_out.weight);
     slices_ = padded(w.slices.weight);
-    if (shape.outputs == 0) return;
-    const auto missing = rounded_up(shape.outputs) - shape.outputs;
-    last_product_ = {at::constant_pad_nd(w.head.weight, {0, 0, 0, missing}),
-                     at::constant_pad_nd(w.head.bias, {0, missing})};
-    head_ = folded(last_product_, w.norm3, type);
+    if (shape.outputs > 0) {
+        const auto rows = rounded_up(shape.outputs);
+        head_ = {at::zeros({rows, shape.channels}, options), at::zeros({rows}, options)};
+        fold(w.head, w.norm3, head_);
+    }
+    fold_weights(products);
 }
 
 /// Pads (..., D) to the padded width.
@@ -313,7 +307,7 @@ at::Tensor DeviceLayer::first_backward(LayerPoints& points, const at::Tensor& st
     if (points.ranges.empty()) {  // this rank has no samples
         add(found_.slices.weight, at::zeros_like(weights_.slices.weight));
         add(found_.slices.bias, at::zeros_like(weights_.slices.bias));
-        add(found_.in.bias, at::zeros_like(projection_.bias));
+        add(found_.in.bias, at::zeros(in_.bias.sizes(), slices_.options()));
         of_inverse_temperature.push_back(at::zeros({0, shape_.heads}, slices_.options()));
     }
     for (std::size_t i = 0; i < points.ranges.size(); ++i) {
@@ -357,16 +351,24 @@ BlockWeights<at::Tensor> DeviceLayer::weight_gradients() const
     const auto& w = weights_;
     if (!found_.in.weight.defined() || !found_.mlp_out.weight.defined())
         return w.map([](const at::Tensor& weight) { return weight.defined() ? at::zeros_like(weight) : weight; });
+    std::vector<UnfoldedLinear> products{{found_.in, {}, w.norm1, {}, {}},
+                                         {found_.hidden, {w.hidden.weight}, w.norm2, {}, {}}};
+    for (const auto& projection : projections_) products[0].weights.push_back(projection.weight);
+    if (shape_.outputs > 0) products.push_back({found_.head, {w.head.weight}, w.norm3, {}, {}});
+    unfold_weights(products);
+
     BlockWeights<at::Tensor> gradients;
-    Affine<at::Tensor> projection;
-    unfold(found_.in, projection_, w.norm1, projection, gradients.norm1);
-    unfold(found_.hidden, w.hidden, w.norm2, gradients.hidden, gradients.norm2);
     const auto inner = shape_.heads * width_;
-    const auto part = [&](const at::Tensor& rows, std::int64_t i) {
-        return with_width(rows.narrow(0, i * inner, inner), shape_.heads, shape_.head_dim);
+    const auto part = [&](std::size_t i) -> Affine<at::Tensor> {
+        const auto bias = found_.in.bias.narrow(0, static_cast<std::int64_t>(i) * inner, inner);
+        return {with_width(products[0].weight_gradients[i], shape_.heads, shape_.head_dim),
+                with_width(bias, shape_.heads, shape_.head_dim)};
     };
-    gradients.project_x = {part(projection.weight, 0), part(projection.bias, 0)};
-    if (!shape_.point_temperature) gradients.project_fx = {part(projection.weight, 1), part(projection.bias, 1)};
+    gradients.norm1 = products[0].norm_gradient;
+    gradients.project_x = part(0);
+    if (!shape_.point_temperature) gradients.project_fx = part(1);
+    gradients.hidden = {products[1].weight_gradients[0], found_.hidden.bias};
+    gradients.norm2 = products[1].norm_gradient;
     gradients.slices = found_.slices;
     gradients.out = {width_ == shape_.head_dim
                          ? found_.out.weight
@@ -374,9 +376,8 @@ BlockWeights<at::Tensor> DeviceLayer::weight_gradients() const
                      found_.out.bias};
     gradients.mlp_out = found_.mlp_out;
     if (shape_.outputs > 0) {
-        Affine<at::Tensor> head;
-        unfold(found_.head, last_product_, w.norm3, head, gradients.norm3);
-        gradients.head = {head.weight.narrow(0, 0, shape_.outputs), head.bias.narrow(0, 0, shape_.outputs)};
+        gradients.head = {products[2].weight_gradients[0], found_.head.bias.narrow(0, 0, shape_.outputs)};
+        gradients.norm3 = products[2].norm_gradient;
     }
     if (w.activation.defined())
         gradients.activation = found_.activation.defined() ? found_.activation : at::zeros_like(w.activation);

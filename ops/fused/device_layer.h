@@ -84,10 +84,9 @@ private:
     at::ScalarType type_;
     std::int64_t width_;  // padded number of channels of a head
     BlockWeights<at::Tensor> weights_;
-    // Projection of x_mid and features, and the head's product: padded, before norms are folded in.
-    Affine<at::Tensor> projection_, last_product_;
-    Affine<at::Tensor> in_, hidden_, head_;  // folded, in the points' type
-    at::Tensor out_, mlp_out_, slices_;      // out_: (I, C)
+    std::vector<Affine<at::Tensor>> projections_;  // of x_mid, and of features: padded, before the norm is folded in
+    Affine<at::Tensor> in_, hidden_, head_;        // folded, in the points' type; the head's outputs padded
+    at::Tensor out_, mlp_out_, slices_;            // out_: (I, C)
     struct {
         Affine<at::Tensor> in, out, hidden, mlp_out, head, slices;
         std::vector<at::Tensor> temperature;  // the temperature, then the layers that compute it

@@ -105,6 +105,44 @@ at::Tensor sums_of_rows(const at::Tensor& x)
     return sums;
 }
 
+void fold_weights(const std::vector<FoldedLinear>& products)
+{
+    FoldedWeights all{row_type(products.front().folded.weight), {}, 0};
+    for (const auto& [product, norm, folded] : products)
+        all.products[all.count++] = {
+            pointer_to(product.weight), pointer_to(product.bias),
+            pointer_to(norm.weight),    pointer_to(norm.bias),
+            folded.weight.data_ptr(),   folded.bias.defined() ? folded.bias.data_ptr() : nullptr,
+            product.weight.size(0),     product.weight.size(1)};
+    by_kernels(products.front().folded.weight, [&](const auto& executor) { fold_weights(executor, all); });
+}
+
+void unfold_weights(std::vector<UnfoldedLinear>& products)
+{
+    UnfoldedWeights all{row_type(products.front().weights.front()), {}, 0};
+    for (auto& each : products) {
+        auto& to = all.products[all.count++];
+        each.norm_gradient = {at::empty_like(each.norm.weight), at::empty_like(each.norm.bias)};
+        to = {pointer_to(each.gradient.weight),
+              pointer_to(each.gradient.bias),
+              pointer_to(each.norm.weight),
+              pointer_to(each.norm.bias),
+              {},
+              {},
+              each.norm_gradient.weight.data_ptr(),
+              each.norm_gradient.bias.data_ptr(),
+              0,
+              each.weights.front().size(0),
+              each.weights.front().size(1)};
+        for (const auto& weight : each.weights) {
+            each.weight_gradients.push_back(at::empty_like(weight));
+            to.weights[to.sources] = pointer_to(weight);
+            to.weight_gradients[to.sources++] = each.weight_gradients.back().data_ptr();
+        }
+    }
+    by_kernels(products.front().weights.front(), [&](const auto& executor) { unfold_weights(executor, all); });
+}
+
 at::Tensor sums_of_products(const at::Tensor& left, const at::Tensor& right)
 {
     if (left.scalar_type() == sum_type_of(left.scalar_type())) return at::mm(left.t(), right);

@@ -42,10 +42,13 @@ public:
     Gradients backward(const at::Tensor& states_gradient) const;
 
 private:
+    at::Tensor tokens_of_sums() const;
+    at::Tensor sums_gradient(const at::Tensor& tokens_gradient) const;
+
     SpecPtr rows_;
     at::ScalarType type_;
-    at::Tensor sums_;    // over all ranks
-    at::Tensor norm_;    // (B, H, S, 1)
+    at::Tensor sums_;  // over all ranks
+    double epsilon_;
     at::Tensor tokens_;  // a leaf of the small graph that ends in recorded_
     std::vector<at::Tensor> weights_;
     at::Tensor recorded_;

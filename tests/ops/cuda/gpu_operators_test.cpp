@@ -7,6 +7,7 @@
 #include "ops/rows/row_gather.h"
 #include "ops/rows/row_moves.h"
 #include "ops/rows/segment_reduce.h"
+#include "ops/slices/token_attention.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/random_block.h"
 #include "tests/support/test_device.h"
@@ -137,6 +138,22 @@ TEST_F(GpuOperators, FeaturesOfNeighborsHaveGradients)
     expect_same_on_gpu(points.unsqueeze(0).clone().requires_grad_(), 1e-12, [&](const at::Tensor& x) {
         return ball_query(x, x.detach(), {{0.1, 6}}, NeighborOrder::Grid).front();
     });
+}
+
+/// Sizes whose matrices need more and less shared memory than a kernel may have without asking, and too many slices
+/// for the kernel.
+TEST_F(GpuOperators, TokenAttention)
+{
+    for (const auto& [slices, dim] : {std::pair<std::int64_t, std::int64_t>{64, 32}, {7, 24}, {96, 32}, {130, 8}}) {
+        const auto weight = at::randn({3 * dim, dim}) / 4;
+        expect_same_on_gpu(at::randn({2, 3, slices, dim}).requires_grad_(), 2e-5, [&](const at::Tensor& tokens) {
+            return token_attention(tokens, weight.to(tokens.device()));
+        });
+        expect_same_on_gpu(weight.requires_grad_(), 2e-5, [&](const at::Tensor& leaf) {
+            at::manual_seed(2);
+            return token_attention(at::randn({2, 3, slices, dim}).to(leaf.device()), leaf);
+        });
+    }
 }
 
 TEST_F(GpuOperators, FusedBlock)

@@ -9,6 +9,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <numeric>
@@ -106,6 +107,21 @@ TEST(DeviceBlockSums, AreNearThoseOfTheHostInSinglePrecision)
     expect_near(found,
                 outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block(x, block); }),
                 3e-5);
+}
+
+TEST(DeviceBlockSums, AreTheSameInASecondBackward)
+{
+    const auto made = make_case(8, 4, at::kDouble);
+    auto block = made.block;
+    block.weights =
+        block.weights.map([](const at::Tensor& w) { return w.defined() ? w.detach().clone().requires_grad_() : w; });
+    const auto x = made.x.detach().clone().requires_grad_();
+    const auto loss = fused_block_by_kernels(x, block).square().sum();
+    const std::vector<at::Tensor> inputs{x, block.weights.norm1.weight, block.weights.project_fx.weight,
+                                         block.weights.hidden.bias, block.weights.out.weight};
+    const auto once = torch::autograd::grad({loss}, inputs, {}, /*retain_graph=*/true);
+    const auto again = torch::autograd::grad({loss}, inputs);
+    for (std::size_t i = 0; i < inputs.size(); ++i) EXPECT_TRUE(at::equal(once[i], again[i])) << i;
 }
 
 TEST(DeviceBlockSums, TravelBetweenRanks)
