@@ -220,6 +220,19 @@ class Evaluation(Judged):
         self.assertEqual(set(val["forces"]), {"cd", "cl", "cs", "cd_table", "cl_table"})
         self.assertTrue((self.folder / "runs/car/val_cases.csv").exists())
 
+    def test_at_the_end_of_training_is_by_the_weights_that_predict(self):
+        # With this learning rate the second of three epochs is the best by far.
+        self.good("train", "car.yaml", "run_id=worse", "training.num_epochs=3", "training.optimizer.lr=1", "training.scheduler.name=constant", "--accept-data")
+        lines = [json.loads(line) for line in (self.folder / "runs/worse/metrics.jsonl").read_text().splitlines()]
+        vals = [line["metrics"]["pressure"]["rel_l2"] + line["metrics"]["wss"]["rel_l2"] for line in lines if line["phase"] == "val"]
+        test = next(line for line in lines if line["phase"] == "test")
+        self.assertLess(min(vals), vals[-1] / 1.01, "the last epoch is the best: this run shows nothing")
+        self.assertEqual(test["epoch"], 1 + vals.index(min(vals)))
+        self.good("evaluate", "runs/worse", "test", "-o", "judged")
+        judged = json.loads((self.folder / "judged/evaluation.json").read_text())["splits"]["test"]
+        for field in ("pressure", "wss"):
+            self.assertAlmostEqual(test["metrics"][field]["rel_l2"] / judged["fields"][field]["rel_l2"]["mean"], 1, delta=1e-5)
+
     def test_of_training_is_in_events_of_tensorboard(self):
         self.assertEqual(crc32c(b"123456789"), 0xE3069283)
         self.assertEqual(len(list((self.folder / "runs/car/tensorboard").iterdir())), 1)

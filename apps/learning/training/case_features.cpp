@@ -2,7 +2,6 @@
 #include "apps/learning/training/case_features.h"
 
 #include "apps/learning/checkpoints/kept_features.h"
-#include "apps/learning/checkpoints/run_checkpoint.h"
 #include "models/registry/last_features.h"
 
 #include <torch/types.h>
@@ -11,17 +10,12 @@
 
 namespace meshard {
 
-void keep_case_features(Run& run)
+void keep_case_features(Run& run, const std::filesystem::path& checkpoint, std::int64_t num_steps)
 {
     const auto& cases = run.data.training_cases();
     if (cases.size() < FeatureDistance::kFewestCases || run.data.parts().size() > 1 || run.config.data.is_grid ||
         run.data.states() || run.data.needs_body() || run.model.is_sharded())
         return;
-    const auto folder = run.config.run_dir() / "checkpoints";
-    auto path = folder / "best.safetensors";
-    if (!run.ranks.all().all_agree(std::filesystem::exists(path))) path = folder / "last.safetensors";
-    const Checkpoint checkpoint(path);
-    run.model.load(checkpoint);
     const torch::NoGradGuard no_grad;
     const AveragedWeights averaged(run.model.update());
     run.model.module().eval();
@@ -38,8 +32,7 @@ void keep_case_features(Run& run)
     }
     if (!run.ranks.all().all_agree(features.defined())) return;
     run.ranks.across_groups().all_reduce(features);
-    if (run.ranks.is_first())
-        keep_features(path, checkpoint.description().progress.num_steps, FeatureDistance(features));
+    if (run.ranks.is_first()) keep_features(checkpoint, num_steps, FeatureDistance(features));
 }
 
 }  // namespace meshard

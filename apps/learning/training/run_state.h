@@ -25,7 +25,12 @@ struct Run {
         return config.training.max_steps > 0 ? std::min(num_steps(), config.training.max_steps) : num_steps();
     }
     /// The epoch of the last step, from 1; 0 before the first.
-    std::int64_t epoch() const { return (progress.num_steps + data.steps_per_epoch() - 1) / data.steps_per_epoch(); }
+    std::int64_t epoch() const { return epoch_of(progress.num_steps); }
+    /// The epoch in which a step is the last one done.
+    std::int64_t epoch_of(std::int64_t num_steps) const
+    {
+        return (num_steps + data.steps_per_epoch() - 1) / data.steps_per_epoch();
+    }
     bool is_over() const
     {
         return progress.num_steps >= num_steps_limit() || meshard::is_over(progress.early_stop, config.training);

@@ -122,17 +122,17 @@ std::string roll_out_text(const SplitErrors& errors)
                        mean_error(errors.rolled_out, &RolledOutRun::of_persistence));
 }
 
-void judge_test_cases(Run& run)
+void judge_test_cases(Run& run, const std::string& checkpoint, std::int64_t epoch)
 {
     if (run.data.stored().test.size() == 0) return;
     const auto errors = split_errors(run, &RunCases::test, "test");
-    record_errors(run, errors, "test", run.epoch());
+    record_errors(run, errors, "test", epoch);
     std::string text;
     const auto fields = run.data.fields();
     for (std::size_t f = 0; f < fields.size(); ++f)
         text += fmt::format("{} {} {:.4f}", f == 0 ? "" : ",", fields[f].name, errors.relative_l2[f]);
-    run.log.say(
-        fmt::format("test:{} (relative L2 error){}{}", text, roll_out_text(errors), drag_text(errors.judged.front())));
+    run.log.say(fmt::format("test, by checkpoint {} of epoch {}:{} (relative L2 error){}{}", checkpoint, epoch, text,
+                            roll_out_text(errors), drag_text(errors.judged.front())));
     if (const auto worst = worst_text(errors.judged.front()); !worst.empty()) run.log.say(worst);
 }
 

@@ -34,7 +34,9 @@ void record_errors(Run& run, const SplitErrors& errors, const std::string& name,
 /// Says `, rolled out 0.0312 (persistence 0.4)`, or nothing.
 std::string roll_out_text(const SplitErrors& errors);
 
-/// Judges, records and says the errors of the test cases, if there are some. Collective.
-void judge_test_cases(Run& run);
+/// Judges, records and says the errors of the test cases, if there are some, with the run's present weights.
+/// Collective.
+/// @param checkpoint   name of the checkpoint that has these weights  @param epoch   after which it was kept
+void judge_test_cases(Run& run, const std::string& checkpoint, std::int64_t epoch);
 
 }  // namespace meshard

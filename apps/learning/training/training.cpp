@@ -2,6 +2,7 @@
 #include "apps/learning/training/training.h"
 
 #include "apps/console/console.h"
+#include "apps/learning/checkpoints/run_checkpoint.h"
 #include "apps/learning/grids/grid_cases.h"
 #include "apps/learning/training/case_features.h"
 #include "apps/learning/training/run_messages.h"
@@ -14,7 +15,9 @@
 #include <ATen/ATen.h>
 #include <fmt/core.h>
 
+#include <filesystem>
 #include <optional>
+#include <string>
 
 namespace meshard {
 namespace {
@@ -59,6 +62,21 @@ void require_balance(const TrainingRunConfig& config, const World& world)
                                      num_parts, num_ranks, fewest_parts * num_ranks));
 }
 
+/// Loads the weights with which the run predicts from now on, of its best checkpoint (where not all ranks see one, of
+/// the last), judges the test cases by them and keeps the training cases' features.
+void judge_best(Run& run)
+{
+    const auto folder = run.config.run_dir() / "checkpoints";
+    const auto* name =
+        run.ranks.all().all_agree(std::filesystem::exists(folder / "best.safetensors")) ? "best" : "last";
+    const auto path = folder / (std::string(name) + ".safetensors");
+    const Checkpoint checkpoint(path);
+    run.model.load(checkpoint);
+    const auto num_steps = checkpoint.description().progress.num_steps;
+    judge_test_cases(run, name, run.epoch_of(num_steps));
+    keep_case_features(run, path, num_steps);
+}
+
 }  // namespace
 
 bool train(const TrainingRunConfig& config, const CaseLists& cases, const TrainingStart& start, World& world,
@@ -81,8 +99,7 @@ bool train(const TrainingRunConfig& config, const CaseLists& cases, const Traini
     const auto end = steps.train(stop_requested, start.profile_steps);
     if (end != LoopEnd::Done) return end == LoopEnd::OutOfTime;
     record_memory(run);
-    judge_test_cases(run);
-    keep_case_features(run);
+    judge_best(run);
     if (start.after_last_step) start.after_last_step();
     say_end(run, steps.first_step());
     return true;
