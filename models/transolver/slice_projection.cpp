@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/transolver/slice_projection.h"
 
+#include "ops/fused/scaled_slices.h"
 #include "ops/slices/slice_ops.h"
 
 #include <torch/nn/init.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/conv.h>
 
+#include <limits>
 #include <utility>
 
 namespace meshard {
@@ -83,10 +85,11 @@ torch::Tensor SliceProjection::project(torch::nn::AnyModule& module, const torch
     return on_grid.reshape({batch, num_points, options_.num_heads, options_.head_dim});
 }
 
-torch::Tensor SliceProjection::bounded_temperature() const
+std::pair<double, double> SliceProjection::temperature_bounds() const
 {
-    if (!options_.authors_constants) return temperature_.clamp(kMinTemperature, kMaxTemperature);
-    return options_.grid.empty() ? temperature_ : temperature_.clamp(kAuthorsMinTemperature, kMaxTemperature);
+    constexpr auto kNone = std::numeric_limits<double>::infinity();
+    if (!options_.authors_constants) return {kMinTemperature, kMaxTemperature};
+    return options_.grid.empty() ? std::pair(-kNone, kNone) : std::pair(kAuthorsMinTemperature, kMaxTemperature);
 }
 
 double SliceProjection::weight_epsilon() const
@@ -97,7 +100,10 @@ double SliceProjection::weight_epsilon() const
 torch::Tensor SliceProjection::slice_weights(const torch::Tensor& x_mid, bool is_training)
 {
     auto logits = in_project_slice_(x_mid);  // (B, N, H, S)
-    if (!options_.plus) return torch::softmax(logits * bounded_temperature().reciprocal(), -1);
+    if (!options_.plus) {
+        const auto [least, most] = temperature_bounds();
+        return torch::softmax(logits * temperature_.clamp(least, most).reciprocal(), -1);
+    }
 
     // Luo et al. 2025, Transolver++, section 3.2.
     const auto temperature =
@@ -139,9 +145,10 @@ const char* SliceProjection::fuse_into(FusedBlock& block, bool is_training) cons
         return nullptr;
     }
     const auto& fx = in_project_fx_.get<torch::nn::Linear>();
-    const auto factor = bounded_temperature().reciprocal().view({options_.num_heads, 1, 1});
+    const auto [least, most] = temperature_bounds();
     block.weights.project_fx = {fx->weight, fx->bias};
-    block.weights.slices = {factor * in_project_slice_->weight, factor.squeeze(-1) * in_project_slice_->bias};
+    block.weights.slices =
+        slices_by_temperature({in_project_slice_->weight, in_project_slice_->bias}, temperature_, least, most);
     return nullptr;
 }
 

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace meshard {
@@ -92,7 +93,7 @@ public:
 private:
     bool has_noise(bool is_training) const;
     torch::Tensor project(torch::nn::AnyModule& module, const torch::Tensor& x) const;  // (B, N, C) to (B, N, H, D)
-    torch::Tensor bounded_temperature() const;
+    std::pair<double, double> temperature_bounds() const;
     double weight_epsilon() const;  ///< added to the weight of a slice
     torch::Tensor slice_weights(const torch::Tensor& x_mid, bool is_training);
 

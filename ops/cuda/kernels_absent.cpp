@@ -93,6 +93,16 @@ void unfold_weights(const CudaExecutor&, const UnfoldedWeights&)
     no_kernels();
 }
 
+void scale_slices(const CudaExecutor&, const SliceScaling&, float*, float*)
+{
+    no_kernels();
+}
+
+void scale_slices_backward(const CudaExecutor&, const SliceScaling&, const SliceScalingGradient&)
+{
+    no_kernels();
+}
+
 void find_slice_means(const CudaExecutor&, const SliceTotals&)
 {
     no_kernels();

@@ -62,6 +62,16 @@ void unfold_weights(const CudaExecutor& executor, const UnfoldedWeights& weights
     unfold_weights_by(CudaLauncher(executor), weights);
 }
 
+void scale_slices(const CudaExecutor& executor, const SliceScaling& of, float* scaled, float* scaled_bias)
+{
+    executor.for_each(of.heads * of.slices * (of.dim + 1), ScaleSlices{of, scaled, scaled_bias});
+}
+
+void scale_slices_backward(const CudaExecutor& executor, const SliceScaling& of, const SliceScalingGradient& gradient)
+{
+    scale_slices_backward_by(CudaLauncher(executor), of, gradient);
+}
+
 void find_slice_means(const CudaExecutor& executor, const SliceTotals& s)
 {
     executor.for_each(s.slices * s.dim, SliceMeans{s.sums, s.tokens, s.dim, s.epsilon});

@@ -133,6 +133,18 @@ struct UnfoldedWeights {
     int count;
 };
 
+/// Weight and bias of slices' logits, the same for all heads but divided by each head's temperature within bounds.
+struct SliceScaling {
+    const float *weight, *bias, *temperature;  ///< (slices, dim), (slices), (heads)
+    float least, most;
+    std::int64_t heads, slices, dim;
+};
+
+struct SliceScalingGradient {
+    const float *scaled, *scaled_bias;   ///< gradients of the results: (heads, slices, dim), (heads, slices)
+    float *weight, *bias, *temperature;  ///< results, like the inputs
+};
+
 /// Slices' sums (slices, dim + 1): weighted values, then weights; and their means over the points.
 struct SliceTotals {
     const float* sums;
@@ -178,6 +190,8 @@ struct TokenAttentionGradient {
     void sum_rows(const Executor&, RowType, const void* x, void* sums, std::int64_t rows, std::int64_t channels);      \
     void fold_weights(const Executor&, const FoldedWeights&);                                                          \
     void unfold_weights(const Executor&, const UnfoldedWeights&);                                                      \
+    void scale_slices(const Executor&, const SliceScaling&, float* scaled, float* scaled_bias);                        \
+    void scale_slices_backward(const Executor&, const SliceScaling&, const SliceScalingGradient&);                     \
     void find_slice_means(const Executor&, const SliceTotals&);                                                        \
     void slice_means_backward(const Executor&, const SliceTotals&, const float* tokens_gradient,                       \
                               float* sums_gradient);                                                                   \

@@ -81,6 +81,16 @@ void unfold_weights(const HostExecutor& executor, const UnfoldedWeights& weights
     unfold_weights_by(HostLauncher(executor), weights);
 }
 
+void scale_slices(const HostExecutor& executor, const SliceScaling& of, float* scaled, float* scaled_bias)
+{
+    executor.for_each(of.heads * of.slices * (of.dim + 1), ScaleSlices{of, scaled, scaled_bias});
+}
+
+void scale_slices_backward(const HostExecutor& executor, const SliceScaling& of, const SliceScalingGradient& gradient)
+{
+    scale_slices_backward_by(HostLauncher(executor), of, gradient);
+}
+
 void find_slice_means(const HostExecutor& executor, const SliceTotals& s)
 {
     executor.for_each(s.slices * s.dim, SliceMeans{s.sums, s.tokens, s.dim, s.epsilon});

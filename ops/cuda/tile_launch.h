@@ -362,6 +362,14 @@ void unfold_weights_by(const Launcher& launcher, const UnfoldedWeights& weights)
         unfold(float());
 }
 
+template <class Launcher>
+void scale_slices_backward_by(const Launcher& launcher, const SliceScaling& of, const SliceScalingGradient& gradient)
+{
+    const auto numbers = of.slices * (of.dim + 1);
+    launcher.rows(ScaleSlicesBackward{of, gradient}, of.heads + (numbers + launcher.threads() - 1) / launcher.threads(),
+                  0, 1, launcher.warps() * static_cast<int>(sizeof(float)));
+}
+
 using TokenTile = Tile<TileMath::Float32>;
 
 template <class Launcher>

@@ -106,4 +106,63 @@ private:
     }
 };
 
+/// The number by which a head's slices are multiplied.
+MESHARD_HOST_DEVICE inline float slice_factor(const SliceScaling& of, std::int64_t head)
+{
+    const float t = of.temperature[head];
+    return 1 / (t < of.least ? of.least : t > of.most ? of.most : t);
+}
+
+/// A number of a slice's weight, then of its bias, for each index.
+struct ScaleSlices {
+    SliceScaling of;
+    float *scaled, *scaled_bias;
+
+    MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
+    {
+        const auto weights = of.slices * of.dim, head = i / (weights + of.slices), at = i % (weights + of.slices);
+        const float factor = slice_factor(of, head);
+        if (at < weights)
+            scaled[head * weights + at] = of.weight[at] * factor;
+        else
+            scaled_bias[head * of.slices + at - weights] = of.bias[at - weights] * factor;
+    }
+};
+
+/// A block for the temperature of each head, then blocks for a thread's number of weight or bias.
+struct ScaleSlicesBackward {
+    SliceScaling of;
+    SliceScalingGradient gradient;
+
+    TILE_FN void operator()(const Block& block) const
+    {
+        const auto weights = of.slices * of.dim;
+        const int threads = block.warps * Block::kLanes, thread = block.warp * Block::kLanes + block.lane;
+        if (block.part >= of.heads) {
+            const auto at = (block.part - of.heads) * threads + thread;
+            if (at >= weights + of.slices) return;
+            float sum = 0;
+            for (std::int64_t h = 0; h < of.heads; ++h)
+                sum += slice_factor(of, h) * (at < weights ? gradient.scaled[h * weights + at]
+                                                           : gradient.scaled_bias[h * of.slices + at - weights]);
+            (at < weights ? gradient.weight[at] : gradient.bias[at - weights]) = sum;
+            return;
+        }
+        const std::int64_t head = block.part;
+        float sum = 0;
+        for (std::int64_t i = thread; i < weights; i += threads)
+            sum += gradient.scaled[head * weights + i] * of.weight[i];
+        for (std::int64_t i = thread; i < of.slices; i += threads)
+            sum += gradient.scaled_bias[head * of.slices + i] * of.bias[i];
+        sum = block.sum(sum);
+        auto* sums = reinterpret_cast<float*>(block.shared);
+        if (block.lane == 0) sums[block.warp] = sum;
+        block.sync();
+        if (thread > 0) return;
+        for (int w = 1; w < block.warps; ++w) sum += sums[w];
+        const float t = of.temperature[head], factor = slice_factor(of, head);
+        gradient.temperature[head] = t < of.least || t > of.most ? 0 : -factor * factor * sum;
+    }
+};
+
 }  // namespace meshard::tiles

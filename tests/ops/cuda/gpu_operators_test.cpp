@@ -2,6 +2,7 @@
 // The operators on tensors of a GPU, or of the stand-in, against the same call on the CPU, and against themselves: same
 // bits every time.
 #include "ops/fused/fused_block.h"
+#include "ops/fused/scaled_slices.h"
 #include "ops/neighbors/ball_query.h"
 #include "ops/neighbors/neighbors.h"
 #include "ops/rows/row_gather.h"
@@ -154,6 +155,24 @@ TEST_F(GpuOperators, TokenAttention)
             return token_attention(at::randn({2, 3, slices, dim}).to(leaf.device()), leaf);
         });
     }
+}
+
+/// Temperatures below, within, above and at the bounds, whose gradients pass only within and at them.
+TEST_F(GpuOperators, SlicesByTemperature)
+{
+    const auto temperature = at::tensor({0.3F, 0.5F, 1.7F, 5.0F, 6.0F}), weight = at::randn({37, 11}),
+               bias = at::randn({37});
+    const auto both = [](const Affine<at::Tensor>& of) { return at::cat({of.weight, of.bias.unsqueeze(-1)}, -1); };
+    const auto there = [](const at::Tensor& tensor, const at::Tensor& like) { return tensor.to(like.device()); };
+    expect_same_on_gpu(temperature.view({1, 1, 5, 1}).requires_grad_(), 2e-6, [&](const at::Tensor& leaf) {
+        return both(slices_by_temperature({there(weight, leaf), there(bias, leaf)}, leaf, 0.5, 5));
+    });
+    expect_same_on_gpu(weight.clone().requires_grad_(), 2e-6, [&](const at::Tensor& leaf) {
+        return both(slices_by_temperature({leaf, there(bias, leaf)}, there(temperature, leaf), 0.5, 5));
+    });
+    expect_same_on_gpu(bias.clone().requires_grad_(), 2e-6, [&](const at::Tensor& leaf) {
+        return both(slices_by_temperature({there(weight, leaf), leaf}, there(temperature, leaf), 0.5, 5));
+    });
 }
 
 TEST_F(GpuOperators, FusedBlock)
