@@ -52,7 +52,11 @@ struct ScalingFunction : torch::autograd::Function<ScalingFunction> {
         const auto saved = context->get_saved_variables();
         const auto of = pointers(saved[0], saved[1], saved[2], context->saved_data["least"].toDouble(),
                                  context->saved_data["most"].toDouble());
-        const auto scaled = gradients[0].contiguous(), scaled_bias = gradients[1].contiguous();
+        // Of sharded points these are pending sums; so are the results, which are linear in them.
+        const auto& sharded = is_sharded(gradients[0]) ? gradients[0] : gradients[1];
+        const auto spec = is_sharded(sharded) ? spec_of(sharded) : nullptr;
+        const auto scaled = local_in(gradients[0], spec).contiguous(),
+                   scaled_bias = local_in(gradients[1], spec).contiguous();
         auto weight = at::empty_like(saved[0]), bias = at::empty_like(saved[1]), temperature = at::empty_like(saved[2]);
         on_gpu(scaled, [&](const auto& executor) {
             scale_slices_backward(executor, of,
@@ -60,7 +64,7 @@ struct ScalingFunction : torch::autograd::Function<ScalingFunction> {
                                    weight.mutable_data_ptr<float>(), bias.mutable_data_ptr<float>(),
                                    temperature.mutable_data_ptr<float>()});
         });
-        return {weight, bias, temperature, {}, {}};
+        return {wrapped(weight, spec), wrapped(bias, spec), wrapped(temperature, spec), {}, {}};
     }
 };
 
