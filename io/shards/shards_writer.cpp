@@ -83,14 +83,16 @@ void PartialFolder::commit()
 {
     throw_if_interrupted();
     std::error_code error;
-    if (std::filesystem::exists(final_, error))
-        throw IoError("save_subdomains: " + final_.string() + " has come to exist meanwhile; choose another name.");
     // One sync for all pieces instead of one for each piece.
     const int descriptor = ::open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     const bool is_on_disk = descriptor >= 0 && ::syncfs(descriptor) == 0;
     if (descriptor >= 0) ::close(descriptor);
     if (!is_on_disk) throw IoError("save_subdomains: cannot sync " + final_.string() + " to disk.");
-    std::filesystem::rename(partial_, final_, error);
+    const bool was_free = !std::filesystem::exists(final_, error);
+    if (was_free) std::filesystem::rename(partial_, final_, error);
+    if (!was_free || error == std::errc::directory_not_empty || error == std::errc::file_exists)
+        throw IoError("save_subdomains: " + final_.string() +
+                      " has come to exist meanwhile, made by another program; choose another name.");
     if (error) throw IoError("save_subdomains: cannot create " + final_.string() + ": " + error.message() + ".");
     is_committed_ = true;
 }
