@@ -7,6 +7,8 @@
 #include <vtkAppendFilter.h>
 #include <vtkCGNSReader.h>
 #include <vtkCompositeDataSet.h>
+#include <vtkEnSightGoldBinaryReader.h>
+#include <vtkEnSightGoldReader.h>
 #include <vtkExodusIIReader.h>
 #include <vtkGenericEnSightReader.h>
 #include <vtkMultiBlockDataSet.h>
@@ -16,6 +18,7 @@
 #include "io/bytes/mapped_file.h"
 #include "io/bytes/text_encoding.h"
 #include "io/bytes/time_choice.h"
+#include "io/vtk/ensight_sizes.h"
 #include "io/vtk/legacy_text.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
@@ -43,6 +46,7 @@
 
 #include <algorithm>
 #include <fcntl.h>
+#include <iterator>
 #include <limits>
 #include <mutex>
 #include <new>
@@ -423,7 +427,112 @@ private:
     int saved_;
 };
 
-vtkSmartPointer<vtkAlgorithm> composite_reader(CompositeFormat format, const std::filesystem::path& path)
+/// What checks of files before VTK reads them find. The error waits until VTK has ended, which frees nothing on the way
+/// of an exception.
+struct FileChecks {
+    std::optional<IoError> error;
+    std::vector<std::string>* warnings = nullptr;
+};
+
+/// VTK's reader of EnSight Gold, which checks every file before it reads it.
+template <class Reader>
+class CheckedEnSight : public Reader {
+public:
+    static CheckedEnSight* New() { return new CheckedEnSight; }  // required by vtkNew
+
+    FileChecks* checks = nullptr;
+
+protected:
+    template <class Check, class... Sizes>
+    bool passes(const Check& check, const char* file, int step, Sizes... expected)
+    {
+        if (checks->error) return false;  // of a file before
+        try {
+            const char* folder = this->GetFilePath();
+            (sizes_.*check)(std::filesystem::path(folder != nullptr ? folder : "") / file,
+                            this->GetUseFileSets() != 0 ? step : 0, expected...);
+            if (checks->warnings != nullptr)
+                std::ranges::move(sizes_.take_warnings(), std::back_inserter(*checks->warnings));
+            return true;
+        } catch (const IoError& error) {
+            checks->error = error;
+            return false;
+        }
+    }
+    bool variable_passes(const char* file, int step, bool per_element, int num_components)
+    {
+        return passes(&EnSightSizes::check_variable, file, step, per_element, num_components);
+    }
+    bool node_variable_passes(const char* file, int step, bool measured, int num_components)
+    {
+        return measured ? passes(&EnSightSizes::check_measured_variable, file, step, num_components)
+                        : variable_passes(file, step, false, num_components);
+    }
+
+    using Data = vtkMultiBlockDataSet;
+    int ReadGeometryFile(const char* file, int step, Data* data) override
+    {
+        return passes(&EnSightSizes::check_geometry, file, step) && Reader::ReadGeometryFile(file, step, data);
+    }
+    int ReadMeasuredGeometryFile(const char* file, int step, Data* data) override
+    {
+        return passes(&EnSightSizes::check_measured_points, file, step) &&
+               Reader::ReadMeasuredGeometryFile(file, step, data);
+    }
+    int ReadScalarsPerNode(const char* file, const char* name, int step, Data* data, int measured, int width,
+                           int component) override
+    {
+        return node_variable_passes(file, step, measured != 0, 1) &&
+               Reader::ReadScalarsPerNode(file, name, step, data, measured, width, component);
+    }
+    int ReadVectorsPerNode(const char* file, const char* name, int step, Data* data, int measured) override
+    {
+        return node_variable_passes(file, step, measured != 0, 3) &&
+               Reader::ReadVectorsPerNode(file, name, step, data, measured);
+    }
+    int ReadTensorsPerNode(const char* file, const char* name, int step, Data* data) override
+    {
+        return variable_passes(file, step, false, 6) && Reader::ReadTensorsPerNode(file, name, step, data);
+    }
+    int ReadAsymmetricTensorsPerNode(const char* file, const char* name, int step, Data* data) override
+    {
+        return variable_passes(file, step, false, 9) && Reader::ReadAsymmetricTensorsPerNode(file, name, step, data);
+    }
+    int ReadScalarsPerElement(const char* file, const char* name, int step, Data* data, int width,
+                              int component) override
+    {
+        return variable_passes(file, step, true, 1) &&
+               Reader::ReadScalarsPerElement(file, name, step, data, width, component);
+    }
+    int ReadVectorsPerElement(const char* file, const char* name, int step, Data* data) override
+    {
+        return variable_passes(file, step, true, 3) && Reader::ReadVectorsPerElement(file, name, step, data);
+    }
+    int ReadTensorsPerElement(const char* file, const char* name, int step, Data* data) override
+    {
+        return variable_passes(file, step, true, 6) && Reader::ReadTensorsPerElement(file, name, step, data);
+    }
+    int ReadAsymmetricTensorsPerElement(const char* file, const char* name, int step, Data* data) override
+    {
+        return variable_passes(file, step, true, 9) && Reader::ReadAsymmetricTensorsPerElement(file, name, step, data);
+    }
+
+private:
+    EnSightSizes sizes_{std::is_same_v<Reader, vtkEnSightGoldBinaryReader>};
+};
+
+template <class Reader>
+vtkSmartPointer<vtkAlgorithm> checked_ensight(const std::filesystem::path& path, FileChecks& checks)
+{
+    vtkNew<CheckedEnSight<Reader>> reader;
+    reader->SetCaseFileName(path.c_str());
+    reader->ReadAllVariablesOn();
+    reader->checks = &checks;
+    return reader;
+}
+
+vtkSmartPointer<vtkAlgorithm> composite_reader(CompositeFormat format, const std::filesystem::path& path,
+                                               FileChecks& checks)
 {
     if (format == CompositeFormat::Cgns) {
         vtkNew<vtkCGNSReader> reader;
@@ -436,10 +545,15 @@ vtkSmartPointer<vtkAlgorithm> composite_reader(CompositeFormat format, const std
         return reader;
     }
     if (format == CompositeFormat::EnSight) {
-        vtkNew<vtkGenericEnSightReader> reader;
-        reader->SetCaseFileName(path.c_str());
-        reader->ReadAllVariablesOn();
-        return reader;
+        vtkNew<vtkGenericEnSightReader> any;
+        any->SetCaseFileName(path.c_str());
+        const int version = any->DetermineEnSightVersion(1);
+        if (version == vtkGenericEnSightReader::ENSIGHT_GOLD)
+            return checked_ensight<vtkEnSightGoldReader>(path, checks);
+        if (version == vtkGenericEnSightReader::ENSIGHT_GOLD_BINARY)
+            return checked_ensight<vtkEnSightGoldBinaryReader>(path, checks);
+        any->ReadAllVariablesOn();
+        return any;
     }
     vtkNew<vtkExodusIIReader> reader;
     reader->SetFileName(path.c_str());
@@ -566,16 +680,18 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
     vtkSmartPointer<vtkAlgorithm> reader;
     std::optional<double> time;
     std::vector<MeshBlock> blocks;
+    FileChecks checks{{}, options.warnings};
     read_by_vtk(where, [&] {
         const CapturedMessages messages;
         const SilentStderr silence;
-        reader = composite_reader(format, path);
+        reader = composite_reader(format, path, checks);
         reader->UpdateInformation();
         time = chosen_time(times_of(*reader), options.time, where);
         if (time)
             reader->UpdateTimeStep(*time);
         else
             reader->Update();
+        if (checks.error) throw IoError(*checks.error);
         const auto errors = messages.errors();
         if (options.warnings != nullptr)
             for (const std::string& text : messages.warnings())
@@ -613,7 +729,8 @@ std::vector<double> times_with_vtk(const std::filesystem::path& path)
     read_by_vtk(where, [&] {
         const CapturedMessages messages;
         const SilentStderr silence;
-        const auto reader = composite_reader(format, path);
+        FileChecks unused;
+        const auto reader = composite_reader(format, path, unused);
         reader->UpdateInformation();
         times = times_of(*reader);
         return messages.errors();
