@@ -35,6 +35,7 @@ struct ForcesOptions {
     Orient orient = Orient::AsIs;
     bool json = false;
     double rho = 1;
+    double ambient = 0;  ///< pressure of the free stream, in the units of the field
     std::optional<double> speed;
     std::optional<double> area;
     std::optional<double> length;
@@ -128,7 +129,7 @@ void set_flow(const std::string& u_inf, const std::string& drag, const std::stri
 
 bool parse(std::span<const std::string> arguments, ForcesOptions& options)
 {
-    std::string rho = "1", u_inf, area, length, center, drag, lift;
+    std::string rho = "1", p_inf = "0", u_inf, area, length, center, drag, lift;
     std::string shear_sign = "openfoam", orient;
     std::string kind = "kinematic";
     CLI::App app("Sums pressure and wall shear stress over surfaces: force, drag, side force, lift, and with --u-inf\n"
@@ -163,6 +164,11 @@ bool parse(std::span<const std::string> arguments, ForcesOptions& options)
                  "reverse the polygons' normals, because they point into the body");
     add_orient_option(app, orient, "as-is");
     app.add_option("--rho", rho, "density")->type_name("RHO")->capture_default_str();
+    app.add_option("--p-inf", p_inf,
+                   "pressure of the free stream, which is subtracted from the field, in its units; needed where a "
+                   "surface is open")
+        ->type_name("P")
+        ->capture_default_str();
     app.add_option("--u-inf", u_inf,
                    "speed of the flow, or its velocity vector, which then also is the direction of drag")
         ->type_name("U|X,Y,Z");
@@ -189,6 +195,9 @@ bool parse(std::span<const std::string> arguments, ForcesOptions& options)
                                        : FieldKind::Coefficient;
     options.shear_is_traction = shear_sign == "traction";
     options.rho = *parse_positive(rho, "--rho");
+    options.ambient = parse_numbers(p_inf, "--p-inf", 1)[0];
+    if (options.ambient != 0 && options.kind == FieldKind::Coefficient)
+        throw UsageError("--p-inf " + p_inf + ": a cp is relative to the free stream already. Leave it out.");
     options.area = parse_positive(area, "--area");
     options.length = parse_positive(length, "--length");
     if (!center.empty()) options.center = parse_vector(center, "--center");
@@ -264,7 +273,7 @@ ForcesReport compute(const std::string& file, const ForcesOptions& options)
     report.pressure_field = pressure_field(mesh, options.pressure, file);
     const double scale = options.scale();
     std::vector<double> pressures = std::move(report.pressure_field.values);
-    for (double& p : pressures) p *= scale;
+    for (double& p : pressures) p = (p - options.ambient) * scale;
 
     std::vector<Vector3> tractions;
     if (options.shear != "none") {
@@ -323,6 +332,7 @@ Json to_json(const ForcesReport& report, const ForcesOptions& options)
     }
     const auto or_null = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
     json["reference"] = {{"rho", options.rho},
+                         {"p_inf", options.ambient},
                          {"u_inf", or_null(options.speed)},
                          {"area", or_null(options.area)},
                          {"length", or_null(options.length)},
@@ -367,6 +377,7 @@ void print_basis(const ForcesReport& report)
 void print_reference(const ForcesOptions& options)
 {
     std::cout << "  reference   rho " << number_text(options.rho);
+    if (options.ambient != 0) std::cout << ", p_inf " << number_text(options.ambient);
     if (options.speed) std::cout << ", U " << number_text(*options.speed);
     if (options.area) std::cout << ", area " << number_text(*options.area);
     std::cout << ", drag along " << vector_text(options.drag_direction) << ", lift along "

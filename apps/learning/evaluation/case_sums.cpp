@@ -49,7 +49,7 @@ std::array<double*, ForceSums::kNumbers> places_of(ForceSums& sums)
     std::size_t next = 0;
     for (auto* vector : {&sums.true_pressure, &sums.true_shear, &sums.predicted_pressure, &sums.predicted_shear,
                          &sums.area_vector, &sums.place, &sums.true_pressure_moment, &sums.true_shear_moment,
-                         &sums.predicted_pressure_moment, &sums.predicted_shear_moment}) {
+                         &sums.predicted_pressure_moment, &sums.predicted_shear_moment, &sums.area_moment}) {
         for (auto& number : *vector) places[next++] = &number;
     }
     places[next++] = &sums.outward;
@@ -90,7 +90,7 @@ at::Tensor force_sums(const at::Tensor& y, const at::Tensor& t, const at::Tensor
     };
     return torch::cat({pressure(t, a), shear(t), pressure(y, a), shear(y), a.sum(0), (x * area).sum(0),
                        pressure(t, x_cross_a), shear_moment(t), pressure(y, x_cross_a), shear_moment(y),
-                       (x * a).sum().reshape({1}), area.sum().reshape({1})});
+                       x_cross_a.sum(0), (x * a).sum().reshape({1}), area.sum().reshape({1})});
 }
 
 /// Calls `f(y, t, geometry)` with pieces of the rows, in double on the host.
@@ -315,7 +315,7 @@ std::vector<std::vector<double>> drag_along_x(const at::Tensor& prediction, cons
         const auto drag = [&](const at::Tensor& field) {
             auto force = torch::zeros({field.size(0)}, torch::kDouble);
             const auto along = shape.narrow(1, 0, 3).matmul(direction).squeeze(1);
-            if (layout.pressure >= 0) force -= signs.normal * field.select(1, layout.pressure) * along;
+            if (layout.pressure >= 0) force -= signs.normal * (field.select(1, layout.pressure) - flow.ambient) * along;
             if (layout.shear >= 0)
                 force +=
                     signs.shear * field.narrow(1, layout.shear, 3).matmul(direction).squeeze(1) * shape.select(1, 6);

@@ -143,8 +143,7 @@ std::optional<std::array<double, 2>> stagnation(const std::vector<KnownCase>& ca
         std::string why;
         const auto flow = flow_reference(of_unit_area, *one.source, kind, why);
         if (!flow || !one.figures->is_surface) continue;
-        const auto ambient = kind == "cp" ? 0.0 : number_of_case(settings.ambient, *one.source).value_or(0.0);
-        const auto ratio = (one.figures->channels[layout.pressure].high - ambient) * flow->scale;
+        const auto ratio = (one.figures->channels[layout.pressure].high - flow->ambient) * flow->scale;
         range = {std::min(range[0], ratio), std::max(range[1], ratio)};
     }
     return std::isfinite(range[0]) && std::isfinite(range[1]) ? std::optional(range) : std::nullopt;

@@ -35,27 +35,32 @@ ForceSigns signs_of(const ForceSums& sums, const Vector3& drag_direction)
 Coefficients coefficients(const ForceSums& sums, const FlowReference& flow)
 {
     const auto signs = signs_of(sums, flow.drag);
-    const auto of_pressure = [&](const Vector3& sum, const Vector3& direction) {
-        return -signs.normal * flow.scale * dot(sum, direction);
+    // `areas` is the sum that a pressure of 1 everywhere has.
+    const auto of_pressure = [&](const Vector3& sum, const Vector3& direction, const Vector3& areas) {
+        return -signs.normal * flow.scale * (dot(sum, direction) - flow.ambient * dot(areas, direction));
     };
     const auto of_shear = [&](const Vector3& sum, const Vector3& direction) {
         return signs.shear * flow.scale * dot(sum, direction);
     };
     Coefficients found;
-    found.pressure_drag_true = of_pressure(sums.true_pressure, flow.drag);
-    found.pressure_drag_predicted = of_pressure(sums.predicted_pressure, flow.drag);
+    found.pressure_drag_true = of_pressure(sums.true_pressure, flow.drag, sums.area_vector);
+    found.pressure_drag_predicted = of_pressure(sums.predicted_pressure, flow.drag, sums.area_vector);
     found.drag_true = found.pressure_drag_true + of_shear(sums.true_shear, flow.drag);
     found.drag_predicted = found.pressure_drag_predicted + of_shear(sums.predicted_shear, flow.drag);
-    found.lift_true = of_pressure(sums.true_pressure, flow.lift) + of_shear(sums.true_shear, flow.lift);
-    found.lift_predicted = of_pressure(sums.predicted_pressure, flow.lift) + of_shear(sums.predicted_shear, flow.lift);
+    found.lift_true =
+        of_pressure(sums.true_pressure, flow.lift, sums.area_vector) + of_shear(sums.true_shear, flow.lift);
+    found.lift_predicted =
+        of_pressure(sums.predicted_pressure, flow.lift, sums.area_vector) + of_shear(sums.predicted_shear, flow.lift);
     const auto side = unit(cross(flow.lift, flow.drag));
-    found.others.push_back({kForceCoefficients[2],
-                            of_pressure(sums.true_pressure, side) + of_shear(sums.true_shear, side),
-                            of_pressure(sums.predicted_pressure, side) + of_shear(sums.predicted_shear, side)});
+    found.others.push_back(
+        {kForceCoefficients[2],
+         of_pressure(sums.true_pressure, side, sums.area_vector) + of_shear(sums.true_shear, side),
+         of_pressure(sums.predicted_pressure, side, sums.area_vector) + of_shear(sums.predicted_shear, side)});
     if (!flow.length) return found;
     const auto moment = [&](const Vector3& pressure, const Vector3& shear, const Vector3& pressure_force,
                             const Vector3& shear_force, const Vector3& axis) {
-        return (of_pressure(pressure - cross(flow.center, pressure_force), axis) +
+        return (of_pressure(pressure - cross(flow.center, pressure_force), axis,
+                            sums.area_moment - cross(flow.center, sums.area_vector)) +
                 of_shear(shear - cross(flow.center, shear_force), axis)) /
                *flow.length;
     };
@@ -121,7 +126,13 @@ std::optional<FlowReference> flow_reference(const ForceSettings& settings, const
         return std::nullopt;
     }
     const auto dynamic_pressure = pressure_kind == "cp" ? 1.0 : 0.5 * *density * speed_squared;
-    FlowReference flow{*drag, *lift, 1 / (dynamic_pressure * area)};
+    const auto ambient = ambient_pressure(settings, source, pressure_kind);
+    if (!ambient) {
+        why = fmt::format("case {} has no number in the column '{}' of its table (data.reference.p_inf)", source.id,
+                          settings.ambient);
+        return std::nullopt;
+    }
+    FlowReference flow{*drag, *lift, 1 / (dynamic_pressure * area), *ambient};
     flow.length = number_of_case(settings.length, source);
     if (flow.length && !(*flow.length > 0)) flow.length.reset();
     if (!settings.length.empty() && !flow.length)
@@ -137,6 +148,15 @@ std::optional<FlowReference> flow_reference(const ForceSettings& settings, const
         flow.length.reset();
     }
     return flow;
+}
+
+std::optional<double> ambient_pressure(const ForceSettings& settings, const CaseSource& source,
+                                       const std::string& pressure_kind)
+{
+    if (pressure_kind == "cp") return 0.0;
+    if (!settings.ambient.empty()) return number_of_case(settings.ambient, source);
+    // A solver's kinematic pressures refer to its own zero, whatever p_inf in Pa a table has.
+    return pressure_kind == "static" ? table_value(source, "p_inf").value_or(0.0) : 0.0;
 }
 
 std::optional<double> table_value(const CaseSource& source, const std::string& column)

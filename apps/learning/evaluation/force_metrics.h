@@ -22,10 +22,11 @@ struct ForceSums {
     Vector3 place{};                                      ///< sum x A
     Vector3 true_pressure_moment{}, true_shear_moment{};  ///< sum p x cross a, x cross tau A, about the origin
     Vector3 predicted_pressure_moment{}, predicted_shear_moment{};  ///< the same of the prediction
+    Vector3 area_moment{};                                          ///< sum x cross a
     double outward = 0;                                             ///< sum x.a
     double area = 0;                                                ///< sum A
 
-    static constexpr int kNumbers = 32;
+    static constexpr int kNumbers = 35;
 };
 
 /// Signs of the data: `normal` is -1 if the order of the points makes normals point into the body, `shear` is -1 if the
@@ -37,7 +38,8 @@ struct ForceSigns {
 /// The free stream of a case, and the factor from forces to coefficients.
 struct FlowReference {
     Vector3 drag{1, 0, 0}, lift{0, 0, 1};
-    double scale = 1;  ///< coefficient = scale * sum of the field times area: 1 / (0.5 U^2 A) for kinematic fields
+    double scale = 1;    ///< coefficient = scale * sum of the field times area: 1 / (0.5 U^2 A) for kinematic fields
+    double ambient = 0;  ///< pressure of the free stream, above which a surface feels the field's
     std::optional<double> length = {};  ///< of the moment coefficients; nothing: there are none
     Vector3 center{};                   ///< about which moments are
     std::string why_no_moments = {};    ///< what of length and centre the settings name and the case does not say
@@ -74,6 +76,12 @@ Coefficients coefficients(const ForceSums& sums, const FlowReference& flow);
 /// @throws InvalidInput where `up` lies along the free stream
 std::optional<FlowReference> flow_reference(const ForceSettings& settings, const CaseSource& source,
                                             const std::string& pressure_kind, std::string& why);
+
+/// Returns the pressure of the free stream, in the units of pressures of a kind, which forces are above: that of
+/// `data.reference`, or, where that says none, of pressures in Pa the number of the case's column p_inf, else 0.
+/// Nothing where the case has no number in the column that `data.reference` names.
+std::optional<double> ambient_pressure(const ForceSettings& settings, const CaseSource& source,
+                                       const std::string& pressure_kind);
 
 /// Returns a number of the case table; nothing where it has no such column or no number there.
 std::optional<double> table_value(const CaseSource& source, const std::string& column);

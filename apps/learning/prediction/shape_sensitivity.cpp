@@ -65,7 +65,7 @@ std::vector<ShapeSensitivity> shape_sensitivities(std::span<const std::string> c
         return (shape.data.on_cells ? of_cells : surface.shares_at_points(of_cells)).index_select(0, rows);
     };
     const auto vectors = surface.area_vectors(), areas = lengths_of(vectors).unsqueeze(1);
-    const auto pressure = -signs.normal * fields.narrow(1, layout.pressure, 1);
+    const auto pressure = -signs.normal * (fields.narrow(1, layout.pressure, 1) - flow.ambient);
     const auto shear = layout.shear < 0 ? at::Tensor() : signs.shear * fields.narrow(1, layout.shear, 3);
     auto force = (pressure * of_rows(vectors)).sum(0);
     if (shear.defined()) force = force + (shear * of_rows(areas)).sum(0);

@@ -13,9 +13,9 @@ namespace meshard {
 struct ForceSettings {
     /// The free stream: its speed along x, or three components, each a number or a column of the case table.
     std::vector<std::string> velocity = {"U_inf"};
-    std::string density = "rho";    ///< for pressures in Pa: a number, or a column
-    std::string ambient = "p_inf";  ///< pressure of the free stream: a number, or a column
-    std::string area;               ///< empty: no coefficients
+    std::string density = "rho";  ///< for pressures in Pa: a number, or a column
+    std::string ambient;          ///< pressure of the free stream: a number, or a column; empty: not said
+    std::string area;             ///< empty: no coefficients
     std::string drag = "Cd";
     std::string lift = "Cl";
     std::array<double, 3> up{0, 0, 1};

@@ -69,6 +69,20 @@ TEST_F(Forces, FollowTheKindOfTheFields)
     EXPECT_TRUE(fails_with(meshard({"forces", file, "--pressure-kind", "cp"}), 2, {"--u-inf"}));
 }
 
+TEST_F(Forces, AreOfThePressureAboveThatOfTheFreeStream)
+{
+    const std::string file = write("square.vtp", loaded_square());
+
+    const auto kinematic = meshard_json({"forces", file, "--rho", "1.5", "--p-inf", "-3", "--center", "0.5,0,0"});
+    EXPECT_EQ(kinematic["lift"], -7.5);  // in the units of the field
+    EXPECT_EQ(kinematic["moment"]["pressure"], nlohmann::json({-3.75, 0.0, 0.0}));
+    EXPECT_EQ(kinematic["reference"]["p_inf"], -3.0);
+    EXPECT_EQ(meshard_json({"forces", file, "--pressure-kind", "static", "--p-inf", "5"})["lift"], 3.0);
+    const std::string warning = "--p-inf 5: a cp is relative to the free stream already";
+    EXPECT_TRUE(
+        fails_with(meshard({"forces", file, "--pressure-kind", "cp", "--u-inf", "4", "--p-inf", "5"}), 2, {warning}));
+}
+
 TEST_F(Forces, TakeTheirDirectionsFromTheFlow)
 {
     const std::string file = write("square.vtp", loaded_square());

@@ -246,6 +246,23 @@ TEST_F(DataCheck, WantsTheDensityOfPressuresInPa)
     EXPECT_EQ(why, "case 0 has no number above 0 in the column 'rho' of its table (data.reference.rho)");
 }
 
+TEST_F(DataCheck, ClosesTheForcesOfOpenBodiesWithAbsolutePressures)
+{
+    data.fields[0].kind = "static";
+    settings.density = "1";
+    settings.ambient = "1000";
+    for (auto& one : figures) {
+        one.forces.area_vector = {0.1, 0, 0.3};
+        one.forces.true_pressure = {75, 0, 290};
+        one.channels[0].high += 1000;
+    }
+    const auto found = findings();
+
+    EXPECT_EQ(found.contradictions, std::vector<std::string>());
+    EXPECT_EQ(found.numbers["cl_closure"]["n"], 4);
+    EXPECT_NEAR(found.numbers["highest_pressure"][0].get<double>(), 1, 1e-12);
+}
+
 TEST_F(DataCheck, NamesTheCaseThatDoesNotClose)
 {
     figures[2].forces.true_pressure[0] = -40;

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace meshard {
 namespace {
@@ -149,14 +150,38 @@ TEST(ForceMetrics, FindSignsThemselves)
     EXPECT_DOUBLE_EQ(found.lift_true, 2 * 1);
 }
 
-/// Coefficients of the fields (rows, 4), pressure and stress, on a surface that faces outwards.
+/// Half a sphere, open below, whose points are moved so that its quadrilaterals are warped.
+Mesh open_surface()
+{
+    auto mesh = sphere(5);
+    mesh.cell_data.clear();
+    Csr cells;
+    std::vector<std::uint8_t> types;
+    for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) {
+        const auto corners = mesh.cells.row(cell);
+        if (std::ranges::all_of(corners, [&](auto point) { return mesh.points.value(point, 2) < 0; })) continue;
+        cells.push_row(corners);
+        types.push_back(mesh.cell_types[cell]);
+    }
+    mesh.cells = cells;
+    mesh.cell_types = types;
+    std::vector<double> places;
+    for (std::int64_t i = 0; i < 3 * mesh.num_points(); ++i)
+        places.push_back(mesh.points.value(i / 3, i % 3) + 0.1 * std::sin(static_cast<double>(i)));
+    mesh.points = DataArray::from("points", places, 3);
+    return mesh;
+}
+
+/// Coefficients of the fields (rows, 4), pressure and stress, on a surface that faces outwards. The pressure is that of
+/// the fields, of the prediction twice that, above `ambient`.
 std::vector<Coefficient> coefficients_of(const Mesh& mesh, bool on_cells, const at::Tensor& fields,
-                                         const FlowReference& flow)
+                                         const FlowReference& flow, double ambient = 0)
 {
     const JudgedFields layout({{"p", "p", "kinematic"}, {"tau", "tau", "stress"}}, {1, 3});
     const auto geometry =
         torch::tensor(row_geometry(mesh, on_cells), torch::kDouble).reshape({fields.size(0), kGeometryColumns});
-    const auto sums = case_sums(2 * fields, fields, geometry, layout, torch::zeros({4}), RankGroup());
+    const auto level = torch::tensor({ambient, 0.0, 0.0, 0.0}, torch::kDouble);
+    const auto sums = case_sums(2 * fields + level, fields + level, geometry, layout, torch::zeros({4}), RankGroup());
     return coefficients(sums.forces, flow).all();
 }
 
@@ -238,6 +263,63 @@ TEST(ForceMetrics, FollowFromGauss)
     EXPECT_NEAR(pushed[0].truth, -4 * volume, 1e-12);
     EXPECT_NEAR(pushed[1].truth, 0, 1e-12);
     EXPECT_NEAR(pushed[2].truth, 0, 1e-12);
+}
+
+TEST(ForceMetrics, AreOfThePressureAboveThatOfTheFreeStream)
+{
+    // An open surface of warped quadrilaterals: what a constant pressure does to it is no force of the flow.
+    auto mesh = open_surface();
+    const FlowReference relative{.drag = unit(Vector3{2, 1, 0}), .scale = 0.7, .length = 1.3, .center = {0.5, -2, 3}};
+    auto absolute = relative;
+    absolute.ambient = 1e5;
+    torch::manual_seed(1);
+    for (const bool on_cells : {true, false}) {
+        auto fields = torch::randn({on_cells ? mesh.num_cells() : mesh.num_points(), 4}, torch::kDouble);
+        fields.select(1, 1).add_(3);
+        const auto expected = coefficients_of(mesh, on_cells, fields, relative, 0);
+        const auto found = coefficients_of(mesh, on_cells, fields, absolute, 1e5);
+
+        ASSERT_EQ(found.size(), kForceCoefficients.size());
+        for (std::size_t k = 0; k < found.size(); ++k) {
+            EXPECT_NEAR(found[k].truth, expected[k].truth, 1e-8) << found[k].name;
+            EXPECT_NEAR(found[k].predicted, expected[k].predicted, 1e-8) << found[k].name;
+        }
+        const JudgedFields layout({{"p", "p", "kinematic"}, {"tau", "tau", "stress"}}, {1, 3});
+        const auto geometry =
+            torch::tensor(row_geometry(mesh, on_cells), torch::kDouble).reshape({fields.size(0), kGeometryColumns});
+        fields.select(1, 0).add_(1e5);
+        const auto sums = case_sums(fields, fields, geometry, layout, torch::zeros({4}), RankGroup());
+        const auto pieces =
+            drag_along_x(fields, fields, geometry, layout, sums.forces, absolute, -3, 4, 5, RankGroup());
+        EXPECT_NEAR(std::accumulate(pieces[0].begin(), pieces[0].end(), 0.0), expected[0].truth, 1e-8);
+    }
+}
+
+TEST(ForceMetrics, TakeThePressureOfTheFreeStreamByItsKind)
+{
+    ForceSettings settings;
+    settings.velocity = {"30"};
+    settings.area = "2";
+    settings.density = "1.2";
+    CaseSource source{"7", {}, {}};
+    source.columns = {{"p_inf", "101325"}, {"patm", "500"}, {"none", ""}};
+    std::string why;
+    const auto ambient = [&](const char* kind) { return flow_reference(settings, source, kind, why).value().ambient; };
+
+    EXPECT_EQ(ambient("static"), 101325);
+    EXPECT_EQ(ambient("kinematic"), 0);  // a column in Pa says nothing of the solver's zero
+    for (const auto& [entry, value] : {std::pair("patm", 500), std::pair("7", 7)}) {
+        settings.ambient = entry;
+        EXPECT_EQ(ambient("static"), value);
+        EXPECT_EQ(ambient("kinematic"), value);
+        EXPECT_EQ(ambient("cp"), 0);
+    }
+    settings.ambient = "none";
+    EXPECT_FALSE(flow_reference(settings, source, "static", why));
+    EXPECT_EQ(why, "case 7 has no number in the column 'none' of its table (data.reference.p_inf)");
+    settings.ambient.clear();
+    source.columns.clear();
+    EXPECT_EQ(ambient("static"), 0);
 }
 
 TEST(ForceMetrics, HaveMomentsOnlyWhereLengthAndPointAreKnown)
