@@ -2,8 +2,10 @@
 """`predict --forces` for many shapes: one table, and what is missing said once."""
 import csv
 import json
+import math
 import os
 
+from evaluation_test import arrays_of
 from runner import PROGRAM, Case
 from samples import put_training, write_body
 
@@ -120,6 +122,48 @@ class PredictedForces(Case):
         self.assertEqual([bool(row["Cmy"]) for row in self.rows("told.csv")], [True, True, False, True])
         self.assertTrue(all(row["Cd"] for row in self.rows("told.csv")))
         self.assertIn("'moment_length'", self.predict("--set", "moment_length=0").err)
+
+    def test_are_divided_by_what_the_fields_are_measured_by(self):
+        """Told numbers take the place of the run's for fields and coefficients alike."""
+        write_body(self.folder / "open.vtp", is_open=True)
+        names = ["Cd", "Cl", "Cs", *MOMENTS]
+        words = ("data.fields.pressure.kind=static", "data.reference={U_inf: [24, 0, 18], rho: 1.2, p_inf: 5}", "data.forces={area: 0.5, length: 1.7, center: [0.3, 0, 0]}")
+        self.train("divided", "data.targets=nondimensional", *words)
+        self.train("physical", *words)
+
+        def found(*told, run="runs/divided"):
+            result = self.meshard("predict", run, "open.vtp", "-o", "out.vtp", "--overwrite", "--forces", "--json", *told)
+            self.assert_good(result)
+            one, = json.loads(result.out)["predictions"]
+            return [one[name] for name in names], one, arrays_of(self.folder / "out.vtp")
+
+        def assert_near(values, expected):
+            for value, one in zip(values, expected, strict=True):
+                self.assertAlmostEqual(value, one, delta=2e-5 * max(map(abs, expected)))
+
+        (self.folder / "t.csv").write_text("id,U_inf,rho,p_inf\nopen,60,2.4,1005\n")
+        own, _, fields = found()
+        for told in (("--table", "t.csv"), ("--set", "U_inf=60", "--set", "rho=2.4", "--set", "p_inf=1005")):
+            values, one, other = found(*told)
+            assert_near(values, own)
+            assert_near([p - 1005 for p in other["pressure"]], [8 * (p - 5) for p in fields["pressure"]])
+            self.assertIn("open.vtp: U_inf is 60, in place of 30 in the run's settings.", one["warnings"])
+            self.assertEqual(one["values"], {"U_inf": 60, "rho": 2.4, "p_inf": 1005})
+        result = self.meshard("forces", "out.vtp", "--pressure", "pressure", "--shear", "wss", "--pressure-kind", "static", "--rho", 2.4, "--p-inf", 1005,
+                              "--u-inf", "48,0,36", "--area", 0.5, "--length", 1.7, "--center", "0.3,0,0", "--shear-sign", "traction", "--json")
+        by_verb = json.loads(result.out)
+        self.assertAlmostEqual(by_verb["Cl_pressure"] + by_verb["Cl_viscous"] * math.copysign(1, by_verb["Cd_viscous"]), values[1], delta=1e-5 * abs(values[1]))
+        assert_near(found("--set", "area=0.25")[0], [2 * value for value in own])
+        assert_near(found("--set", "moment_length=3.4")[0][3:], [value / 2 for value in own[3:]])
+        self.assertGreater(abs(found("--set", "moment_x=1")[0][4] - own[4]), 0.01 * abs(own[4]))
+        # Fields in their units stay, and coefficients follow.
+        own = found(run="runs/physical")[0]
+        assert_near(found("--set", "U_inf=60", "--set", "rho=2.4", run="runs/physical")[0], [value / 8 for value in own])
+
+        # A quantity that has columns is told by these.
+        self.train("columns", "data.targets=nondimensional", "data.reference={U_inf: [speed, 0, 0]}")
+        refused = self.meshard("predict", "runs/columns", "open.vtp", "-o", "new.vtp", "--set", "U_inf=60")
+        self.assert_fails(refused, 2, "U_inf", "it asks for speed")
 
     def test_as_json_are_the_table(self):
         self.train("car", f"data.reference.U_inf={SPEED}")

@@ -34,8 +34,8 @@ def data_array(name, kind, components, values):
     return f'<DataArray type="{kind}" Name="{name}" NumberOfComponents="{components}" format="ascii">{text}</DataArray>'
 
 
-def write_body(path, lengths=(1.0, 0.4, 0.3), n=4):
-    """A closed surface of 6 n n quadrilaterals, an ellipsoid, with pressure and wall shear stress."""
+def write_body(path, lengths=(1.0, 0.4, 0.3), n=4, is_open=False):
+    """A surface of 6 n n quadrilaterals, an ellipsoid, closed or with a hole below, with pressure and wall shear stress."""
     index, points, cells = {}, [], []
 
     def point(axis, side, i, j):
@@ -50,7 +50,7 @@ def write_body(path, lengths=(1.0, 0.4, 0.3), n=4):
         return index[key]
 
     for axis in range(3):
-        for side in (-1, 1):
+        for side in (1,) if is_open and axis == 2 else (-1, 1):
             for i in range(n):
                 for j in range(n):
                     corners = [point(axis, side, i + a, j + b) for a, b in ((0, 0), (1, 0), (1, 1), (0, 1))]

@@ -76,6 +76,26 @@ def check_sensitivities(folder, body, one, two):
     refused(lambda: one.sensitivity(body, speed=32), ValueError, "no sensitivity of Cd: the speed of the free stream is not said")
 
 
+def check_numbers_of_the_run(folder):
+    """Told numbers take the place of the run's everywhere: of its quantities coefficients do not depend."""
+    from samples import write_body
+    write_body(folder / "open.vtp", is_open=True)
+    ended = run(folder, "train", "car.yaml", "run_id=divided", "training.max_steps=2", "data.targets=nondimensional", "data.fields.pressure.kind=static",
+                "data.reference={U_inf: [24, 0, 18], rho: 1.2, p_inf: 5}", "data.forces={area: 0.5, length: 1.7}", "--accept-data")
+    assert ended.returncode == 0, ended
+    surrogate, told = meshard.load(folder / "runs/divided", device="cpu"), {"U_inf": 60, "rho": 2.4, "p_inf": 1005}
+    assert all(not (one := surrogate.inputs[name]).required and not one.for_forces for name in told)
+    assert not any(surrogate.inputs[name].required for name in ("area", "moment_length", "moment_x"))
+    own, other = (surrogate.forces(folder / "open.vtp", **values) for values in ({}, told))
+    assert np.allclose(list(own.values()), list(other.values()), rtol=2e-5, atol=2e-5), (own, other)
+    assert np.allclose(8 * (own.prediction["pressure"] - 5), other.prediction["pressure"] - 1005, rtol=2e-5, atol=2e-2)
+    for coefficient in ("Cd", "Cmy"):
+        one, again = (surrogate.sensitivity(folder / "open.vtp", coefficient, double=True, **values) for values in ({}, told))
+        assert abs(one.value - own[coefficient]) < 1e-5 and abs(again.value - one.value) < 1e-9
+        assert np.abs(again.gradient - one.gradient).max() < 1e-9 * np.abs(one.gradient).max()
+    refused(lambda: surrogate.network_inputs(folder / "open.vtp", U_inf=60), ValueError, "an exported network is not told U_inf")
+
+
 def said(values):
     return [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
 
@@ -129,6 +149,7 @@ def test_predictions_are_those_of_the_program():
         assert np.array_equal(one.predict(folder / "body.stl", speed=32)["wss"], meshard.read(folder / "stl.vtp").cell_data["wss"])
 
         check_sensitivities(folder, body, one, two)
+        check_numbers_of_the_run(folder)
 
         # Errors and warnings have the program's texts.
         for values in ({}, {"speed": 32, "sped": 1}):

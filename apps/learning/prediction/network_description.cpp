@@ -6,30 +6,20 @@
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 
-#include <algorithm>
-#include <iterator>
 #include <set>
 
 namespace meshard {
 namespace {
 
-/// Names what a case must say of itself; a number of the configuration, and a column for a quantity, stand for the
-/// quantity.
+/// Names what an exported network is told of a case. Numbers of the run are part of the network.
 std::set<std::string> names_of_constants(const DataConfig& data)
 {
-    std::set<std::string> names(data.constants.begin(), data.constants.end());
-    if (!data.time.empty()) names.insert(data.time);
+    auto names = required_names(data);
     if (is_column(data.frame.length)) names.insert(data.frame.length);
-    for (const auto& quantity : reference_quantities(data)) {
-        if (const auto columns = data.reference_columns.find(quantity); columns != data.reference_columns.end())
-            std::ranges::copy_if(columns->second, std::inserter(names, names.end()),
-                                 [](const auto& entry) { return !number_in(entry); });
-        else if (!data.reference.contains(quantity))
-            names.insert(quantity);
-    }
     return names;
 }
 
@@ -80,6 +70,12 @@ std::vector<std::pair<std::string, at::Tensor>> network_tensors(const Predictor&
 MeshInputs mesh_inputs(const Predictor& predictor, const MeshInput& input, const PredictionOptions& options)
 {
     const auto device_mesh = DeviceMesh::single();
+    const auto names = names_of_constants(predictor.data());
+    for (const auto& [name, value] : options.values)
+        if (!names.contains(name))
+            throw UsageError(fmt::format("an exported network is not told {0}: it has the run's own number. Leave it "
+                                         "out, or predict with the run.",
+                                         name));
     auto source = said_case(predictor, options, input.name, false).source;
     source.file = input.file;
     auto mesh = read_case({&predictor, 1}, source, input, options, device_mesh);

@@ -11,6 +11,7 @@
 #include "apps/learning/prediction/case_mesh.h"
 #include "apps/learning/prediction/prediction_spread.h"
 #include "apps/learning/prediction/prediction_table.h"
+#include "apps/learning/prediction/told_values.h"
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/made_folders.h"
 #include "io/mesh_io.h"
@@ -64,13 +65,13 @@ CaseSource source_of(const std::string& name, const std::map<std::string, double
 /// Compares the shape with the training cases of each model that has theirs: sets the coefficients by the shape alone
 /// and how far it lies from them.
 void compare_shape(std::span<const Predictor> models, const ShapeSums& shape, const ForceSums& forces,
-                   const std::array<double, 6>& bounds, const JudgedFields& layout, const CaseSource& source,
-                   PredictedForces& found_forces)
+                   const std::array<double, 6>& bounds, const JudgedFields& layout, const PredictionOptions& options,
+                   const CaseSource& source, PredictedForces& found_forces)
 {
     std::size_t num_outside = 0;
     for (const auto& model : models) {
         std::string why;
-        const auto flow = flow_reference(force_settings_of(model), source, layout.pressure_kind, why);
+        const auto flow = flow_reference(force_settings_of(model, options.values), source, layout.pressure_kind, why);
         if (!flow || !model.shape_coefficients()) continue;
         const auto found =
             model.shape_coefficients()->of(shape, forces, bounds, *flow, constants_of_case(model.data(), source));
@@ -184,7 +185,7 @@ ForceSums with_mean_shear(const std::vector<ForceSums>& sums)
 }  // namespace
 
 PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predictor& model, const JudgedFields& layout,
-                                 const CaseSource& source)
+                                 const SaidCase& said)
 {
     PredictedForces found;
     if (layout.pressure < 0) {
@@ -192,9 +193,8 @@ PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predi
     } else if (!(sums.front().area > 0)) {
         found.why = "the mesh has no areas";
     }
-    const auto flow = found.why.empty()
-                          ? flow_reference(force_settings_of(model), source, layout.pressure_kind, found.why)
-                          : std::nullopt;
+    const auto flow =
+        found.why.empty() ? flow_reference(said.forces, said.source, layout.pressure_kind, found.why) : std::nullopt;
     if (!flow) return found;
     const auto mean = with_mean_shear(sums);
     for (auto one : sums) {
@@ -202,7 +202,7 @@ PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predi
         for (const auto& coefficient : coefficients(one, *flow).all())
             found.of_fields[coefficient.name].push_back(coefficient.predicted);
     }
-    if (!model.forces().length.empty() || source.columns.contains(kMomentLength))
+    if (!model.forces().length.empty() || said.source.columns.contains(kMomentLength))
         found.why_no_moments = flow->why_no_moments;
     return found;
 }
@@ -255,18 +255,56 @@ void add_sensitivities(Mesh& mesh, const std::vector<ShapeSensitivity>& all, std
     }
 }
 
-ForceSettings force_settings_of(const Predictor& model)
+ForceSettings force_settings_of(const Predictor& model, const std::map<std::string, double>& values)
 {
     auto forces = model.forces();
-    if (forces.area.empty()) forces.area = "area";
+    if (forces.area.empty()) forces.area = kReferenceArea;
     if (forces.length.empty()) forces.length = kMomentLength;
     if (forces.center.empty()) forces.center.assign(kMomentCenter.begin(), kMomentCenter.end());
+    // A file of weights has no settings of forces, but it has these.
+    const auto& data = model.data();
+    for (auto [name, text] : {std::pair("rho", &forces.density), std::pair("p_inf", &forces.ambient)}) {
+        if (const auto columns = data.reference_columns.find(name); columns != data.reference_columns.end())
+            *text = columns->second.front();
+        else if (const auto number = data.reference.find(name); number != data.reference.end())
+            *text = exact_text(number->second);
+    }
+    const auto put = [&](const std::string& name, std::string& text) {
+        if (const auto said = values.find(name); said != values.end() && number_in(text))
+            text = exact_text(said->second);
+    };
+    put("rho", forces.density);
+    put("p_inf", forces.ambient);
+    put(kReferenceArea, forces.area);
+    put(kMomentLength, forces.length);
+    for (std::size_t c = 0; c < forces.center.size(); ++c) put(kMomentCenter[c], forces.center[c]);
+    const bool is_number =
+        std::ranges::all_of(forces.velocity, [](const auto& entry) { return number_in(entry).has_value(); });
+    if (const auto speed = values.find("U_inf"); speed != values.end() && is_number) {
+        const auto own = quantity_of("U_inf", forces.velocity, {});
+        for (auto& component : forces.velocity)
+            component = exact_text(own > 0 ? *number_in(component) / own * speed->second : 0);
+    }
     return forces;
+}
+
+std::set<std::string> required_names(const DataConfig& data)
+{
+    std::set<std::string> names(data.constants.begin(), data.constants.end());
+    if (!data.time.empty()) names.insert(data.time);
+    for (const auto& quantity : reference_quantities(data)) {
+        if (const auto columns = data.reference_columns.find(quantity); columns != data.reference_columns.end())
+            std::ranges::copy_if(columns->second, std::inserter(names, names.end()),
+                                 [](const auto& entry) { return !number_in(entry); });
+        else if (!data.reference.contains(quantity))
+            names.insert(quantity);
+    }
+    return names;
 }
 
 std::vector<std::string> missing_for_forces(const Predictor& model, const std::map<std::string, double>& values)
 {
-    const auto forces = force_settings_of(model);
+    const auto forces = force_settings_of(model, values);
     const auto source = source_of("", values);
     std::vector<std::string> missing;
     const auto look = [&](const std::string& text, bool is_positive) {
@@ -282,28 +320,28 @@ std::vector<std::string> missing_for_forces(const Predictor& model, const std::m
 
 SaidCase said_case(const Predictor& model, const PredictionOptions& options, const std::string& name, bool warns)
 {
-    SaidCase said{model.data(), source_of(name, options.values)};
+    SaidCase said{model.data(), source_of(name, options.values), force_settings_of(model, options.values)};
     said.source.wall = options.wall;
     said.source.other_part = options.other_part;
     auto& data = said.data;
-    const auto require = [&](const std::string& column) {
-        if (!options.values.contains(column))
-            throw UsageError(fmt::format("the model is told '{0}' of a case. Give it with --set {0}=...", column));
-    };
-    std::ranges::for_each(data.constants, require);
-    if (!data.time.empty()) require(data.time);
-    for (const auto& quantity : reference_quantities(data)) {
-        if (const auto given = options.values.find(quantity); given != options.values.end()) {
-            data.reference[quantity] = given->second;
-        } else if (const auto columns = data.reference_columns.find(quantity);
-                   columns != data.reference_columns.end()) {
-            for (const auto& entry : columns->second)
-                if (!number_in(entry)) require(entry);
-        } else if (!data.reference.contains(quantity)) {
-            throw UsageError(fmt::format("the model's fields are measured by {0}, which the training cases had in "
-                                         "their table. Give it with --set {0}=...",
-                                         quantity));
-        }
+    const auto quantities = reference_quantities(data);
+    for (const auto& required : required_names(data)) {
+        if (options.values.contains(required)) continue;
+        throw UsageError(fmt::format("{1} {0}. Give it with --set {0}=...", required,
+                                     std::ranges::find(quantities, required) == quantities.end()
+                                         ? "the model is told, of each case,"
+                                         : "the model's fields are measured by"));
+    }
+    const auto asked = requested_names({&model, 1}, options.with_forces);
+    for (const auto& [quantity, value] : options.values) {
+        const auto number = data.reference.find(quantity);
+        const auto own = number != data.reference.end() ? std::optional(number->second)
+                         : quantity == kReferenceArea   ? number_in(model.forces().area)
+                                                        : std::nullopt;
+        if (number != data.reference.end()) number->second = value;
+        if (warns && own && *own != value && asked.contains(quantity))
+            warn("predict",
+                 fmt::format("{}: {} is {:g}, in place of {:g} in the run's settings.", name, quantity, value, *own));
     }
     auto& length = data.frame.length;
     if (const auto given = options.values.find(length); given != options.values.end()) {
@@ -412,7 +450,8 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
     const auto& name = input.name;
     const bool speaks = all.rank() == 0;
 
-    auto source = said_case(models.front(), options, name, false).source;
+    auto first = said_case(models.front(), options, name, false);
+    auto& source = first.source;
     source.file = input.file;
     auto mesh = read_case(models, source, input, options, device_mesh);
     const auto& rows = mesh.rows();
@@ -449,14 +488,14 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
         }
     }
     PredictedForces found;
-    if (options.with_forces) found = predicted_forces(forces, models.front(), layout, source);
+    if (options.with_forces) found = predicted_forces(forces, models.front(), layout, first);
     std::vector<ShapeSensitivity> by_points;
     if (!options.sensitivities.empty()) {
         if (!found.why.empty())
             throw UnusableInput(
                 fmt::format("{}: no sensitivity of {}: {}.", name, options.sensitivities.front(), found.why),
                 exit_code::input);
-        const auto flow = *flow_reference(force_settings_of(models.front()), source, layout.pressure_kind, found.why);
+        const auto flow = *flow_reference(first.forces, source, layout.pressure_kind, found.why);
         const auto moment = std::ranges::find_if(options.sensitivities, is_moment);
         if (moment != options.sensitivities.end() && !flow.length)
             throw UnusableInput(
@@ -474,7 +513,7 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
             warn("predict", fmt::format("{}: no moments: {}.", name, found.why_no_moments));
         if (!found.of_fields.empty()) found.intervals = intervals_of(models);
         for (const auto& one : seen) found.feature_isolation.push_back(one.isolation);
-        compare_shape(models, shape_sums(whole, all), forces.front(), mesh.bounds(), layout, source, found);
+        compare_shape(models, shape_sums(whole, all), forces.front(), mesh.bounds(), layout, options, source, found);
         const bool is_shape_far = found.is_far;
         found.is_far |= !seen.empty() && std::ranges::all_of(seen, &FeatureDistance::Distance::is_outside);
         if (found.is_far && speaks) warn("predict", name + ": " + far_text(found, is_shape_far));

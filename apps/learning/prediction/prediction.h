@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,7 +50,9 @@ struct PredictionOptions {
     bool in_double = false;  ///< sensitivities are computed in double precision, the model's part of them, too
 };
 
-/// Names that tell `predict` the reference length and the point of moments, where the run does not say them.
+/// Names that tell `predict` the reference area, and the length and the point of moments, where the run does not name
+/// columns for them.
+inline constexpr const char* kReferenceArea = "area";
 inline constexpr const char* kMomentLength = "moment_length";
 inline constexpr std::array kMomentCenter{"moment_x", "moment_y", "moment_z"};
 
@@ -128,24 +131,32 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
 void predict_grid(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& output,
                   const PredictionOptions& options, World& world);
 
-/// The settings of the model's run; where that says no reference area, it is the column `area`, and as the length and
-/// the point of moments kMomentLength and kMomentCenter, by default the origin.
-ForceSettings force_settings_of(const Predictor& model);
+/// The settings of the model's run; where that says no reference area, it is the column kReferenceArea, and as the
+/// length and the point of moments kMomentLength and kMomentCenter, by default the origin. Where the run has a number
+/// for one of these, or for U_inf, rho or p_inf, a value of that name stands in its place; as U_inf it is the speed, in
+/// the direction of the run's vector.
+ForceSettings force_settings_of(const Predictor& model, const std::map<std::string, double>& values = {});
 
-/// Computes the coefficients of each prediction on a mesh from its sums. Signs are those of the mean prediction.
-PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predictor& model, const JudgedFields& layout,
-                                 const CaseSource& source);
+/// Names what a case must say of itself for the fields to be predicted: constants and the time, and of the quantities
+/// by which fields are measured the columns, or the quantity itself where `data.reference` does not say it.
+std::set<std::string> required_names(const DataConfig& data);
 
 /// Columns that drag and lift need, and that neither the run nor `values` give (the area and the density above 0).
 std::vector<std::string> missing_for_forces(const Predictor& model, const std::map<std::string, double>& values);
 
-/// A case as options say it.
+/// A case as options say it. Both settings have the numbers of this case in place of the run's, so that fields and
+/// coefficients are measured by the same.
 struct SaidCase {
-    DataConfig data;    ///< of a model, with the numbers of this case in place
-    CaseSource source;  ///< its columns are the options' values
+    DataConfig data;       ///< of a model
+    CaseSource source;     ///< its columns are the options' values
+    ForceSettings forces;  ///< by `force_settings_of`
 };
 
-/// @param warns   where a value is missing without which a model predicts all the same
+/// Computes the coefficients of each prediction on a mesh from its sums. Signs are those of the mean prediction.
+PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predictor& model, const JudgedFields& layout,
+                                 const SaidCase& said);
+
+/// @param warns   where a value is missing without which a model predicts all the same, or is another than the run's
 /// @throws UsageError naming what is missing
 SaidCase said_case(const Predictor& model, const PredictionOptions& options, const std::string& name, bool warns);
 

@@ -17,28 +17,28 @@ std::set<std::string> requested_names(std::span<const Predictor> models, bool wi
     std::set<std::string> names;
     for (const auto& model : models) {
         const auto& data = model.data();
-        names.insert(data.constants.begin(), data.constants.end());
-        if (!data.time.empty()) names.insert(data.time);
+        names.merge(required_names(data));
         if (is_column(data.frame.length)) names.insert(data.frame.length);
-        for (const auto& name : reference_quantities(data)) {
-            names.insert(name);
-            const auto columns = data.reference_columns.find(name);
-            if (columns == data.reference_columns.end()) continue;
-            std::ranges::copy_if(columns->second, std::inserter(names, names.end()),
-                                 [](const auto& entry) { return !number_in(entry); });
-        }
+        for (const auto& name : reference_quantities(data))
+            if (data.reference.contains(name)) names.insert(name);
     }
     if (with_forces) {
-        const auto forces = force_settings_of(models.front());
-        if (is_column(forces.area)) names.insert(forces.area);
-        auto said = forces.velocity;
-        said.push_back(forces.length);
-        said.insert(said.end(), forces.center.begin(), forces.center.end());
-        const auto& fields = models.front().data().fields;
-        if (std::ranges::any_of(fields, [](const auto& field) { return field.kind == "static"; }))
-            said.push_back(forces.density);
-        std::ranges::copy_if(said, std::inserter(names, names.end()),
-                             [](const auto& entry) { return !number_in(entry); });
+        // Columns are told by their names, a number and what is not said by the name of the quantity.
+        const auto ask = [&](const std::string& name, std::span<const std::string> entries) {
+            const auto is_number = [](const auto& entry) { return number_in(entry).has_value(); };
+            if (std::ranges::all_of(entries, is_number)) names.insert(name);
+            std::ranges::remove_copy_if(entries, std::inserter(names, names.end()), is_number);
+        };
+        const auto& model = models.front();
+        const auto forces = force_settings_of(model);
+        ask("U_inf", forces.velocity);
+        ask(kReferenceArea, {&forces.area, 1});
+        ask(kMomentLength, {&forces.length, 1});
+        for (std::size_t c = 0; c < forces.center.size(); ++c) ask(kMomentCenter[c], {&forces.center[c], 1});
+        const auto kind = JudgedFields(model.data().fields, model.channels()).pressure_kind;
+        if (kind == "static") ask("rho", {&forces.density, 1});
+        if (kind == "static" && forces.ambient.empty()) names.insert("p_inf");
+        if (kind != "cp" && !forces.ambient.empty()) ask("p_inf", {&forces.ambient, 1});
     }
     return names;
 }
@@ -48,12 +48,8 @@ std::vector<ToldValue> told_values(std::span<const Predictor> models)
     std::vector<ToldValue> all;
     const auto of_fields = requested_names(models, false);
     for (const auto& name : requested_names(models, true)) {
-        // A model can do without a length, and without a quantity for which there is a number or a column.
-        const bool is_required = of_fields.contains(name) && std::ranges::any_of(models, [&](const auto& model) {
-                                     const auto& data = model.data();
-                                     return name != data.frame.length && !data.reference.contains(name) &&
-                                            !data.reference_columns.contains(name);
-                                 });
+        const bool is_required =
+            std::ranges::any_of(models, [&](const auto& model) { return required_names(model.data()).contains(name); });
         ToldValue told{name, is_required, !of_fields.contains(name)};
         for (const auto& model : models) {
             const auto own = model.ranges().of_number(name, model.data());

@@ -114,9 +114,7 @@ class Network(nn.Module):
 
     def _quantity(self, name: str, constants: Optional[Tensor]) -> Tensor:
         """A quantity by which fields are measured, e.g. U_inf: ()."""
-        if name in self.names:
-            return constants[self.names.index(name)]
-        entries = self.data["reference_columns"].get(name) or [str(self.data["reference"][name])]
+        entries = self.data["reference_columns"].get(name) or ([name] if name in self.names else [str(self.data["reference"][name])])
         values = [constants[self.names.index(entry)] if entry in self.names else torch.tensor(float(entry), dtype=torch.float64) for entry in entries]
         if len(values) == 3:
             return torch.stack(values).norm()
