@@ -24,7 +24,8 @@ struct DataFindings {
 /// Compares the figures of the cases with each other, with the settings and with the case table:
 /// - the integral of the true fields with the table's coefficients (force closure), where the fields have pressure and
 ///   shear stress. A difference of more than 0.01 + 3 % is a contradiction, which names another kind of pressure,
-///   reference area or scale of the shear stress if that closes the forces;
+///   reference area or scale of the shear stress if that closes nine in ten of these cases and leaves the others
+///   closed;
 /// - the direction of the normals and the sign of the shear stress, which must be the same in all cases; those that do
 ///   not show it (an open surface, no mean shear) are passed over;
 /// - the highest pressure of a surface, which at a stagnation point is the dynamic pressure: a contradiction if it fits

@@ -286,6 +286,39 @@ TEST_F(DataCheck, NamesTheKindThatCloses)
         EXPECT_NE(text.find("With data.fields.p.kind=static they close"), std::string::npos) << text;
 }
 
+TEST_F(DataCheck, NamesNoChangeThatTheOpenCasesDoNotNeed)
+{
+    // Nineteen of twenty cases close, and close with the shear stress times the density, too.
+    settings.velocity = {"10"};
+    settings.density = "1.02";
+    for (int i = 4; i < 20; ++i) {
+        figures.push_back(figures.front());
+        auto& one = figures.back();
+        one.num_rows = 100 + i;
+        one.channels[0].squares = 3000.0 + i;
+        cases.test.push_back(cases.test.front());
+        cases.test.back().id = std::to_string(i);
+    }
+    cases.test.back().columns["Cd"] = "0.8";
+
+    const auto text = contradiction();
+
+    EXPECT_NE(text.find("apart in 1 of 20 cases: 19 (0.3000 and 0.8000). The others close"), std::string::npos) << text;
+
+    // With twice the area this case closes, and no other.
+    cases.test.back().columns["Cd"] = "0.15";
+    EXPECT_NE(contradiction().find("The others close"), std::string::npos) << contradiction();
+
+    // All are apart, and one for another reason.
+    for (auto* list : {&cases.train, &cases.val, &cases.test})
+        for (auto& source : *list) source.columns = {{"Cd", "0.15"}};
+    cases.test.back().columns["Cd"] = "0.9";
+    EXPECT_NE(contradiction().find("With twice the reference area they close: correct data.forces.area (half bodies "
+                                   "have half the area). Not so 19."),
+              std::string::npos)
+        << contradiction();
+}
+
 TEST_F(DataCheck, NamesTheAreaOfHalfBodies)
 {
     settings.area = "1";
