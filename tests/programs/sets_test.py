@@ -73,6 +73,12 @@ class DataSets(Modes):
         found = json.loads((self.folder / "judged/evaluation.json").read_text())["splits"]["val"]["sets"]
         self.assertAlmostEqual(found["two"]["fields"]["wss"]["rel_l2"]["mean"], line["sets"]["two"]["errors"]["wss"]["rel_l2"], delta=1e-4)
 
+    def test_tell_the_columns_of_their_own_tables(self):
+        words = ("training.exact=true", "data.constants=[rho]", "training.max_steps=2")
+        self.train("common", 1, *words, *SETS)
+        self.train("own", 1, *words, *SETS, "~data.cases", "data.sets.one.cases=cases.json", "data.sets.two.cases=cases.json")
+        self.assertEqual(self.results("own"), self.results("common"))
+
     def test_that_contradict_themselves_are_refused(self):
         def refused(code, words, *texts):
             self.assert_fails(self.meshard("train", "car.yaml", "~data.split", *SETS[2:], *words), code, *texts)
@@ -84,5 +90,6 @@ class DataSets(Modes):
         refused(3, ("data.sets.two.split.test=1.0", "data.sets.two.share=2", "data.sets.one.share=2"), "data.sets.two has a share", "none of its cases trains")
         refused(3, ("data.sets.two.files=none_*.vtp",), "data.sets.two: no file matches")
         refused(3, ("data.sets.two.root=c",), "data.sets.two: ", "there is no folder")
+        refused(2, ("~data.cases", "data.sets.one.cases=cases.json", "data.constants=[rho]"), "data.constants needs data.sets.two.cases")
         refused(2, ("data.sets.two.shar=2",), "data.sets.two.shar", "share")
         self.assertFalse((self.folder / "runs").exists())

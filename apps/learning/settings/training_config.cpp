@@ -95,6 +95,18 @@ void complete_sets(const Settings& settings, DataConfig& data)
                          " lies below one folder, and there are several data.sets: give each its own split.");
 }
 
+/// Refuses a key that names columns where cases have no table that could have them.
+void require_tables(const DataConfig& data, const std::string& key)
+{
+    if (data.sets.empty() && data.case_tables.empty())
+        throw UsageError(key + " needs data.cases, the table that has the column.");
+    for (const auto& set : data.sets)
+        if (set.case_tables.empty())
+            throw UsageError(fmt::format("{} needs data.sets.{}.cases, the table of this set that has the column, or "
+                                         "data.cases for all sets.",
+                                         key, set.name));
+}
+
 /// Checks the settings of the surface from which `sdf` is measured.
 /// @param is_body   whether the model encodes this surface, whatever the inputs are
 void check_wall(const Settings& settings, const DataConfig& data, bool is_body)
@@ -284,16 +296,13 @@ void complete_data(const Settings& settings, TrainingRunConfig& config)
     data.splits_all = !settings.names_below("data.split").empty();
     complete_split(settings, data.split, "data.split");
     complete_sets(settings, data);
-    if (data.sets.empty() && !data.split.column.empty() && data.case_tables.empty())
-        throw UsageError("data.split.column needs data.cases, the table that has the column.");
+    if (data.sets.empty() && !data.split.column.empty()) require_tables(data, "data.split.column");
     check_fields(data, "data.fields");
     check_categories(settings, config);
     if (!data.is_grid) check_inputs(settings, data, "data.inputs", "[points, normals] or [points, sdf]");
     check_wall(settings, data, find_model(config.model.name).of_bodies() != nullptr);
-    if (!data.constants.empty() && data.case_tables.empty())
-        throw UsageError("data.constants needs data.cases, the table that has the columns.");
-    if (!data.time.empty() && data.case_tables.empty())
-        throw UsageError("data.time needs data.cases, the table that has the column.");
+    if (!data.constants.empty()) require_tables(data, "data.constants");
+    if (!data.time.empty()) require_tables(data, "data.time");
     complete_forces(settings, config.forces);
     data.frame.up = config.forces.up;
     check_places(settings, data);
