@@ -23,7 +23,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -367,13 +366,21 @@ std::vector<std::map<std::string, double>> values_of_inputs(const PredictArgumen
     const auto rows = read_case_table(options.table);
     for (std::size_t i = 0; i < all.size(); ++i) {
         const std::filesystem::path input = options.inputs[i];
-        const std::array names{input.string(), input.filename().string(), input.stem().string(),
-                               id_in_name(model.data().files, input)};
-        const auto* const name = std::ranges::find_if(names, [&](const auto& one) { return rows.contains(one); });
+        std::vector<std::string> names{input.string(), input.filename().string(), input.stem().string()};
+        const auto ids = training_ids(model.data(), input);
+        names.insert(names.end(), ids.begin(), ids.end());
+        // The table of one set calls its cases without the name of the set.
+        for (const auto& id : ids) names.push_back(id.substr(id.find(':') + 1));
+        const auto is_there = [&](const auto& one) { return rows.contains(one); };
+        const auto name = std::ranges::find_if(names, is_there);
         if (name == names.end())
-            throw InvalidInput(fmt::format("--table {} has no row for {}: none has the id '{}', '{}{}'.", options.table,
-                                           input.string(), names[1], names[2],
-                                           names[3] != names[2] ? "' or '" + names[3] : ""));
+            throw InvalidInput(fmt::format("--table {} has no row for {}: none has the id '{}'.", options.table,
+                                           input.string(),
+                                           c10::Join("', '", std::set(names.begin() + 1, names.end()))));
+        if (std::ranges::find(ids, *name) != ids.end() && std::ranges::count_if(ids, is_there) > 1)
+            throw InvalidInput(fmt::format("--table {} has rows of several data.sets for {}, '{}'. Give the row that "
+                                           "is meant the file's name, '{}', as its id.",
+                                           options.table, input.string(), c10::Join("', '", ids), names[1]));
         for (const auto& [column, text] : rows.at(*name))
             if (const auto number = number_in(text)) all[i][column] = *number;
     }

@@ -79,6 +79,28 @@ class DataSets(Modes):
         self.train("own", 1, *words, *SETS, "~data.cases", "data.sets.one.cases=cases.json", "data.sets.two.cases=cases.json")
         self.assertEqual(self.results("own"), self.results("common"))
 
+    def test_have_rows_in_tables_of_predictions_by_their_ids(self):
+        shutil.copytree(self.folder / "cases/run_1", self.folder / "cases/b/run_1")
+        self.train("told", 1, *SETS, "data.constants=[rho]", "training.max_steps=1")
+        shutil.copy(self.folder / "cases/run_1/boundary_1.vtp", self.folder / "boundary_1.vtp")
+
+        def rho(source, rows, code=0, *texts):
+            (self.folder / "t.csv").write_text("id,rho\n" + "".join(f"{name},{value}\n" for name, value in rows.items()))
+            result = self.meshard("predict", "runs/told", source, "-o", "out.vtp", "--overwrite", "--table", "t.csv", "--json")
+            if code:
+                return self.assert_fails(result, code, *texts)
+            self.assert_good(result)
+            return json.loads(result.out)["predictions"][0]["values"]["rho"]
+
+        both = {"one:1": 1.1, "two:1": 1.3}
+        self.assertEqual(rho("cases/a/run_1/boundary_1.vtp", both), 1.1)
+        self.assertEqual(rho("cases/b/run_1/boundary_1.vtp", both), 1.3)
+        self.assertEqual(rho("boundary_1.vtp", {"two:1": 1.3, "2": 5}), 1.3)
+        self.assertEqual(rho("cases/b/run_1/boundary_1.vtp", {"1": 1.2, "2": 5}), 1.2)
+        self.assertEqual(rho("boundary_1.vtp", {**both, "boundary_1": 1.2}), 1.2)
+        rho("boundary_1.vtp", both, 3, "rows of several data.sets for boundary_1.vtp, 'one:1', 'two:1'", "'boundary_1.vtp', as its id")
+        rho("cases/a/run_1/boundary_1.vtp", {"two:1": 1.3}, 3, "no row for", "'one:1'")
+
     def test_that_contradict_themselves_are_refused(self):
         def refused(code, words, *texts):
             self.assert_fails(self.meshard("train", "car.yaml", "~data.split", *SETS[2:], *words), code, *texts)

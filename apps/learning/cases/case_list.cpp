@@ -519,9 +519,28 @@ std::map<std::string, Row> read_case_table(const std::filesystem::path& path)
     return table;
 }
 
-std::string id_in_name(const std::string& pattern, const std::filesystem::path& file)
+std::vector<std::string> training_ids(const DataConfig& data, const std::filesystem::path& file)
 {
-    return last_wildcard({{}, std::filesystem::path(pattern).filename().string()}, file.filename());
+    // The file may have been moved: the last folders of its path stand for those of the pattern.
+    const auto whole = std::filesystem::weakly_canonical(file);
+    const auto id_by = [&](const std::string& files) {
+        std::filesystem::path pattern(files), rest = whole, last;
+        const bool is_by_name = pattern.filename().string().find('*') != std::string::npos;
+        if (is_by_name) pattern = pattern.filename();
+        for ([[maybe_unused]] const auto& part : pattern) {
+            last = last.empty() ? rest.filename() : rest.filename() / last;
+            rest = rest.parent_path();
+        }
+        return last_wildcard({{}, pattern.string()}, last);
+    };
+    if (data.sets.empty()) return {id_by(data.files)};
+    std::vector<std::string> ids, of_folder;
+    for (const auto& set : data.sets) {
+        ids.push_back(set.name + ":" + id_by(set.files));
+        const auto below = whole.lexically_relative(std::filesystem::weakly_canonical(set.root));
+        if (!below.empty() && *below.begin() != "..") of_folder.push_back(ids.back());
+    }
+    return of_folder.empty() ? ids : of_folder;
 }
 
 std::vector<CaseSource> CaseLists::all() const

@@ -67,9 +67,10 @@ inline CaseLists find_cases(const TrainingRunConfig& config)
 /// occurs twice
 std::map<std::string, std::map<std::string, std::string>> read_case_table(const std::filesystem::path& path);
 
-/// Returns what the last `*` of a pattern stands for in a file's name; if it does not match, the name without
-/// extension.
-std::string id_in_name(const std::string& pattern, const std::filesystem::path& file);
+/// Returns the ids that a file has or might have as a case of these data: what the last `*` of the pattern stands for
+/// in its path, or if it does not match the name without extension. Of several sets the id in each in whose folder the
+/// file lies, or else in all.
+std::vector<std::string> training_ids(const DataConfig& data, const std::filesystem::path& file);
 
 /// Returns a permutation of 0 .. n-1 that depends on `seed` only, the same on every machine.
 std::vector<std::int64_t> shuffled_order(std::int64_t n, std::uint64_t seed);

@@ -54,6 +54,32 @@ TEST_F(CaseListTest, TakesTheLastOfSeveralWildcards)
     EXPECT_EQ(ids(find_cases(data_, 0).train), (Ids{"a+b"}));
 }
 
+TEST_F(CaseListTest, KnowsTheIdsOfFilesAgain)
+{
+    for (const char* folder : {"a/run_3", "b/run_3", "b/run_4"}) {
+        std::filesystem::create_directories(folder_.path() / folder);
+        for (const char* name : {"body.vtp", "body_3.vtp"})
+            write_bytes(folder_ / (folder + std::string("/") + name), "");
+    }
+    for (const char* files : {"a/run_*/body.vtp", "*/run_3/body.vtp", "a/run_*/body_*.vtp", "boundary_*.vtp"}) {
+        data_.files = files;
+        for (const auto& source : find_cases(data_, 0).train)
+            EXPECT_EQ(training_ids(data_, source.file), Ids{source.id}) << source.file;
+    }
+    data_.files = "run_*/body.vtp";
+    EXPECT_EQ(training_ids(data_, "elsewhere/run_8/body.vtp"), Ids{"8"});
+    EXPECT_EQ(training_ids(data_, "elsewhere/body.stl"), Ids{"body"});
+    for (const char* name : {"a", "b"})
+        data_.sets.push_back({.name = name,
+                              .root = folder_.path() / name,
+                              .files = data_.files,
+                              .case_tables = {},
+                              .split = data_.split});
+    for (const auto& source : find_cases(data_, 0).train)
+        EXPECT_EQ(training_ids(data_, source.file), Ids{source.id}) << source.file;
+    EXPECT_EQ(training_ids(data_, "elsewhere/run_8/body.vtp"), (Ids{"a:8", "b:8"}));
+}
+
 TEST_F(CaseListTest, TakesOnlyItsOwnPartForAPattern)
 {
     for (const char* name : {"runs [a]", "b?", "c*", "d\\e"}) {
