@@ -76,6 +76,50 @@ class Ensemble(Case):
         self.assert_fails(self.meshard("predict", "runs/r1", "cases/run_4/boundary_4.vtp", "-o", "out.vtp", "--dropout-draws", 4), 3, "no dropout")
         self.assertFalse((self.folder / "out.vtp").exists())
 
+    def predict(self, *runs, words=()):
+        return self.meshard("predict", *(f"runs/{run}" for run in runs), "cases/run_4/boundary_4.vtp", "-o", "out.vtp", *words)
+
+    def test_of_another_meaning_is_refused(self):
+        """A mean of other quantities, or of other flows, is none."""
+        self.train("r1")
+        others = {"static": ("data.fields.pressure.kind=static", "data.reference.rho=1.2"), "fast": ("data.reference.U_inf=[60, 0, 0]",),
+                  "across": ("data.reference.U_inf=[0, 40, 0]",), "small": ("data.forces.area=0.2",), "side": ("data.forces.up=[0, 1, 0]",),
+                  "long": ("data.forces.length=2", "data.forces.area=0.1"), "about": ("data.forces.length=2", "data.forces.center=[1, 0, 0]")}
+        for name, words in others.items():
+            self.train(name, *words, "--accept-data")
+        forces = ("--forces", "--set", "Aref=0.1")
+        for other, words, texts in (("static", (), ("runs/static/", "'pressure' of the kind static", "runs/r1/", "of the kind kinematic")),
+                                    ("fast", (), ("U_inf is 40 by runs/r1/", "and 60 by runs/fast/", "predict with each alone")),
+                                    ("across", (), ("the direction of U_inf is (1, 0, 0) by runs/r1/", "(0, 1, 0)")),
+                                    ("small", forces, ("data.forces.area is 0.1 by runs/r1/", "0.2 by runs/small/")),
+                                    ("side", forces, ("data.forces.up is (0, 0, 1)", "(0, 1, 0) by runs/side/"))):
+            for runs in (("r1", other), (other, "r1"))[:1 if words else 2]:   # of the first run the area is not asked for
+                self.assert_fails(self.predict(*runs, words=words), 3, *(texts if runs[0] == "r1" else texts[-1:]))
+        self.assert_fails(self.predict("long", "about", words=forces), 3, "data.forces.center is (0, 0, 0) by runs/long/", "(1, 0, 0) by runs/about/")
+        self.assertFalse((self.folder / "out.vtp").exists())
+        # Nothing else depends on these, and a run without a length has no say in moments.
+        self.assert_good(self.predict("r1", "small"))
+        self.assert_good(self.predict("r1", "side"))
+        self.assert_good(self.predict("r1", "long", words=forces))
+
+    def test_by_other_ways_to_the_same_fields_is_their_mean(self):
+        """Other targets, and U_inf as a number or of the case: fields of the same kind and flow."""
+        cp = "data.targets=nondimensional"
+        self.train("r1")
+        self.train("cp", cp)
+        self.train("fast", cp, "data.reference.U_inf=[60, 0, 0]")
+        self.good("train", "car.yaml", "run_id=told", "training.max_steps=3", cp, "data.reference.U_inf=[speed, 0, 0]")
+        for runs, words in ((("r1", "cp"), ()), (("cp", "fast"), ("--set", "U_inf=50")), (("r1", "told"), ("--set", "speed=40"))):
+            single = []
+            for run in runs:
+                self.assert_good(self.predict(run, words=words if run != "r1" else ()))
+                single.append(arrays_of(self.folder / "out.vtp")["pressure"])
+            self.assert_good(self.predict(*runs, words=words))
+            for mean, values in zip(arrays_of(self.folder / "out.vtp")["pressure"], zip(*single)):
+                self.assertAlmostEqual(mean, statistics.fmean(values), delta=1e-4 * max(map(abs, values)))
+        self.assert_fails(self.predict("cp", "fast"), 3, "U_inf is 40 by runs/cp/", "60 by runs/fast/")
+        self.assert_fails(self.predict("r1", "told", words=("--set", "speed=30")), 3, "U_inf is 40 by runs/r1/", "30 by runs/told/")
+
     def test_draws_dropout_alike_in_each_run_and_on_more_ranks(self):
         self.good("train", "car.yaml", "~model", "model.name=geotransolver", "model.n_layers=1", "model.n_hidden=16", "model.n_head=2", "model.slice_num=4",
                   "run_id=geo", "training.max_steps=2", "model.dropout=0.2", "model.concrete_dropout=true")

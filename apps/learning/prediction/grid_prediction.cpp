@@ -29,6 +29,7 @@ void predict_grid(std::span<Predictor> models, const std::filesystem::path& inpu
     const auto& all = grid_ranks.in_a_row()->all();
     const auto name = input.filename().string();
     const bool on_cells = models.front().data().on_cells;
+    const auto cases = said_cases(models, options, name, false);
     std::unique_ptr<GridFile> file;
     std::vector<std::int64_t> extents;
     read_together(all, [&] {
@@ -46,8 +47,9 @@ void predict_grid(std::span<Predictor> models, const std::filesystem::path& inpu
     });
     PredictionSpread predictions;
     at::Tensor left_out;  // (rows, 1): what a model's mask leaves out
-    for (auto& model : models) {
-        const auto said = said_case(model, options, name, false);
+    for (std::size_t m = 0; m < models.size(); ++m) {
+        auto& model = models[m];
+        const auto& said = cases[m];
         const auto scaling = field_scaling(said.data, model.channels(), said.source);
         GridRows rows;
         read_together(all, [&] { rows = grid_rows(*file, own, said.data, false, input.string()); });

@@ -21,9 +21,12 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <numeric>
 #include <set>
 
@@ -119,13 +122,75 @@ private:
     Predictor& model_;
 };
 
+/// Numbers by what they are, in words for a user.
+using Reference = std::map<std::string, std::vector<double>>;
+
+/// Collects what gives the fields of a model, and with forces the coefficients, their meaning in a case, as far as it
+/// is known: what fields of such kinds are measured by, whether the model learnt them so or not, the way of the free
+/// stream, and what forces are divided by.
+Reference reference_of(const Predictor& model, const SaidCase& said, bool with_forces)
+{
+    Reference reference;
+    const auto numbers = [&](std::span<const std::string> texts) {
+        std::vector<double> found;
+        for (const auto& text : texts)
+            if (const auto number = number_of_case(text, said.source)) found.push_back(*number);
+        return found.size() == texts.size() ? found : std::vector<double>();
+    };
+    const auto put = [&](const std::string& name, std::vector<double> found) {
+        if (!found.empty()) reference[name] = std::move(found);
+    };
+    const auto put_direction = [&](const std::string& name, std::span<const double> along) {
+        Vector3 vector{};
+        std::ranges::copy(along, vector.begin());
+        vector = unit(vector);
+        if (norm(vector) > 0) put(name, {vector.begin(), vector.end()});
+    };
+    auto data = said.data;
+    data.nondimensional = true;
+    for (const auto& quantity : reference_quantities(data)) {
+        const auto columns = data.reference_columns.find(quantity);
+        const auto texts = columns == data.reference_columns.end() ? std::vector{quantity} : columns->second;
+        if (data.reference.contains(quantity))
+            put(quantity, {data.reference.at(quantity)});
+        else if (!numbers(texts).empty())
+            put(quantity, {quantity_of(quantity, texts,
+                                       [&](const auto& column) { return *number_of_case(column, said.source); })});
+    }
+    const auto& forces = said.forces;
+    put_direction("the direction of U_inf", numbers(forces.velocity));
+    if (!with_forces) return reference;
+    put_direction("data.forces.up", forces.up);
+    put("data.forces.area", numbers(std::span(&forces.area, 1)));
+    const auto length = numbers(std::span(&forces.length, 1));
+    put("data.forces.length", length);
+    if (!length.empty()) put("data.forces.center", numbers(forces.center));
+    return reference;
+}
+
+/// Whether numbers are the same but for rounding.
+bool are_same(const std::vector<double>& some, const std::vector<double>& others)
+{
+    double largest = 0, difference = 0;
+    for (std::size_t i = 0; i < some.size(); ++i) {
+        largest = std::max({largest, std::abs(some[i]), std::abs(others[i])});
+        difference = std::max(difference, std::abs(some[i] - others[i]));
+    }
+    return difference <= 1e-6 * largest;
+}
+
+std::string numbers_text(const std::vector<double>& numbers)
+{
+    return numbers.size() == 1 ? fmt::format("{:g}", numbers.front()) : fmt::format("({:g})", fmt::join(numbers, ", "));
+}
+
 // What backward needs of a point, in points of a prediction.
 constexpr std::int64_t kMoreInBackward = 8;
 
 /// Computes the means of the models' sensitivities, of all rows. Collective.
 std::vector<ShapeSensitivity> sensitivities(std::span<Predictor> models, CaseMesh& mesh,
                                             const PredictionOptions& options, const std::string& name,
-                                            const CaseSource& source, const FlowReference& flow,
+                                            std::span<const SaidCase> cases, const FlowReference& flow,
                                             const ForceSigns& signs, const RankGroup& ranks, const at::Device& device)
 {
     const torch::AutoGradMode with_gradients(true);
@@ -134,12 +199,13 @@ std::vector<ShapeSensitivity> sensitivities(std::span<Predictor> models, CaseMes
     const auto share = 1 / static_cast<double>(models.size());
     std::vector<ShapeSensitivity> means;
     bool speaks = ranks.rank() == 0;
-    for (auto& model : models) {
-        const auto said = said_case(model, options, name, false);
+    for (std::size_t m = 0; m < models.size(); ++m) {
+        auto& model = models[m];
+        const auto& said = cases[m];
         const auto inputs = mesh.inputs(model, said.data, device);
         const auto wall = mesh.wall() ? moving_wall(*mesh.wall(), surface) : MovingWall();
         const ShapeOfCase shape{said.data,
-                                case_frame(said.data.frame, mesh.bounds(), source),
+                                case_frame(said.data.frame, mesh.bounds(), said.source),
                                 mesh.wall() ? &wall : nullptr,
                                 mesh.other_places(),
                                 mesh.rows(),
@@ -356,6 +422,26 @@ SaidCase said_case(const Predictor& model, const PredictionOptions& options, con
     return said;
 }
 
+std::vector<SaidCase> said_cases(std::span<const Predictor> models, const PredictionOptions& options,
+                                 const std::string& name, bool warns)
+{
+    std::vector<SaidCase> cases;
+    std::map<std::string, std::pair<std::vector<double>, const Predictor*>> known;
+    for (const auto& model : models) {
+        cases.push_back(said_case(model, options, name, warns && cases.empty()));
+        for (const auto& [what, numbers] : reference_of(model, cases.back(), options.with_forces)) {
+            const auto& [others, other] = known.try_emplace(what, numbers, &model).first->second;
+            if (are_same(numbers, others)) continue;
+            throw InvalidInput(fmt::format(
+                "{}: {} is {} by {}, and {} by {}. Several runs predict together only if the flow and what it is "
+                "measured by are the same: predict with each alone.",
+                name, what, numbers_text(others), other->checkpoint().string(), numbers_text(numbers),
+                model.checkpoint().string()));
+        }
+    }
+    return cases;
+}
+
 void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std::string& name, bool is_of_several,
                     const RankGroup& ranks)
 {
@@ -385,6 +471,18 @@ void require_same_fields(std::span<const Predictor> models, bool with_dropout)
                 "{} predicts {}, and {} {}. Several runs predict together only if their fields are the same.",
                 model.checkpoint().string(), names(model), models.front().checkpoint().string(),
                 names(models.front())));
+        }
+        for (std::size_t f = 0; f < model.data().fields.size(); ++f) {
+            const auto kind_of = [f](const Predictor& one) {
+                const auto& kind = one.data().fields[f].kind;
+                return kind.empty() ? "of no kind" : "of the kind " + kind;
+            };
+            if (kind_of(model) == kind_of(models.front())) continue;
+            throw InvalidInput(fmt::format(
+                "{} predicts a field '{}' {}, and {} one {}, which is another quantity. Several runs predict together "
+                "only if the kinds of their fields (data.fields.NAME.kind) are the same: predict with each alone.",
+                model.checkpoint().string(), model.data().fields[f].name, kind_of(model),
+                models.front().checkpoint().string(), kind_of(models.front())));
         }
         if (with_dropout && !model.has_dropout())
             throw InvalidInput(fmt::format(
@@ -450,9 +548,10 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
     const auto& name = input.name;
     const bool speaks = all.rank() == 0;
 
-    auto first = said_case(models.front(), options, name, false);
-    auto& source = first.source;
-    source.file = input.file;
+    auto cases = said_cases(models, options, name, speaks);
+    for (auto& said : cases) said.source.file = input.file;
+    const auto& first = cases.front();
+    const auto& source = first.source;
     auto mesh = read_case(models, source, input, options, device_mesh);
     const auto& rows = mesh.rows();
 
@@ -462,14 +561,14 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
     PredictionSpread predictions;
     std::vector<ForceSums> forces;
     std::vector<FeatureDistance::Distance> seen;
-    for (auto& model : models) {
-        const bool is_first = &model == &models.front();
-        const auto said = said_case(model, options, name, speaks && is_first);
+    for (std::size_t m = 0; m < models.size(); ++m) {
+        auto& model = models[m];
+        const auto& said = cases[m];
         const auto scaling = field_scaling(said.data, model.channels(), said.source);
         model.move_to(device);
         model.set_memory(options.memory ? *options.memory : model.memory_for(std::ssize(rows), bytes));
         const auto inputs = mesh.inputs(model, said.data, device);
-        if (model.other_part() && options.other_part.empty() && speaks && is_first)
+        if (model.other_part() && options.other_part.empty() && speaks && m == 0)
             warn("predict", name + ": " + kOtherPartUnknown + " Give its file with --other-part.");
         warn_of_ranges(model, inputs, name, models.size() > 1, all);
         if (options.with_forces)
@@ -502,7 +601,7 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
                 fmt::format("{}: no sensitivity of {}: {}. Give it with --set.", name, *moment, flow.why_no_moments),
                 exit_code::input);
         const auto signs = signs_of(with_mean_shear(forces), flow.drag);
-        by_points = sensitivities(models, mesh, options, name, source, flow, signs, all, device);
+        by_points = sensitivities(models, mesh, options, name, cases, flow, signs, all, device);
     }
     auto& whole = mesh.whole();
     auto& subdomain = mesh.subdomain();

@@ -160,6 +160,13 @@ PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predi
 /// @throws UsageError naming what is missing
 SaidCase said_case(const Predictor& model, const PredictionOptions& options, const std::string& name, bool warns);
 
+/// The same for each of several models.
+/// @throws InvalidInput, naming two models, if they do not predict the same flow in the same units: what is known of
+/// U_inf, rho, p_inf, T_inf and L, as far as fields of their kinds are measured by them, and of the free stream's
+/// direction is not the same in this case; with forces also the area, length, centre and `up`
+std::vector<SaidCase> said_cases(std::span<const Predictor> models, const PredictionOptions& options,
+                                 const std::string& name, bool warns);
+
 /// Warns of what a model is told in a case of this name that lies beyond its training cases. Collective.
 /// @param is_of_several   models, of which the warning then says which
 void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std::string& name, bool is_of_several,
@@ -174,8 +181,11 @@ void add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const 
 /// @param ids   of the mesh's points in the whole; empty: it is the whole
 void add_sensitivities(Mesh& mesh, const std::vector<ShapeSensitivity>& all, std::span<const std::int64_t> ids = {});
 
-/// @throws InvalidInput, naming two models, unless all have the same fields, on cells or on points, and dropout if it
-/// is to be drawn.
+/// Warns of arrays of a mesh of this name that are replaced, if there are any.
+void warn_of_replaced(const std::string& name, const std::vector<std::string>& arrays);
+
+/// @throws InvalidInput, naming two models, unless all have the same fields of the same kinds, on cells or on points,
+/// and dropout if it is to be drawn.
 void require_same_fields(std::span<const Predictor> models, bool with_dropout);
 
 /// Sentences about members of an ensemble: one that is another once more, so that it counts twice, and one whose

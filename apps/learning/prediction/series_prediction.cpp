@@ -497,12 +497,12 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
     if (plan.next() == plan.num_states()) return finish();
 
     std::vector<SeriesTrack> tracks;
-    const auto of_forces = said_case(models.front(), options, name, is_first);
-    for (auto& model : models) {
-        const auto said = said_case(model, options, name, false);
+    const auto cases = said_cases(models, options, name, is_first);
+    for (std::size_t m = 0; m < models.size(); ++m) {
+        auto& model = models[m];
         if (series.num_levels > 0) model.set_noise_levels(series.num_levels);
         for (std::int64_t sample = 0; sample < series.num_samples; ++sample)
-            tracks.push_back({&model, said.data, said.source, series.seed + tracks.size()});
+            tracks.push_back({&model, cases[m].data, cases[m].source, series.seed + tracks.size()});
     }
     const auto num_tracks = tracks.size();
     read_together(all, [&] { plan.require_tracks(num_tracks); });
@@ -572,7 +572,7 @@ void predict_series(std::span<Predictor> models, const std::filesystem::path& st
         read_together(all, [&] {
             if (!is_first) return;
             if (table) {
-                const auto forces = predicted_forces(sums, models.front(), layout, of_forces);
+                const auto forces = predicted_forces(sums, models.front(), layout, cases.front());
                 if (forces.of_fields.empty()) throw InvalidInput(fmt::format("no drag and lift: {}.", forces.why));
                 table->add(i, plan.time(i), forces);
             }
