@@ -73,7 +73,7 @@ static void describe(DescribedKeys& keys, RunDescription& run)
     keys.optional("coefficients", run.head);
     keys.optional("shape_coefficients", run.shape_coefficients);
     keys.optional("val", run.validation_errors);
-    keys.optional("val_coefficient_errors", run.held_out_errors);
+    keys.optional("val_errors_by_case", run.held_out_errors);
     keys.optional("seed", run.seed);
     keys.added("draws", draws);
     keys.added("optimizer", run.optimizer);

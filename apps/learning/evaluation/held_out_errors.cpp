@@ -3,7 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
+#include <utility>
+#include <vector>
 
 namespace meshard {
 
@@ -11,13 +12,13 @@ HeldOutErrors HeldOutErrors::of_split(const Evaluation& evaluation, const std::s
 {
     HeldOutErrors errors;
     const auto all = coefficients_of(evaluation, split);
-    const auto put = [&](std::vector<double>& to, const std::string& name) {
+    const auto put = [&](std::map<std::string, double>& to, const std::string& name) {
         for (const auto& series : all) {
             if (series.name != name) continue;
             to.clear();
             for (std::size_t i = 0; i < series.truth.size(); ++i) {
-                if (const auto error = std::abs(series.predicted[i] - series.truth[i]); std::isfinite(error))
-                    to.push_back(error);
+                if (const auto error = series.predicted[i] - series.truth[i]; std::isfinite(error))
+                    to[series.ids[i]] = error;
             }
         }
     };
@@ -28,14 +29,26 @@ HeldOutErrors HeldOutErrors::of_split(const Evaluation& evaluation, const std::s
     return errors;
 }
 
-void HeldOutErrors::add(const HeldOutErrors& other)
+HeldOutErrors HeldOutErrors::of_mean(std::span<const HeldOutErrors> models)
 {
-    drag.insert(drag.end(), other.drag.begin(), other.drag.end());
-    lift.insert(lift.end(), other.lift.begin(), other.lift.end());
+    const auto mean = [&](std::map<std::string, double> HeldOutErrors::* coefficient) {
+        std::map<std::string, std::pair<double, int>> sums;
+        for (const auto& model : models)
+            for (const auto& [id, error] : model.*coefficient) {
+                sums[id].first += error;
+                ++sums[id].second;
+            }
+        std::map<std::string, double> means;
+        for (const auto& [id, sum] : sums) means[id] = sum.first / sum.second;
+        return means;
+    };
+    return {mean(&HeldOutErrors::drag), mean(&HeldOutErrors::lift)};
 }
 
-std::optional<double> interval_of(std::vector<double> errors, double probability)
+std::optional<double> interval_of(const std::map<std::string, double>& errors_by_case, double probability)
 {
+    std::vector<double> errors;
+    for (const auto& [id, error] : errors_by_case) errors.push_back(std::abs(error));
     // Slightly less than the product, which is not exact: 0.9 * 10 may be above 9.
     const auto rank =
         static_cast<std::size_t>(std::ceil((static_cast<double>(errors.size()) + 1) * probability - 1e-9));

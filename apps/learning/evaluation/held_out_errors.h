@@ -3,8 +3,10 @@
 
 #include "apps/learning/evaluation/evaluation.h"
 
+#include <map>
 #include <optional>
-#include <vector>
+#include <span>
+#include <string>
 
 namespace meshard {
 
@@ -12,14 +14,15 @@ namespace meshard {
 /// table where it has them, else against the integrals of the true fields. From them follows how far from a prediction
 /// the truth may lie.
 struct HeldOutErrors {
-    std::vector<double> drag, lift;  ///< absolute, one a case; none where there are no coefficients
+    std::map<std::string, double> drag, lift;  ///< predicted minus true, by case; none where there are no coefficients
 
     static HeldOutErrors of_split(const Evaluation& evaluation, const std::string& split);
 
-    /// Adds those of another model, whose predictions are averaged with this one's: over folds, whose models learn from
-    /// the cases that others are judged by, this is cross-conformal prediction (Vovk, Annals of Mathematics and
-    /// Artificial Intelligence 74, 2015).
-    void add(const HeldOutErrors& other);
+    /// Returns the errors of models whose predictions are averaged: in each case that of the mean of the models which
+    /// were judged by it, so that a case counts once. Over folds, whose models learn from the cases that others are
+    /// judged by, this is cross-conformal prediction (Vovk, Annals of Mathematics and Artificial Intelligence 74,
+    /// 2015).
+    static HeldOutErrors of_mean(std::span<const HeldOutErrors> models);
 };
 
 inline constexpr double kCoverage = 0.9;
@@ -28,6 +31,6 @@ inline constexpr double kCoverage = 0.9;
 /// this probability, if that is drawn as the cases of the errors were: the ceil((n + 1) p)-th smallest error (split
 /// conformal prediction; Lei et al., Journal of the American Statistical Association 113, 2018). Nothing for fewer than
 /// p / (1 - p) errors.
-std::optional<double> interval_of(std::vector<double> errors, double probability = kCoverage);
+std::optional<double> interval_of(const std::map<std::string, double>& errors, double probability = kCoverage);
 
 }  // namespace meshard

@@ -101,9 +101,10 @@ std::string far_text(const PredictedForces& found, bool by_shape)
 /// Finds the intervals of drag and lift from the validation cases of all models together.
 std::map<std::string, double> intervals_of(std::span<const Predictor> models)
 {
-    HeldOutErrors errors;
+    std::vector<HeldOutErrors> of_models;
     for (const auto& model : models)
-        if (model.held_out_errors()) errors.add(*model.held_out_errors());
+        if (model.held_out_errors()) of_models.push_back(*model.held_out_errors());
+    const auto errors = HeldOutErrors::of_mean(of_models);
     std::map<std::string, double> intervals;
     if (const auto drag = interval_of(errors.drag)) intervals["Cd"] = *drag;
     if (const auto lift = interval_of(errors.lift)) intervals["Cl"] = *lift;

@@ -67,7 +67,7 @@ struct PredictedForces {
     /// Cd and Cl by the shape alone, where the models' training cases have them (shape_coefficients.h).
     std::map<std::string, std::vector<double>> of_shape = {};
     /// Half the widths of the intervals around Cd and Cl by the fields that hold the truth of kCoverage of such cases,
-    /// by the runs' validation cases together (held_out_errors.h); none where these are too few.
+    /// by the runs' validation cases together, each counted once; none where these are too few.
     std::map<std::string, double> intervals = {};
     /// How far the case lies from each model's training cases (`ShapeCoefficients::Values`).
     std::vector<double> isolation = {};
