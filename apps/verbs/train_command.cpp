@@ -86,9 +86,10 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
         ->type_name("STEPS");
     app.add_flag("--verify-sources", options.verify_sources,
                  "read every source completely, to check that cached shards are still those of it");
-    app.add_flag("--accept-data", options.accepts_data,
-                 "train although the data contradict themselves: forces and the table's coefficients, kinds, signs, "
-                 "cases in two splits");
+    app.add_flag(
+        "--accept-data", options.accepts_data,
+        "train although the data contradict themselves (forces, kinds, signs, cases in two splits), or changed "
+        "since the run began");
     if (!parse_arguments(app, arguments)) return false;
 
     if (options.resume.empty() && !words.empty()) {

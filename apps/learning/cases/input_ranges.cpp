@@ -135,6 +135,22 @@ std::optional<std::pair<double, double>> InputRanges::of_number(const std::strin
     return std::pair{low_[i], high_[i]};
 }
 
+std::vector<std::string> InputRanges::changes_since(const InputRanges& before, const DataConfig& data) const
+{
+    std::vector<std::string> changes;
+    if (before.low_.size() != low_.size()) return changes;
+    const auto num_numbers = std::ssize(data.constants) + (data.time.empty() ? 0 : 1);
+    const auto names = input_names(data, std::ssize(low_) - num_numbers, low_.size());
+    for (std::size_t i = 0; i < low_.size(); ++i) {
+        const auto rounding = 1e-5 * std::max(std::abs(before.low_[i]), std::abs(before.high_[i]));
+        const auto is_same = [&](double a, double b) { return !std::isfinite(a) || std::abs(a - b) <= rounding; };
+        if (is_same(before.low_[i], low_[i]) && is_same(before.high_[i], high_[i])) continue;
+        changes.push_back(fmt::format("{} went from {:.6g} to {:.6g}, and goes from {:.6g} to {:.6g} now", names[i],
+                                      before.low_[i], before.high_[i], low_[i], high_[i]));
+    }
+    return changes;
+}
+
 std::vector<std::string> InputRanges::beyond(const PointInputs& inputs, const DataConfig& data,
                                              const RankGroup& ranks) const
 {

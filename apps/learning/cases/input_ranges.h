@@ -36,6 +36,10 @@ public:
     /// share of the points that do. All ranks return the same. Collective.
     std::vector<std::string> beyond(const PointInputs& inputs, const DataConfig& data, const RankGroup& ranks) const;
 
+    /// Returns a sentence for each input whose range was another one before, but for rounding; none where it is not
+    /// known.
+    std::vector<std::string> changes_since(const InputRanges& before, const DataConfig& data) const;
+
     /// Returns the lowest and the highest value of a constant of the training cases, or of their time; none for other
     /// names, and where the model has no ranges.
     std::optional<std::pair<double, double>> of_number(const std::string& name, const DataConfig& data) const;

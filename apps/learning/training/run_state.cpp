@@ -5,9 +5,13 @@
 
 #include <ATen/ATen.h>
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace meshard {
 namespace {
@@ -15,6 +19,45 @@ namespace {
 std::filesystem::path checkpoint_path(const TrainingRunConfig& config, const char* name)
 {
     return config.run_dir() / "checkpoints" / (std::string(name) + ".safetensors");
+}
+
+/// Says for each channel whose statistics were others before, but for rounding, what they were and are. Statistics are
+/// kept in single precision, and their last digits depend on the number of ranks.
+void add_changes(std::vector<std::string>& changes, const std::vector<std::string>& names, const Normalizer& before,
+                 const Normalizer& now)
+{
+    constexpr double rounding = 1e-5, of_storage = 1e-6;
+    for (std::int64_t c = 0; c < std::min(before.mean.size(0), now.mean.size(0)); ++c) {
+        const auto number = [c](const at::Tensor& of_channels) { return of_channels[c].item<double>(); };
+        const auto mean = number(before.mean), deviation = number(before.std);
+        const auto largest = rounding * deviation + of_storage * std::abs(mean);
+        if (std::abs(number(now.mean) - mean) <= largest && std::abs(number(now.std) - deviation) <= largest) continue;
+        changes.push_back(fmt::format("{} had mean {:.6g} and deviation {:.6g}, and has {:.6g} and {:.6g} now",
+                                      names[static_cast<std::size_t>(c)], mean, deviation, number(now.mean),
+                                      number(now.std)));
+    }
+}
+
+/// Compares what is learnt and told in the training cases with what it was when the checkpoint's run began.
+std::vector<std::string> changes_of_data(const Run& run, const Checkpoint& checkpoint)
+{
+    std::vector<std::string> names, changes;
+    const auto& before = checkpoint.description();
+    for (const auto& field : before.fields)
+        for (std::int64_t c = 0; c < field.num_channels; ++c)
+            names.push_back(field.num_channels == 1 ? field.name : fmt::format("{}[{}]", field.name, c));
+    const auto now = run.data.normalizer(), was = checkpoint.normalizer();
+    add_changes(changes, names, was, {now.mean.cpu(), now.std.cpu()});
+    std::size_t part = 0;
+    for (const auto& one : run.data.parts()) {
+        const auto of_inputs = one.ranges.changes_since(before.parts[part++].ranges, one.data);
+        changes.insert(changes.end(), of_inputs.begin(), of_inputs.end());
+    }
+    if (const auto& targets = run.data.coefficient_targets(); targets && before.head)
+        add_changes(changes, before.head->names,
+                    {at::tensor(before.head->means, at::kDouble), at::tensor(before.head->deviations, at::kDouble)},
+                    {at::tensor(targets->means(), at::kDouble), at::tensor(targets->deviations(), at::kDouble)});
+    return changes;
 }
 
 }  // namespace
@@ -80,11 +123,20 @@ void save(const Run& run, const char* name, const nlohmann::json& errors, const 
                     of_inputs ? &*of_inputs : nullptr);
 }
 
-void resume(Run& run)
+void resume(Run& run, bool accepts_data)
 {
     const Checkpoint checkpoint(checkpoint_path(run.config, "last"));
     const auto& before = checkpoint.description();
     require_same_run(before, describe(run, {}));
+    if (const auto changes = changes_of_data(run, checkpoint); !changes.empty()) {
+        const auto what =
+            fmt::format("the training cases are not what they were when the run began: {}", fmt::join(changes, "; "));
+        if (!accepts_data)
+            throw InvalidInput(fmt::format("resume: {}. Put them back, or start a new run with training.init. To go on "
+                                           "with them, scaled as before: --accept-data.",
+                                           what));
+        run.log.say("meshard train: warning: accepted, though: " + what);
+    }
     run.model.load(checkpoint);
     const auto device = run.ranks.device();
     run.data.set_scales(checkpoint.normalizer().on(device), checkpoint.training_mean().to(device));

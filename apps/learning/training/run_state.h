@@ -59,7 +59,9 @@ RunDescription describe(const Run& run, const nlohmann::json& errors, const Held
 /// Saves checkpoints/NAME in the run's folder. Collective. @param errors, held_out   as of `describe`
 void save(const Run& run, const char* name, const nlohmann::json& errors, const HeldOutErrors& held_out = {});
 
-/// Goes on from checkpoints/last. Collective. @throws InvalidInput if that is of another run; IoError as `Checkpoint`
-void resume(Run& run);
+/// Goes on from checkpoints/last. Collective.
+/// @param accepts_data   go on, with a warning, where statistics of the training cases are not those of the checkpoint
+/// @throws InvalidInput if that is of another run or of other data; IoError as `Checkpoint`
+void resume(Run& run, bool accepts_data);
 
 }  // namespace meshard

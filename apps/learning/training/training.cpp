@@ -90,7 +90,7 @@ bool train(const TrainingRunConfig& config, const CaseLists& cases, const Traini
     if (start.resume) used.training.init.clear();  // the checkpoint's weights count; that file may be gone
     if (used.data.is_grid) used.domain = domain_of_grids(used, cases.train.front(), mesh_shape(used, world.size())[1]);
     Run run(used, cases, start, world, stop_requested);
-    if (start.resume && !start.is_trial()) resume(run);
+    if (start.resume && !start.is_trial()) resume(run, start.accepts_data);
     say_start(run);
     if (start.print_plan) print_plan(run);
     if (start.is_trial()) return true;

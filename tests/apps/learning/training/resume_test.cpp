@@ -22,18 +22,25 @@ class Resume : public ProgramTest {
 protected:
     Resume()
     {
-        for (int id = 0; id < 4; ++id) {
-            auto mesh = sphere(4);
-            mesh.point_data.clear();
-            std::vector<float> pressure, none;
-            for (const auto& area : area_vectors(mesh)) {
-                const auto size = std::hypot(area[0], area[1], area[2]);
-                pressure.push_back(static_cast<float>(50 * area[0] / size + 10 * id + 3 * area[1] / size));
-                none.push_back(0);
-            }
-            mesh.cell_data = {DataArray::from("pMean", pressure), DataArray::from("zero", none)};
-            write("body_" + std::to_string(id) + ".vtp", mesh);
+        for (int id = 0; id < 4; ++id) write_body(id);
+    }
+
+    /// @param times   multiplies the pressure, and `length` the places along x
+    void write_body(int id, double times = 1, double length = 1) const
+    {
+        auto mesh = sphere(4);
+        mesh.point_data.clear();
+        std::vector<float> pressure, none;
+        for (const auto& area : area_vectors(mesh)) {
+            const auto size = std::hypot(area[0], area[1], area[2]);
+            pressure.push_back(static_cast<float>(times * (50 * area[0] / size + 10 * id + 3 * area[1] / size)));
+            none.push_back(0);
         }
+        auto points = mesh.points.to_doubles();
+        for (std::size_t i = 0; i < points.size(); i += 3) points[i] *= length;
+        mesh.points = DataArray::from("Points", points, 3);
+        mesh.cell_data = {DataArray::from("pMean", pressure), DataArray::from("zero", none)};
+        write("body_" + std::to_string(id) + ".vtp", mesh);
     }
 
     ProgramResult train(const std::string& model, const std::string& output_dir, std::vector<std::string> more = {},
@@ -306,6 +313,32 @@ TEST_F(Resume, RefusesAnotherRun)
     refuses({"data.split.train=['0', '1']"}, "the run trained on 3 cases");
     refuses({"--nproc", "2", "parallel.data=2"}, "3 steps an epoch, and has 2 now");
     refuses({"model.n_hidden=16"}, "the model's is");
+}
+
+TEST_F(Resume, RefusesTrainingCasesThatHaveChanged)
+{
+    ASSERT_EQ(train(kSmall, "runs", {"training.max_steps=4"}).exit_code, 0);
+    const auto before = content_of(metrics("runs"));
+    const auto refuses = [&](const std::string& text) {
+        const auto result = resume("runs", {"training.max_steps=5"});
+        EXPECT_EQ(result.exit_code, 3) << result.err;
+        EXPECT_NE(result.err.find(text), std::string::npos) << result.err;
+        EXPECT_EQ(content_of(metrics("runs")), before);
+    };
+
+    write_body(1, 1.5);
+    refuses("pressure had mean ");
+    write_body(1, 1, 2);
+    refuses("normals.y went from ");
+    write_body(1);
+    for (int id = 0; id < 3; ++id) write_body(id, -3);
+    refuses("pressure had mean ");
+
+    const auto accepted = resume("runs", {"training.max_steps=5", "--accept-data"});
+    EXPECT_EQ(accepted.exit_code, 0) << accepted.err;
+    EXPECT_NE((accepted.out + accepted.err).find("accepted, though: the training cases are not what they were"),
+              std::string::npos)
+        << accepted.err;
 }
 
 TEST_F(Resume, WritesTheBestCheckpointOfAFieldThatIsZero)
