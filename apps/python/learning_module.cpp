@@ -25,6 +25,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -174,8 +175,9 @@ public:
         auto& arrays = on_cells() ? found.whole.cell_data : found.whole.point_data;
         read_together(ranks, [&] {
             if (ranks.rank() != 0) return;
-            add_fields(arrays, found.fields, found.spread, model);
-            add_sensitivities(found.whole, found.sensitivities);
+            auto replaced = add_fields(arrays, found.fields, found.spread, model);
+            std::ranges::copy(add_sensitivities(found.whole, found.sensitivities), std::back_inserter(replaced));
+            warn_of_replaced(input.name, replaced);
             prediction.mesh = std::make_shared<Mesh>(std::move(found.whole));
         });
         prediction.sensitivities = std::move(found.sensitivities);

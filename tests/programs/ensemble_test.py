@@ -120,6 +120,16 @@ class Ensemble(Case):
         self.assert_fails(self.predict("cp", "fast"), 3, "U_inf is 40 by runs/cp/", "60 by runs/fast/")
         self.assert_fails(self.predict("r1", "told", words=("--set", "speed=30")), 3, "U_inf is 40 by runs/r1/", "30 by runs/told/")
 
+    def test_replaces_an_earlier_prediction_with_a_warning(self):
+        self.train("r1")
+        given = "cases/run_4/boundary_4.vtp"
+        for number, replaced in enumerate((False, False, True)):
+            for ranks, name in ((1, f"out{number}.vtp"), (2, f"pieces{number}.pvtp")):
+                result = self.good("predict", "runs/r1", given, "-o", name, "--nproc", ranks)
+                text = "it has pressure_predicted, wss_predicted of an earlier prediction, which are replaced in the output"
+                self.assertEqual(result.err.count(text), replaced, result.err)
+            given = f"out{number}.vtp"
+
     def test_draws_dropout_alike_in_each_run_and_on_more_ranks(self):
         self.good("train", "car.yaml", "~model", "model.name=geotransolver", "model.n_layers=1", "model.n_hidden=16", "model.n_head=2", "model.slice_num=4",
                   "run_id=geo", "training.max_steps=2", "model.dropout=0.2", "model.concrete_dropout=true")

@@ -74,7 +74,8 @@ void predict_grid(std::span<Predictor> models, const std::filesystem::path& inpu
     const auto spread = predictions.spread();
     const auto num_predicted = std::ssize(models.front().data().fields) * (spread.defined() ? 2 : 1);
     read_together(all, [&] {
-        add_fields(arrays, predictions.mean(), spread, models.front());
+        const auto replaced = add_fields(arrays, predictions.mean(), spread, models.front());
+        if (all.rank() == 0) warn_of_replaced(name, replaced);
         for (auto& array : std::span(arrays).last(static_cast<std::size_t>(num_predicted)))
             at::from_blob(array.mutable_bytes().data(), {array.num_rows(), array.num_components()}, at::kFloat)
                 .masked_fill_(left_out, NAN);

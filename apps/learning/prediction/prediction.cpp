@@ -36,16 +36,23 @@ namespace {
 constexpr const char* kSuffix = "_predicted";
 constexpr const char* kSpreadSuffix = "_spread";
 
-/// Adds the head's coefficients to the mesh as Cd_head and Cl_head, the means of several predictions.
-void add_coefficients(Mesh& mesh, const std::map<std::string, std::vector<double>>& of_head)
+/// Adds an array in place of those of its name, which an earlier prediction has left.
+void replace(std::vector<DataArray>& arrays, DataArray array, std::vector<std::string>& replaced)
 {
+    if (std::erase_if(arrays, [&](const DataArray& other) { return other.name() == array.name(); }) > 0)
+        replaced.push_back(array.name());
+    arrays.push_back(std::move(array));
+}
+
+/// Adds the head's coefficients to the mesh as Cd_head and Cl_head, the means of several predictions.
+std::vector<std::string> add_coefficients(Mesh& mesh, const std::map<std::string, std::vector<double>>& of_head)
+{
+    std::vector<std::string> replaced;
     for (const auto& [coefficient, values] : of_head) {
-        const auto called = coefficient + "_head";
-        std::erase_if(mesh.field_data,
-                      [&](const DataArray& array) { return array.name() == called; });  // of an earlier prediction
         const auto mean = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-        mesh.field_data.push_back(DataArray::from(called, std::vector<double>{mean}));
+        replace(mesh.field_data, DataArray::from(coefficient + "_head", std::vector<double>{mean}), replaced);
     }
+    return replaced;
 }
 
 MeshKind kind_of_output(const std::filesystem::path& output)
@@ -279,9 +286,10 @@ bool is_column(const std::string& length)
     return length != "bounds" && length != "none" && length.find_first_not_of("0123456789.+-eE,") != std::string::npos;
 }
 
-void add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const at::Tensor& spread,
-                const Predictor& predictor)
+std::vector<std::string> add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const at::Tensor& spread,
+                                    const Predictor& predictor)
 {
+    std::vector<std::string> replaced;
     const auto& data = predictor.data();
     std::int64_t channel = 0;
     for (std::size_t f = 0; f < data.fields.size(); ++f) {
@@ -293,33 +301,42 @@ void add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const 
                 "the predicted field '{}' is not finite everywhere: the model of this run is broken.", name));
         if (find_array(arrays, name)) name += kSuffix;
         const auto put = [&](const std::string& called, const at::Tensor& rows) {
-            std::erase_if(arrays,
-                          [&](const DataArray& array) { return array.name() == called; });  // of an earlier prediction
             const auto* begin = rows.data_ptr<float>();
-            arrays.push_back(DataArray::from(called, std::vector<float>(begin, begin + rows.numel()),
-                                             static_cast<std::int32_t>(count)));
+            replace(arrays,
+                    DataArray::from(called, std::vector<float>(begin, begin + rows.numel()),
+                                    static_cast<std::int32_t>(count)),
+                    replaced);
         };
         put(name, field);
         if (spread.defined()) put(name + kSpreadSuffix, spread.narrow(1, channel, count).contiguous());
         channel += count;
     }
+    return replaced;
 }
 
-void add_sensitivities(Mesh& mesh, const std::vector<ShapeSensitivity>& all, std::span<const std::int64_t> ids)
+std::vector<std::string> add_sensitivities(Mesh& mesh, const std::vector<ShapeSensitivity>& all,
+                                           std::span<const std::int64_t> ids)
 {
+    std::vector<std::string> replaced;
     const auto rows = torch::tensor(std::vector<std::int64_t>(ids.begin(), ids.end()), torch::kLong);
     const auto put = [&](const std::string& called, const at::Tensor& of_whole, std::int32_t num_components) {
         const auto values = (ids.empty() ? of_whole : of_whole.index_select(0, rows)).contiguous();
-        std::erase_if(mesh.point_data,
-                      [&](const DataArray& array) { return array.name() == called; });  // of an earlier prediction
         const auto* begin = values.const_data_ptr<double>();
-        mesh.point_data.push_back(
-            DataArray::from(called, std::vector<double>(begin, begin + values.numel()), num_components));
+        replace(mesh.point_data,
+                DataArray::from(called, std::vector<double>(begin, begin + values.numel()), num_components), replaced);
     };
     for (const auto& one : all) {
         put("d" + one.coefficient + "_dx", one.gradient, 3);
         put("d" + one.coefficient + "_dn", one.normal, 1);
     }
+    return replaced;
+}
+
+void warn_of_replaced(const std::string& name, const std::vector<std::string>& arrays)
+{
+    if (!arrays.empty())
+        warn("predict", fmt::format("{}: it has {} of an earlier prediction, which {} replaced in the output.", name,
+                                    fmt::join(arrays, ", "), arrays.size() > 1 ? "are" : "is"));
 }
 
 ForceSettings force_settings_of(const Predictor& model, const std::map<std::string, double>& values)
@@ -619,7 +636,10 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
         if (found.is_far && speaks) warn("predict", name + ": " + far_text(found, is_shape_far));
     }
     found.of_head = std::move(by_heads);
-    for (auto* one : {&whole, &subdomain.mesh}) add_coefficients(*one, found.of_head);
+    for (auto* one : {&whole, &subdomain.mesh}) {
+        const auto replaced = add_coefficients(*one, found.of_head);
+        if (speaks && one == &whole) warn_of_replaced(name, replaced);
+    }
     return {std::move(whole), std::move(subdomain), rows, predictions.mean(), predictions.spread(),
             std::move(found), std::move(by_points)};
 }
@@ -649,9 +669,12 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     read_together(all, [&] {
         auto& written = in_pieces ? subdomain.mesh : whole;
         if (!in_pieces && world.rank() != 0) return;
-        add_fields(on_cells ? written.cell_data : written.point_data, values, deviations, models.front());
-        add_sensitivities(written, predicted.sensitivities,
-                          in_pieces ? subdomain.points.global_ids : std::vector<std::int64_t>());
+        auto replaced =
+            add_fields(on_cells ? written.cell_data : written.point_data, values, deviations, models.front());
+        std::ranges::copy(add_sensitivities(written, predicted.sensitivities,
+                                            in_pieces ? subdomain.points.global_ids : std::vector<std::int64_t>()),
+                          std::back_inserter(replaced));
+        if (world.rank() == 0) warn_of_replaced(input.filename().string(), replaced);
     });
     std::optional<MadeFolders> folders;
     if (world.rank() == 0) folders.emplace(output);

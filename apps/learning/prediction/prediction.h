@@ -172,14 +172,17 @@ std::vector<SaidCase> said_cases(std::span<const Predictor> models, const Predic
 void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std::string& name, bool is_of_several,
                     const RankGroup& ranks);
 
-/// Adds the channels of `values`, (rows, channels), to arrays, and those of `spread`, if it is there. @throws Error for
-/// what is not finite
-void add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const at::Tensor& spread,
-                const Predictor& predictor);
+/// Adds the channels of `values`, (rows, channels), to arrays, and those of `spread`, if it is there.
+/// @return the names of arrays that were there, of an earlier prediction, and are replaced
+/// @throws Error for what is not finite
+std::vector<std::string> add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const at::Tensor& spread,
+                                    const Predictor& predictor);
 
 /// Adds the point arrays of sensitivities that `predict_file` names.
 /// @param ids   of the mesh's points in the whole; empty: it is the whole
-void add_sensitivities(Mesh& mesh, const std::vector<ShapeSensitivity>& all, std::span<const std::int64_t> ids = {});
+/// @return as `add_fields`
+std::vector<std::string> add_sensitivities(Mesh& mesh, const std::vector<ShapeSensitivity>& all,
+                                           std::span<const std::int64_t> ids = {});
 
 /// Warns of arrays of a mesh of this name that are replaced, if there are any.
 void warn_of_replaced(const std::string& name, const std::vector<std::string>& arrays);
