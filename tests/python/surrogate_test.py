@@ -71,6 +71,10 @@ def check_sensitivities(folder, body, one, two):
     polygons, way = mesh.connectivity.reshape(-1, 4), np.random.default_rng(4).normal(size=mesh.points.shape)
     ahead, back = (two.sensitivity((mesh.points + step * way, polygons), "Cs", double=True, **TOLD).value for step in (1e-5, -1e-5))
     assert abs((gradients[2] * way).sum() / ((ahead - back) / 2e-5) - 1) < 1e-5
+    # Polygons that share no points come apart where they are moved.
+    assert not any("apart" in text for text in found.warnings), found.warnings
+    soup = one.sensitivity((mesh.points[mesh.connectivity], np.arange(mesh.connectivity.size).reshape(-1, 4)), "Cd", **TOLD)
+    assert any(re.search(r"286 of the 384 points of polygons lie where another one does.*--join-points 0", text) for text in soup.warnings), soup.warnings
     refused(lambda: one.sensitivity(body, "Cx", **TOLD), ValueError, "there are those of Cd, Cl, Cs")
     refused(lambda: one.sensitivity(body, "Cmy", **TOLD), ValueError, "no sensitivity of Cmy: case boundary_4.vtp has no number above 0 in the column 'moment_length'")
     refused(lambda: one.sensitivity(body, speed=32), ValueError, "no sensitivity of Cd: the speed of the free stream is not said")

@@ -102,6 +102,12 @@ MovableSurface::MovableSurface(const Mesh& whole, const RankGroup& ranks, const 
     ring_counts_ = sums(ones(ring_points_), middle_of_ring_point_, num_middles);
 }
 
+std::int64_t MovableSurface::num_apart() const
+{
+    const auto used = std::get<0>(at::_unique(corners_));
+    return used.size(0) - std::get<0>(at::unique_dim(points_.detach().index_select(0, used), 0)).size(0);
+}
+
 at::Tensor MovableSurface::cell_places() const
 {
     return sums(points_.index_select(0, corners_), cell_of_corner_, num_cells_) / counts_.unsqueeze(1);

@@ -19,6 +19,7 @@ public:
     MovableSurface(const Mesh& whole, const RankGroup& ranks, const at::Device& device);
 
     const at::Tensor& points() const { return points_; }  ///< (P, 3): a leaf that requires gradients
+    std::int64_t num_apart() const;                       ///< points of cells at the place of another one
     at::Tensor cell_places() const;                       ///< (C, 3): the mean of each cell's points
     at::Tensor area_vectors() const;                      ///< (C, 3): zero for cells that are no polygons
     at::Tensor centroids() const;                         ///< (C, 3): of areas, by `surface_centroids`

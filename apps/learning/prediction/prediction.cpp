@@ -207,6 +207,12 @@ std::vector<ShapeSensitivity> sensitivities(std::span<Predictor> models, CaseMes
     const auto share = 1 / static_cast<double>(models.size());
     std::vector<ShapeSensitivity> means;
     bool speaks = ranks.rank() == 0;
+    if (const auto num_apart = speaks ? surface.num_apart() : 0; num_apart > 0)
+        warn("predict", fmt::format("{}: {} of the {} points of polygons lie where another one does, so that polygons "
+                                    "which meet there do not move together: each sensitivity, d..._dn above all, is of "
+                                    "a surface that comes apart there. Join them: meshard convert INPUT JOINED "
+                                    "--join-points 0.",
+                                    name, num_apart, surface.points().size(0)));
     for (std::size_t m = 0; m < models.size(); ++m) {
         auto& model = models[m];
         const auto& said = cases[m];
