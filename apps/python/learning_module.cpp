@@ -83,6 +83,18 @@ py::dict to_numpy(const std::vector<std::pair<std::string, at::Tensor>>& fields)
     return named;
 }
 
+/// Copies a mesh with the values of its arrays, which are the caller's and may change.
+Mesh own_copy(const Mesh& mesh)
+{
+    auto own = mesh;
+    const auto take = [](DataArray& array) {
+        if (array.type() != ScalarType::String) array.mutable_bytes();
+    };
+    take(own.points);
+    for (auto* arrays : {&own.point_data, &own.cell_data, &own.field_data}) std::ranges::for_each(*arrays, take);
+    return own;
+}
+
 void add(MeansAndDeviations& all, const std::string& name, const std::vector<double>& values)
 {
     const MeanOfPredictions found(values);
@@ -243,7 +255,7 @@ private:
         // Several ranks hand over their parts of a mesh by files there.
         MeshInput input{.name = "the mesh", .output = std::filesystem::temp_directory_path() / "meshard"};
         if (const auto* mesh = std::get_if<SharedMesh>(&given)) {
-            input.read = [mesh = *mesh] { return *mesh; };
+            input.read = [mesh = *mesh] { return own_copy(*mesh); };
             if (options.wall.empty() &&
                 std::ranges::any_of(models_, [](const auto& m) { return m.data().needs_wall(); }))
                 throw InvalidInput(

@@ -147,6 +147,12 @@ def test_predictions_are_those_of_the_program():
             assert abs(turned["Cmx"] - (about_origin["Cmx"] + 0.125 * forces["Cs"])) < 1e-12
             assert np.array_equal(forces.prediction["pressure"], found["pressure"])
 
+        # What was found stays as it is when the caller's arrays change, and each of the inputs may be told where no forces are asked for.
+        places = np.array(mesh.points)
+        found = [one.predict((places, polygons), **{**dict.fromkeys(one.inputs, 1), **TOLD}).mesh, one.sensitivity((places, polygons), "Cd", **TOLD).mesh]
+        places *= 2
+        assert all(np.array_equal(other.points, mesh.points) for other in found)
+
         # An STL, whose triangles have no fields.
         write_stl(folder / "body.stl", mesh)
         assert run(folder, "predict", "runs/r1", "body.stl", "-o", "stl.vtp", "--device", "cpu", "--set", "speed=32").returncode == 0

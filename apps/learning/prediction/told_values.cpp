@@ -82,8 +82,8 @@ void require_asked_for(std::span<const Predictor> models, const PredictionOption
     if (!other_parts.empty() && std::ranges::none_of(models, [](const auto& model) { return model.other_part(); }))
         throw UsageError(fmt::format(
             "--other-part {}: the model is told nothing of the case's other part. Leave it out.", other_parts.front()));
-    // A value that no model asks for has a mistyped name.
-    const auto names = requested_names(models, options.with_forces);
+    // A value that no model asks for has a mistyped name. Those for forces alone may be told where none are computed.
+    const auto names = requested_names(models, true);
     for (const auto& [name, value] : options.values) {
         if (names.contains(name)) continue;
         throw UsageError(fmt::format("--set {}: the model asks for no such value{}", name,
