@@ -76,8 +76,9 @@ class PredictedForces(Case):
         names = [{"id": name, "frontal": area} for name, area in zip(self.inputs, AREAS)]
         (self.folder / "names.json").write_text(json.dumps({"cases": names}))
         (self.folder / "stems.json").write_text(json.dumps([{**row, "id": row["id"][:-4]} for row in names]))
-        for table, num_ranks in (("ids.csv", 1), ("names.json", 2), ("stems.json", 1)):
-            self.assert_good(self.predict("--table", table, "--csv", "table.csv", "--nproc", num_ranks))
+        last = "runs/car/checkpoints/last.safetensors"   # knows of the run's settings what the run's folder does
+        for table, num_ranks, run in (("ids.csv", 1, "runs/car"), ("ids.csv", 1, last), ("names.json", 2, "runs/car"), ("stems.json", 1, "runs/car")):
+            self.assert_good(self.predict("--table", table, "--csv", "table.csv", "--nproc", num_ranks, run=run))
             for row, name, area in zip(self.rows(), self.inputs, AREAS):
                 self.assert_right(row, name, area)
                 self.assertEqual(float(row["frontal"]), area)
@@ -164,6 +165,17 @@ class PredictedForces(Case):
         self.train("columns", "data.targets=nondimensional", "data.reference={U_inf: [speed, 0, 0]}")
         refused = self.meshard("predict", "runs/columns", "open.vtp", "-o", "new.vtp", "--set", "U_inf=60")
         self.assert_fails(refused, 2, "U_inf", "it asks for speed")
+
+    def test_without_a_free_stream_that_makes_lift_leave_the_fields(self):
+        self.train("car", "data.reference.U_inf=[u, 0, w]", "data.forces.area=0.5")
+        for u, w, text in ((0, 30, "flows along data.forces.up"), (0, 0, "does not flow"), (30, 0, "")):
+            result = self.predict("--set", f"u={u}", "--set", f"w={w}", "--csv", "table.csv")
+            self.assert_good(result)
+            self.assertIn(text, result.err)
+            for row in self.rows():
+                self.assertEqual((row["Cd"] == "", text in row["note"]), (bool(text), True))
+                self.assertIn(b"wss", (self.folder / row["output"]).read_bytes())
+                (self.folder / row["output"]).unlink()
 
     def test_as_json_are_the_table(self):
         self.train("car", f"data.reference.U_inf={SPEED}")

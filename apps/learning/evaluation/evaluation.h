@@ -74,7 +74,6 @@ std::optional<WorstCase> worst_case(const Evaluation& evaluation, const std::str
 
 /// Sets the coefficients of a case from the sums of its fields, and those of the table. Returns the free stream; where
 /// there are no coefficients, returns nothing and says why in `why`.
-/// @throws as `flow_reference`
 std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums, const JudgedFields& layout,
                                         const ForceSettings& settings, std::string& why);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/evaluation/force_metrics.h"
 
-#include "partition/error.h"
 #include "partition/mesh/vector_algebra.h"
 
 #include <fmt/core.h>
@@ -114,9 +113,11 @@ std::optional<FlowReference> flow_reference(const ForceSettings& settings, const
     const auto along = dot(settings.up, *drag);
     const auto lift = direction_of({settings.up[0] - along * (*drag)[0], settings.up[1] - along * (*drag)[1],
                                     settings.up[2] - along * (*drag)[2]});
-    if (!lift)
-        throw InvalidInput(
-            "data.forces.up lies along the free stream, so there is no direction of lift. Name another.");
+    if (!lift) {
+        why = fmt::format(
+            "the free stream of case {} flows along data.forces.up, so that there is no direction of lift", source.id);
+        return std::nullopt;
+    }
     const auto speed_squared = dot(velocity, velocity);
     const auto density = pressure_kind == "static" ? number_of_case(settings.density, source) : 1.0;
     if (!density || !(*density > 0)) {

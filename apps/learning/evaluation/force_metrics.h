@@ -71,9 +71,8 @@ ForceSigns signs_of(const ForceSums& sums, const Vector3& drag_direction);
 Coefficients coefficients(const ForceSums& sums, const FlowReference& flow);
 
 /// Finds the free stream of a case in the settings and its table. Returns nothing, and says why in `why`, if speed,
-/// density (for pressures in Pa) or area is missing.
+/// density (for pressures in Pa) or area is missing, or `up` lies along the free stream.
 /// @param pressure_kind   kinematic, static or cp: what pressure and shear are divided by
-/// @throws InvalidInput where `up` lies along the free stream
 std::optional<FlowReference> flow_reference(const ForceSettings& settings, const CaseSource& source,
                                             const std::string& pressure_kind, std::string& why);
 

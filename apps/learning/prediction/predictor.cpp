@@ -189,27 +189,42 @@ std::size_t part_of_file(const std::filesystem::path& mesh)
     return mesh.extension() == ".vtu" || mesh.extension() == ".pvtu" ? 1 : 0;
 }
 
+std::filesystem::path run_of(const std::filesystem::path& checkpoint)
+{
+    const auto folder = std::filesystem::absolute(checkpoint).lexically_normal().parent_path();
+    const auto run = folder.parent_path();
+    return folder.filename() == "checkpoints" && std::filesystem::exists(run / "resolved_config.yaml")
+               ? run
+               : std::filesystem::path();
+}
+
 Predictor Predictor::from_run(const std::filesystem::path& run_dir, std::size_t part)
 {
     Predictor predictor;
-    const auto seed = predictor.load_own(choose_checkpoint(run_dir), part);
+    predictor.load_of_run(choose_checkpoint(run_dir), run_dir, part);
+    return predictor;
+}
+
+void Predictor::load_of_run(const std::filesystem::path& checkpoint, const std::filesystem::path& run_dir,
+                            std::size_t part)
+{
+    const auto seed = load_own(checkpoint, part);
     const auto both = training_config(read_run_settings(run_dir));
     auto config = both.of_part(part);
-    config.data.series.told = predictor.data_.series.told;  // these follow from the cases
-    config.data.series.mean_step = predictor.data_.series.mean_step;
-    config.data.categories.values = predictor.data_.categories.values;
-    const bool says_data = !predictor.data_.fields.empty();  // early versions did not
-    if ((says_data && to_json(predictor.data_) != to_json(config.data)) || seed.value_or(both.seed) != both.seed) {
+    config.data.series.told = data_.series.told;  // these follow from the cases
+    config.data.series.mean_step = data_.series.mean_step;
+    config.data.categories.values = data_.categories.values;
+    const bool says_data = !data_.fields.empty();  // early versions did not
+    if ((says_data && to_json(data_) != to_json(config.data)) || seed.value_or(both.seed) != both.seed) {
         throw IoError(fmt::format("{} is of another run than {}: data or seed differ. Put the run's own files back.",
-                                  predictor.checkpoint_.string(), (run_dir / "resolved_config.yaml").string()));
+                                  checkpoint_.string(), (run_dir / "resolved_config.yaml").string()));
     }
-    predictor.data_ = config.data;
-    predictor.domain_ = both.domain;
-    if (predictor.other_part_) predictor.other_part_ = both.of_part(1 - part).data;
-    predictor.forces_ = config.forces;
-    if (predictor.channels_.size() != predictor.data_.fields.size())
-        throw IoError(predictor.checkpoint_.string() + " and resolved_config.yaml disagree in the number of fields.");
-    return predictor;
+    data_ = config.data;
+    domain_ = both.domain;
+    if (other_part_) other_part_ = both.of_part(1 - part).data;
+    forces_ = config.forces;
+    if (channels_.size() != data_.fields.size())
+        throw IoError(checkpoint_.string() + " and resolved_config.yaml disagree in the number of fields.");
 }
 
 std::optional<std::int64_t> Predictor::load_own(const std::filesystem::path& path, std::size_t part)
@@ -268,6 +283,10 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     Predictor predictor;
     const auto checkpoint = read_checkpoint(file);
     if (checkpoint.weights.find("norm.mean")) {
+        if (const auto run = run_of(file); !run.empty()) {
+            predictor.load_of_run(file, run, part);
+            return predictor;
+        }
         predictor.load_own(file, part);
         if (predictor.data_.fields.empty())
             throw InvalidInput(

@@ -49,6 +49,9 @@ std::size_t num_trained_parts(const std::filesystem::path& run_or_checkpoint);
 /// Tells by a file's type to which part of a two-part run its mesh belongs: 1, the volume, for .vtu and .pvtu, else 0.
 std::size_t part_of_file(const std::filesystem::path& mesh);
 
+/// Returns the run in whose `checkpoints` a file lies; empty for none.
+std::filesystem::path run_of(const std::filesystem::path& checkpoint);
+
 /// A trained model with all that a prediction needs to know of its data.
 class Predictor {
 public:
@@ -57,10 +60,11 @@ public:
     /// @throws IoError if the folder holds no finished run.
     static Predictor from_run(const std::filesystem::path& run_dir, std::size_t part = 0);
 
-    /// Loads a file of weights: .mdlus, .pt, .safetensors. One of meshard's own says what its data are. For another,
-    /// the options say it, and the statistics of the fields come from `global_stats.json` beside it ("mean" and
-    /// "std_dev" or "std", by field); without statistics the fields stay as the model gives them. A file that does not
-    /// say its architecture has it in a .json of its name: {"model_class": ..., "model": {arguments}}.
+    /// Loads a file of weights: .mdlus, .pt, .safetensors. One of meshard's own says what its data are, and in a run's
+    /// folder is that of `from_run` by another checkpoint. For another, the options say it, and the statistics of the
+    /// fields come from `global_stats.json` beside it ("mean" and "std_dev" or "std", by field); without statistics the
+    /// fields stay as the model gives them. A file that does not say its architecture has it in a .json of its name:
+    /// {"model_class": ..., "model": {arguments}}.
     /// @throws IoError as `read_checkpoint`; InvalidInput if architecture, statistics and options do not fit together.
     static Predictor from_file(const std::filesystem::path& file, const DataOptions& options, std::size_t part = 0);
 
@@ -176,6 +180,7 @@ public:
 
 private:
     Predictor() = default;
+    void load_of_run(const std::filesystem::path& checkpoint, const std::filesystem::path& run_dir, std::size_t part);
     /// @return the seed of the run, where the checkpoint says it
     std::optional<std::int64_t> load_own(const std::filesystem::path& checkpoint, std::size_t part);
     void name_fields(const DataOptions& options, std::int64_t num_channels);

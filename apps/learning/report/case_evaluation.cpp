@@ -266,16 +266,6 @@ EvaluatedCase evaluate_run(JudgedModel& model, const JudgedCase& judged, std::si
     return result;
 }
 
-/// Returns the run in whose `checkpoints` a file lies; empty for none.
-std::filesystem::path run_of(const std::filesystem::path& checkpoint)
-{
-    const auto folder = std::filesystem::absolute(checkpoint).lexically_normal().parent_path();
-    const auto run = folder.parent_path();
-    return folder.filename() == "checkpoints" && std::filesystem::exists(run / "resolved_config.yaml")
-               ? run
-               : std::filesystem::path();
-}
-
 std::string sizes_of(const CaseLists& cases)
 {
     return fmt::format("{} of train, {} of val and {} of test", cases.train.size(), cases.val.size(),
