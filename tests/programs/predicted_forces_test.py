@@ -164,7 +164,7 @@ class PredictedForces(Case):
         # A quantity that has columns is told by these.
         self.train("columns", "data.targets=nondimensional", "data.reference={U_inf: [speed, 0, 0]}")
         refused = self.meshard("predict", "runs/columns", "open.vtp", "-o", "new.vtp", "--set", "U_inf=60")
-        self.assert_fails(refused, 2, "U_inf", "it asks for speed")
+        self.assert_fails(refused, 2, "--set U_inf: the model asks for no such value", "speed")
 
     def test_without_a_free_stream_that_makes_lift_leave_the_fields(self):
         self.train("car", "data.reference.U_inf=[u, 0, w]", "data.forces.area=0.5")

@@ -27,7 +27,7 @@ void add_changes(std::vector<std::string>& changes, const std::vector<std::strin
                  const Normalizer& now)
 {
     constexpr double rounding = 1e-5, of_storage = 1e-6;
-    for (std::int64_t c = 0; c < std::min(before.mean.size(0), now.mean.size(0)); ++c) {
+    for (std::int64_t c = 0; c < std::min({std::ssize(names), before.mean.size(0), now.mean.size(0)}); ++c) {
         const auto number = [c](const at::Tensor& of_channels) { return of_channels[c].item<double>(); };
         const auto mean = number(before.mean), deviation = number(before.std);
         const auto largest = rounding * deviation + of_storage * std::abs(mean);
@@ -46,8 +46,8 @@ std::vector<std::string> changes_of_data(const Run& run, const Checkpoint& check
     for (const auto& field : before.fields)
         for (std::int64_t c = 0; c < field.num_channels; ++c)
             names.push_back(field.num_channels == 1 ? field.name : fmt::format("{}[{}]", field.name, c));
-    const auto now = run.data.normalizer(), was = checkpoint.normalizer();
-    add_changes(changes, names, was, {now.mean.cpu(), now.std.cpu()});
+    add_changes(changes, names, {checkpoint.training_mean(), checkpoint.normalizer().std},
+                {run.data.training_mean().cpu(), run.data.normalizer().std.cpu()});
     std::size_t part = 0;
     for (const auto& one : run.data.parts()) {
         const auto of_inputs = one.ranges.changes_since(before.parts[part++].ranges, one.data);
