@@ -18,6 +18,7 @@
 #include "partition/error.h"
 #include "partition/mesh/surface_facing.h"
 
+#include <c10/core/InferenceMode.h>
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
@@ -125,6 +126,7 @@ public:
         : device_(device_of_rank(device, {.local_rank = device_index})),
           device_mesh_(ranks ? ranks->mesh : DeviceMesh::single())
     {
+        const c10::InferenceMode for_gradients_too(false);
         const KeptWarnings warnings;
         for (const auto& run : runs) {
             const std::size_t part = in_volume && num_trained_parts(run) > 1 ? 1 : 0;
@@ -176,6 +178,7 @@ public:
     {
         const py::gil_scoped_release without_gil;
         const std::lock_guard one_at_a_time(in_use_);
+        const c10::InferenceMode for_gradients_too(false);
         const KeptWarnings warnings;
         const auto input = mesh_input(given, options);
         auto found = predict_mesh(models_, input, options, device_mesh_, device_);

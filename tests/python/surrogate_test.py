@@ -12,6 +12,7 @@ import warnings
 
 import meshard
 import numpy as np
+import torch
 
 from ranks import refused
 
@@ -71,6 +72,9 @@ def check_sensitivities(folder, body, one, two):
     polygons, way = mesh.connectivity.reshape(-1, 4), np.random.default_rng(4).normal(size=mesh.points.shape)
     ahead, back = (two.sensitivity((mesh.points + step * way, polygons), "Cs", double=True, **TOLD).value for step in (1e-5, -1e-5))
     assert abs((gradients[2] * way).sum() / ((ahead - back) / 2e-5) - 1) < 1e-5
+    with torch.inference_mode():
+        inside = meshard.load(folder / "runs/r1", device="cpu").sensitivity(body, "Cs", double=True, **TOLD).gradient
+        assert np.array_equal(inside, gradients[0]) and np.array_equal(one.sensitivity(body, "Cs", double=True, **TOLD).gradient, inside)
     # Polygons that share no points come apart where they are moved.
     assert not any("apart" in text for text in found.warnings), found.warnings
     soup = one.sensitivity((mesh.points[mesh.connectivity], np.arange(mesh.connectivity.size).reshape(-1, 4)), "Cd", **TOLD)
