@@ -415,13 +415,17 @@ SaidCase said_case(const Predictor& model, const PredictionOptions& options, con
     said.source.other_part = options.other_part;
     auto& data = said.data;
     const auto quantities = reference_quantities(data);
+    std::vector<std::string> missing, remedies;
     for (const auto& required : required_names(data)) {
         if (options.values.contains(required)) continue;
-        throw UsageError(fmt::format("{1} {0}. Give it with --set {0}=...", required,
-                                     std::ranges::find(quantities, required) == quantities.end()
-                                         ? "the model is told, of each case,"
-                                         : "the model's fields are measured by"));
+        missing.push_back(std::ranges::find(quantities, required) == quantities.end()
+                              ? fmt::format("the model is told '{}' of a case", required)
+                              : fmt::format("the model's fields are measured by {}", required));
+        remedies.push_back("--set " + required + "=...");
     }
+    if (!missing.empty())
+        throw UsageError(fmt::format("{}. Give {} with {}.", fmt::join(missing, ", and "),
+                                     missing.size() == 1 ? "it" : "them", fmt::join(remedies, " ")));
     const auto asked = requested_names({&model, 1}, options.with_forces);
     for (const auto& [quantity, value] : options.values) {
         const auto number = data.reference.find(quantity);

@@ -286,7 +286,7 @@ TEST_F(ModelChoice, SaysWhatAFileLacks)
         fails_with(meshard({"predict", path("runs/car"), path("body_0.vtp"), "-o", path("x.vtp"), "--constants", "1"}),
                    2, {"--constants belongs to --model"}));
     EXPECT_TRUE(fails_with(meshard({"predict", path("runs/car"), path("body_0.vtp"), "-o", path("x.vtp")}), 2,
-                           {"Give it with --set speed="}));
+                           {"'speed' of a case. Give them with --set density=... --set speed="}));
 }
 
 TEST_F(ModelChoice, RefusesKeysOfOtherModels)
