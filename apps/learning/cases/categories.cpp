@@ -36,8 +36,8 @@ void require_categories(const DataArray& array, const CategorySettings& categori
         if (counts && !counts(row)) continue;
         if (value != std::round(value) || std::abs(value) > most)
             throw InvalidInput(fmt::format("{}: the array '{}' is {} in {}; categories (data.categories) are whole "
-                                           "numbers. Name it in data.arrays, which are told as they are.",
-                                           where, array.name(), value, place(row)));
+                                           "numbers up to {:.0f}. Name it in data.arrays, which are told as they are.",
+                                           where, array.name(), value, place(row), most));
         if (!known || std::ranges::binary_search(*known, value)) continue;
         throw InvalidInput(fmt::format("{}: the array '{}' is {} in {}, and the training cases have {}. The model does "
                                        "not know this category (data.categories): repair the case, or train with it.",

@@ -361,9 +361,8 @@ void check_body_model(const TrainingRunConfig& config, const Settings& settings)
         const auto expected = data.in_volume ? std::vector<std::string>{"points"} : model->inputs_on_surface;
         if (data.inputs == expected) return;
         refuse(key,
-               fmt::format("is told of each point of a {}. Set [{}].",
-                           data.in_volume ? "volume its place, and finds out the rest itself" : "surface a given list",
-                           fmt::join(expected, ", ")));
+               fmt::format("is told {0} of each point of a {1}. Set [{0}].", fmt::join(expected, ", "),
+                           data.in_volume ? "volume, and finds out the rest itself" : "surface, no more and no less"));
     };
     require_inputs(config.data, "data.inputs");
     if (config.volume) require_inputs(*config.volume, "data.volume.inputs");
