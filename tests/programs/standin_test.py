@@ -91,7 +91,7 @@ class StandIn(OnDevice):
         self.assert_good(self.on_device("train", "car.yaml", "run_id=clock", "training.num_epochs=1", "training.max_steps=3", MESHARD_STANDIN_LAUNCH_SECONDS="0.02"))
         lines = [json.loads(line) for line in (self.folder / "runs/clock/metrics.jsonl").read_text().splitlines()]
         seconds = {line["step"]: line["seconds"] for line in lines if line["phase"] == "train_step"}
-        self.assertGreater(launches, 100)
+        self.assertGreater(launches, 50)
         self.assertAlmostEqual(seconds[2], 0.02 * launches, delta=0.02 * 5)
         in_steps = next(line["seconds_in_steps"] for line in lines if line["phase"] == "train")
         self.assertAlmostEqual(in_steps, sum(seconds.values()), delta=1e-6)
