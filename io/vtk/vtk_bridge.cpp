@@ -446,7 +446,7 @@ protected:
     template <class Check, class... Sizes>
     bool passes(const Check& check, const char* file, int step, Sizes... expected)
     {
-        if (checks->error) return false;  // of a file before
+        if (checks->error) return false;  // an earlier file has failed
         try {
             const char* folder = this->GetFilePath();
             (sizes_.*check)(std::filesystem::path(folder != nullptr ? folder : "") / file,

@@ -9,7 +9,7 @@
 //     launcher.rows(kernel, most_parts, blocks, chunks, shared)
 //         runs a kernel of row_tiles.h in min(most_parts, blocks a multiprocessor) parts; returns their number
 //     launcher.threads(), launcher.warps(), launcher.shared(), launcher.numbers<N>(count)
-//         of a block: its threads, warps, and bytes of shared memory at most
+//         threads and warps of a block, and the most bytes of shared memory that it may have
 #pragma once
 
 #include "ops/cuda/row_tiles.h"

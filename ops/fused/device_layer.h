@@ -84,7 +84,7 @@ private:
     at::ScalarType type_;
     std::int64_t width_;  // padded number of channels of a head
     BlockWeights<at::Tensor> weights_;
-    std::vector<Affine<at::Tensor>> projections_;  // of x_mid, and of features: padded, before the norm is folded in
+    std::vector<Affine<at::Tensor>> projections_;  // for x_mid and features: padded, before the norm is folded in
     Affine<at::Tensor> in_, hidden_, head_;        // folded, in the points' type; the head's outputs padded
     at::Tensor out_, mlp_out_, slices_;            // out_: (I, C)
     struct {

@@ -53,7 +53,7 @@ void fold_weights(const std::vector<FoldedLinear>& products);
 
 /// The gradients of one or two weights of a product, one below the other, and of the norm before it.
 struct UnfoldedLinear {
-    Affine<at::Tensor> gradient;      ///< of the folded weight and bias
+    Affine<at::Tensor> gradient;      ///< gradient of the folded weight and bias
     std::vector<at::Tensor> weights;  ///< (R, C) each, before the norm is folded in
     Affine<at::Tensor> norm;
     std::vector<at::Tensor> weight_gradients;  ///< results

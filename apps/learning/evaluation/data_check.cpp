@@ -16,7 +16,7 @@ namespace meshard {
 namespace {
 
 constexpr double kClosure = 0.01, kClosureShare = 0.03;  // by how much a coefficient may miss the table's
-constexpr double kShareClosed = 0.9;                     // of the cases that do not close, to name what closes them
+constexpr double kShareClosed = 0.9;                     // share of open cases that a guess must close to be named
 constexpr double kOutward = 0.02;                        // least |sum (x - c).a| / A^1.5 that is clear; a ball has 0.28
 constexpr double kAlong = 0.05;                          // least |sum tau.e A| / sum |tau| A that is clear
 constexpr double kFarOff = 20;                           // standard deviations from the mean

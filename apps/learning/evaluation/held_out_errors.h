@@ -31,6 +31,6 @@ inline constexpr double kCoverage = 0.9;
 /// this probability, if that is drawn as the cases of the errors were: the ceil((n + 1) p)-th smallest error (split
 /// conformal prediction; Lei et al., Journal of the American Statistical Association 113, 2018). Nothing for fewer than
 /// p / (1 - p) errors.
-std::optional<double> interval_of(const std::map<std::string, double>& errors, double probability = kCoverage);
+std::optional<double> interval_of(const std::map<std::string, double>& errors_by_case, double probability = kCoverage);
 
 }  // namespace meshard

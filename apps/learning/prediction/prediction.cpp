@@ -44,7 +44,8 @@ void replace(std::vector<DataArray>& arrays, DataArray array, std::vector<std::s
     arrays.push_back(std::move(array));
 }
 
-/// Adds the head's coefficients to the mesh as Cd_head and Cl_head, the means of several predictions.
+/// Adds the head's coefficients to the mesh as Cd_head and Cl_head, the means of several predictions. Returns the
+/// names of those of an earlier prediction.
 std::vector<std::string> add_coefficients(Mesh& mesh, const std::map<std::string, std::vector<double>>& of_head)
 {
     std::vector<std::string> replaced;

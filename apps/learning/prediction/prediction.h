@@ -147,7 +147,7 @@ std::vector<std::string> missing_for_forces(const Predictor& model, const std::m
 /// A case as options say it. Both settings have the numbers of this case in place of the run's, so that fields and
 /// coefficients are measured by the same.
 struct SaidCase {
-    DataConfig data;       ///< of a model
+    DataConfig data;       ///< the model's settings of data
     CaseSource source;     ///< its columns are the options' values
     ForceSettings forces;  ///< by `force_settings_of`
 };

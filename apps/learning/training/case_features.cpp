@@ -10,12 +10,16 @@
 
 namespace meshard {
 
+bool has_case_features(const Run& run)
+{
+    return run.data.training_cases().size() >= FeatureDistance::kFewestCases && run.data.parts().size() == 1 &&
+           !run.config.data.is_grid && !run.data.states() && !run.data.needs_body() && !run.model.is_sharded();
+}
+
 void keep_case_features(Run& run, const std::filesystem::path& checkpoint, std::int64_t num_steps)
 {
+    if (!has_case_features(run)) return;
     const auto& cases = run.data.training_cases();
-    if (cases.size() < FeatureDistance::kFewestCases || run.data.parts().size() > 1 || run.config.data.is_grid ||
-        run.data.states() || run.data.needs_body() || run.model.is_sharded())
-        return;
     const torch::NoGradGuard no_grad;
     const AveragedWeights averaged(run.model.update());
     run.model.module().eval();

@@ -17,7 +17,6 @@
 
 #include <filesystem>
 #include <optional>
-#include <string>
 
 namespace meshard {
 namespace {
@@ -62,18 +61,22 @@ void require_balance(const TrainingRunConfig& config, const World& world)
                                      num_parts, num_ranks, fewest_parts * num_ranks));
 }
 
-/// Loads the weights with which the run predicts from now on, of its best checkpoint (where not all ranks see one, of
-/// the last), judges the test cases by them and keeps the training cases' features.
+/// Judges the test cases, and keeps the training cases' features, by the weights with which the run predicts: it loads
+/// its best checkpoint. Where not all ranks see one, the weights are those of the last.
 void judge_best(Run& run)
 {
+    if (run.data.stored().test.size() == 0 && !has_case_features(run)) return;
     const auto folder = run.config.run_dir() / "checkpoints";
-    const auto* name =
-        run.ranks.all().all_agree(std::filesystem::exists(folder / "best.safetensors")) ? "best" : "last";
-    const auto path = folder / (std::string(name) + ".safetensors");
-    const Checkpoint checkpoint(path);
-    run.model.load(checkpoint);
-    const auto num_steps = checkpoint.description().progress.num_steps;
-    judge_test_cases(run, name, run.epoch_of(num_steps));
+    auto path = folder / "best.safetensors";
+    auto num_steps = run.progress.num_steps;
+    if (run.ranks.all().all_agree(std::filesystem::exists(path))) {
+        const Checkpoint checkpoint(path);
+        run.model.load(checkpoint);
+        num_steps = checkpoint.description().progress.num_steps;
+    } else {
+        path = folder / "last.safetensors";
+    }
+    judge_test_cases(run, path.stem().string(), run.epoch_of(num_steps));
     keep_case_features(run, path, num_steps);
 }
 
