@@ -76,9 +76,8 @@ torch::Tensor LocalEncodingImpl::forward(const torch::Tensor& encoding, const to
     for (std::size_t s = 0; s < limits_.size(); ++s) {
         std::vector<torch::Tensor> samples;
         for (std::int64_t b = 0; b < points.size(0); ++b) {
-            const auto ids = found[s].select(0, b);  // (N, K)
-            const auto seen =
-                of_cells.select(0, b).index_select(0, ids.flatten()).unflatten(0, ids.sizes());  // (N, K, c)
+            const auto ids = found[s].select(0, b);                // (N, K)
+            const auto seen = of_cells.select(0, b).index({ids});  // (N, K, c)
             samples.push_back(
                 (seen * ids.ne(0).unsqueeze(-1).to(seen.scalar_type())).transpose(1, 2).flatten(1));  // (N, c * K)
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/checkpoints/model_checkpoint.h"
 #include "models/domino/domino.h"
+#include "models/domino/point_networks.h"
 #include "partition/error.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -239,6 +240,23 @@ int num_large(const CommCounter& counter, const std::string& operation)
     int number = 0;
     for (const auto& call : counter.calls()) number += call.operation == operation && call.bytes > 1000;
     return number;
+}
+
+TEST(DominoLocalEncoding, OfOnePointIsThatOfOneRank)
+{
+    torch::manual_seed(0);
+    const auto encoding = torch::randn({1, 2, 27}, torch::kDouble), point = torch::full({1, 1, 3}, 0.4, torch::kDouble);
+    const auto axis = torch::linspace(0, 1, 3, torch::kDouble);
+    const auto cells = torch::stack(torch::meshgrid({axis, axis, axis}, "ij"), -1).flatten(0, 2).unsqueeze(0);
+    LocalEncoding layer(BallQueries{.radii = {0.7}, .neighbors = {4}}, 2, "gelu");
+    layer->to(torch::kDouble);
+    const auto expected = layer->forward(encoding, cells, point).detach();
+    run_ranks(3, [&](std::shared_ptr<const DeviceMesh> mesh) {
+        const auto own = point.narrow(1, 0, mesh->coordinate(0) == 1 ? 1 : 0).clone();
+        const auto result = layer->forward(encoding, cells, from_local(own, mesh, {Shard(1)}));
+        EXPECT_EQ(to_local(result).size(1), own.size(1));
+        test::expect_near("features", full_tensor(result).detach(), expected, 1e-14);
+    });
 }
 
 TEST(DominoMessages, ArePerPointNoneAndOneGatheringOfTheEncoding)
