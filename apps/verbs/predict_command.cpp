@@ -261,7 +261,6 @@ std::vector<Predictor> make_predictors(const PredictArguments& options, std::siz
     for (const auto& run : options.runs) models.push_back(Predictor::from_run(run, part_of(run)));
     if (models.empty()) models.push_back(Predictor::from_file(options.model, options.data, part_of(options.model)));
     require_same_fields(models, options.prediction.num_draws > 0);
-    require_asked_for(models, options.prediction, options.walls, options.other_parts);
     return models;
 }
 
@@ -506,7 +505,7 @@ int predict_command(std::span<const std::string> arguments)
         require_outputs(options, {{options.inputs.front(), options.output}}, models);
         options.series.forces = options.csv;
         if (!options.csv.empty() && models.front().data().is_grid) require_grids(options);
-        if (!world) return;
+        if (!world) return require_asked_for(models, options.prediction, options.walls, options.other_parts);
         if (world->rank() == 0)
             for (const auto& doubt : ensemble_warnings(models)) warn("predict", doubt);
         predict_series(models, options.inputs.front(), options.output, options.prediction, options.series, *world);
@@ -529,11 +528,14 @@ int predict_command(std::span<const std::string> arguments)
     };
     const auto verify = [&](int) {
         if (options.series.num_steps > 0) return predict_steps(nullptr);
-        const auto work = begin().first;
+        auto [work, models] = begin();
         std::set<std::size_t> parts{part_of_file(work.front().second)};
         for (const auto& [input, output] : work) {
-            if (const auto part = part_of_file(output); parts.insert(part).second) make_predictors(options, part);
+            if (const auto part = part_of_file(output); parts.insert(part).second)
+                std::ranges::move(make_predictors(options, part), std::back_inserter(models));
         }
+        // Where inputs are surfaces and volumes, the models of one or the other must ask for what is told.
+        require_asked_for(models, options.prediction, options.walls, options.other_parts);
     };
     const auto body = [&](World& world) {
         if (options.series.num_steps > 0) {

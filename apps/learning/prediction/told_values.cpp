@@ -22,14 +22,13 @@ std::set<std::string> requested_names(std::span<const Predictor> models, bool wi
         for (const auto& name : reference_quantities(data))
             if (data.reference.contains(name)) names.insert(name);
     }
-    if (with_forces) {
-        // Columns are told by their names, a number and what is not said by the name of the quantity.
-        const auto ask = [&](const std::string& name, std::span<const std::string> entries) {
-            const auto is_number = [](const auto& entry) { return number_in(entry).has_value(); };
-            if (std::ranges::all_of(entries, is_number)) names.insert(name);
-            std::ranges::remove_copy_if(entries, std::inserter(names, names.end()), is_number);
-        };
-        const auto& model = models.front();
+    // Columns are told by their names, a number and what is not said by the name of the quantity.
+    const auto ask = [&](const std::string& name, std::span<const std::string> entries) {
+        const auto is_number = [](const auto& entry) { return number_in(entry).has_value(); };
+        if (std::ranges::all_of(entries, is_number)) names.insert(name);
+        std::ranges::remove_copy_if(entries, std::inserter(names, names.end()), is_number);
+    };
+    for (const auto& model : with_forces ? models : models.first(0)) {
         const auto forces = force_settings_of(model);
         ask("U_inf", forces.velocity);
         ask(kReferenceArea, {&forces.area, 1});
