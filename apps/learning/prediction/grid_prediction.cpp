@@ -8,6 +8,7 @@
 #include "apps/learning/prediction/grid_output.h"
 #include "apps/learning/prediction/prediction.h"
 #include "apps/learning/prediction/prediction_spread.h"
+#include "apps/learning/prediction/told_values.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 

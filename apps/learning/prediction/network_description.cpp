@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/prediction/network_description.h"
 
+#include "apps/console/console.h"
 #include "apps/learning/cases/case_tensors.h"
 #include "apps/learning/cases/field_scaling.h"
+#include "apps/learning/prediction/told_values.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 

@@ -25,7 +25,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <numeric>
 #include <set>
@@ -62,15 +61,6 @@ MeshKind kind_of_output(const std::filesystem::path& output)
     if (extension == ".vtp" || extension == ".pvtp") return MeshKind::Surface;
     if (extension == ".vtu" || extension == ".pvtu") return MeshKind::Unstructured;
     throw UsageError(fmt::format("the output {} must end in .vtp, .vtu, .pvtp or .pvtu.", output.string()));
-}
-
-/// Makes the case as its table would say it.
-CaseSource source_of(const std::string& name, const std::map<std::string, double>& values)
-{
-    CaseSource source{name, {}, {}};
-    for (const auto& [column, value] : values) source.columns[column] = fmt::format("{:.17g}", value);
-    for (const auto* column : kMomentCenter) source.columns.try_emplace(column, "0");
-    return source;
 }
 
 /// Compares the shape with the training cases of each model that has theirs: sets the coefficients by the shape alone
@@ -130,68 +120,6 @@ public:
 private:
     Predictor& model_;
 };
-
-/// Numbers by what they are, in words for a user.
-using Reference = std::map<std::string, std::vector<double>>;
-
-/// Collects what gives the fields of a model, and with forces the coefficients, their meaning in a case, as far as it
-/// is known: what fields of such kinds are measured by, whether the model learnt them so or not, the way of the free
-/// stream, and what forces are divided by.
-Reference reference_of(const Predictor& model, const SaidCase& said, bool with_forces)
-{
-    Reference reference;
-    const auto numbers = [&](std::span<const std::string> texts) {
-        std::vector<double> found;
-        for (const auto& text : texts)
-            if (const auto number = number_of_case(text, said.source)) found.push_back(*number);
-        return found.size() == texts.size() ? found : std::vector<double>();
-    };
-    const auto put = [&](const std::string& name, std::vector<double> found) {
-        if (!found.empty()) reference[name] = std::move(found);
-    };
-    const auto put_direction = [&](const std::string& name, std::span<const double> along) {
-        Vector3 vector{};
-        std::ranges::copy(along, vector.begin());
-        vector = unit(vector);
-        if (norm(vector) > 0) put(name, {vector.begin(), vector.end()});
-    };
-    auto data = said.data;
-    data.nondimensional = true;
-    for (const auto& quantity : reference_quantities(data)) {
-        const auto columns = data.reference_columns.find(quantity);
-        const auto texts = columns == data.reference_columns.end() ? std::vector{quantity} : columns->second;
-        if (data.reference.contains(quantity))
-            put(quantity, {data.reference.at(quantity)});
-        else if (!numbers(texts).empty())
-            put(quantity, {quantity_of(quantity, texts,
-                                       [&](const auto& column) { return *number_of_case(column, said.source); })});
-    }
-    const auto& forces = said.forces;
-    put_direction("the direction of U_inf", numbers(forces.velocity));
-    if (!with_forces) return reference;
-    put_direction("data.forces.up", forces.up);
-    put("data.forces.area", numbers(std::span(&forces.area, 1)));
-    const auto length = numbers(std::span(&forces.length, 1));
-    put("data.forces.length", length);
-    if (!length.empty()) put("data.forces.center", numbers(forces.center));
-    return reference;
-}
-
-/// Whether numbers are the same but for rounding.
-bool are_same(const std::vector<double>& some, const std::vector<double>& others)
-{
-    double largest = 0, difference = 0;
-    for (std::size_t i = 0; i < some.size(); ++i) {
-        largest = std::max({largest, std::abs(some[i]), std::abs(others[i])});
-        difference = std::max(difference, std::abs(some[i] - others[i]));
-    }
-    return difference <= 1e-6 * largest;
-}
-
-std::string numbers_text(const std::vector<double>& numbers)
-{
-    return numbers.size() == 1 ? fmt::format("{:g}", numbers.front()) : fmt::format("({:g})", fmt::join(numbers, ", "));
-}
 
 // What backward needs of a point, in points of a prediction.
 constexpr std::int64_t kMoreInBackward = 8;
@@ -288,11 +216,6 @@ PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predi
     return found;
 }
 
-bool is_column(const std::string& length)
-{
-    return length != "bounds" && length != "none" && length.find_first_not_of("0123456789.+-eE,") != std::string::npos;
-}
-
 std::vector<std::string> add_fields(std::vector<DataArray>& arrays, const at::Tensor& values, const at::Tensor& spread,
                                     const Predictor& predictor)
 {
@@ -344,131 +267,6 @@ void warn_of_replaced(const std::string& name, const std::vector<std::string>& a
     if (!arrays.empty())
         warn("predict", fmt::format("{}: it has {} of an earlier prediction, which {} replaced in the output.", name,
                                     fmt::join(arrays, ", "), arrays.size() > 1 ? "are" : "is"));
-}
-
-ForceSettings force_settings_of(const Predictor& model, const std::map<std::string, double>& values)
-{
-    auto forces = model.forces();
-    if (forces.area.empty()) forces.area = kReferenceArea;
-    if (forces.length.empty()) forces.length = kMomentLength;
-    if (forces.center.empty()) forces.center.assign(kMomentCenter.begin(), kMomentCenter.end());
-    // A file of weights has no settings of forces, but it has these.
-    const auto& data = model.data();
-    for (auto [name, text] : {std::pair("rho", &forces.density), std::pair("p_inf", &forces.ambient)}) {
-        if (const auto columns = data.reference_columns.find(name); columns != data.reference_columns.end())
-            *text = columns->second.front();
-        else if (const auto number = data.reference.find(name); number != data.reference.end())
-            *text = exact_text(number->second);
-    }
-    const auto put = [&](const std::string& name, std::string& text) {
-        if (const auto said = values.find(name); said != values.end() && number_in(text))
-            text = exact_text(said->second);
-    };
-    put("rho", forces.density);
-    put("p_inf", forces.ambient);
-    put(kReferenceArea, forces.area);
-    put(kMomentLength, forces.length);
-    for (std::size_t c = 0; c < forces.center.size(); ++c) put(kMomentCenter[c], forces.center[c]);
-    const bool is_number =
-        std::ranges::all_of(forces.velocity, [](const auto& entry) { return number_in(entry).has_value(); });
-    if (const auto speed = values.find("U_inf"); speed != values.end() && is_number) {
-        const auto own = quantity_of("U_inf", forces.velocity, {});
-        for (auto& component : forces.velocity)
-            component = exact_text(own > 0 ? *number_in(component) / own * speed->second : 0);
-    }
-    return forces;
-}
-
-std::set<std::string> required_names(const DataConfig& data)
-{
-    std::set<std::string> names(data.constants.begin(), data.constants.end());
-    if (!data.time.empty()) names.insert(data.time);
-    for (const auto& quantity : reference_quantities(data)) {
-        if (const auto columns = data.reference_columns.find(quantity); columns != data.reference_columns.end())
-            std::ranges::copy_if(columns->second, std::inserter(names, names.end()),
-                                 [](const auto& entry) { return !number_in(entry); });
-        else if (!data.reference.contains(quantity))
-            names.insert(quantity);
-    }
-    return names;
-}
-
-std::vector<std::string> missing_for_forces(const Predictor& model, const std::map<std::string, double>& values)
-{
-    const auto forces = force_settings_of(model, values);
-    const auto source = source_of("", values);
-    std::vector<std::string> missing;
-    const auto look = [&](const std::string& text, bool is_positive) {
-        const auto number = number_of_case(text, source);
-        if ((!number || (is_positive && !(*number > 0))) && std::ranges::find(missing, text) == missing.end())
-            missing.push_back(text);
-    };
-    look(forces.area, true);
-    for (const auto& component : forces.velocity) look(component, false);
-    if (JudgedFields(model.data().fields, model.channels()).pressure_kind == "static") look(forces.density, true);
-    return missing;
-}
-
-SaidCase said_case(const Predictor& model, const PredictionOptions& options, const std::string& name, bool warns)
-{
-    SaidCase said{model.data(), source_of(name, options.values), force_settings_of(model, options.values)};
-    said.source.wall = options.wall;
-    said.source.other_part = options.other_part;
-    auto& data = said.data;
-    const auto quantities = reference_quantities(data);
-    std::vector<std::string> missing, remedies;
-    for (const auto& required : required_names(data)) {
-        if (options.values.contains(required)) continue;
-        missing.push_back(std::ranges::find(quantities, required) == quantities.end()
-                              ? fmt::format("the model is told '{}' of a case", required)
-                              : fmt::format("the model's fields are measured by {}", required));
-        remedies.push_back("--set " + required + "=...");
-    }
-    if (!missing.empty())
-        throw UsageError(fmt::format("{}. Give {} with {}.", fmt::join(missing, ", and "),
-                                     missing.size() == 1 ? "it" : "them", fmt::join(remedies, " ")));
-    const auto asked = requested_names({&model, 1}, options.with_forces);
-    for (const auto& [quantity, value] : options.values) {
-        const auto number = data.reference.find(quantity);
-        const auto own = number != data.reference.end() ? std::optional(number->second)
-                         : quantity == kReferenceArea   ? number_in(model.forces().area)
-                                                        : std::nullopt;
-        if (number != data.reference.end()) number->second = value;
-        if (warns && own && *own != value && asked.contains(quantity))
-            warn("predict",
-                 fmt::format("{}: {} is {:g}, in place of {:g} in the run's settings.", name, quantity, value, *own));
-    }
-    auto& length = data.frame.length;
-    if (const auto given = options.values.find(length); given != options.values.end()) {
-        if (!(given->second > 0)) throw UsageError("--set " + length + " must be above 0.");
-    } else if (is_column(length)) {
-        if (warns)
-            warn("predict", fmt::format("{0}: no value for '{1}'; the longest edge of the bounding box is taken. Give "
-                                        "it with --set {1}=...",
-                                        name, length));
-        length = "bounds";
-    }
-    return said;
-}
-
-std::vector<SaidCase> said_cases(std::span<const Predictor> models, const PredictionOptions& options,
-                                 const std::string& name, bool warns)
-{
-    std::vector<SaidCase> cases;
-    std::map<std::string, std::pair<std::vector<double>, const Predictor*>> known;
-    for (const auto& model : models) {
-        cases.push_back(said_case(model, options, name, warns && cases.empty()));
-        for (const auto& [what, numbers] : reference_of(model, cases.back(), options.with_forces)) {
-            const auto& [others, other] = known.try_emplace(what, numbers, &model).first->second;
-            if (are_same(numbers, others)) continue;
-            throw InvalidInput(fmt::format(
-                "{}: {} is {} by {}, and {} by {}. Several runs predict together only if the flow and what it is "
-                "measured by are the same: predict with each alone.",
-                name, what, numbers_text(others), other->checkpoint().string(), numbers_text(numbers),
-                model.checkpoint().string()));
-        }
-    }
-    return cases;
 }
 
 void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std::string& name, bool is_of_several,

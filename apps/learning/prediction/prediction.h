@@ -15,15 +15,13 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace meshard {
 
-/// Whether a run's `data.length` is a column of its case table: what `values` of `predict_file` may then say.
-bool is_column(const std::string& length);
+struct SaidCase;
 
 /// What a rank may take of its device for points between layers: of the machine's memory, or of what its device has
 /// free, a quarter, shared by the ranks there. Collective over `all`.
@@ -49,12 +47,6 @@ struct PredictionOptions {
     std::vector<std::string> sensitivities = {};
     bool in_double = false;  ///< sensitivities are computed in double precision, the model's part of them, too
 };
-
-/// Names that tell `predict` the reference area, and the length and the point of moments, where the run does not name
-/// columns for them.
-inline constexpr const char* kReferenceArea = "area";
-inline constexpr const char* kMomentLength = "moment_length";
-inline constexpr std::array kMomentCenter{"moment_x", "moment_y", "moment_z"};
 
 /// Coefficients of a case by name (kForceCoefficients), with a value a prediction: moments where a length is known;
 /// none, and why, where they are not known.
@@ -131,41 +123,9 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
 void predict_grid(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& output,
                   const PredictionOptions& options, World& world);
 
-/// The settings of the model's run; where that says no reference area, it is the column kReferenceArea, and as the
-/// length and the point of moments kMomentLength and kMomentCenter, by default the origin. Where the run has a number
-/// for one of these, or for U_inf, rho or p_inf, a value of that name stands in its place; as U_inf it is the speed, in
-/// the direction of the run's vector.
-ForceSettings force_settings_of(const Predictor& model, const std::map<std::string, double>& values = {});
-
-/// Names what a case must say of itself for the fields to be predicted: constants and the time, and of the quantities
-/// by which fields are measured the columns, or the quantity itself where `data.reference` does not say it.
-std::set<std::string> required_names(const DataConfig& data);
-
-/// Columns that drag and lift need, and that neither the run nor `values` give (the area and the density above 0).
-std::vector<std::string> missing_for_forces(const Predictor& model, const std::map<std::string, double>& values);
-
-/// A case as options say it. Both settings have the numbers of this case in place of the run's, so that fields and
-/// coefficients are measured by the same.
-struct SaidCase {
-    DataConfig data;       ///< the model's settings of data
-    CaseSource source;     ///< its columns are the options' values
-    ForceSettings forces;  ///< by `force_settings_of`
-};
-
 /// Computes the coefficients of each prediction on a mesh from its sums. Signs are those of the mean prediction.
 PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predictor& model, const JudgedFields& layout,
                                  const SaidCase& said);
-
-/// @param warns   where a value is missing without which a model predicts all the same, or is another than the run's
-/// @throws UsageError naming what is missing
-SaidCase said_case(const Predictor& model, const PredictionOptions& options, const std::string& name, bool warns);
-
-/// The same for each of several models.
-/// @throws InvalidInput, naming two models, if they do not predict the same flow in the same units: what is known of
-/// U_inf, rho, p_inf, T_inf and L, as far as fields of their kinds are measured by them, and of the free stream's
-/// direction is not the same in this case; with forces also the area, length, centre and `up`
-std::vector<SaidCase> said_cases(std::span<const Predictor> models, const PredictionOptions& options,
-                                 const std::string& name, bool warns);
 
 /// Warns of what a model is told in a case of this name that lies beyond its training cases. Collective.
 /// @param is_of_several   models, of which the warning then says which

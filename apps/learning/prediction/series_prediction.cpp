@@ -9,6 +9,7 @@
 #include "apps/learning/prediction/prediction_spread.h"
 #include "apps/learning/prediction/prediction_table.h"
 #include "apps/learning/prediction/series_roll_out.h"
+#include "apps/learning/prediction/told_values.h"
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/content_hash.h"
 #include "io/bytes/interruption.h"
