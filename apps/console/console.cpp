@@ -26,6 +26,8 @@ int exit_code_of_current_error()
         return exit_code::usage;
     } catch (const RanksDisagree&) {
         return exit_code::usage;
+    } catch (const LaunchError&) {
+        return exit_code::usage;
     } catch (const InvalidInput&) {
         return exit_code::input;
     } catch (const IoError&) {

@@ -56,7 +56,7 @@ int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::func
             if (info.rank == 0) std::cerr << "meshard " << verb << ": " << error_text(error) << std::endl;
             return code;
         }
-        if (report_failure_to_launcher(fmt::format("meshard {}: {}", verb, error_text(error)),
+        if (report_failure_to_launcher(fmt::format("meshard {}: {}", verb, without_function_name(error_text(error))),
                                        code == exit_code::ranks))
             return code;
         throw;

@@ -24,6 +24,12 @@ public:
     explicit RanksDisagree(std::span<const std::string> packed);
 };
 
+/// Thrown where the environment does not say which ranks there are, or says what cannot be.
+class LaunchError : public InvalidInput {
+public:
+    using InvalidInput::InvalidInput;
+};
+
 std::string pack(const Facts& facts);
 std::uint64_t hash_of(const Facts& facts);  ///< independent of their order
 

@@ -3,6 +3,7 @@
 
 #include "partition/error.h"
 #include "sharding/transport/device_transport.h"
+#include "sharding/transport/host_address.h"
 #include "sharding/transport/mpi_backend.h"
 #include "sharding/transport/shared_memory_backend.h"
 
@@ -36,7 +37,7 @@ int number(const char* variable)
     int value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (text.empty() || error != std::errc() || end != text.data() + text.size()) {
-        throw InvalidInput(
+        throw LaunchError(
             fmt::format("launch: the environment variable {} is {}, expected a number up to {}. Start with torchrun, "
                         "srun, mpirun or --nproc, or set MESHARD_LAUNCH=single for one rank.",
                         variable, text.empty() ? "not set" : "'" + text + "'", std::numeric_limits<int>::max()));
@@ -53,9 +54,9 @@ std::optional<double> wanted_timeout()
     int seconds = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
     if (error == std::errc() && end == text.data() + text.size() && seconds >= 1 && seconds <= kMost) return seconds;
-    throw InvalidInput(fmt::format("launch: the environment variable MESHARD_TIMEOUT_SECONDS is '{}', expected a whole "
-                                   "number of seconds from 1 to {}.",
-                                   text, kMost));
+    throw LaunchError(fmt::format("launch: the environment variable MESHARD_TIMEOUT_SECONDS is '{}', expected a whole "
+                                  "number of seconds from 1 to {}.",
+                                  text, kMost));
 }
 
 int number_or(const char* variable, int otherwise)
@@ -94,9 +95,9 @@ std::string hostname()
     return host;
 }
 
-InvalidInput no_rendezvous(const LaunchInfo& info)
+LaunchError no_rendezvous(const LaunchInfo& info)
 {
-    return InvalidInput(
+    return LaunchError(
         fmt::format("launch: {} ranks (from {}) need a rendezvous to find each other. Set MASTER_ADDR and MASTER_PORT "
                     "to the host of rank 0 and a free port, or MESHARD_RENDEZVOUS=file:///path/on/a/shared/disk.",
                     info.size, info.source));
@@ -116,7 +117,7 @@ LaunchInfo detect_launch()
 
     if (!pinned.empty() && pinned != "env" && pinned != "slurm" && pinned != "ompi" && pinned != "pmi" &&
         pinned != "single") {
-        throw InvalidInput("launch: MESHARD_LAUNCH is '" + pinned + "', expected env, slurm, ompi, pmi or single.");
+        throw LaunchError("launch: MESHARD_LAUNCH is '" + pinned + "', expected env, slurm, ompi, pmi or single.");
     }
     if (wanted("env", "RANK") && (pinned == "env" || std::getenv("WORLD_SIZE"))) {
         info.source = "environment";
@@ -149,9 +150,17 @@ LaunchInfo detect_launch()
         if (port.empty()) port = port_from(environment("PMI_JOBID"));
     }
 
+    if (info.source == "single" && pinned.empty() && environment("RANK").empty() != environment("WORLD_SIZE").empty()) {
+        const bool has_rank = !environment("RANK").empty();
+        throw LaunchError(
+            fmt::format("launch: the environment variable {} is '{}', and {} is not set, so that each process would be "
+                        "alone. Set both or neither, or MESHARD_LAUNCH=single for one rank.",
+                        has_rank ? "RANK" : "WORLD_SIZE", environment(has_rank ? "RANK" : "WORLD_SIZE"),
+                        has_rank ? "WORLD_SIZE" : "RANK"));
+    }
     if (info.size < 1 || info.rank < 0 || info.rank >= info.size) {
-        throw InvalidInput(fmt::format("launch: rank {} of {} (from {}) makes no sense; expected 0 <= rank < size.",
-                                       info.rank, info.size, info.source));
+        throw LaunchError(fmt::format("launch: rank {} of {} (from {}) makes no sense; expected 0 <= rank < size.",
+                                      info.rank, info.size, info.source));
     }
     if (info.size > 1) {
         info.rendezvous = environment("MESHARD_RENDEZVOUS");
@@ -168,7 +177,8 @@ LaunchInfo detect_launch()
 
 namespace {
 
-bool has_met = false;  // whether the other ranks know this process, and will notice its end
+bool has_met = false;     // whether the other ranks know this process, and will notice its end
+bool is_cut_off = false;  // whether there was no way to the rendezvous
 
 /// Ranks that meet in a store. They exchange messages through shared memory if all are on one host, otherwise over
 /// Gloo; between GPUs over NCCL.
@@ -266,23 +276,28 @@ private:
             }
             const auto colon = place.rfind(':');
             if (!place.starts_with("tcp://") || colon <= 5) {
-                throw InvalidInput("launch: the rendezvous is '" + place +
-                                   "', expected tcp://host:port or file:///path.");
+                throw LaunchError("launch: the rendezvous is '" + place +
+                                  "', expected tcp://host:port or file:///path.");
             }
             c10d::TCPStoreOptions options;
             std::uint16_t port = 0;
             const auto [end, error] = std::from_chars(place.data() + colon + 1, place.data() + place.size(), port);
             if (error != std::errc() || end != place.data() + place.size() || port == 0) {
-                throw InvalidInput("launch: the port of the rendezvous " + place +
-                                   " must be a number from 1 to 65535.");
+                throw LaunchError("launch: the port of the rendezvous " + place + " must be a number from 1 to 65535.");
             }
             options.port = port;
-            options.isServer = rank_ == 0;
+            // torchrun's agent may serve the port itself; then rank 0 is a client like the others.
+            options.isServer = rank_ == 0 && environment("TORCHELASTIC_USE_AGENT_STORE") != "True";
             options.waitWorkers = false;
             options.timeout = timeout;
-            // torchrun's agent may serve the port itself; then rank 0 is a client like the others.
-            if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True") options.isServer = false;
-            store_ = c10::make_intrusive<c10d::TCPStore>(place.substr(6, colon - 6), options);
+            auto host = place.substr(6, colon - 6);
+            address_ = address_towards(host);
+            // LibTorch's own attempts write stack traces, and take several times the limit.
+            if (!options.isServer) {
+                const auto why = wait_for_listener(host, port, std::chrono::steady_clock::now() + timeout);
+                if (!why.empty()) throw std::runtime_error(why);
+            }
+            store_ = c10::make_intrusive<c10d::TCPStore>(options.isServer ? "127.0.0.1" : host, options);
             if (!environment("TORCHELASTIC_RUN_ID").empty()) {
                 store_ = c10::make_intrusive<c10d::PrefixStore>("meshard/" + environment("TORCHELASTIC_RUN_ID") + "/" +
                                                                     environment("TORCHELASTIC_RESTART_COUNT"),
@@ -291,8 +306,9 @@ private:
         } catch (const Error&) {
             throw;
         } catch (const std::exception& error) {
+            is_cut_off = true;
             throw CommunicationError(fmt::format("launch: rank {} could not reach the rendezvous {} within {} s: {}. "
-                                                 "Is rank 0 running, and is the port free?",
+                                                 "Is rank 0 running there, and is the port free?",
                                                  rank_, place, timeout.count() / 1000, first_line(error.what())));
         }
     }
@@ -306,11 +322,12 @@ private:
         const auto own = fmt::format("{}:{}", hostname(), getpid());
         const auto first = store_->compareSet(fmt::format("process.{}", rank_), "", own);
         if (first != own && !has_ended(first)) {
-            throw InvalidInput(fmt::format("launch: rank {} of {} is process {} already, and this one, {}, too. Give "
-                                           "each its own RANK, or the run a rendezvous of its own.",
-                                           rank_, size_, first, own));
+            throw LaunchError(fmt::format("launch: rank {} of {} is process {} already, and this one, {}, too. Give "
+                                          "each its own RANK, or the run a rendezvous of its own.",
+                                          rank_, size_, first, own));
         }
         if (first != own) store_->set(fmt::format("process.{}", rank_), own);  // replaces the entry of an earlier run
+        if (!address_.empty()) store_->set(fmt::format("address.{}", rank_), address_);
         store_->set(fmt::format("rank.{}", rank_), hash + " " + own);
         has_met = true;
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_seconds);
@@ -405,12 +422,26 @@ private:
                            [&](const std::string& name) { return name.starts_with(host); });
     }
 
+    /// Finds the address by which the other ranks reach this one: that of its way to the rendezvous, and if that leads
+    /// nowhere else, as on a host whose name stands for itself alone, that of its way to a rank elsewhere. Empty if no
+    /// rank knows one.
+    std::string address_for_others()
+    {
+        for (int r = 0; r < size_ && (address_.empty() || is_loopback(address_)); ++r) {
+            const auto other = read(fmt::format("address.{}", r));
+            if (!other.empty() && !is_loopback(other)) address_ = address_towards(other);
+        }
+        return address_;
+    }
+
     std::shared_ptr<::gloo::transport::Device> device()
     {
         if (device_) return device_;
         const auto interface = environment("GLOO_SOCKET_IFNAME");
         if (!interface.empty())
             device_ = c10d::ProcessGroupGloo::createDeviceForInterface(interface, false);
+        else if (const auto address = address_for_others(); !address.empty())
+            device_ = c10d::ProcessGroupGloo::createDeviceForHostname(address, false);
         else if (on_one_host())
             device_ = c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1", false);
         else
@@ -426,6 +457,7 @@ private:
     std::chrono::milliseconds timeout_{};
     c10::intrusive_ptr<c10d::Store> store_;
     std::vector<std::string> names_;  // host:pid of each rank
+    std::string address_;             // of this host on the way to the rendezvous
     std::shared_ptr<::gloo::transport::Device> device_;
     std::map<std::vector<int>, int> num_groups_;
     std::vector<c10::intrusive_ptr<c10d::Backend>> backends_;
@@ -452,7 +484,7 @@ std::unique_ptr<World> connected_world(const LaunchInfo& info, double timeout_se
     const auto backend = environment("MESHARD_BACKEND");
     if (!backend.empty() && backend != "shm" && backend != "gloo" && backend != "mpi" && backend != "nccl" &&
         backend != "auto") {
-        throw InvalidInput("launch: MESHARD_BACKEND is '" + backend + "', expected auto, shm, gloo, mpi or nccl.");
+        throw LaunchError("launch: MESHARD_BACKEND is '" + backend + "', expected auto, shm, gloo, mpi or nccl.");
     }
     facts.emplace_back("the number of ranks", std::to_string(info.size));
     facts.emplace_back("the type of device (--device)", c10::DeviceTypeName(device, /*lower_case=*/true));
@@ -470,10 +502,11 @@ std::unique_ptr<World> connected_world(const LaunchInfo& info, double timeout_se
             if (over_mpi) return world;
             world->finish();
         } else if (backend == "mpi") {
-            throw CommunicationError(
-                fmt::format("launch: MESHARD_BACKEND=mpi, but MPI does not see the {} ranks that {} started, or this "
-                            "build has no MPI. Start with mpirun, or leave it to Gloo.",
-                            info.size, info.source));
+            throw LaunchError(fmt::format(
+                "launch: messages are to go over MPI (parallel.backend or MESHARD_BACKEND), but MPI does "
+                "not see the {} ranks that {} started, or this build has no MPI. Start with mpirun, or "
+                "leave it to shared memory or Gloo.",
+                info.size, info.source == "environment" ? "--nproc, torchrun or RANK and WORLD_SIZE" : info.source));
         }
     }
     return std::make_unique<StoreWorld>(info, timeout_seconds, backend, device, facts);
@@ -484,7 +517,7 @@ std::unique_ptr<World> connected_world(const LaunchInfo& info, double timeout_se
 void report_failure_to_ranks(const std::string& message)
 {
     try {
-        const auto info = has_met ? LaunchInfo() : detect_launch();
+        const auto info = has_met || is_cut_off ? LaunchInfo() : detect_launch();
         const bool has_own_store =
             info.rendezvous.starts_with("tcp://") && environment("TORCHELASTIC_USE_AGENT_STORE") != "True";
         if (has_own_store && (info.source == "environment" || info.source == "slurm"))

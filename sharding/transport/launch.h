@@ -25,7 +25,7 @@ struct LaunchInfo {
 /// Reads, in this order: RANK and WORLD_SIZE (torchrun, and our own `--nproc`), SLURM_*, OMPI_COMM_WORLD_*, PMI_*;
 /// otherwise there is one rank. MESHARD_LAUNCH=env|slurm|ompi|pmi|single selects one of them. The rendezvous is
 /// MESHARD_RENDEZVOUS, else MASTER_ADDR and MASTER_PORT, else derived from the launcher's variables.
-/// @throws InvalidInput naming the variable that is missing or not a number, MESHARD_TIMEOUT_SECONDS included.
+/// @throws LaunchError naming the variable that is missing or not a number, MESHARD_TIMEOUT_SECONDS included
 LaunchInfo detect_launch();
 
 /// Default time limit of every wait for other ranks.
@@ -41,6 +41,7 @@ public:
     /// @param facts    what must be equal on all ranks besides their number, the type of their devices and the
     ///                 environment variables MESHARD_...
     /// @throws CommunicationError naming the ranks that did not connect within the time limit
+    /// @throws LaunchError if two processes have one rank, or MESHARD_BACKEND selects what cannot connect these ranks
     /// @throws RanksDisagree if ranks were started differently; under mpirun all but the lowest throw FailedElsewhere
     static std::unique_ptr<World> connect(const LaunchInfo& info, double timeout_seconds = kTimeoutSeconds,
                                           at::Device device = at::kCPU, Facts facts = {});

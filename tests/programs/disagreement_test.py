@@ -201,11 +201,18 @@ class Disagreement(Case):
         processes[0].wait_for(lambda: any(process.has_ended() for process in processes[1:]), "the end of a rank 1")
         ended = [process for process in processes[1:] if process.has_ended()]
         self.assertEqual(len(ended), 1)
-        self.assert_fails(ended[0].result(), 3, "rank 1 of 3 is process ", "Give each its own RANK")
+        self.assert_fails(ended[0].result(), 2, "rank 1 of 3 is process ", "Give each its own RANK")
         processes.append(self.start_rank((TRAIN,), of_torchrun(2, 3, port)))
         for process in processes:
             if process is not ended[0]:
                 self.assert_good(process.result())
+
+    def test_of_a_rank_that_nobody_waits_for_ends_it_in_time(self):
+        begin = time.monotonic()
+        alone = self.start_rank((TRAIN, {"MESHARD_TIMEOUT_SECONDS": "2"}), of_torchrun(1, 2, free_port())).result()
+        self.assert_fails(alone, 5, "could not reach the rendezvous", "Connection refused", "Is rank 0 running there")
+        self.assertEqual(alone.err.count("\n"), 1, alone)
+        self.assertLess(time.monotonic() - begin, 7)   # the limit, and beginning
 
     def test_of_a_rank_that_fails_early_ends_the_others(self):
         for bad in range(2):

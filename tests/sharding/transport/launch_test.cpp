@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/error.h"
+#include "sharding/transport/host_address.h"
 #include "sharding/transport/launch.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <thread>
+#include <unistd.h>
 
 namespace meshard {
 namespace {
@@ -140,6 +145,49 @@ TEST(Launch, SaysThatRanksNeedAPlaceToMeet)
     } catch (const InvalidInput& error) {
         EXPECT_NE(std::string(error.what()).find("MASTER_ADDR and MASTER_PORT"), std::string::npos) << error.what();
     }
+}
+
+TEST(Launch, RefusesHalfOfWhatTorchrunSets)
+{
+    for (const char* variable : {"RANK", "WORLD_SIZE"}) {
+        {
+            const Environment environment(std::map<std::string, std::string>{{variable, "1"}});
+            EXPECT_THROW(detect_launch(), LaunchError);
+        }
+        const Environment environment(
+            std::map<std::string, std::string>{{variable, "1"}, {"MESHARD_LAUNCH", "single"}});
+        EXPECT_EQ(detect_launch().size, 1);
+    }
+}
+
+TEST(HostAddress, IsThatOfTheWay)
+{
+    EXPECT_EQ(address_towards("127.0.0.1"), "127.0.0.1");
+    EXPECT_TRUE(is_loopback(address_towards("localhost")));
+    EXPECT_FALSE(is_loopback("10.0.0.1"));
+    EXPECT_EQ(address_towards("no-such-host.invalid"), "");
+}
+
+TEST(HostAddress, IsWaitedForUntilAProcessListens)
+{
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in place{};
+    place.sin_family = AF_INET;
+    place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof place;
+    ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&place), size), 0);
+    ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&place), &size), 0);
+    const auto wait = [&](std::chrono::milliseconds most) {
+        return wait_for_listener("127.0.0.1", ntohs(place.sin_port), std::chrono::steady_clock::now() + most);
+    };
+    EXPECT_EQ(wait(std::chrono::milliseconds(100)), "Connection refused");
+    std::thread later([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        listen(listener, 1);
+    });
+    EXPECT_EQ(wait(std::chrono::seconds(60)), "");
+    later.join();
+    close(listener);
 }
 
 TEST(World, ConnectsOverGloo)
