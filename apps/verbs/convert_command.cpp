@@ -24,10 +24,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <numeric>
 #include <optional>
+#include <type_traits>
 
 namespace meshard {
 
@@ -39,7 +41,7 @@ struct ConvertOptions {
     std::vector<std::string> blocks;
     std::string time;
     std::string compress = "none";
-    std::optional<double> join_points;
+    std::optional<double> join_points, scale;
     std::string to;          // format of a checkpoint; empty: the extension's
     bool no_verify = false;  // reads pieces of shards without checking their hashes
     InputAsOutput input_as_output{};
@@ -82,6 +84,9 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
                    "join points at most TOL apart (the mesh's unit; 0: at one place), so that cells there become "
                    "neighbours; the first one stays")
         ->type_name("TOL");
+    app.add_option("--scale", options.scale,
+                   "multiply the points by FACTOR, e.g. 0.001 where they are in mm; arrays stay as they are")
+        ->type_name("FACTOR");
     add_compress_option(app, options.compress);
     app.add_flag("--no-verify", options.no_verify,
                  "read pieces of shards although their bytes differ from the manifest's hashes");
@@ -151,13 +156,33 @@ Mesh with_joined_points(const Mesh& mesh, const ConvertOptions& options, std::ve
     return std::move(joined.mesh);
 }
 
+/// Multiplies the points as --scale says.
+void scale_points(Mesh& mesh, double factor)
+{
+    if (!(factor > 0 && std::isfinite(factor)))
+        throw UsageError(fmt::format("--scale is {}, expected a number above 0.", number_text(factor)));
+    const auto scale = [&](auto values) {
+        for (auto& value : values) value = static_cast<std::remove_reference_t<decltype(value)>>(factor * value);
+    };
+    if (mesh.points.type() == ScalarType::Float32)
+        scale(mesh.points.mutable_values<float>());
+    else
+        scale(mesh.points.mutable_values<double>());
+}
+
+/// Throws if options of meshes are given for an input of another kind. @param what   it is, or has
+void require_no_mesh_options(const ConvertOptions& options, const std::string& what)
+{
+    if (!options.blocks.empty() || !options.time.empty() || options.compress != "none" || options.join_points ||
+        options.scale)
+        throw UsageError(fmt::format("--block, --time, --join-points, --scale and --compress are for meshes; {} {}.",
+                                     options.input, what));
+}
+
 /// Writes each run in a file of TensorFlow's records as a series in the folder OUT.
 void convert_records(const ConvertOptions& options)
 {
-    if (!options.blocks.empty() || !options.time.empty() || options.compress != "none" || options.join_points)
-        throw UsageError(fmt::format("--block, --time, --join-points and --compress are for meshes; {} has runs of a "
-                                     "simulation.",
-                                     options.input));
+    require_no_mesh_options(options, "has runs of a simulation");
     const std::filesystem::path input = options.input, folder = options.output;
     if (folder.has_extension() && !std::filesystem::is_directory(folder))
         throw UsageError(
@@ -196,9 +221,7 @@ int convert_command(std::span<const std::string> arguments)
     }
     require_output(options.output, {options.input}, options.input_as_output);
     if (is_checkpoint_file(options.input)) {
-        if (!options.blocks.empty() || !options.time.empty() || options.compress != "none" || options.join_points)
-            throw UsageError(fmt::format(
-                "--block, --time, --join-points and --compress are for meshes; {} is a checkpoint.", options.input));
+        require_no_mesh_options(options, "is a checkpoint");
         convert_checkpoint({options.input, options.output, options.to, options.json});
         return exit_code::ok;
     }
@@ -221,8 +244,9 @@ int convert_command(std::span<const std::string> arguments)
     StageTimer timer;
     timer.begin("read");
     show_progress("reading ...");
-    // Joined points change the pieces, so the merged mesh is written in their place.
-    const bool is_folder = is_shards_folder(options.input), from_shards = is_folder && !options.join_points;
+    // Other points change the pieces, so the merged mesh is written in their place.
+    const bool is_folder = is_shards_folder(options.input);
+    const bool from_shards = is_folder && !options.join_points && !options.scale;
     if (is_folder && (!options.blocks.empty() || !options.time.empty()))
         throw UsageError("--block and --time cannot be used with a shards folder, which has neither.");
     Mesh mesh = is_folder ? merge_subdomains(load_subdomains(options.input, check_of(!options.no_verify)))
@@ -230,6 +254,7 @@ int convert_command(std::span<const std::string> arguments)
     show_progress("");
     for (const std::string& text : warnings) warn("convert", text + ".");
     if (options.join_points) mesh = with_joined_points(mesh, options, warnings);
+    if (options.scale) scale_points(mesh, *options.scale);
     if (to_polygons) sort_as_polygonal(mesh);
     timer.begin("write");
     show_progress("writing ...");

@@ -22,6 +22,11 @@ at::Tensor plain_rows(const at::Tensor& tensor)
     return (is_sharded(tensor) ? to_local(tensor) : tensor).detach().to(torch::kCPU);
 }
 
+double longest_edge(const std::array<double, 6>& bounds)
+{
+    return std::max({bounds[1] - bounds[0], bounds[3] - bounds[2], bounds[5] - bounds[4]});
+}
+
 /// Returns this rank's rows of the points' inputs that count, (rows, channels), and the case's constants and time,
 /// (numbers).
 std::pair<at::Tensor, at::Tensor> input_rows(const PointInputs& inputs)
@@ -96,6 +101,22 @@ void InputRanges::add(const PointInputs& inputs)
     }
 }
 
+void InputRanges::add_size(const std::array<double, 6>& bounds)
+{
+    const auto size = longest_edge(bounds);
+    size_ = size_ ? std::pair{std::min(size_->first, size), std::max(size_->second, size)} : std::pair{size, size};
+}
+
+std::string InputRanges::other_size(const std::array<double, 6>& bounds) const
+{
+    const auto size = longest_edge(bounds);
+    if (!size_ || !(size > 0) || (size <= kOtherSize * size_->second && kOtherSize * size >= size_->first)) return {};
+    return fmt::format("it is {:.4g} long, and the training cases were {:.4g} to {:.4g}; if it is in other units, its "
+                       "forces are wrong. "
+                       "`meshard convert IN OUT --scale FACTOR` multiplies its points",
+                       size, size_->first, size_->second);
+}
+
 void InputRanges::join(const RankGroup& ranks)
 {
     auto bounds = torch::empty({2, static_cast<std::int64_t>(low_.size())}, torch::kDouble);
@@ -113,7 +134,9 @@ void InputRanges::join(const RankGroup& ranks)
 
 nlohmann::json InputRanges::to_json() const
 {
-    return {{"low", low_}, {"high", high_}};
+    nlohmann::json json{{"low", low_}, {"high", high_}};
+    if (size_) json["size"] = {size_->first, size_->second};
+    return json;
 }
 
 InputRanges InputRanges::from_json(const nlohmann::json& json)
@@ -122,6 +145,7 @@ InputRanges InputRanges::from_json(const nlohmann::json& json)
     if (json.is_null()) return ranges;
     ranges.low_ = json.at("low").get<std::vector<double>>();
     ranges.high_ = json.at("high").get<std::vector<double>>();
+    if (json.contains("size")) ranges.size_ = json.at("size").get<std::pair<double, double>>();
     return ranges;
 }
 

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <array>
 #include <optional>
 #include <string>
 #include <utility>
@@ -22,19 +23,29 @@ public:
     /// given.
     void add(const PointInputs& inputs);
 
+    /// Widens the range of sizes to that of a case: the longest edge of its box.
+    /// @param bounds   lowest and highest x, y and z
+    void add_size(const std::array<double, 6>& bounds);
+
     /// Joins the ranges of all ranks. Collective.
     void join(const RankGroup& ranks);
 
     bool is_empty() const { return low_.empty(); }
 
-    /// Writes {low: [...], high: [...]}: the points' channels, then the constants, then the time. `from_json` reads it;
-    /// null gives empty ranges.
+    /// Writes {low: [...], high: [...], size: [...]}: the points' channels, then the constants, then the time, and the
+    /// least and the largest size, where known. `from_json` reads it; null gives empty ranges.
     nlohmann::json to_json() const;
     static InputRanges from_json(const nlohmann::json& json);
 
     /// Returns a sentence for each input of a case that leaves the ranges by more than 2 % of their width, with the
     /// share of the points that do. All ranks return the same. Collective.
     std::vector<std::string> beyond(const PointInputs& inputs, const DataConfig& data, const RankGroup& ranks) const;
+
+    /// Returns a sentence if a case is kOtherSize times as large as the largest training case, or the smallest is so
+    /// many times as large as it: it may be in other units, which a model that is told places over `data.length` does
+    /// not see, but its forces have. Empty if not, or if the sizes are not known.
+    std::string other_size(const std::array<double, 6>& bounds) const;
+    static constexpr double kOtherSize = 3;
 
     /// Returns a sentence for each input whose range was another one before, but for rounding; none where it is not
     /// known.
@@ -46,6 +57,7 @@ public:
 
 private:
     std::vector<double> low_, high_;
+    std::optional<std::pair<double, double>> size_;
 };
 
 }  // namespace meshard

@@ -398,6 +398,8 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
         if (model.other_part() && options.other_part.empty() && speaks && m == 0)
             warn("predict", name + ": " + kOtherPartUnknown + " Give its file with --other-part.");
         warn_of_ranges(model, inputs, name, models.size() > 1, all);
+        if (const auto size = model.ranges().other_size(mesh.bounds()); !size.empty() && speaks && m == 0)
+            warn("predict", fmt::format("{}: {}.", name, size));
         if (options.with_forces)
             if (const auto distance = model.feature_distance(inputs)) seen.push_back(*distance);
         for (std::int64_t draw = 0; draw < std::max<std::int64_t>(1, options.num_draws); ++draw) {

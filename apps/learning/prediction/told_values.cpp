@@ -33,7 +33,7 @@ using Reference = std::map<std::string, std::vector<double>>;
 /// Collects what gives the fields of a model, and with forces the coefficients, their meaning in a case, as far as it
 /// is known: what fields of such kinds are measured by, whether the model learnt them so or not, the way of the free
 /// stream, and what forces are divided by.
-Reference reference_of(const Predictor& model, const SaidCase& said, bool with_forces)
+Reference reference_of(const SaidCase& said, bool with_forces)
 {
     Reference reference;
     const auto numbers = [&](std::span<const std::string> texts) {
@@ -208,7 +208,7 @@ std::vector<SaidCase> said_cases(std::span<const Predictor> models, const Predic
     std::map<std::string, std::pair<std::vector<double>, const Predictor*>> known;
     for (const auto& model : models) {
         cases.push_back(said_case(model, options, name, warns && cases.empty()));
-        for (const auto& [what, numbers] : reference_of(model, cases.back(), options.with_forces)) {
+        for (const auto& [what, numbers] : reference_of(cases.back(), options.with_forces)) {
             const auto& [others, other] = known.try_emplace(what, numbers, &model).first->second;
             if (are_same(numbers, others)) continue;
             throw InvalidInput(fmt::format(

@@ -132,6 +132,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     predictor.set_memory(predictor.memory_for(std::ssize(rows), memory_for_points(world.device(), all)));
     if (predictor.other_part() && source.other_part.empty()) note(kOtherPartUnknown);
     auto beyond = predictor.ranges().beyond(inputs, data, all);
+    if (const auto size = predictor.ranges().other_size(bounds); !size.empty()) beyond.push_back(size);
     const auto start = std::chrono::steady_clock::now();
     const auto scaling = field_scaling(data, predictor.channels(), source);
     std::vector<double> of_head;

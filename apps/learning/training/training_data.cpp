@@ -94,6 +94,8 @@ void TrainingData::prepare_part(std::size_t index, const TrainingStart& start, T
         PointInputs bounds{.embedding = train.input_bounds(i), .positions = {}, .constants = {}, .time = {}};
         add_case_constants(bounds, part.data, train.sources()[i]);
         part.ranges.add(bounds);
+        if (!part.data.is_grid && !part.data.series.is_on)
+            part.ranges.add_size(read_manifest(part.stored->shards.at(train.sources()[i].id)).bounds);
     }
 }
 

@@ -137,6 +137,22 @@ TEST_F(ConvertCommand, JoinsPointsThatCoincide)
     EXPECT_EQ(read_mesh(path("c.vtkhdf")).num_points(), 64);
 }
 
+TEST_F(ConvertCommand, ScalesPoints)
+{
+    const Mesh mesh = cube(3);
+    ASSERT_EQ(meshard({"convert", write("in_mm.vtu", mesh), path("in_m.vtu"), "--scale", "0.001"}).exit_code, 0);
+    const auto scaled = read_mesh(path("in_m.vtu"));
+    ASSERT_EQ(scaled.num_points(), mesh.num_points());
+    for (std::int64_t i = 0; i < mesh.num_points(); ++i) {
+        for (int c = 0; c < 3; ++c) EXPECT_DOUBLE_EQ(scaled.points.value(i, c), 0.001 * mesh.points.value(i, c));
+    }
+    EXPECT_TRUE(fails_with(meshard({"convert", path("in_m.vtu"), path("a.vtu"), "--scale", "0"}), 2,
+                           {"--scale is 0, expected a number above 0"}));
+    ASSERT_EQ(meshard({"partition", path("in_m.vtu"), "-n", "2", "-o", path("shards")}).exit_code, 0);
+    ASSERT_EQ(meshard({"convert", path("shards"), path("back.vtkhdf"), "--scale", "1000"}).exit_code, 0);
+    EXPECT_NEAR(read_mesh(path("back.vtkhdf")).points.value(63, 2), mesh.points.value(63, 2), 1e-12);
+}
+
 TEST_F(ConvertCommand, SaysWhatIsWrong)
 {
     write("a.vtu", cube(2));

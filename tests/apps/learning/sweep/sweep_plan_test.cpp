@@ -5,6 +5,7 @@
 #include "apps/learning/sweep/sweep_plan.h"
 #include "tests/support/expect_error.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -113,6 +114,23 @@ TEST(InputRanges, SayWhatLiesBeyond)
     ASSERT_EQ(found.size(), 2);
     EXPECT_EQ(found[0], "points.z goes from 0 to 5; in training from 0 to 4 (25 % of the points are beyond)");
     EXPECT_EQ(found[1], "speed is 20; in training it was 30 to 40");
+}
+
+TEST(InputRanges, SayWhatIsOfAnotherSize)
+{
+    const auto box = [](double length) { return std::array<double, 6>{1, 1 + length, 0, length / 4, 0, length / 2}; };
+    InputRanges ranges;
+    ranges.add({torch::zeros({1, 1, 3}), {}, {}, {}});
+    EXPECT_EQ(ranges.other_size(box(1000)), "");
+    for (const double length : {1.0, 4.0}) ranges.add_size(box(length));
+    ranges = InputRanges::from_json(nlohmann::json::parse(ranges.to_json().dump()));
+    for (const double length : {0.34, 1.0, 11.9}) EXPECT_EQ(ranges.other_size(box(length)), "") << length;
+    for (const double length : {0.001, 0.33, 12.1})
+        EXPECT_TRUE(ranges.other_size(box(length))
+                        .starts_with(fmt::format("it is {:g} long, and the training cases were "
+                                                 "1 to 4; if it is in other units",
+                                                 length)))
+            << ranges.other_size(box(length));
 }
 
 }  // namespace
