@@ -109,9 +109,11 @@ public:
     void rows(const Kernel& kernel, std::int64_t most, int blocks, int chunks, int shared) const
     {
         const auto count = blocks > 0 ? parts(most, blocks, chunks) : most;
+        // The most that a block may have, whatever this launch takes: another thread may be starting a larger one.
         if (shared > kSharedWithoutAsking)
-            check_cuda(cudaFuncSetAttribute(run_rows<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
-                       "asking for shared memory");
+            check_cuda(
+                cudaFuncSetAttribute(run_rows<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, limits_.shared),
+                "asking for shared memory");
         run_rows<<<static_cast<unsigned>(count * chunks), kRowWarps * 32, shared, executor_.stream>>>(kernel, chunks);
         check_cuda(cudaGetLastError(), "a kernel's start");
     }
