@@ -210,5 +210,117 @@ TEST_F(GpuTiles, OfRowsAreNearTheHosts)
     }
 }
 
+/// Matrices that need more and less shared memory than a kernel may have without asking.
+TEST_F(GpuTiles, OfTokensAreNearTheHosts)
+{
+    struct Sizes {
+        int heads, count, dim;
+    };
+    const HostExecutor host;
+    const tiles::HostLauncher launcher(host);
+    for (const auto& [heads, count, dim] :
+         {Sizes{3, 7, 24}, {1, 1, 8}, {2, 64, 32}, {2, 33, 40}, {1, 96, 24}, {1, 128, 8}}) {
+        if (!tokens_fit(kGpu, count, dim)) continue;  // LibTorch's operators are taken
+        const std::int64_t size = std::int64_t{heads} * count * dim, weights = std::int64_t{3} * dim * dim;
+        const auto tokens = random_numbers<float>(size, 1, 1), gradient = random_numbers<float>(size, 1, 2),
+                   weight = random_numbers<float>(weights, 0.25F, 3);
+        const auto pointers = [&, heads = heads, count = count, dim = dim](const float* t, const float* w) {
+            return TokenAttention{t, w, heads, count, dim, 0.2F};
+        };
+        std::vector<float> states(size), of_tokens(size), of_weight(weights);
+        tiles::attend_tokens_by(launcher, pointers(tokens.data(), weight.data()), states.data());
+        tiles::attend_tokens_backward_by(launcher, pointers(tokens.data(), weight.data()),
+                                         {states.data(), gradient.data(), of_tokens.data(), of_weight.data()});
+
+        const OnDevice<float> tokens_(tokens), gradient_(gradient), weight_(weight);
+        std::vector<float> once;
+        for (int turn = 0; turn < 2; ++turn) {
+            const OnDevice<float> states_(unset<float>(size)), of_tokens_(unset<float>(size)),
+                of_weight_(unset<float>(weights));
+            const auto of = pointers(tokens_.data(), weight_.data());
+            attend_tokens(kGpu, of, states_.data());
+            attend_tokens_backward(kGpu, of, {states_.data(), gradient_.data(), of_tokens_.data(), of_weight_.data()});
+            const auto near = [&](const char* what, const std::vector<float>& found,
+                                  const std::vector<float>& expected) {
+                EXPECT_LT(relative_error(as_doubles(found), as_doubles(expected)), 1e-5)
+                    << what << ", S " << count << " D " << dim;
+            };
+            near("states", states_.values(), states);
+            near("gradient of tokens", of_tokens_.values(), of_tokens);
+            near("gradient of the weight", of_weight_.values(), of_weight);
+            if (turn == 1) {
+                EXPECT_EQ(once, of_weight_.values()) << "two runs have other bits";
+            }
+            once = of_weight_.values();
+        }
+    }
+}
+
+/// Two weights behind one norm, and a weight without norm.
+template <class T>
+void expect_folded_as_on_the_host(RowType type, std::int64_t columns, double limit)
+{
+    using N = tiles::Number<T>;
+    const std::int64_t rows = 37, size = rows * columns;
+    const auto weight = random_numbers<N>(3 * size, 1, 1), bias = random_numbers<N>(2 * rows, 1, 2),
+               norm = random_numbers<N>(2 * columns, 1, 3), gradient = random_numbers<N>(2 * size, 1, 4),
+               bias_gradient = random_numbers<N>(2 * rows, 1, 5);
+    const auto folded = [&](const N* w, const N* b, const N* n, T* to, T* bias_to) {
+        return FoldedWeights{type,
+                             {{w, b, n, n + columns, to, bias_to, rows, columns},
+                              {w + size, b + rows, n, n + columns, to + size, bias_to + rows, rows, columns},
+                              {w + 2 * size, nullptr, nullptr, nullptr, to + 2 * size, nullptr, rows, columns}},
+                             3};
+    };
+    const auto unfolded = [&](const N* g, const N* of_bias, const N* n, const N* w, N* of_weight, N* of_norm) {
+        return UnfoldedWeights{sizeof(N) == 8 ? RowType::Float64 : RowType::Float32,
+                               {{g,
+                                 of_bias,
+                                 n,
+                                 n + columns,
+                                 {w, w + size},
+                                 {of_weight, of_weight + size},
+                                 of_norm,
+                                 of_norm + columns,
+                                 2,
+                                 rows,
+                                 columns}},
+                               1};
+    };
+    const HostExecutor host;
+    const tiles::HostLauncher launcher(host);
+    std::vector<T> to(3 * size), bias_to(2 * rows);
+    std::vector<N> of_weight(2 * size), of_norm(2 * columns);
+    tiles::fold_weights_by(launcher, folded(weight.data(), bias.data(), norm.data(), to.data(), bias_to.data()));
+    tiles::unfold_weights_by(launcher, unfolded(gradient.data(), bias_gradient.data(), norm.data(), weight.data(),
+                                                of_weight.data(), of_norm.data()));
+
+    const OnDevice<N> weight_(weight), bias_(bias), norm_(norm), gradient_(gradient), bias_gradient_(bias_gradient),
+        of_weight_(unset<N>(2 * size)), of_norm_(unset<N>(2 * columns));
+    const OnDevice<T> to_(unset<T>(3 * size)), bias_to_(unset<T>(2 * rows));
+    fold_weights(kGpu, folded(weight_.data(), bias_.data(), norm_.data(), to_.data(), bias_to_.data()));
+    unfold_weights(kGpu, unfolded(gradient_.data(), bias_gradient_.data(), norm_.data(), weight_.data(),
+                                  of_weight_.data(), of_norm_.data()));
+    const auto near = [&](const char* what, const auto& found, const auto& expected, double most) {
+        EXPECT_LT(relative_error(as_doubles(found), as_doubles(expected)), most)
+            << what << ", " << columns << " columns of type " << static_cast<int>(type);
+    };
+    const double least = sizeof(N) == 8 ? 1e-13 : 2e-6;
+    near("weights", to_.values(), to, limit);
+    near("biases", bias_to_.values(), bias_to, limit);
+    near("gradients of weights", of_weight_.values(), of_weight, least);
+    near("gradients of the norm", of_norm_.values(), of_norm, least);
+}
+
+TEST_F(GpuTiles, OfWeightsAreNearTheHosts)
+{
+    for (const std::int64_t columns : {1, 19, 256, 520}) {
+        expect_folded_as_on_the_host<tiles::Bfloat16>(RowType::Bfloat16, columns, 4e-3);
+        expect_folded_as_on_the_host<tiles::Float16>(RowType::Float16, columns, 5e-4);
+        expect_folded_as_on_the_host<float>(RowType::Float32, columns, 2e-6);
+        expect_folded_as_on_the_host<double>(RowType::Float64, columns, 1e-13);
+    }
+}
+
 }  // namespace
 }  // namespace meshard
