@@ -257,7 +257,7 @@ def test_operators():
                 continue
             samples = samples_of(op, order["types"])
             for mode in order["modes"]:
-                if mode == "misfit" and op.name in UNCHECKED:
+                if mode == "misfit" and (op.name in UNCHECKED or device() == "cuda"):   # an index beyond a tensor there ends the use of the GPU
                     continue
                 for i, run in runs_of(op, samples, mode, random.Random(f"{order['seed']} {name} {mode}"), order["draws"]):
                     note(number=number, op=name, mode=mode, sample=i, dim=run.dim, verdict="began")
