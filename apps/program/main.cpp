@@ -143,7 +143,7 @@ int run_and_report(const std::vector<std::string>& arguments)
     try {
         const int code = run(arguments);
         if (!std::cout.flush())
-            return fail(verb, "could not write to standard output. Is the disk full?", exit_code::input);
+            return fail(verb, "could not write to standard output. Is it closed, or the disk full?", exit_code::input);
         return code;
     } catch (const std::bad_alloc&) {
         return fail(
@@ -169,12 +169,13 @@ int run_and_report(const std::vector<std::string>& arguments)
 }
 
 /// Opens standard streams that were closed at the start: otherwise the next opened files would get their numbers, and
-/// messages would be written to them.
+/// messages would be written to them. Writing to a closed standard output still fails, so that no result is lost in
+/// silence.
 void open_closed_streams()
 {
     for (int stream = 0; stream <= 2; ++stream) {
         // `open` takes the lowest free number, which is `stream`.
-        if (fcntl(stream, F_GETFD) == -1 && errno == EBADF) open("/dev/null", O_RDWR);
+        if (fcntl(stream, F_GETFD) == -1 && errno == EBADF) open("/dev/null", stream == 1 ? O_RDONLY : O_RDWR);
     }
 }
 

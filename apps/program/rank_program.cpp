@@ -88,6 +88,20 @@ bool can_fork(const at::Device& device)
 
 constexpr int kRanksOfCore = 4;
 
+/// Warns where OMP_NUM_THREADS gives ranks more threads than there are cores: they wait for each other, and take
+/// several times as long.
+void warn_of_threads(int num_ranks, const std::string& verb)
+{
+    const auto* said = std::getenv("OMP_NUM_THREADS");
+    const auto cores = num_cores();
+    const int threads = at::get_num_threads();
+    if (num_ranks > 1 && said && threads > 1 && num_ranks * threads > cores)
+        warn(verb,
+             fmt::format("{} ranks of {} threads (OMP_NUM_THREADS={}) share {}, and wait for each other. Unset it "
+                         "for one thread a rank.",
+                         num_ranks, threads, said, count_text(cores, "core")));
+}
+
 }  // namespace
 
 void check_local_ranks(const LocalRanks& ranks)
@@ -130,6 +144,7 @@ int run_on_ranks(const LocalRanks& ranks, const std::string& verb, std::span<con
     }
     const auto of_first = device_of_rank(device, info);  // throws before ranks are started
     check_local_ranks(ranks);
+    warn_of_threads(ranks.number, verb);
     verify(ranks.number > 0 ? ranks.number : 1);
     if (ranks.number <= 1) return run_as_rank(info, verb, body, device);
     if (can_fork(of_first)) {

@@ -249,6 +249,12 @@ int train_command(std::span<const std::string> arguments)
     }
     const bool is_changed = !options.overrides.empty();
     if (!options.resume.empty()) {
+        for (const auto& word : options.overrides)
+            if (word.starts_with("run_id=") || word.starts_with("output_dir="))
+                throw UsageError(
+                    fmt::format("{}: --resume goes on in the folder that it names, {}. Leave it out; to go "
+                                "on elsewhere, copy the folder and resume the copy.",
+                                word, options.resume));
         options.config = (std::filesystem::path(options.resume) / "resolved_config.yaml").string();
         // The folder may have been moved, so its current path is used.
         const auto dir = std::filesystem::absolute(options.resume).lexically_normal();

@@ -479,13 +479,13 @@ public:
 std::unique_ptr<World> connected_world(const LaunchInfo& info, double timeout_seconds, c10::DeviceType device,
                                        Facts facts)
 {
-    if (info.size == 1) return std::make_unique<SingleWorld>();
-    timeout_seconds = wanted_timeout().value_or(timeout_seconds);
     const auto backend = environment("MESHARD_BACKEND");
     if (!backend.empty() && backend != "shm" && backend != "gloo" && backend != "mpi" && backend != "nccl" &&
         backend != "auto") {
         throw LaunchError("launch: MESHARD_BACKEND is '" + backend + "', expected auto, shm, gloo, mpi or nccl.");
     }
+    if (info.size == 1) return std::make_unique<SingleWorld>();
+    timeout_seconds = wanted_timeout().value_or(timeout_seconds);
     facts.emplace_back("the number of ranks", std::to_string(info.size));
     facts.emplace_back("the type of device (--device)", c10::DeviceTypeName(device, /*lower_case=*/true));
     for (auto& variable : own_environment()) facts.push_back(std::move(variable));

@@ -56,6 +56,8 @@ class DataCheck(Case):
         result = self.meshard("train", "car.yaml", *FLOW, "training.max_steps=1", "--accept-data", "--nproc", 2)
         self.assert_good(result)
         self.assertIn("data: accepted, though: Cd", result.err)
+        self.assert_fails(self.meshard("train", "--resume", "runs/car", "output_dir=elsewhere"), 2, "output_dir=elsewhere", "copy the folder and resume the copy")
+        self.assertFalse((self.folder / "elsewhere").exists())
         self.assert_good(self.meshard("train", "--resume", "runs/car", "training.max_steps=2"))
 
     def test_names_the_kind_with_which_they_close(self):

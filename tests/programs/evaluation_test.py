@@ -218,7 +218,7 @@ class Evaluation(Judged):
         last = [json.loads(line) for line in (self.folder / "runs/car/metrics.jsonl").read_text().splitlines()]
         val = [line for line in last if line["phase"] == "val"][-1]
         self.assertEqual(set(val["forces"]), {"cd", "cl", "cs", "cd_table", "cl_table"})
-        self.assertTrue((self.folder / "runs/car/val_cases.csv").exists())
+        self.assertEqual({row["seconds"] for row in csv.DictReader((self.folder / "runs/car/val_cases.csv").open())}, {""})   # not measured
 
     def test_at_the_end_of_training_is_by_the_weights_that_predict(self):
         # With this learning rate the second of three epochs is the best by far.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that cannot grow further, as on a full disk: a sentence, exit code 3, and nothing half-written under a final name."""
-from runner import Case
+from runner import PROGRAM, Case
 from samples import copy_sample, put_training, write_body, write_box
 
 
@@ -86,3 +86,4 @@ class FullDisk(Case):
         copy_sample("box.vtu", self.folder / "box.vtu")
         with open("/dev/full", "w") as full:
             self.assert_fails(self.meshard("info", "box.vtu", stdout=full), 3, "could not write to standard output")
+        self.assert_fails(self.run_words("bash", "-c", f"'{PROGRAM}' info box.vtu >&-"), 3, "could not write to standard output. Is it closed")

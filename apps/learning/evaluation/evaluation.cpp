@@ -149,7 +149,7 @@ Json case_json(const EvaluatedCase& one)
               {"split", one.split},
               {"file", one.source.file.string()},
               {"num_points", one.num_points},
-              {"seconds", one.seconds}};
+              {"seconds", one.seconds ? Json(*one.seconds) : Json()}};
     for (const auto& [name, value] : one.metrics) put(json["fields"], name, number_json(value));
     if (one.rolled_out) json["rollout"] = roll_out_of_case(*one.rolled_out);
     if (one.isolation) json["isolation"] = *one.isolation;
@@ -462,8 +462,8 @@ std::string to_csv(const Evaluation& evaluation)
     for (const auto& name : force_columns) text += "," + name;
     text += "\n";
     for (const auto* one : order) {
-        text +=
-            fmt::format("{},{},{},{}", csv_text(one->source.id), one->split, one->num_points, exact_text(one->seconds));
+        text += fmt::format("{},{},{},{}", csv_text(one->source.id), one->split, one->num_points,
+                            one->seconds ? exact_text(*one->seconds) : "");
         for (const auto& [name, value] : one->metrics) text += "," + exact_text(value);
         const auto numbers = force_numbers(*one);
         for (const auto& name : force_columns) {
@@ -539,11 +539,11 @@ void write_evaluation(const Evaluation& evaluation, const std::filesystem::path&
 {
     const auto table = to_csv(evaluation),
                numbers = to_json(evaluation).dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
-    std::vector files{FileContent{folder / "cases.csv", table}, FileContent{folder / "evaluation.json", numbers}};
     const auto runs = roll_outs_of(evaluation);
     const auto states = roll_out_csv(runs);
-    if (!runs.empty()) files.push_back({folder / "rollout.csv", states});
-    write_files_atomically(files);
+    const std::array files{FileContent{folder / "cases.csv", table}, FileContent{folder / "evaluation.json", numbers},
+                           FileContent{folder / "rollout.csv", states}};
+    write_files_atomically(std::span(files).first(runs.empty() ? 2 : 3));
 }
 
 Threshold::Threshold(const std::string& text_) : text(text_)

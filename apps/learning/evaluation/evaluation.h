@@ -41,7 +41,7 @@ struct EvaluatedCase {
     bool has_ranges = false;                      ///< whether the model has these ranges
     std::optional<double> isolation = {};         ///< as in `ShapeCoefficients::Values`
     std::optional<RolledOutRun> rolled_out = {};  ///< of a simulation in time, whose metrics are `roll_out_metrics`
-    double seconds = 0;                           ///< time of the prediction, without reading
+    std::optional<double> seconds = {};           ///< time of the prediction, without reading; not measured in `train`
 };
 
 /// Sums up a roll-out for each field: `rel_l2` (mean over its states), `rel_l2_one_step`, `rel_l2_end` (of the last

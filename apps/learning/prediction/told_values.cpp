@@ -180,13 +180,13 @@ SaidCase said_case(const Predictor& model, const PredictionOptions& options, con
     const auto asked = requested_names({&model, 1}, options.with_forces);
     for (const auto& [quantity, value] : options.values) {
         const auto number = data.reference.find(quantity);
-        const auto own = number != data.reference.end() ? std::optional(number->second)
-                         : quantity == kReferenceArea   ? number_in(model.forces().area)
-                                                        : std::nullopt;
+        const auto own = number != data.reference.end() ? exact_text(number->second)
+                         : quantity == kReferenceArea   ? model.forces().area
+                                                        : "";
         if (number != data.reference.end()) number->second = value;
-        if (warns && own && *own != value && asked.contains(quantity))
-            warn("predict",
-                 fmt::format("{}: {} is {:g}, in place of {:g} in the run's settings.", name, quantity, value, *own));
+        if (const auto before = number_in(own); warns && before && *before != value && asked.contains(quantity))
+            warn("predict", fmt::format("{}: {} is {:g}, in place of {:g} in the run's settings.", name, quantity,
+                                        value, *before));
     }
     auto& length = data.frame.length;
     if (const auto given = options.values.find(length); given != options.values.end()) {

@@ -234,7 +234,8 @@ EvaluatedCase evaluate_run(JudgedModel& model, const JudgedCase& judged, std::si
         throw_if_interrupted();
         const auto start = std::chrono::steady_clock::now();
         const auto predicted = roll_out.next(0);
-        result.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        result.seconds = result.seconds.value_or(0) +
+                         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         const auto of_one_step = i == plan.next() ? predicted : roll_out.next(1);
         const auto truth = roll_out.true_state(i);
         run.errors.push_back(field_errors(predicted, truth, channels));

@@ -222,6 +222,13 @@ TEST(World, ConnectsOverGloo)
     std::filesystem::remove_all(pattern);
 }
 
+TEST(World, RefusesAnUnknownBackendOnOneRank)
+{
+    setenv("MESHARD_BACKEND", "glue", 1);
+    EXPECT_THROW(World::connect(LaunchInfo()), LaunchError);
+    unsetenv("MESHARD_BACKEND");
+}
+
 TEST(World, SaysAtItsEndThatARankLeftWithoutOne)
 {
     for (const char* backend : {"shm", "gloo"}) {
