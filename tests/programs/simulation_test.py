@@ -476,6 +476,10 @@ class SimulationOnRanks(Simulations):
     def test_learns_unrolled_steps_as_alone(self):
         self.assert_same_on_ranks("training.unroll=3")
 
+    def test_finds_the_same_neighbours_of_points_that_move(self):
+        self.assert_same_on_ranks("training.unroll=2", "model={name: geotransolver, n_layers: 1, n_head: 2, n_hidden: 16, mlp_ratio: 1, slice_num: 7, "
+                                  "include_local_features: true, radii: [1.0, 2.0], neighbors_in_radius: [1, 2], n_hidden_local: 4}")
+
     def test_learns_from_the_same_noise_as_alone(self):
         self.assert_same_on_ranks("training.unroll=2", "training.unroll_gradient=step", "training.noise=0.05", "data.history=2", "data.next=rate")
 

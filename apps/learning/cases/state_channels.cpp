@@ -3,6 +3,7 @@
 
 #include "partition/error.h"
 #include "partition/random_numbers.h"
+#include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
 #include <fmt/core.h>
@@ -94,9 +95,10 @@ PointInputs StateChannels::with_states(const PointInputs& inputs, const at::Tens
     auto changed = inputs;
     auto of_shape = inputs.embedding.narrow(-1, 0, first_);
     if (places.defined()) {
-        changed.positions =
+        of_shape =  // the only input where points move
             (places - numbers_on(frame.center, inputs.embedding)) / numbers_on(frame.lengths, inputs.embedding);
-        of_shape = changed.positions;  // the only input where points move
+        // Results of operators have no ids of rows, by which neighbours are ordered and noise is drawn.
+        changed.positions = from_local(to_local(of_shape), spec_of(inputs.positions));
     }
     auto others = arrays(inputs);
     // Arrays may have numbers where states have none: the model is told the same of them in each step.
