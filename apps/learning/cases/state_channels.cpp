@@ -22,6 +22,13 @@ at::Tensor numbers_on(const std::array<double, 3>& numbers, const at::Tensor& li
     return at::tensor(values).to(like.device());
 }
 
+/// Gives rows the ids of the inputs' rows, by which neighbours are ordered and noise is drawn: results of operators
+/// have none.
+at::Tensor with_ids(const at::Tensor& rows, const PointInputs& inputs)
+{
+    return inputs.positions.defined() ? from_local(to_local(rows), spec_of(inputs.positions)) : rows;
+}
+
 }  // namespace
 
 StateChannels::StateChannels(const DataConfig& data, const std::vector<std::int64_t>& channels)
@@ -97,20 +104,19 @@ PointInputs StateChannels::with_states(const PointInputs& inputs, const at::Tens
     if (places.defined()) {
         of_shape =  // the only input where points move
             (places - numbers_on(frame.center, inputs.embedding)) / numbers_on(frame.lengths, inputs.embedding);
-        // Results of operators have no ids of rows, by which neighbours are ordered and noise is drawn.
-        changed.positions = from_local(to_local(of_shape), spec_of(inputs.positions));
+        changed.positions = with_ids(of_shape, inputs);
     }
     auto others = arrays(inputs);
     // Arrays may have numbers where states have none: the model is told the same of them in each step.
     if (has_mask_) others = others.masked_fill(states.narrow(-1, 0, 1).isnan(), NAN);
-    changed.embedding = at::cat({of_shape, states, others}, -1);
+    changed.embedding = with_ids(at::cat({of_shape, states, others}, -1), inputs);
     return changed;
 }
 
 PointInputs StateChannels::with_arrays(const PointInputs& inputs, const at::Tensor& arrays) const
 {
     auto changed = inputs;
-    changed.embedding = at::cat({inputs.embedding.narrow(-1, 0, end_of_states()), arrays}, -1);
+    changed.embedding = with_ids(at::cat({inputs.embedding.narrow(-1, 0, end_of_states()), arrays}, -1), inputs);
     return changed;
 }
 
