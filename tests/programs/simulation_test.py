@@ -555,6 +555,11 @@ class SimulationDenoising(Simulations):
         process.result()
         self.assert_good(self.meshard("train", "--resume", "runs/killed"))
         self.assertEqual((self.losses("killed"), self.rolled_out("killed")), (self.losses("on1"), self.rolled_out("on1")))
+        validated = [[line["metrics"] for line in self.lines(run, "val")] for run in ("killed", "on1")]
+        self.assertEqual(*validated)   # single steps, too, of the first validation in a process and of later ones
+        self.assert_good(self.meshard("evaluate", "runs/on1/checkpoints/last.safetensors", "val", "-o", "judged"))
+        judged = json.loads((self.folder / "judged/evaluation.json").read_text())["splits"]["val"]["fields"]["u"]["rel_l2_one_step"]["mean"]
+        self.assert_close([judged], [validated[1][-1]["u"]["rel_l2"]], 1e-5, "by evaluate")
 
     def test_beats_persistence_and_draws_ensembles(self):
         put_fronts(self.folder, num_runs=6)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/training/split_errors.h"
 
+#include "apps/learning/cases/state_channels.h"
 #include "io/bytes/atomic_file.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -72,6 +73,7 @@ SplitErrors split_errors(Run& run, CaseSet RunCases::* split, const std::string&
             continue;
         }
         const auto example = examples.next();
+        if (const auto& step = cases.sources()[i].step) model.seed_sample(seed_of_state(0, step->index + 1));
         const auto prediction = within_memory([&] { return model.load_of("validation", cases, i, false); },
                                               [&] { return model.predict(example); });
         sums[num_fields] += model.loss(prediction, example).item<double>();
