@@ -118,6 +118,15 @@ class GridTraining(Grids):
         for run in ("groups", "cut"):
             self.assert_near(self.numbers(run), self.numbers("one"), 1e-4)
 
+    def test_of_groups_validates_by_one_set_of_running_means(self):
+        shape, words = MODELS["unet"]
+        put_flow(self.folder, shape)
+        self.train("groups", 2, *words, "model.normalization=batchnorm", "parallel.data=2", "~data.split.test", "data.split.val=0.5")
+        self.assert_good(self.meshard("evaluate", "runs/groups/checkpoints/last.safetensors", "val", "-o", "judged"))
+        judged = json.loads((self.folder / "judged/evaluation.json").read_text())["splits"]["val"]["fields"]
+        val = [line for line in self.lines("groups") if line["phase"] == "val"][-1]["metrics"]
+        self.assert_near([judged[name]["rel_l2"]["mean"] for name in val], [one["rel_l2"] for one in val.values()], 1e-6)
+
     def test_has_pictures_in_the_report(self):
         put_flow(self.folder)
         self.train("seen", 2)

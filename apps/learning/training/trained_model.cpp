@@ -83,6 +83,26 @@ TrainedModel::TrainedModel(const TrainingRunConfig& config, TrainingData& data, 
     allow_tf32(training.precision == Precision::TF32);
     update_.emplace(training, *model_.module, sharded_ ? &*sharded_ : nullptr, ranks.all());
     if (config.data.is_grid) check_grids();
+    if (ranks.num_groups == 1) return;
+    for (const auto& buffer : model_.module->named_buffers())
+        if (buffer.key().ends_with("running_mean") || buffer.key().ends_with("running_var"))
+            statistics_.push_back(buffer.value());
+}
+
+void TrainedModel::average_statistics()
+{
+    if (statistics_.empty()) return;
+    const torch::NoGradGuard no_grad;
+    std::vector<at::Tensor> parts;
+    for (const auto& one : statistics_) parts.push_back(one.flatten());
+    auto means = at::cat(parts);
+    ranks_.across_groups().all_reduce(means);
+    means /= static_cast<double>(ranks_.num_groups);
+    std::int64_t first = 0;
+    for (auto& one : statistics_) {
+        one.copy_(means.narrow(0, first, one.numel()).view_as(one));
+        first += one.numel();
+    }
 }
 
 void TrainedModel::make()

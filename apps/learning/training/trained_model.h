@@ -55,6 +55,9 @@ public:
     /// @param seed   of the noise, which also depends on a point's id, so that it is the same on any ranks
     at::Tensor loss_with_gradients(const std::vector<Example>& steps, const CaseFrame& frame, double weight,
                                    std::uint64_t seed, TrainingLog& log);
+    /// Takes the mean over the groups of ranks of the running statistics of normalizations, which each group has of its
+    /// own cases: all validate as the checkpoint does. Collective.
+    void average_statistics();
     /// Whether gradients are exchanged at the end of the next backward pass.
     void set_sync(bool is_last_case);
 
@@ -93,6 +96,7 @@ private:
     std::optional<FullyShardedModule> sharded_;                                   // in its place
     std::function<FieldsAndCoefficients(const PointInputs&)> forward_with_head_;  // where coefficients are learnt
     std::optional<WeightUpdate> update_;
+    std::vector<at::Tensor> statistics_;  // running means and variances, where there are several groups
     std::optional<StepGraphs> graphs_;
 };
 

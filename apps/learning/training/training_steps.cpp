@@ -145,6 +145,7 @@ void TrainingSteps::step(const std::vector<StepCase>& cases, PendingStep& under_
     {
         RECORD_USER_SCOPE("optimizer");
         outcome = update.apply(under_way.rate, losses);
+        run_.model.average_statistics();
     }
     under_way.is_taken = outcome.is_taken;
     under_way.next_loss_scale = update.loss_scale();
