@@ -88,7 +88,8 @@ Tensor edge_reductions(const std::vector<std::string>& reductions, const Tensor&
         if (name == "min") results.push_back(ends.narrow(-1, channels, channels));
         if (name == "var" || name == "std") {
             const auto variance = squares / count - mean.square();
-            results.push_back(name == "var" ? variance : torch::sqrt(variance + kVarianceFloor));
+            // Rounding makes a difference of large squares negative.
+            results.push_back(name == "var" ? variance : torch::sqrt(variance.clamp_min(0) + kVarianceFloor));
         }
     }
     return results.size() == 1 ? results[0] : torch::cat(results, -1);

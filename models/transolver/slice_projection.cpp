@@ -4,6 +4,7 @@
 #include "ops/fused/scaled_slices.h"
 #include "ops/slices/slice_ops.h"
 
+#include <ATen/OpMathType.h>
 #include <torch/nn/init.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/conv.h>
@@ -109,6 +110,7 @@ torch::Tensor SliceProjection::slice_weights(const torch::Tensor& x_mid, bool is
     const auto temperature =
         (temperature_ + proj_temperature_->forward(x_mid)).clamp_min(kMinPointTemperature);  // (B, N, H, 1)
     if (has_noise(is_training)) {
+        logits = logits.to(at::toOpMathType(logits.scalar_type()));  // in float16 log(kNoiseEpsilon) is infinite
         const auto uniform = options_.noise->given ? options_.noise->given(logits) : options_.noise->rows.draw(logits);
         logits = logits - torch::log(-torch::log(uniform + kNoiseEpsilon) + kNoiseEpsilon);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // FIGConvUNet on ranks against one rank: every reduction, search and pooling, random cuts and empty ranks; memory
 // modes; what a step sends.
+#include "models/grids/edge_reductions.h"
 #include "models/grids/figconv_unet.h"
 #include "models/layers/metrics.h"
 #include "partition/error.h"
@@ -192,6 +193,17 @@ TEST(FigConvMessages, AreTheSumsOfTheVerticesAndTheirGradientsWhateverTheCloud)
             EXPECT_EQ(counter.calls()[0].bytes, 4 * num_vertices * 3);
         });
     }
+}
+
+TEST(EdgeReductions, HaveADeviationOfLargeEqualNumbers)
+{
+    const auto edges = torch::full({7, 1}, 1234.567F, torch::requires_grad());  // whose mean of squares is rounded down
+    const auto targets = torch::zeros({7}, torch::kLong);
+    const std::vector<std::string> reductions{"std"};
+    const auto deviation = edge_reductions(reductions, edge_sums(reductions, edges, targets, 1, {}), 1);
+    deviation.sum().backward();
+    EXPECT_LT(deviation.item<double>(), 0.6);  // rounding of squares of 1.5e6
+    EXPECT_TRUE(deviation.isfinite().all().item<bool>() && edges.grad().isfinite().all().item<bool>());
 }
 
 TEST(PlanePairsInReach, AreThoseOfAllPairs)

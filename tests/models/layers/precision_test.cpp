@@ -3,6 +3,7 @@
 #include "models/layers/memory_mode.h"
 #include "models/layers/metrics.h"
 #include "models/layers/precision.h"
+#include "models/layers/random_draws.h"
 #include "models/registry/registry.h"
 #include "models/transolver/transolver.h"
 #include "partition/error.h"
@@ -180,6 +181,25 @@ TEST_P(Precisions, AreThoseOfOneRankOnSeveral)
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Precisions, testing::Values("transolver", "geotransolver", "flare"));
+
+TEST(Precision, OfNoiseOnSlicesIsSingleInFloat16)
+{
+    torch::manual_seed(3);
+    const auto model = make_model("transolver", {{"n_layers", 2},
+                                                 {"n_hidden", 24},
+                                                 {"n_head", 3},
+                                                 {"functional_dim", 2},
+                                                 {"embedding_dim", 6},
+                                                 {"out_dim", 4},
+                                                 {"slice_num", 7},
+                                                 {"plus", true}});
+    model.module->train();
+    for (std::uint64_t seed = 0; seed < 10; ++seed) {
+        const PrecisionGuard guard(Precision::Float16);
+        seed_draws(*model.module, seed);
+        EXPECT_TRUE(model.forward(whole_inputs("transolver")).isfinite().all().item<bool>()) << seed;
+    }
+}
 
 TEST(Precision, FusedBlocksKeepHalfAndAreNotLessExactThanAutocast)
 {
