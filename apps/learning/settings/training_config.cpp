@@ -403,6 +403,9 @@ void require_exact(const TrainingRunConfig& config, const Settings& settings)
         refuse(
             "model.name",
             "its neighbours and grids are added in an order that depends on the cut. Take a model without neighbours");
+    if (config.model.name == "figconvunet")
+        refuse("model.name", "points are added on its grids in an order that depends on the cut. Take a model without "
+                             "grids");
     if (config.balances_ranks) refuse("parallel.balance", "each rank has the same number of points there. Set off");
     if (config.shard_parameters)
         refuse("parallel.parameters", "a part's length decides how its last values are rounded. Set replicated");

@@ -164,6 +164,7 @@ TEST_F(TrainingConfigTest, RefusesWhatExactModeDoesNotServe)
     EXPECT_TRUE(refuses_exactly({"training.precision=bfloat16"}, "training.precision is bfloat16"));
     EXPECT_TRUE(refuses_exactly({"parallel.data=3"}, "parallel.data is 3"));
     EXPECT_TRUE(refuses_exactly({"model.name=meshgraphnet"}, "model.name is meshgraphnet"));
+    EXPECT_TRUE(refuses_exactly({"model.name=figconvunet"}, "model.name is figconvunet"));
     EXPECT_TRUE(refuses_exactly({"model.name=geotransolver", "model.include_local_features=true"},
                                 "model.include_local_features is true"));
 }
