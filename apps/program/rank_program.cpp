@@ -14,6 +14,7 @@
 #include <ATen/Parallel.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/Exception.h>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -26,6 +27,16 @@
 namespace meshard {
 namespace {
 
+/// Prints LibTorch's warnings, and those of operators, as the program's own.
+class WarningsOfVerb : public c10::WarningHandler {
+public:
+    explicit WarningsOfVerb(std::string verb) : verb_(std::move(verb)) {}
+    void process(const c10::Warning& warning) override { warn(verb_, without_function_name(warning.msg())); }
+
+private:
+    std::string verb_;
+};
+
 int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::function<int(World& world)>& body,
                 const std::string& device_name)
 {
@@ -33,6 +44,8 @@ int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::func
     // The backward pass runs in this thread, with its settings and its device, and not in autograd's thread for the
     // device.
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+    WarningsOfVerb warnings(verb);
+    const c10::WarningUtils::WarningHandlerGuard handler(&warnings);
     at::globalContext().setAllowTF32CuBLAS(false);  // overrides the variable TORCH_ALLOW_TF32_CUBLAS_OVERRIDE
     try {
         const auto device = device_of_rank(device_name, info);

@@ -189,6 +189,8 @@ void warn_of_rows(const Mesh& mesh, const std::vector<Derivation>& derivations, 
                                        ? "derivatives of cell fields are NaN where a cell has no neighbour."
                                        : "derivatives of cell fields do not look across from one to the other.");
         if (!text.empty()) warn("derive", options.mesh + ": " + text);
+        if (mesh.num_cells() - num_lower == 1)
+            warn_of(1, "cell", "without a neighbour; derivatives of cell fields there are NaN.");
     }
     for (const auto& derivation : derivations) {
         warn_of(count_not_finite(*find_array(arrays_at(mesh, derivation.place), derivation.field)), "value",

@@ -47,7 +47,8 @@ public:
         is_surface_ = *type == "PolyData";
         if (!is_surface_ && *type != "UnstructuredGrid")
             root.fail("holds a data set of type '" + *type +
-                      "', expected UnstructuredGrid or PolyData. Convert it in ParaView");
+                      "', expected UnstructuredGrid or PolyData. Images are read where regular grids are (data.grid); "
+                      "else convert it in ParaView");
         num_points_ = counts(root, "NumberOfPoints");
         choose_step(time);
     }

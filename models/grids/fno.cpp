@@ -250,7 +250,17 @@ void FnoImpl::require_shape(const torch::Tensor& grid) const
         const auto size = grid.size(a + 2) + o.padding[a];
         fits = grid.size(a + 2) > 0 && o.num_fno_modes[a] <= (a + 1 == o.dimension ? size / 2 + 1 : size);
     }
-    if (fits) return;
+    if (fits) {
+        for (std::int64_t a = 0; a < o.dimension; ++a) {
+            const auto most = o.padding_type == "reflect" ? grid.size(a + 2) - 1 : grid.size(a + 2);
+            if (o.padding[a] > most && (o.padding_type == "reflect" || o.padding_type == "circular"))
+                OptionChecks("FNO").refuse(
+                    "padding {} of type {} takes as many other cells of the grid, and direction {} "
+                    "of {} has {} at most. Choose a smaller padding, or padding_type constant.",
+                    o.padding[a], o.padding_type, a, c10::str(grid.sizes().slice(2)), most);
+        }
+        return;
+    }
     OptionChecks("FNO").refuse("the grid must be (batch, {}, {} extents), and has the shape {}; with the padding {} "
                                "each extent must be at least as large as num_fno_modes {}, of the last one half and 1.",
                                o.in_channels, o.dimension, c10::str(grid.sizes()),

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <optional>
 
 namespace meshard {
@@ -268,7 +269,8 @@ AskedOfRank sent_questions(const NeighborRequest& request, const std::vector<std
         num_pairs += std::count_if(rank.begin(), rank.end(), [](auto size) { return size != 0; });
         num_replicated += std::count(rank.begin(), rank.end(), AskedOfRank::kEverything);
     }
-    if (num_replicated > 0 && group.rank() == 0) {
+    constexpr std::int64_t kFewPoints = 100'000;  // all of which nobody minds to send
+    if (num_replicated > 0 && group.rank() == 0 && std::reduce(there.held.begin(), there.held.end()) > kFewPoints) {
         TORCH_WARN_ONCE(
             request.where, ": ", num_replicated, " of ", num_pairs,
             " pairs of ranks that have neighbours for each other send all their points: that is fewer bytes than "

@@ -15,13 +15,14 @@ namespace {
 
 thread_local GatherPolicy policy_now = GatherPolicy::Warn;
 
-/// Warns once for each operator, on the first rank only.
+/// Warns once for each operator, on the first of several ranks.
 void tell_of_gathering(RuleCall& call)
 {
     call.note_gathering();
     if (policy_now == GatherPolicy::Refuse)
         call.refuse("every rank would have to gather the whole, which set_gather_policy forbids");
-    if (policy_now == GatherPolicy::Silent || call.device_mesh()->all().rank() != 0) return;
+    const auto& all = call.device_mesh()->all();
+    if (policy_now == GatherPolicy::Silent || all.rank() != 0 || all.size() == 1) return;
     static std::mutex mutex;
     static std::set<std::string> told;
     const std::lock_guard lock(mutex);

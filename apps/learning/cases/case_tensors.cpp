@@ -139,13 +139,14 @@ at::Tensor distances(const Mesh& mesh, RowIds rows, const DataConfig& data, cons
     return tensor;
 }
 
-/// Parses numbers separated by commas; returns none if the text is anything else.
+/// Parses numbers separated by commas, with spaces before them; returns none if the text is anything else.
 std::vector<double> numbers_in(const std::string& text)
 {
     std::vector<double> numbers;
     const char* at = text.data();
     const char* const last = at + text.size();
     while (true) {
+        while (at != last && *at == ' ') ++at;
         double number = 0;
         const auto [end, error] = std::from_chars(at, last, number);
         if (error != std::errc()) return {};

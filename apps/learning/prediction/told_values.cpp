@@ -93,7 +93,7 @@ std::string numbers_text(const std::vector<double>& numbers)
 
 bool is_column(const std::string& length)
 {
-    return length != "bounds" && length != "none" && length.find_first_not_of("0123456789.+-eE,") != std::string::npos;
+    return length != "bounds" && length != "none" && length.find_first_not_of("0123456789.+-eE, ") != std::string::npos;
 }
 
 ForceSettings force_settings_of(const Predictor& model, const std::map<std::string, double>& values)
