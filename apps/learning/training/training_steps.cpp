@@ -199,11 +199,15 @@ void TrainingSteps::finish_step(const PendingStep& step)
     if (is_left_out) {
         leave_out(step, loss);
     } else if (!std::isfinite(loss)) {
-        throw Error(fmt::format("training: the loss became {} in step {} (epoch {}, case {}). Lower "
-                                "training.optimizer.lr (now {:g}) or add "
-                                "training.scheduler.warmup_steps.",
+        const auto remedy =
+            step.number == 1
+                ? "The weights are still the initial ones: look at the numbers of this case, or change the model's "
+                  "settings"
+                : fmt::format("Lower training.optimizer.lr (now {:g}) or add training.scheduler.warmup_steps",
+                              training_.learning_rate);
+        throw Error(fmt::format("training: the loss became {} in step {} (epoch {}, case {}). {}.",
                                 std::isnan(loss) ? "NaN" : "infinite", step.number, epoch_of(step.number),
-                                run_.data.training_cases().id(step.index), training_.learning_rate));
+                                run_.data.training_cases().id(step.index), remedy));
     } else {
         run_.progress.num_skipped = 0;
         run_.progress.epoch_loss_sum +=
