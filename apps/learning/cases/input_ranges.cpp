@@ -112,8 +112,7 @@ std::string InputRanges::other_size(const std::array<double, 6>& bounds) const
     const auto size = longest_edge(bounds);
     if (!size_ || !(size > 0) || (size <= kOtherSize * size_->second && kOtherSize * size >= size_->first)) return {};
     return fmt::format("it is {:.4g} long, and the training cases were {:.4g} to {:.4g}; if it is in other units, its "
-                       "forces are wrong. "
-                       "`meshard convert IN OUT --scale FACTOR` multiplies its points",
+                       "forces are wrong. `meshard convert IN OUT --scale FACTOR` multiplies its points",
                        size, size_->first, size_->second);
 }
 

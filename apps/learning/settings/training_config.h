@@ -245,8 +245,7 @@ struct DataConfig {
                  "what is subtracted from the points: bounds (the centre of their bounding box) or none");
         keys.add("data.length", frame.length, {},
                  "what the points are divided by: bounds (their box's longest edge), none, a number, three as '2, "
-                 "1, 1', or "
-                 "a column of the table");
+                 "1, 1', or a column of the table");
         keys.add("data.reference.*", reference_columns, {},
                  "U_inf (a speed or a vector), rho, p_inf, T_inf, L: numbers or columns of the table; for drag and for "
                  "targets without units");
