@@ -35,6 +35,9 @@ static_assert(std::atomic<const LastWords*>::is_always_lock_free);
 void interrupt(int)
 {
     if (is_further_wish_to_end() || num_unfinished == 0) {
+        // A rank at a terminal gets a signal from there and one from its launcher, perhaps in two threads at once.
+        static std::atomic_flag is_ending = ATOMIC_FLAG_INIT;
+        while (is_ending.test_and_set()) ::pause();
         if (const auto* words = last_words.load())
             if (::write(STDERR_FILENO, words->line.data(), words->line.size()) < 0) _exit(130);
         _exit(130);
@@ -126,6 +129,7 @@ void handle_interruption(void (*handler)(int))
     struct sigaction action = {}, old = {};
     action.sa_handler = handler;
     action.sa_flags = SA_RESTART;
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&action.sa_mask, signal);  // one at a time in a thread
     for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
         if (signal == SIGHUP && sigaction(signal, nullptr, &old) == 0 && old.sa_handler == SIG_IGN) continue;
         sigaction(signal, &action, nullptr);
