@@ -233,11 +233,15 @@ MadeModel make_mesh_graph_net(const Json& arguments)
                 return GraphOfCase(clouds[0], arguments, model->options());
             });
             const auto& graph = of_case.graph();
+            auto embedding = inputs.embedding;
+            if (is_sharded(embedding) && is_sharded(inputs.positions) &&
+                !(*spec_of(embedding) == *spec_of(inputs.positions)))
+                embedding = redistribute(embedding, spec_of(inputs.positions));
             const auto positions = of_case.of_nodes(unbind_clouds("MeshGraphNet", "positions", inputs.positions).at(0));
             const auto offsets = graph.graph().from_sources(positions) - graph.graph().from_targets(positions);
             const auto edges =
                 torch::cat({offsets, torch::linalg_vector_norm(offsets, 2, at::IntArrayRef{-1}, true)}, -1);  // (E, 4)
-            auto nodes = of_case.of_nodes(unbind_clouds("MeshGraphNet", "embedding", inputs.embedding).at(0));
+            auto nodes = of_case.of_nodes(unbind_clouds("MeshGraphNet", "embedding", embedding).at(0));
             if (inputs.constants.defined())
                 nodes = torch::cat({nodes, torch::ones_like(nodes.narrow(-1, 0, 1)) * inputs.constants}, -1);
             return of_case.of_points(model->forward(nodes, edges, graph)).unsqueeze(0);

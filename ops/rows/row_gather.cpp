@@ -78,6 +78,8 @@ Access access_to(const char* where, const at::Tensor& tensor, const at::Tensor& 
 at::Tensor gather_rows(const at::Tensor& tensor, const at::Tensor& ids)
 {
     const auto access = access_to("gather_rows", tensor, ids);
+    // Each rank has gradients of the rows that it wants, whose sum over the ranks is that of a tensor that all have.
+    if (!access.part.is_cut() && access.wanted.is_cut()) return tensor.index_select(0, ids);
     return access.wanted.like(access.gather(access.part.own));
 }
 

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/registry/registry.h"
 #include "partition/error.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/run_fixture.h"
+#include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
+#include <torch/types.h>
 
 namespace meshard {
 namespace {
@@ -182,6 +186,31 @@ TEST(Registry, EveryOptionIsAnArgumentAndSaysWhatItMeans)
             EXPECT_FALSE(option.meaning.empty()) << entry.name << ' ' << option.name;
         }
     }
+}
+
+TEST(MeshGraphNetOfLevels, TakesFeaturesAndPlacesThatAreCutDifferently)
+{
+    torch::manual_seed(0);
+    auto model = make_model("meshgraphnet", {{"input_dim_nodes", 3},
+                                             {"input_dim_edges", 4},
+                                             {"output_dim", 2},
+                                             {"processor_size", 1},
+                                             {"hidden_dim_processor", 8},
+                                             {"hidden_dim_node_encoder", 8},
+                                             {"hidden_dim_edge_encoder", 8},
+                                             {"hidden_dim_node_decoder", 8},
+                                             {"num_neighbors", 3},
+                                             {"levels", {10, 32}}});
+    model.module->to(torch::kDouble);
+    const auto features = torch::randn({1, 32, 3}, torch::kDouble), places = torch::rand({1, 32, 3}, torch::kDouble);
+    const auto expected = model.forward({features, places, {}, {}}).detach();
+    run_ranks(3, [&](std::shared_ptr<const DeviceMesh> mesh) {
+        const auto cut = [&](const at::Tensor& whole, const std::vector<std::int64_t>& extents) {
+            return from_local(whole.split_with_sizes(extents, 1)[mesh->coordinate(0)].clone(), mesh, {Shard(1)});
+        };
+        const auto found = model.forward({cut(features, {32, 0, 0}), cut(places, {0, 16, 16}), {}, {}});
+        test::expect_near("fields", full_tensor(found).detach(), expected, 1e-12);
+    });
 }
 
 }  // namespace

@@ -66,6 +66,29 @@ TEST(RowGather, GathersAndScattersByGlobalId)
     }
 }
 
+TEST(RowGather, OfWhatEveryRankHasGivesTheGradientOfTheWhole)
+{
+    const auto whole = at::rand({5, 2}, at::kDouble), factors = at::rand({7, 2}, at::kDouble);
+    const auto ids = at::tensor({4, 0, 0, 2, 1, 4, 4}, at::kLong);
+    auto x0 = whole.clone().requires_grad_();
+    (x0.index_select(0, ids) * factors).sum().backward();
+    run_ranks(3, [&](const auto& mesh) {
+        const std::vector<std::int64_t> extents{4, 0, 3};
+        const auto own = [&](const at::Tensor& rows) {
+            return from_local(rows.split_with_sizes(extents)[mesh->coordinate(0)].clone(), mesh, {Shard(0)});
+        };
+        for (const bool is_plain : {true, false}) {
+            auto leaf = whole.clone();
+            if (!is_plain) leaf = from_local(leaf, mesh, {Replicate()});
+            leaf.requires_grad_();
+            const auto found = gather_rows(leaf, own(ids));
+            EXPECT_TRUE(at::equal(full_tensor(found).detach(), whole.index_select(0, ids)));
+            (found * own(factors)).sum().backward();
+            EXPECT_TRUE(tensors_near(full_tensor(leaf.grad()), x0.grad(), 1e-15)) << is_plain;
+        }
+    });
+}
+
 TEST(RowGather, MovesEachRemoteRowOnce)
 {
     run_ranks(3, [](const auto& mesh) {
