@@ -95,9 +95,11 @@ public:
                                MeshGraph(std::move(found.graph), model.options()), std::move(found.edges)});
             kept = std::prev(graphs->end());
         }
+        // Plain nodes are on every rank, and so are then all edges.
         const auto& edge_layout = kept->graph.graph().edge_layout();
-        return model.forward(
-            nodes, gather_rows(edges, edge_layout ? from_local(kept->edges, edge_layout) : kept->edges), kept->graph);
+        const auto own = edge_layout ? gather_rows(edges, from_local(kept->edges, edge_layout))
+                                     : (is_sharded(edges) ? full_tensor(edges) : edges).index_select(0, kept->edges);
+        return model.forward(nodes, own, kept->graph);
     }
 
 private:

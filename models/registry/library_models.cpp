@@ -218,6 +218,15 @@ private:
     std::optional<CloudInterpolation> to_points_;  // set if not all points are nodes
 };
 
+/// Converts the features of points to the layout of their positions, from which nodes are chosen on each rank.
+at::Tensor laid_as(const at::Tensor& positions, at::Tensor features)
+{
+    if (!is_sharded(positions)) return is_sharded(features) ? full_tensor(features) : features;
+    const auto layout = spec_of(positions);
+    if (!is_sharded(features)) features = from_local(features, replicated_spec(layout->device_mesh));
+    return *spec_of(features) == *layout ? features : redistribute(features, layout);
+}
+
 MadeModel make_mesh_graph_net(const Json& arguments)
 {
     MeshGraphNet model(graph_options(arguments));
@@ -233,10 +242,7 @@ MadeModel make_mesh_graph_net(const Json& arguments)
                 return GraphOfCase(clouds[0], arguments, model->options());
             });
             const auto& graph = of_case.graph();
-            auto embedding = inputs.embedding;
-            if (is_sharded(embedding) && is_sharded(inputs.positions) &&
-                !(*spec_of(embedding) == *spec_of(inputs.positions)))
-                embedding = redistribute(embedding, spec_of(inputs.positions));
+            const auto embedding = laid_as(inputs.positions, inputs.embedding);
             const auto positions = of_case.of_nodes(unbind_clouds("MeshGraphNet", "positions", inputs.positions).at(0));
             const auto offsets = graph.graph().from_sources(positions) - graph.graph().from_targets(positions);
             const auto edges =
