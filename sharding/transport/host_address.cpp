@@ -62,7 +62,7 @@ std::string wait_for_listener(const std::string& host, std::uint16_t port,
                               std::chrono::steady_clock::time_point deadline)
 {
     std::string why;
-    for (auto pause = std::chrono::milliseconds(2);; pause = std::min(2 * pause, std::chrono::milliseconds(500))) {
+    for (auto pause = std::chrono::milliseconds(2);; pause = std::min(2 * pause, std::chrono::milliseconds(100))) {
         const auto addresses = addresses_of(host, std::to_string(port), SOCK_STREAM, why);
         for (const auto* address = addresses.get(); address; address = address->ai_next) {
             const auto left =

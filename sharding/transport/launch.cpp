@@ -369,7 +369,8 @@ private:
     {
         store_->set(fmt::format("facts.{}", rank_), pack(facts));
         std::vector<std::string> packed(size_);
-        const auto deadline = std::chrono::steady_clock::now() + kLastWait;
+        // Less than rank 0, which may serve the store, waits in the end for those that read.
+        const auto deadline = std::chrono::steady_clock::now() + kLastWait / 2;
         for (int r = 0; r < size_; ++r) {
             while ((packed[r] = read(fmt::format("facts.{}", r))).empty() &&
                    std::chrono::steady_clock::now() < deadline)
