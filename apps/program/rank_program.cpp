@@ -106,9 +106,10 @@ constexpr int kRanksOfCore = 4;
 void warn_of_threads(int num_ranks, const std::string& verb)
 {
     const auto* said = std::getenv("OMP_NUM_THREADS");
+    if (num_ranks < 2 || !said) return;
     const auto cores = num_cores();
     const int threads = at::get_num_threads();
-    if (num_ranks > 1 && said && threads > 1 && num_ranks * threads > cores)
+    if (threads > 1 && num_ranks * threads > cores)
         warn(verb,
              fmt::format("{} ranks of {} threads (OMP_NUM_THREADS={}) share {}, and wait for each other. Unset it "
                          "for one thread a rank.",

@@ -25,6 +25,7 @@ std::atomic<std::int64_t> first_signal_at{0};  // milliseconds of the monotonic 
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
 std::atomic<int> num_held{0};
+std::atomic_flag is_ending;  // a thread writes the last words, and ends the process
 
 struct LastWords {
     std::string line, left;
@@ -36,7 +37,6 @@ void interrupt(int)
 {
     if (is_further_wish_to_end() || num_unfinished == 0) {
         // A rank at a terminal gets a signal from there and one from its launcher, perhaps in two threads at once.
-        static std::atomic_flag is_ending = ATOMIC_FLAG_INIT;
         while (is_ending.test_and_set()) ::pause();
         if (const auto* words = last_words.load())
             if (::write(STDERR_FILENO, words->line.data(), words->line.size()) < 0) _exit(130);

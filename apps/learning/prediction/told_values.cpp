@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <utility>
 
 namespace meshard {
 namespace {
@@ -180,13 +181,14 @@ SaidCase said_case(const Predictor& model, const PredictionOptions& options, con
     const auto asked = requested_names({&model, 1}, options.with_forces);
     for (const auto& [quantity, value] : options.values) {
         const auto number = data.reference.find(quantity);
-        const auto own = number != data.reference.end() ? exact_text(number->second)
-                         : quantity == kReferenceArea   ? model.forces().area
-                                                        : "";
-        if (number != data.reference.end()) number->second = value;
-        if (const auto before = number_in(own); warns && before && *before != value && asked.contains(quantity))
-            warn("predict", fmt::format("{}: {} is {:g}, in place of {:g} in the run's settings.", name, quantity,
-                                        value, *before));
+        auto before = value;
+        if (number != data.reference.end())
+            before = std::exchange(number->second, value);
+        else if (quantity == kReferenceArea)
+            before = number_in(model.forces().area).value_or(value);
+        if (warns && before != value && asked.contains(quantity))
+            warn("predict",
+                 fmt::format("{}: {} is {:g}, in place of {:g} in the run's settings.", name, quantity, value, before));
     }
     auto& length = data.frame.length;
     if (const auto given = options.values.find(length); given != options.values.end()) {
