@@ -23,6 +23,7 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -32,6 +33,8 @@
 
 namespace meshard {
 namespace {
+
+constexpr std::int64_t kAlignedValues = 64;
 
 struct Entry {
     std::string name;
@@ -654,7 +657,13 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
 
     state->units.resize(units.size());
     for (std::size_t u = 0; u < units.size(); ++u) {
-        for (const auto& [kind, indices] : members[units[u]]) {
+        for (auto& [kind, indices] : members[units[u]]) {
+            // Numbers of values that powers of two divide come first, so that parameters begin at places of the
+            // gathered row that these divide, too: LibTorch views only pairs at even places as complex numbers, and its
+            // kernels like aligned values.
+            std::ranges::stable_sort(indices, std::greater{}, [&](std::size_t k) {
+                return std::gcd(parameters[k].second.numel(), kAlignedValues);
+            });
             auto& group = state->units[u].emplace_back();
             std::vector<at::Tensor> values;
             for (const auto k : indices) {

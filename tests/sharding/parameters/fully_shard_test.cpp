@@ -543,6 +543,35 @@ TEST(FullyShard, ServesOtherLayers)
     });
 }
 
+TEST(FullyShard, LetsPairsBeViewedAsComplexNumbersBehindAnOddNumberOfValues)
+{
+    struct Model : torch::nn::Module {
+        Model()
+        {
+            register_parameter("odd", odd);
+            register_parameter("pairs", pairs);
+            move_module(*this, device_of_tests());
+            fill(*this, 0);
+        }
+        at::Tensor forward() const { return (at::view_as_complex(pairs).abs().sum() * odd).sum(); }
+        at::Tensor odd = at::zeros({3}, at::kDouble), pairs = at::zeros({5, 2}, at::kDouble);
+    };
+    Model plain;
+    plain.forward().backward();
+
+    run_ranks({2}, {"data"}, [&](const auto& mesh) {
+        Model model;
+        const auto sharded = fully_shard(model, mesh);
+        model.forward().backward();
+        const auto names = sharded.local_parameter_names();
+        for (std::size_t i = 0; i < names.size(); ++i) {
+            const auto gradient = full_tensor(sharded.as_shard(i, sharded.local_parameters()[i].grad()));
+            EXPECT_TRUE(tensors_near(gradient, plain.named_parameters()[names[i]].grad().reshape({-1}), 1e-12))
+                << names[i];
+        }
+    });
+}
+
 /// Of the ranks' own gradients, added in double and rounded once.
 TEST(FullyShard, RoundsTheSumOfNarrowGradientsOnce)
 {
