@@ -120,7 +120,9 @@ void rot90(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
     const auto dims = call.arg(2).toIntVector();
-    if (dims.size() != 2) return gathered_rule(call);
+    const auto num_dims = tensor.dim();
+    if (dims.size() != 2 || num_dims < 2 || from_front(dims[0], num_dims) == from_front(dims[1], num_dims))
+        return gathered_rule(call);  // which throws the operator's error
     switch (((call.arg(1).toInt() % 4) + 4) % 4) {
     case 1:
         return call.finish({tensor.flip({dims[1]}).transpose_(dims[0], dims[1])});

@@ -3,6 +3,7 @@
 
 #include "sharding/tensor/rule_table.h"
 
+#include <c10/core/WrapDimMinimal.h>
 #include <c10/util/ArrayRef.h>
 
 #include <cstdint>
@@ -11,10 +12,11 @@
 
 namespace meshard {
 
-/// Index of a dimension counted from the front; `dim` may be negative.
+/// Index of a dimension counted from the front; `dim` may be negative. @throws LibTorch's error of a dimension that
+/// does not exist; the only number is taken for one
 inline std::int64_t from_front(std::int64_t dim, std::int64_t num_dims)
 {
-    return dim < 0 ? dim + num_dims : dim;
+    return c10::maybe_wrap_dim(dim, num_dims);
 }
 
 /// `from_front`, or nothing if the dimension does not exist: the operator then throws its own error.

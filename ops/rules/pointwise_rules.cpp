@@ -339,11 +339,12 @@ void check_metadata(RuleCall& call)
     call.push(call.run_local());
 }
 
-/// equal(self, other) -> bool: false for tensors of two shapes.
+/// equal(self, other) -> bool: false for tensors of two shapes; the same answer on every rank.
 void equal(RuleCall& call)
 {
-    if (call.tensor(0).sizes() != call.tensor(1).sizes()) return call.finish({false});
-    pointwise_rule(call);
+    const auto a = call.tensor(0), b = call.tensor(1);
+    if (a.sizes() != b.sizes()) return call.finish({false});
+    call.finish({at::eq(a, b).all().item<bool>()});
 }
 
 /// copy_(self, source): self takes the source's value.

@@ -38,8 +38,9 @@ void sum(RuleCall& call)
 /// The local sum divided by the number of entries of the whole: ranks with fewer rows weigh less.
 at::Tensor sum_over_count(const at::Tensor& x, c10::IntArrayRef dims, bool keepdim, at::ScalarType dtype)
 {
-    std::int64_t count = dims.empty() ? x.numel() : 1;
-    for (const auto dim : dims) count *= x.size(dim);
+    const bool over_all = dims.empty() || x.dim() == 0;
+    std::int64_t count = over_all ? x.numel() : 1;
+    for (std::size_t i = 0; !over_all && i < dims.size(); ++i) count *= x.size(dims[i]);
     const auto& local = local_of(x);
     const auto total =
         dims.empty() ? at::sum(local, dtype) : at::sum(local, at::OptionalIntArrayRef(dims), keepdim, dtype);

@@ -150,12 +150,17 @@ int owner_of(const AxisLayout& layout, std::int64_t index)
     return rank;
 }
 
+std::int64_t row_from_front(std::int64_t index, std::int64_t size)
+{
+    return index < 0 ? index + size : index;
+}
+
 /// select(self, dim, index)
 void select(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
-    const auto index = from_front(call.arg(2).toInt(), tensor.size(dim));
+    const auto index = row_from_front(call.arg(2).toInt(), tensor.size(dim));
     auto axes = layouts_of(call, tensor);
     if (has_blocks(axes, dim) || index < 0 || index >= tensor.size(dim)) return gathered_rule(call);
     store_layout(tensor);
@@ -190,7 +195,7 @@ void unbind(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
-    if (cuts_any(call, tensor, {dim})) return gathered_rule(call);
+    if (tensor.dim() == 0 || cuts_any(call, tensor, {dim})) return gathered_rule(call);
     store_layout(tensor);
     auto strides = tensor.strides().vec();
     strides.erase(strides.begin() + dim);
@@ -267,7 +272,7 @@ void select_backward(RuleCall& call)
 {
     const auto sizes = call.arg(1).toIntVector();
     const auto dim = from_front(call.arg(2).toInt(), static_cast<std::int64_t>(sizes.size()));
-    const auto index = from_front(call.arg(3).toInt(), sizes[dim]);
+    const auto index = row_from_front(call.arg(3).toInt(), sizes[dim]);
     keep_sums_only(call, call.tensor(0));
     auto axes = map_dims(layouts_of(call, call.tensor(0)), [&](std::int64_t d) { return d >= dim ? d + 1 : d; });
     const auto completed = completed_by_memory(call, axes, sizes);
@@ -293,7 +298,7 @@ void scatter_part(RuleCall& call)
     const auto dim = from_front(call.arg(2).toInt(), tensor.dim());
     const auto size = tensor.size(dim);
     const auto axes = layouts_of(call, tensor);
-    const auto index = kSelect ? from_front(call.arg(3).toInt(), size) : 0;
+    const auto index = kSelect ? row_from_front(call.arg(3).toInt(), size) : 0;
     if (has_blocks(axes, dim) || (kSelect && (index < 0 || index >= size))) return gathered_rule(call);
     call.reduce({tensor, call.tensor(1)});
     const auto complete = layouts_of(call, tensor);
@@ -378,7 +383,7 @@ void unfold(RuleCall& call)
     const auto tensor = call.tensor(0);
     if (tensor.dim() == 0) return gathered_rule(call);
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
-    if (cuts_any(call, tensor, {dim})) return gathered_rule(call);
+    if (tensor.dim() == 0 || cuts_any(call, tensor, {dim})) return gathered_rule(call);
     auto strides = tensor.strides().vec();
     strides.push_back(strides[dim]);
     strides[dim] *= call.arg(3).toInt();

@@ -18,7 +18,7 @@ template <Softmax kKind>
 void softmax(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
-    if (tensor.dim() == 0 || tensor.numel() == 0) return gathered_rule(call);
+    if (tensor.dim() == 0 || tensor.numel() == 0 || !tensor.is_floating_point()) return gathered_rule(call);
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
     call.reduce({tensor});
     const auto spec = spec_of(tensor);

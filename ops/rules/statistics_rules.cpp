@@ -59,7 +59,7 @@ AxisLayouts remaining_layouts(const RuleCall& call, const at::Tensor& tensor, c1
 void in_two_steps(RuleCall& call, const std::vector<std::int64_t>& dims, const at::Scalar& neutral, const Merge& merge)
 {
     const auto tensor = call.tensor(0);
-    if (tensor.numel() == 0 || call.schema().returns().size() != 1) return gathered_rule(call);
+    if (tensor.dim() == 0 || tensor.numel() == 0 || call.schema().returns().size() != 1) return gathered_rule(call);
     call.reduce({tensor});
     const auto spec = call.spec(remaining_layouts(call, tensor, dims, keeps_dims(call)));
     const auto cutting = axes_cutting(call, tensor, dims);

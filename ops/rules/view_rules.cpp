@@ -215,6 +215,7 @@ void transpose(RuleCall& call)
 
 void t(RuleCall& call)
 {
+    if (call.tensor(0).dim() > 2) return gathered_rule(call);  // which throws the operator's error
     permute_to(call, swapped(call.tensor(0).dim(), 0, 1));
 }
 

@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <functional>
+#include <optional>
 #include <random>
 
 namespace meshard {
@@ -286,6 +287,87 @@ TEST(Rules, ReduceEachPendingSumOnce)
         const auto a = total.exp(), b = total.sin();
 
         EXPECT_EQ(mesh->counter().num_calls(), 1);
+    });
+}
+
+/// One number, a line and a grid, with dimensions that they have and others: the plain operator's result, or an error
+/// on every rank where the plain operator throws one.
+TEST(Rules, AnswerAsThePlainOperatorForEveryDimension)
+{
+    struct OfDimension {
+        const char* name;
+        std::function<at::Tensor(const at::Tensor&, std::int64_t dim)> function;
+    };
+    const std::vector<OfDimension> operators{
+        {"unsqueeze", [](auto& x, auto dim) { return x.unsqueeze(dim); }},
+        {"unbind", [](auto& x, auto dim) { return x.unbind(dim).front(); }},
+        {"unfold", [](auto& x, auto dim) { return x.unfold(dim, 1, 1); }},
+        {"diagonal", [](auto& x, auto dim) { return x.diagonal(0, 0, dim); }},
+        {"select", [](auto& x, auto dim) { return x.select(dim, 0); }},
+        {"repeat_interleave", [](auto& x, auto dim) { return x.repeat_interleave(2, dim); }},
+        {"rot90", [](auto& x, auto dim) { return x.rot90(1, {0, dim}); }},
+        {"mean", [](auto& x, auto dim) { return x.mean(dim); }},
+        {"amax", [](auto& x, auto dim) { return x.amax(dim); }},
+        {"prod", [](auto& x, auto dim) { return x.prod(dim); }},
+        {"any", [](auto& x, auto dim) { return x.any(dim).to(at::kDouble); }},
+        {"norm", [](auto& x, auto dim) { return at::linalg_vector_norm(x, 2, dim); }},
+        {"logsumexp", [](auto& x, auto dim) { return x.logsumexp(dim); }},
+        {"softmax", [](auto& x, auto dim) { return x.softmax(dim); }},
+        {"softmax of whole numbers", [](auto& x, auto dim) { return x.to(at::kLong).softmax(dim); }},
+        {"t", [](auto& x, auto dim) { return x.unsqueeze(dim).t(); }},
+    };
+    const auto result = [](const OfDimension& op, const at::Tensor& x, std::int64_t dim) -> std::optional<at::Tensor> {
+        try {
+            return op.function(x, dim);
+        } catch (const c10::Error&) {
+            return std::nullopt;
+        }
+    };
+    for (const auto& shape : std::vector<std::vector<std::int64_t>>{{}, {3}, {3, 4}}) {
+        const auto whole = drawn_values(shape, 0);
+        run_ranks(2, [&](const auto& mesh) {
+            const auto replicated = from_local(whole, replicated_spec(mesh));
+            const auto x = shape.empty() ? replicated : redistribute(replicated, {Shard(0)});
+            for (const auto& op : operators) {
+                for (const std::int64_t dim : {-5, -3, -1, 0, 1, 2, 3, 1000}) {
+                    const auto expected = result(op, whole, dim), found = result(op, x, dim);
+                    ASSERT_EQ(found.has_value(), expected.has_value())
+                        << op.name << ", " << dim << " of " << shape.size();
+                    if (expected)
+                        EXPECT_TRUE(tensors_near(full_tensor(*found), *expected, 1e-14)) << op.name << ", " << dim;
+                }
+            }
+        });
+    }
+}
+
+TEST(Rules, CompareWholeTensorsOnEveryRank)
+{
+    run_ranks(2, [](const auto& mesh) {
+        const auto whole = at::arange(10, at::kDouble).view({5, 2});
+        auto other = whole.clone();
+        other[4][1] += 1;
+        for (const Extents& extents : {Extents{2, 3}, Extents{0, 5}}) {
+            const auto layout = AxisLayout{Shard(0), std::make_shared<const Extents>(extents), 1};
+            const auto cut = [&](const at::Tensor& tensor) {
+                return redistribute(from_local(tensor, replicated_spec(mesh)), make_spec(mesh, {layout}));
+            };
+            EXPECT_TRUE(at::equal(cut(whole), cut(whole)));
+            EXPECT_TRUE(at::equal(cut(whole), whole.clone()));
+            EXPECT_FALSE(at::equal(cut(whole), cut(other)));
+            EXPECT_FALSE(at::equal(other, cut(whole)));
+        }
+    });
+}
+
+TEST(Rules, ViewOrdinaryTensorsInInferenceMode)
+{
+    run_ranks(2, [](const auto& mesh) {
+        const auto x = redistribute(from_local(drawn_values({5, 2}, 0), replicated_spec(mesh)), {Shard(0)});
+        const auto whole = full_tensor(x);
+        const c10::InferenceMode inference;
+        EXPECT_TRUE(tensors_near(full_tensor(x.detach().narrow(0, 1, 3)), whole.narrow(0, 1, 3), 0));
+        EXPECT_TRUE(tensors_near(full_tensor((x * 2).unsqueeze(0)), whole.mul(2).unsqueeze(0), 0));
     });
 }
 
