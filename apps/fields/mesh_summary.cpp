@@ -35,7 +35,14 @@ void measure_values(const DataArray& array, ArraySummary& summary)
             else
                 ++summary.num_infinite;
         }
-        if (num_components > 1 && std::isfinite(square)) widen(summary.magnitude, std::sqrt(square));
+        if (num_components == 1) continue;
+        double length = std::sqrt(square);
+        if (!std::isnormal(square)) {  // zero, or squares beyond the largest or below the least number
+            length = 0;
+            for (std::size_t k = 0; k < num_components; ++k)
+                length = std::hypot(length, static_cast<double>(values[row + k]));
+        }
+        if (std::isfinite(length)) widen(summary.magnitude, length);
     }
 }
 

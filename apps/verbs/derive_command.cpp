@@ -189,6 +189,15 @@ void warn_of_rows(const Mesh& mesh, const std::vector<Derivation>& derivations, 
                                        ? "derivatives of cell fields are NaN where a cell has no neighbour."
                                        : "derivatives of cell fields do not look across from one to the other.");
         if (!text.empty()) warn("derive", options.mesh + ": " + text);
+        const bool has_laplacian = std::ranges::any_of(
+            derivations, [](const auto& derivation) { return derivation.quantity == Quantity::Laplacian; });
+        if (by_vertex && has_laplacian) {
+            const auto by_face = find_unjoined_cells(mesh, facet_graph(mesh));
+            if (by_face.num_isolated > unjoined.num_isolated)
+                warn("derive", options.mesh + ": " +
+                                   describe(by_face, options.mesh, "face",
+                                            "the Laplacian is NaN where a cell has no neighbour."));
+        }
         if (mesh.num_cells() - num_lower == 1)
             warn_of(1, "cell", "without a neighbour; derivatives of cell fields there are NaN.");
     }

@@ -333,6 +333,23 @@ TEST_F(Derive, KnowsNothingWhereCellsAreApart)
         }
 }
 
+TEST_F(Derive, TellsOfCellsThatOnlyTheLaplacianFindsApart)
+{
+    Mesh mesh;  // two tetrahedra that share a point
+    mesh.points = DataArray::from(
+        "Points", std::vector<double>{0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, -1, 0, 0, 0, -1, 0, 0, 0, -1}, 3);
+    for (const std::array<std::int32_t, 4>& corners : {std::array{0, 1, 2, 3}, std::array{0, 5, 4, 6}}) {
+        mesh.cells.push_row(corners);
+        mesh.cell_types.push_back(10);
+    }
+    mesh.cell_data.push_back(DataArray::from("p", std::vector<double>{1, 2}));
+    const auto file = write("in.vtu", mesh);
+
+    EXPECT_EQ(meshard({"derive", file, "-o", path("out.vtu"), "--gradient", "p"}).err, "");
+    EXPECT_TRUE(fails_with(meshard({"derive", file, "-o", path("out.vtu"), "--gradient", "p", "--laplacian", "p"}), 0,
+                           {"2 cells share no face", "the Laplacian is NaN"}));
+}
+
 TEST_F(Derive, LeavesOutWhatIsNoSolid)
 {
     const std::string file = write("in.vtu", with_fields(mixed_cells(), true, linear_p, linear_u));

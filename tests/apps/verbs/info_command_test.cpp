@@ -49,6 +49,16 @@ TEST_F(Info, GivesRangesAndBounds)
     EXPECT_EQ(array_named(report, "names")["values"], nlohmann::json({"body", "ground"}));
 }
 
+TEST_F(Info, GivesLengthsWhoseSquaresAreBeyondTheLargestNumber)
+{
+    Mesh mesh = strip(1);
+    mesh.cell_data = {DataArray::from("v", std::vector<double>{3e200, 4e200, 0}, 3),
+                      DataArray::from("w", std::vector<double>{3e-200, 4e-200, 0}, 3)};
+    const auto report = meshard_json({"info", write("extreme.vtp", mesh)});
+    EXPECT_DOUBLE_EQ(array_named(report, "v")["magnitude_range"][0].get<double>(), 5e200);
+    EXPECT_DOUBLE_EQ(array_named(report, "w")["magnitude_range"][1].get<double>(), 5e-200);
+}
+
 TEST_F(Info, CountsNaNAndLeavesItOutOfTheRange)
 {
     constexpr float nan = std::numeric_limits<float>::quiet_NaN();
