@@ -283,6 +283,10 @@ public:
     torch::Tensor forward(const torch::Tensor& volume, bool is_repeated)
     {
         auto x = conv_(volume);
+        if (batch_ && batch_->is_training() && x.numel() == x.size(1))
+            throw InvalidInput(
+                "UNet: the coarsest grid has one cell, of which batch norm has no deviation. Take fewer levels, finer "
+                "grids or normalization=groupnorm.");
         if (group_) x = group_(x);
         if (layer_) x = layer_(x.movedim(1, -1)).movedim(-1, 1);
         if (batch_ && is_repeated) {

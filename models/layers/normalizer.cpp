@@ -104,8 +104,10 @@ std::vector<double> ChannelStatistics::squared_differences() const
 Normalizer ChannelStatistics::normalizer(std::span<const std::pair<std::int64_t, std::int64_t>> vectors) const
 {
     if (num_rows_ < 2)
-        throw InvalidInput(fmt::format(
-            "ChannelStatistics: a standard deviation needs at least two rows, and there are {}.", num_rows_));
+        throw InvalidInput(
+            fmt::format("standard deviations need at least two rows, and all cases together have {}. Add "
+                        "cases or points.",
+                        num_rows_));
     const auto num_channels = mean_.size(0);
     std::vector<float> mean(num_channels), std(num_channels);
     for (std::int64_t c = 0; c < num_channels; ++c) {

@@ -840,6 +840,13 @@ std::array<std::int64_t, 2> mesh_shape(const TrainingRunConfig& config, std::int
                                      "Start as many, or change parallel.data and parallel.domain.",
                                      data, domain, data * domain, num_ranks));
     }
+    if (config.shard_parameters && data > 1 && config.training.unroll.num_steps > 1) {
+        throw UsageError(fmt::format(
+            "parallel.parameters=sharded does not go with training.unroll={} in {} data groups: near the end of a run "
+            "one group unrolls fewer steps than another, and all gather the parameters for each. Set "
+            "parallel.parameters=replicated, parallel.data=1 or training.unroll=1.",
+            config.training.unroll.num_steps, data));
+    }
     return {data, domain};
 }
 
