@@ -245,8 +245,9 @@ PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const Cu
     steps.find_ghosts(job);
     if (is_first) warn_of_pieces(report.in_pieces);
     if (is_first) warn_of_crowds(source.name, steps.crowds());
-    const auto unjoined =
-        describe(steps.unjoined_cells(), source.name, "face", "there are no ghosts and no cut faces between them.");
+    const auto unjoined = describe(steps.unjoined_cells(), source.name, "face",
+                                   arguments.ghosts == "face" ? "there are no ghosts and no cut faces between them."
+                                                              : "there are no cut faces between them.");
     if (!unjoined.empty() && is_first) warn("partition", source.name + ": " + unjoined);
     save(steps, job, source, messages);
     if (!arguments.preview.empty()) {

@@ -17,8 +17,8 @@ enum class GhostNeighbors : std::uint8_t {
     Face,    ///< as in `mesh_graph`: a common face (on a surface, an edge)
     Edge,    ///< a common edge: two common points that are neighbours on the outline of both
     Vertex,  ///< a common point
-    Radius,  ///< centroids at most `radius` apart
-    Nearest  ///< one centroid is among the k nearest of the other
+    Radius,  ///< means of the cells' points (`row_centroids`) at most `radius` apart
+    Nearest  ///< one of these is among the k nearest of the other
 };
 
 /// The relation that makes rows neighbours for ghosts: a ghost layer is one step along it.
