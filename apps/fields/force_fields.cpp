@@ -50,7 +50,10 @@ CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_
             "{}: the field '{}' has {} values that are NaN or infinite, so a force cannot be computed from it.", where,
             array.name(), bad));
     }
-    if (!field.averaged) return field;
+    if (!field.averaged) {
+        if (find_array(mesh.point_data, array.name())) field.also_there.push_back(array.name() + " of the points");
+        return field;
+    }
 
     std::vector<double> means(static_cast<std::size_t>(mesh.num_cells() * num_components), 0);
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
@@ -79,7 +82,7 @@ CellField first_field(const Mesh& mesh, std::span<const std::string> names, std:
                                        fmt::join(names, "', '"), list_of_fields(mesh), remedy));
     }
     CellField field = cell_field(mesh, *find_anywhere(mesh, there.front()), num_components, where);
-    field.also_there.assign(there.begin() + 1, there.end());
+    field.also_there.insert(field.also_there.end(), there.begin() + 1, there.end());
     return field;
 }
 
@@ -97,7 +100,7 @@ CellField shear_field(const Mesh& mesh, const std::string& name, const std::stri
     if (!name.empty()) return cell_field(mesh, require_anywhere(mesh, name, where), 3, where);
     std::vector<std::string> names;
     // pMean goes with wallShearStressMean, p_pred with wallShearStress_pred, pred_p with pred_wallShearStress.
-    if (pressure.starts_with("p")) names.push_back("wallShearStress" + pressure.substr(1));
+    if (pressure.starts_with("p") && pressure.size() > 1) names.push_back("wallShearStress" + pressure.substr(1));
     if (pressure.ends_with("_p")) names.push_back(pressure.substr(0, pressure.size() - 1) + "wallShearStress");
     names.insert(names.end(), shear_names.begin(), shear_names.end());
     return first_field(mesh, names, 3, where, "wall shear stress",

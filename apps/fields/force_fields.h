@@ -15,7 +15,7 @@ struct CellField {
     std::string name;
     std::vector<double> values;           ///< row by row
     bool averaged = false;                ///< whether it is a mean over each cell's points
-    std::vector<std::string> also_there;  ///< other fields with one of the usual names
+    std::vector<std::string> also_there;  ///< other fields that could be meant: of a usual name, or of the points
 };
 
 /// Returns the pressure field `name`, or if it is empty the first field of the mesh with one of the usual names.

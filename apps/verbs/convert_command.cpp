@@ -132,7 +132,7 @@ std::uintmax_t total_size(const std::vector<std::filesystem::path>& files)
 /// Joins points as --join-points says, and adds its findings to `warnings`.
 Mesh with_joined_points(const Mesh& mesh, const ConvertOptions& options, std::vector<std::string>& warnings)
 {
-    if (!(*options.join_points >= 0))
+    if (!(*options.join_points >= 0) || std::isinf(*options.join_points))
         throw UsageError(
             fmt::format("--join-points is {}, expected 0 or a length above 0.", number_text(*options.join_points)));
     if (mesh.is_point_cloud())

@@ -63,7 +63,8 @@ int render_command(std::span<const std::string> arguments)
         ->required()
         ->type_name("FILE");
     app.add_option("-o,--output", output, "picture to write (.png)")->required()->type_name("PNG");
-    app.add_option("--color-by", options.color_by, "cell or point array; for a shards folder also PartitionId")
+    app.add_option("--color-by", options.color_by,
+                   "array, of cells where points have one of that name, too; for a shards folder also PartitionId")
         ->type_name("FIELD")
         ->default_str("plain grey");
     app.add_option("--component", options.component, "component of a vector: x, y, z or a number")

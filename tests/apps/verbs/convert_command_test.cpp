@@ -129,8 +129,9 @@ TEST_F(ConvertCommand, JoinsPointsThatCoincide)
                            {"cells (the first is number 0) shrank"}));
     EXPECT_TRUE(fails_with(meshard({"convert", path("joined.vtu"), path("a.vtu"), "--join-points", "0.1"}), 0,
                            {"no two points are at most 0.1 apart"}));
-    EXPECT_TRUE(
-        fails_with(meshard({"convert", apart, path("b.vtu"), "--join-points", "-1"}), 2, {"--join-points is -1"}));
+    for (const std::string length : {"-1", "inf"})
+        EXPECT_TRUE(fails_with(meshard({"convert", apart, path("b.vtu"), "--join-points", length}), 2,
+                               {"--join-points is " + length}));
     EXPECT_FALSE(std::filesystem::exists(path("b.vtu")));
     ASSERT_EQ(meshard({"partition", path("joined.vtu"), "-n", "2", "-o", path("shards")}).exit_code, 0);
     ASSERT_EQ(meshard({"convert", path("shards"), path("c.vtkhdf"), "--join-points", "0"}).exit_code, 0);

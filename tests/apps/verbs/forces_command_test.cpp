@@ -124,6 +124,10 @@ TEST_F(Forces, LiftABodyByItsVolume)
     EXPECT_NEAR(report["lift"].get<double>(), 4 * M_PI / 3, 0.02);
     EXPECT_NEAR(report["drag"].get<double>(), 0, 1e-12);
     EXPECT_NE(words.out.find("mean of each polygon's points"), std::string::npos) << words.out;
+
+    mesh.cell_data = {DataArray::from("p", std::vector<double>(mesh.num_cells(), 0.0))};
+    const auto both = meshard({"forces", write("sphere.vtp", mesh), "--shear", "none"});
+    EXPECT_NE(both.out.find("p (also there: p of the points)"), std::string::npos) << both.out;
 }
 
 TEST_F(Forces, PushSidewaysByTheGradientOfPressure)
