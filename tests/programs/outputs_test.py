@@ -4,6 +4,7 @@ import json
 import os
 import signal
 
+from evaluation_test import arrays_of
 from runner import PROGRAM, REPETITIONS, Case
 from samples import copy_sample, put_training, sample, write_body, write_box
 
@@ -65,6 +66,26 @@ class PredictOutput(Case):
             self.assert_good(self.predict("-o", "new/out.pvtp", "--nproc", num_ranks, inputs=("a.vtp",)))
             self.assert_good(self.meshard("convert", "new/out.pvtp", "back.vtp"))
             self.assertIn("96 cells", self.meshard("info", "back.vtp").out)
+
+    def test_in_pieces_has_fields_at_all_points(self):
+        """Points that several ranks' cells share stand in each of their pieces."""
+        for i in range(4):
+            write_body(self.folder / f"body{i}.vtp", (1 + 0.1 * i, 0.4, 0.3))
+            self.assert_good(self.meshard("derive", f"body{i}.vtp", "--wall-distance", "b.vtp", "--at", "points", "-o", f"far{i}.vtp"))
+        (self.folder / "far.yaml").write_text(
+            "data: {root: ., surface: 'far*.vtp', association: point, inputs: [points], fields: {distance: Wall Distance}, split: {train: 0.5, val: 0.25, test: 0.25}}\n"
+            "model: {name: transolver, n_layers: 1, n_hidden: 8, n_head: 2, slice_num: 4}\ntraining: {num_epochs: 1}\nrun_id: far\n")
+        self.assert_good(self.meshard("train", "far.yaml"))
+        found = {}
+        for name, words in (("serial", ()), ("pieces", ("--nproc", 3))):
+            self.assert_good(self.meshard("predict", "runs/far", "far3.vtp", "-o", f"{name}.pvtp", *words))
+            self.assert_good(self.meshard("convert", f"{name}.pvtp", f"{name}.vtp", "--compress", "none", "--join-points", "0"))
+            arrays = arrays_of(self.folder / f"{name}.vtp")
+            places = zip(*[iter(arrays["Points"])] * 3)
+            found[name] = dict(zip(places, arrays["distance"], strict=True))
+        self.assertEqual(found["pieces"].keys(), found["serial"].keys())
+        for place, value in found["serial"].items():
+            self.assertAlmostEqual(found["pieces"][place], value, delta=1e-5)
 
     def test_in_pieces_never_mixes_two_runs(self):
         """A run on four ranks that fails while it replaces the pieces of two."""

@@ -16,6 +16,7 @@
 #include "io/bytes/made_folders.h"
 #include "io/mesh_io.h"
 #include "io/shards/piece_io.h"
+#include "ops/rows/ghost_exchange.h"
 #include "partition/error.h"
 #include "partition/mesh/vector_algebra.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -475,8 +476,15 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     const bool on_cells = models.front().data().on_cells;
 
     const auto& spread = predicted.spread;
-    const auto values = in_pieces ? predicted.fields : rows_on_first_rank(predicted.fields, rows, all);
-    const auto deviations = in_pieces || !spread.defined() ? spread : rows_on_first_rank(spread, rows, all);
+    // A piece has all points of its cells, of which other ranks may own some.
+    const auto plan =
+        in_pieces && !on_cells ? ExchangePlan::find(subdomain.points, all) : std::shared_ptr<const ExchangePlan>();
+    const auto as_written = [&](const at::Tensor& own) {
+        if (!in_pieces) return rows_on_first_rank(own, rows, all);
+        return plan ? with_ghosts(own, plan) : own;
+    };
+    const auto values = as_written(predicted.fields);
+    const auto deviations = spread.defined() ? as_written(spread) : spread;
     read_together(all, [&] {
         auto& written = in_pieces ? subdomain.mesh : whole;
         if (!in_pieces && world.rank() != 0) return;
