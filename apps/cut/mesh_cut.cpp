@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
 #include <span>
 
@@ -159,6 +160,21 @@ PartitionReport report_on(const std::string& source, const CutArguments& argumen
     return report;
 }
 
+/// Returns the largest ratio of a part's rows to its share of all.
+double imbalance_of_shares(const PartitionReport& report, const CutArguments& arguments)
+{
+    const auto capacities = parse_numbers(arguments.capacities, "--capacities");
+    const double sum = std::accumulate(capacities.begin(), capacities.end(), 0.0);
+    std::int64_t num_rows = 0;
+    for (const auto& part : report.quality.parts) num_rows += part.num_owned;
+    double largest = 0;
+    for (std::size_t part = 0; part < report.quality.parts.size(); ++part) {
+        const double share = capacities.at(part) / sum * static_cast<double>(num_rows);
+        largest = std::max(largest, static_cast<double>(report.quality.parts[part].num_owned) / share);
+    }
+    return largest;
+}
+
 ShardsInfo shards_info(const PartitionReport& report, const CutArguments& arguments)
 {
     ShardsInfo info;
@@ -243,6 +259,7 @@ PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const Cu
     timer.begin("partition");
     steps.cut(job);
     steps.find_ghosts(job);
+    if (!arguments.capacities.empty()) report.quality.imbalance = imbalance_of_shares(report, arguments);
     if (is_first) warn_of_pieces(report.in_pieces);
     if (is_first) warn_of_crowds(source.name, steps.crowds());
     const auto unjoined = describe(steps.unjoined_cells(), source.name, "face",

@@ -15,6 +15,14 @@ namespace {
 
 using PartitionVerb = ProgramTest;
 
+TEST_F(PartitionVerb, MeasuresImbalanceByTheSharesThatCapacitiesAskFor)
+{
+    const auto report =
+        meshard_json({"partition", write("box.vtu", cube(4)), "-n", "2", "--capacities", "1,3", "--dry-run"});
+    EXPECT_DOUBLE_EQ(report["imbalance"].get<double>(), report["imbalances"]["cells"].get<double>());
+    EXPECT_LE(report["imbalance"], 1.03);
+}
+
 TEST_F(PartitionVerb, ReportsPartsOfAStrip)
 {
     auto report = meshard_json(
