@@ -195,8 +195,8 @@ void ArrayGridFile::choose_step(std::optional<double> time)
         const auto before = std::max<std::int64_t>(next - 1, 0);
         const auto found = index_of_time(std::array{time_of(before), time_of(next)}, *time);
         if (!found)
-            throw IoError(fmt::format("{}: it has no step at that time; its times are {:f} to {:f}.", where_,
-                                      time_of(0), time_of(last)));
+            throw IoError(fmt::format("{}: it has no step at that time; its times are {} to {}.", where_, time_of(0),
+                                      time_of(last)));
         step_ = found == 0 ? before : next;
     }
     auto& value = grid_.field_data.emplace_back(DataArray::from("TimeValue", std::vector{time_of(step_)}));

@@ -583,8 +583,6 @@ std::optional<double> chosen_time(const std::vector<double>& times, std::optiona
     }
     if (!wanted) return times.back();
     if (const auto found = index_of_time(times, *wanted)) return times[*found];
-    // EnSight's and others' times are of single precision.
-    if (const auto found = index_of_time(times, static_cast<float>(*wanted))) return times[*found];
     throw IoError(fmt::format("{} has no such time; its {} times are {} to {}.", where, times.size(), times.front(),
                               times.back()));
 }

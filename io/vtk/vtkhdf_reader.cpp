@@ -155,7 +155,7 @@ private:
             const auto found = index_of_time(values, *time);
             if (!found)
                 root_.fail(
-                    fmt::format("has no step at that time; its times are {:f} to {:f}", values.front(), values.back()));
+                    fmt::format("has no step at that time; its times are {} to {}", values.front(), values.back()));
             step_.index = static_cast<std::int64_t>(*found);
         }
         step_.time = values[static_cast<std::size_t>(step_.index)];

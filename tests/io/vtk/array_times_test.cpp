@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arrays in time of .zarr and .h5 (array_grid.h), as files and as series.
+#include "io/bytes/time_choice.h"
 #include "io/mesh_io.h"
 #include "io/series.h"
 #include "io/vtk/grid_file.h"
@@ -11,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,12 +51,25 @@ TEST(ArrayTimes, AreReadAsXarrayAndH5pyWriteThem)
             }
         }
         EXPECT_EQ(find_array(read_mesh(folder / name).cell_data, group + "u")->value(0), 400);  // the last step
-        EXPECT_TRUE(throws_with<IoError>("it has no step at that time; its times are 0.0",
+        EXPECT_TRUE(throws_with<IoError>("it has no step at that time; its times are 0 to ",
                                          [&] { GridFile::open(folder / name, 13); }));
     }
     EXPECT_EQ(find_array(GridFile::open(folder / "xarray.h5")->grid().field_data, "TimeValue")->unit,
               "hours since 2020-01-01");
     EXPECT_EQ(GridFile::open(folder / "xarray.zarr")->grid().spacing[0], 0.5);
+}
+
+TEST(ArrayTimes, OfSinglePrecisionAreFoundByWhatTheyWereRoundedFrom)
+{
+    std::vector<double> times;
+    for (const float time : {0.0F, 0.1F, 0.7F, 1e6F + 0.7F}) times.push_back(time);
+    for (const auto& [wanted, index] :
+         std::vector<std::pair<double, std::size_t>>{{0, 0}, {0.1, 1}, {0.7, 2}, {1000000.7, 3}}) {
+        EXPECT_EQ(index_of_time(times, wanted), index) << wanted;
+        EXPECT_EQ(index_of_time(times, times[index]), index) << wanted;
+    }
+    for (const double wanted : {0.11, 0.6999, -0.1, 1e300, std::numeric_limits<double>::infinity()})
+        EXPECT_FALSE(index_of_time(times, wanted)) << wanted;
 }
 
 TEST(ArrayTimes, MayBeBesidePackedNumbersAndMissingOnes)
