@@ -77,7 +77,7 @@ std::int32_t given_part(const DataArray& array, std::int64_t row)
 {
     const double value = array.value(row);
     if (!(value >= 0) || value > 1e9 || value != std::floor(value))
-        throw InvalidInput(fmt::format("the array '{}' has the value {} in row {}; expected parts, 0 or above.",
+        throw InvalidInput(fmt::format("the array '{}' has the value {} in row {}; expected parts, 0 to 1000000000.",
                                        array.name(), number_text(value), row));
     return static_cast<std::int32_t>(value);
 }
@@ -104,8 +104,11 @@ std::optional<std::vector<std::int32_t>> given_partition(const CutSteps& steps, 
     } else {
         const auto& array = require_array(is_cloud ? steps.mesh().point_data : steps.mesh().cell_data, name,
                                           "partition", is_cloud ? "point" : "cell");
-        if (array.type() == ScalarType::String)
-            throw InvalidInput(fmt::format("{} holds texts; expected parts, 0 or above.", what));
+        if (array.type() == ScalarType::String || array.num_components() != 1)
+            throw InvalidInput(fmt::format("{} {}; expected one part a row.", what,
+                                           array.type() == ScalarType::String
+                                               ? "holds texts"
+                                               : fmt::format("has {} components", array.num_components())));
         for (auto row = begin; row < end; ++row) owners.push_back(given_part(array, row));
         num_given = array.num_rows();
         steps.release_pages();

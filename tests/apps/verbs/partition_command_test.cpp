@@ -23,6 +23,18 @@ TEST_F(PartitionVerb, MeasuresImbalanceByTheSharesThatCapacitiesAskFor)
     EXPECT_LE(report["imbalance"], 1.03);
 }
 
+TEST_F(PartitionVerb, TakesPartsFromNumbersOfOneComponentAlone)
+{
+    Mesh mesh = strip(3);
+    mesh.cell_data = {DataArray::from("own", std::vector<std::int32_t>{0, 5, 5, 1, 5, 5, 2, 5, 5}, 3),
+                      DataArray::from("big", std::vector<double>{0, 1, 3e9})};
+    const auto file = write("strip.vtp", mesh);
+    EXPECT_TRUE(
+        fails_with(meshard({"partition", file, "--dry-run", "--method", "array:own"}), 3, {"'own' has 3 components"}));
+    EXPECT_TRUE(fails_with(meshard({"partition", file, "--dry-run", "--method", "array:big"}), 3,
+                           {"3e+09 in row 2", "1000000000"}));
+}
+
 TEST_F(PartitionVerb, ReportsPartsOfAStrip)
 {
     auto report = meshard_json(
