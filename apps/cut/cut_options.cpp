@@ -185,18 +185,7 @@ void check_cut_arguments(CutArguments& arguments, const std::string& input)
     } catch (const InvalidInput& error) {
         throw UsageError(std::string("--ghosts: ") + error.what());
     }
-    if (!arguments.capacities.empty()) {
-        const auto capacities = parse_numbers(arguments.capacities, "--capacities");
-        if (arguments.num_parts > 0 && static_cast<std::int32_t>(capacities.size()) != arguments.num_parts)
-            throw UsageError(fmt::format("--capacities has {} for {}.",
-                                         count_text(static_cast<std::int64_t>(capacities.size()), "number"),
-                                         count_text(arguments.num_parts, "part")));
-        const double sum = std::accumulate(capacities.begin(), capacities.end(), 0.0);
-        if (std::ranges::any_of(capacities, [&](double c) { return !(c / sum >= 1e-12); }))
-            throw UsageError(fmt::format("--capacities is '{}'; all must be above 0, at least 1e-12 of their sum, and "
-                                         "that below 1e308.",
-                                         arguments.capacities));
-    }
+    if (arguments.num_parts > 0) part_capacities(arguments);
     for (const auto& weight : arguments.weights.empty() ? std::vector<std::string>{} : split(arguments.weights))
         if (weight != "cells" && weight != "points" && weight != "faces" && !weight.starts_with("array:"))
             throw UsageError(fmt::format("--weights has '{}'; known are cells, points, faces and array:NAME.", weight));
@@ -210,6 +199,22 @@ void check_cut_arguments(CutArguments& arguments, const std::string& input)
     if (arguments.output.empty() && !arguments.dry_run)
         throw UsageError("-o is missing: name the shards folder to make, or use --dry-run.");
     if (!arguments.dry_run) check_output_folder(arguments.output);
+}
+
+std::vector<double> part_capacities(const CutArguments& arguments)
+{
+    if (arguments.capacities.empty()) return {};
+    auto capacities = parse_numbers(arguments.capacities, "--capacities");
+    if (static_cast<std::int32_t>(capacities.size()) != arguments.num_parts)
+        throw UsageError(fmt::format("--capacities has {} for {}.",
+                                     count_text(static_cast<std::int64_t>(capacities.size()), "number"),
+                                     count_text(arguments.num_parts, "part")));
+    const double sum = std::accumulate(capacities.begin(), capacities.end(), 0.0);
+    if (std::ranges::any_of(capacities, [&](double c) { return !(c / sum >= 1e-12); }))
+        throw UsageError(fmt::format("--capacities is '{}'; all must be above 0, at least 1e-12 of their sum, and that "
+                                     "below 1e308.",
+                                     arguments.capacities));
+    return capacities;
 }
 
 void check_output_folder(const std::string& output_name)

@@ -164,15 +164,14 @@ PartitionReport report_on(const std::string& source, const CutArguments& argumen
 }
 
 /// Returns the largest ratio of a part's rows to its share of all.
-double imbalance_of_shares(const PartitionReport& report, const CutArguments& arguments)
+double imbalance_of_shares(const PartitionReport& report, std::span<const double> capacities)
 {
-    const auto capacities = parse_numbers(arguments.capacities, "--capacities");
     const double sum = std::accumulate(capacities.begin(), capacities.end(), 0.0);
     std::int64_t num_rows = 0;
     for (const auto& part : report.quality.parts) num_rows += part.num_owned;
     double largest = 0;
     for (std::size_t part = 0; part < report.quality.parts.size(); ++part) {
-        const double share = capacities.at(part) / sum * static_cast<double>(num_rows);
+        const double share = capacities[part] / sum * static_cast<double>(num_rows);
         largest = std::max(largest, static_cast<double>(report.quality.parts[part].num_owned) / share);
     }
     return largest;
@@ -243,6 +242,7 @@ PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const Cu
     const auto num_rows = steps.num_cells() == 0 ? steps.mesh().num_points() : steps.num_cells();
     require_rows(steps, num_rows, source.name, arguments);
     auto given = given_partition(steps, num_rows, arguments, messages);
+    const auto capacities = part_capacities(arguments);
     PartitionReport report = report_on(source.name, arguments, steps);
     CutJob job{arguments, std::move(given), report, timer};
     const bool is_first = messages.rank() == 0;
@@ -262,7 +262,7 @@ PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const Cu
     timer.begin("partition");
     steps.cut(job);
     steps.find_ghosts(job);
-    if (!arguments.capacities.empty()) report.quality.imbalance = imbalance_of_shares(report, arguments);
+    if (!capacities.empty()) report.quality.imbalance = imbalance_of_shares(report, capacities);
     if (is_first) warn_of_pieces(report.in_pieces);
     if (is_first) warn_of_crowds(source.name, steps.crowds());
     const auto unjoined = describe(steps.unjoined_cells(), source.name, "face",

@@ -81,8 +81,7 @@ void WholeSteps::cut(CutJob& job)
     } else if (!names.empty()) {
         weights = row_weights(mesh_, graph_, names);
     }
-    const auto capacities =
-        arguments.capacities.empty() ? std::vector<double>{} : parse_numbers(arguments.capacities, "--capacities");
+    const auto capacities = part_capacities(arguments);
     PartitionProblem problem{.graph = &graph_,
                              .num_parts = arguments.num_parts,
                              .balance = {.imbalance = arguments.imbalance,

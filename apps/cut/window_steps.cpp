@@ -146,21 +146,20 @@ void WindowSteps::cut(CutJob& job)
     const bool improves = arguments.refine || arguments.quality || arguments.contiguous;
     const auto weights = weight_names(arguments);
     cut_.emplace(*windows_, messages_,
-                 WindowCutOptions{
-                     .num_parts = arguments.num_parts,
-                     .imbalance = arguments.imbalance,
-                     .seed = static_cast<std::uint64_t>(arguments.seed),
-                     .method = arguments.method,
-                     .given = job.given ? &*job.given : nullptr,
-                     .repair_given = improves,
-                     .levels = arguments.levels.empty() ? std::vector<std::int32_t>{} : parse_levels(arguments.levels),
-                     .contiguous = arguments.contiguous,
-                     .thorough = arguments.quality,
-                     .ghost_share = ghost_share(arguments.objective),
-                     .weights = weights,
-                     .capacities = arguments.capacities.empty() ? std::vector<double>{}
-                                                                : parse_numbers(arguments.capacities, "--capacities"),
-                     .most_blocks = sizes_.most_blocks});
+                 WindowCutOptions{.num_parts = arguments.num_parts,
+                                  .imbalance = arguments.imbalance,
+                                  .seed = static_cast<std::uint64_t>(arguments.seed),
+                                  .method = arguments.method,
+                                  .given = job.given ? &*job.given : nullptr,
+                                  .repair_given = improves,
+                                  .levels = arguments.levels.empty() ? std::vector<std::int32_t>{}
+                                                                     : parse_levels(arguments.levels),
+                                  .contiguous = arguments.contiguous,
+                                  .thorough = arguments.quality,
+                                  .ghost_share = ghost_share(arguments.objective),
+                                  .weights = weights,
+                                  .capacities = part_capacities(arguments),
+                                  .most_blocks = sizes_.most_blocks});
     trim_memory();
     if (job.given ? improves : !arguments.no_refine && (improves || partition_method(arguments.method).refine)) {
         job.timer.begin("refine");

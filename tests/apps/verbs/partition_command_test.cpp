@@ -21,6 +21,12 @@ TEST_F(PartitionVerb, MeasuresImbalanceByTheSharesThatCapacitiesAskFor)
         meshard_json({"partition", write("box.vtu", cube(4)), "-n", "2", "--capacities", "1,3", "--dry-run"});
     EXPECT_DOUBLE_EQ(report["imbalance"].get<double>(), report["imbalances"]["cells"].get<double>());
     EXPECT_LE(report["imbalance"], 1.03);
+
+    Mesh given = strip(3);
+    given.cell_data = {DataArray::from("own", std::vector<std::int32_t>{0, 1, 2})};
+    EXPECT_TRUE(fails_with(
+        meshard({"partition", write("strip.vtp", given), "--dry-run", "--method", "array:own", "--capacities", "1,2"}),
+        2, {"--capacities has 2 numbers for 3 parts"}));
 }
 
 TEST_F(PartitionVerb, TakesPartsFromNumbersOfOneComponentAlone)
