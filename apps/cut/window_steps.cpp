@@ -67,14 +67,14 @@ WindowSteps::Sizes plan_memory(const StoredMesh& mesh, const std::string& file, 
     const bool has_distances = rule.neighbors == GhostNeighbors::Radius || rule.neighbors == GhostNeighbors::Nearest;
     const bool rows_are_points = points == 0 || entries == 1;  // the graph connects each point with its 8 nearest
     const int num_nearest = std::max(rows_are_points ? 8 : 0, rule.num_nearest);
-    const double window_bytes = std::max(60 + 40 * entries, num_nearest > 0 ? 150 + 20.0 * num_nearest
-                                                            : has_distances ? 150
+    const double window_bytes = std::max(60 + 40 * entries, num_nearest > 0 ? 180 + 20.0 * num_nearest
+                                                            : has_distances ? 180
                                                                             : 0);
     const double part_bytes = 80 + 24 * entries + 4 * row_bytes + 60 * points / cells;
     const auto num_weights = static_cast<double>(weight_names(arguments).size());
     const double kept = cells / ranks * ((ranks > 1 ? 48 : 26) + (num_weights > 0 ? 8 + 4 * num_weights : 0)) +
                         points / ranks * (rule == GhostRule{} || has_distances ? 10 : 15) + points / 8 +
-                        cells / ranks * ((has_distances ? 12 : 0) + (num_nearest > 0 ? 8 : 0));
+                        cells / ranks * ((has_distances ? 24 : 0) + (num_nearest > 0 ? 8 : 0));
     const double part = part_bytes * 1.2 * cells / arguments.num_parts;
     const double needed =
         program + picture +

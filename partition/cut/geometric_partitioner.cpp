@@ -170,13 +170,14 @@ void give_runs(std::span<Place> places, std::int64_t offset, std::int32_t first_
 
 }  // namespace
 
-std::vector<float> row_centroids(const Mesh& mesh)
+template <class Result>
+std::vector<Result> row_centroids(const Mesh& mesh)
 {
-    std::vector<float> centroids(3 * mesh.num_rows(), 0);
+    std::vector<Result> centroids(3 * mesh.num_rows(), 0);
     with_scalar_type(mesh.points.type(), [&]<class T>() {
         const auto points = mesh.points.values<T>();
         if (mesh.is_point_cloud()) {
-            for (std::size_t i = 0; i < points.size(); ++i) centroids[i] = static_cast<float>(points[i]);
+            for (std::size_t i = 0; i < points.size(); ++i) centroids[i] = static_cast<Result>(points[i]);
             return;
         }
         for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) {
@@ -187,11 +188,14 @@ std::vector<float> row_centroids(const Mesh& mesh)
                 for (int d = 0; d < 3; ++d)
                     sum[d] += static_cast<double>(points[3 * static_cast<std::int64_t>(point) + d]);
             for (int d = 0; d < 3; ++d)
-                centroids[3 * cell + d] = static_cast<float>(sum[d] / static_cast<double>(corners.size()));
+                centroids[3 * cell + d] = static_cast<Result>(sum[d] / static_cast<double>(corners.size()));
         }
     });
     return centroids;
 }
+
+template std::vector<float> row_centroids(const Mesh&);
+template std::vector<double> row_centroids(const Mesh&);
 
 Partition partition_by_bisection(std::span<const float> centroids, std::int32_t num_parts, const BalanceTarget& balance)
 {

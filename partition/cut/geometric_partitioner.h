@@ -13,7 +13,8 @@ namespace meshard {
 
 /// Centroid of each row, (rows, 3): the mean of a cell's points; for a cloud, the point. Zeros for a cell without
 /// points.
-std::vector<float> row_centroids(const Mesh& mesh);
+template <class T = float>
+std::vector<T> row_centroids(const Mesh& mesh);
 
 /// Recursive coordinate bisection (Berger and Bokhari 1987): cuts the rows in two across the longest side of their
 /// bounding box, in proportion to the capacities of the parts on each side, and so on. Ties by row. Without weights,

@@ -235,7 +235,7 @@ std::string to_string(const GhostRule& rule)
 
 Csr ghost_graph(const Mesh& mesh, const GhostRule& rule)
 {
-    const auto centroids = [&] { return DataArray::from("Centroids", row_centroids(mesh), 3); };
+    const auto centroids = [&] { return DataArray::from("Centroids", row_centroids<double>(mesh), 3); };
     if (rule.neighbors == GhostNeighbors::Radius) return radius_graph(centroids(), rule.radius);
     if (rule.neighbors == GhostNeighbors::Nearest) return nearest_neighbor_graph(centroids(), rule.num_nearest);
     return is_by_items(mesh, rule) ? sharing_graph(ghost_relation(mesh, rule)) : mesh_graph(mesh);

@@ -189,7 +189,7 @@ std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& 
         const auto outside = fetch<std::int32_t>(messages, windows.positions(), blocks, graph.outside);
         if (window < 0) continue;
         const auto first = windows.begin(window) - windows.positions().begin(messages.rank());
-        const auto centroids = needs_centroids ? windows.centroids(window) : std::vector<float>{};
+        const auto centroids = needs_centroids ? windows.centroids<float>(window) : std::vector<float>{};
         const auto known =
             weights.empty() ? weights : weights.subspan(first * num_weights, windows.size(window) * num_weights);
         add_rows({graph, std::span(blocks).subspan(first, windows.size(window)), outside, begins[window],

@@ -451,17 +451,21 @@ WindowGraph CurveWindows::graph(std::int32_t window) const
     return join_outside(inner_graph(window), crossings(window), begin(window));
 }
 
-std::vector<float> CurveWindows::centroids(std::int32_t window) const
+template <class T>
+std::vector<T> CurveWindows::centroids(std::int32_t window) const
 {
     Mesh rows;
     if (is_point_cloud())
         rows.points = mesh_.rest().points.gather(ids(window));
     else
         rows = cells(window);
-    auto found = row_centroids(rows);
+    auto found = row_centroids<T>(rows);
     mesh_.release_pages();
     return found;
 }
+
+template std::vector<float> CurveWindows::centroids(std::int32_t) const;
+template std::vector<double> CurveWindows::centroids(std::int32_t) const;
 
 DataArray CurveWindows::points_of_rows(std::int32_t window) const
 {

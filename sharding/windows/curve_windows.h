@@ -76,7 +76,8 @@ public:
     bool is_point_cloud() const { return mesh_.num_cells() == 0; }
 
     /// Centroids of the cells of a window, (cells, 3), as `row_centroids`.
-    std::vector<float> centroids(std::int32_t window) const;
+    template <class T>
+    std::vector<T> centroids(std::int32_t window) const;
 
     /// The points of the rows of a window, in a cloud or a mesh of vertices; (rows, 3), in the file's type.
     DataArray points_of_rows(std::int32_t window) const;

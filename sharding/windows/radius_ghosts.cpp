@@ -13,7 +13,7 @@ namespace {
 // A row of the previous layer: rows of other parts near it become ghosts of `part`.
 struct Source {
     std::int32_t part;
-    std::array<float, 3> point;
+    std::array<double, 3> point;
 
     auto operator<=>(const Source&) const = default;
 };
@@ -78,12 +78,11 @@ private:
     std::vector<Source> sources_near(std::int32_t window, const CoordinateBox& box) const
     {
         const auto coordinates = coordinates_.of(window);
-        const auto values = coordinates.values<float>();
+        const auto values = coordinates.values<double>();
         std::vector<Source> sources;
         const auto add = [&](std::int64_t row, std::int32_t part) {
-            const std::array<float, 3> point{values[3 * row], values[3 * row + 1], values[3 * row + 2]};
-            if (box.squared_distance(std::array<double, 3>{point[0], point[1], point[2]}) <= radius_ * radius_)
-                sources.push_back({part, point});
+            const std::array<double, 3> point{values[3 * row], values[3 * row + 1], values[3 * row + 2]};
+            if (box.squared_distance(point) <= radius_ * radius_) sources.push_back({part, point});
         };
         const auto begin = windows_.begin(window);
         const auto first = begin - windows_.positions().begin(messages_.rank());
@@ -108,9 +107,9 @@ private:
         for (auto begin = sources.begin(); begin != sources.end();) {
             const auto part = begin->part;
             CoordinateBox box;
-            std::vector<float> values;
+            std::vector<double> values;
             for (; begin != sources.end() && begin->part == part; ++begin) {
-                box.add({begin->point[0], begin->point[1], begin->point[2]});
+                box.add(begin->point);
                 values.insert(values.end(), begin->point.begin(), begin->point.end());
             }
             const PointTree tree(DataArray::from("Coordinates", std::move(values), 3));

@@ -12,7 +12,7 @@ RowCoordinates::RowCoordinates(const CurveWindows& windows, RankMessages& messag
     std::vector<CoordinateBox> boxes;
     for (auto window = windows.first_window(); window < windows.end_window(); ++window) {
         if (kind == RowCoordinate::Centroid) {
-            const auto centroids = windows.centroids(window);
+            const auto centroids = windows.centroids<double>(window);
             centroids_.insert(centroids_.end(), centroids.begin(), centroids.end());
         }
         const auto coordinates = of(window).to_doubles();
@@ -27,7 +27,7 @@ DataArray RowCoordinates::of(std::int32_t window) const
 {
     if (kind_ == RowCoordinate::Point) return windows_.points_of_rows(window);
     const auto first = centroids_.begin() + 3 * (windows_.begin(window) - windows_.begin(windows_.first_window()));
-    return DataArray::from("Centroids", std::vector<float>(first, first + 3 * windows_.size(window)), 3);
+    return DataArray::from("Centroids", std::vector<double>(first, first + 3 * windows_.size(window)), 3);
 }
 
 std::array<double, 3> coordinates_at(const std::vector<double>& coordinates, std::int64_t row)

@@ -46,7 +46,7 @@ struct CoordinateBox {
 
 /// Which coordinates represent a row.
 enum class RowCoordinate : std::uint8_t {
-    Centroid,  ///< its centroid (`row_centroids`), for ghosts by distance; takes 12 bytes for each row
+    Centroid,  ///< its centroid (`row_centroids`), for ghosts by distance; takes 24 bytes for each row
     Point      ///< its point, for the graph of a cloud or of vertices
 };
 
@@ -65,7 +65,7 @@ public:
 private:
     const CurveWindows& windows_;
     RowCoordinate kind_;
-    std::vector<float> centroids_;  // for this rank's positions
+    std::vector<double> centroids_;  // for this rank's positions
     std::vector<CoordinateBox> boxes_;
 };
 

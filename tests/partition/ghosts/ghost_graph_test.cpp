@@ -13,8 +13,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
+#include <span>
 
 namespace meshard {
 namespace {
@@ -62,22 +64,33 @@ TEST(GhostGraph, NestsItsRulesOnEveryMesh)
     }
 }
 
+/// Also far from the origin, where single precision has no digits left for the distances.
 TEST(GhostGraph, FindsAllWithinARadius)
 {
-    for (const auto& mesh : {random_cloud(300, 2), tet_cube(3)}) {
-        const double radius = 0.2;
-        const auto graph = ghost_graph(mesh, {.neighbors = GhostNeighbors::Radius, .radius = radius});
+    for (auto mesh : {random_cloud(300, 2), tet_cube(3)}) {
+        for (const double offset : {0.0, 1e7}) {
+            auto points = mesh.points.to_doubles();
+            for (auto& x : points) x += offset;
+            mesh.points = DataArray::from("Points", points, 3);
+            const double radius = 0.201;
+            const auto graph = ghost_graph(mesh, {.neighbors = GhostNeighbors::Radius, .radius = radius});
 
-        const auto centroids = row_centroids(mesh);
-        for (std::int32_t a = 0; a < mesh.num_rows(); ++a) {
-            std::vector<std::int32_t> expected;
-            for (std::int32_t b = 0; b < mesh.num_rows(); ++b) {
-                double sum = 0;
-                for (int d = 0; d < 3; ++d)
-                    sum += std::pow(static_cast<double>(centroids[3 * a + d]) - centroids[3 * b + d], 2);
-                if (a != b && sum <= radius * radius) expected.push_back(b);
+            std::vector<std::array<double, 3>> means(mesh.num_rows());
+            for (std::int64_t row = 0; row < mesh.num_rows(); ++row) {
+                const std::vector<std::int32_t> own{static_cast<std::int32_t>(row)};
+                const auto corners = mesh.is_point_cloud() ? std::span<const std::int32_t>(own) : mesh.cells.row(row);
+                for (const auto point : corners)
+                    for (int d = 0; d < 3; ++d)
+                        means[row][d] += points[3 * point + d] / static_cast<double>(corners.size());
             }
-            EXPECT_TRUE(std::ranges::equal(graph.row(a), expected)) << a;
+            for (std::int32_t a = 0; a < mesh.num_rows(); ++a) {
+                std::vector<std::int32_t> expected;
+                for (std::int32_t b = 0; b < mesh.num_rows(); ++b)
+                    if (a != b && std::hypot(means[a][0] - means[b][0], means[a][1] - means[b][1],
+                                             means[a][2] - means[b][2]) <= radius)
+                        expected.push_back(b);
+                ASSERT_TRUE(std::ranges::equal(graph.row(a), expected)) << a << " at " << offset;
+            }
         }
     }
 }
