@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
@@ -61,6 +62,10 @@ std::vector<TimedFile> files_of_series(const std::filesystem::path& path, const 
 std::vector<TimedFile> required(std::vector<TimedFile> files, const std::string& where)
 {
     if (files.empty()) throw IoError(where + ": it names no files.");
+    for (const TimedFile& file : files)
+        if (!std::isfinite(file.time))
+            throw IoError(fmt::format("{}: the time of {} is {}, a finite number is expected. Correct the index.",
+                                      where, file.file, file.time));
     return files;
 }
 

@@ -142,9 +142,6 @@ std::vector<SeriesState> states_of_index(const fs::path& path)
     for (TimedFile& file : timed_files(path)) {
         std::error_code ignored;
         const fs::path member = path.parent_path() / file.file;
-        if (!std::isfinite(file.time))
-            throw IoError(fmt::format("{}: the time of {} is {}, a finite number is expected. Correct the index.",
-                                      where, file.file, file.time));
         if (!fs::exists(member, ignored))
             throw IoError(fmt::format("{}: the file of time {}, {}, does not exist. Restore it, or remove it from the "
                                       "index.",

@@ -125,6 +125,12 @@ TEST(Collections, AreSeriesInTime)
     write_bytes(folder / "bad.series", R"({"files": [{"name": "a.vtp"}]})");
     EXPECT_TRUE(
         throws_with<IoError>("entry 0 of 'files' has no name and time", [&] { read_mesh(folder / "bad.series"); }));
+    for (const std::string time : {"nan", "inf"}) {
+        write_bytes(folder / "bad.pvd",
+                    "<VTKFile type=\"Collection\"><Collection><DataSet timestep=\"" + time +
+                        "\" file=\"b.vtp\"/><DataSet timestep=\"1\" file=\"a.vtp\"/></Collection></VTKFile>");
+        EXPECT_TRUE(throws_with<IoError>("the time of b.vtp is " + time, [&] { read_mesh(folder / "bad.pvd"); }));
+    }
 }
 
 TEST(Collections, MergePartitions)
