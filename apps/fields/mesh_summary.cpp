@@ -39,8 +39,8 @@ void measure_values(const DataArray& array, ArraySummary& summary)
         double length = std::sqrt(square);
         if (!std::isnormal(square)) {  // zero, or squares beyond the largest or below the least number
             length = 0;
-            for (std::size_t k = 0; k < num_components; ++k)
-                length = std::hypot(length, static_cast<double>(values[row + k]));
+            for (std::size_t k = 0; k < num_components; ++k)  // hypot of two numbers asks for glibc 2.35
+                length = std::hypot(length, static_cast<double>(values[row + k]), 0.0);
         }
         if (std::isfinite(length)) widen(summary.magnitude, length);
     }
