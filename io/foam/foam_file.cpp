@@ -8,6 +8,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -17,6 +18,10 @@ namespace meshard {
 namespace {
 
 constexpr std::string_view punctuation = "(){}[];";
+
+// What these directives do does not change a mesh or its fields.
+constexpr std::array<std::string_view, 6> without_effect{"#inputMode",   "#inputSyntax", "#includeEtc",
+                                                         "#sincludeEtc", "#includeFunc", "#message"};
 
 bool is_blank(char c)
 {
@@ -333,6 +338,18 @@ FoamEntry FoamFile::read_dictionary(std::int64_t most_rows)
     return root;
 }
 
+/// Replaces the case's folder at the begin of a path, by what OpenFOAM calls it.
+std::filesystem::path FoamFile::in_case(const std::string& name) const
+{
+    for (const std::string_view start : {"$FOAM_CASE/", "${FOAM_CASE}/", "<case>/"}) {
+        if (!name.starts_with(start)) continue;
+        auto folder = absolute(path_).parent_path();  // a processor's folder has constant, and no system
+        while (folder.has_relative_path() && !is_directory(folder / "system")) folder = folder.parent_path();
+        return folder / name.substr(start.size());
+    }
+    return name;
+}
+
 void FoamFile::read_entries(FoamEntry& into, FoamEntry& root, int depth, bool until_brace)
 {
     if (depth > max_depth) fail(fmt::format("dictionaries are nested more than {} deep", max_depth));
@@ -344,19 +361,23 @@ void FoamFile::read_entries(FoamEntry& into, FoamEntry& root, int depth, bool un
         }
         if (peek() == '#') {
             const std::string directive(next_word());
-            if (directive == "#include" || directive == "#includeIfPresent") {
+            if (directive == "#include" || directive == "#includeIfPresent" || directive == "#sinclude") {
                 std::string name(next_word());
                 if (name.size() > 2 && name.front() == '"') name = name.substr(1, name.size() - 2);
-                const auto path = path_.parent_path() / name;
-                if (directive == "#includeIfPresent" && !exists(path)) continue;
+                const auto path = path_.parent_path() / in_case(name);
+                if (directive != "#include" && !exists(path)) continue;
                 if (include_depth_ >= 8) fail("files include each other more than 8 deep");
                 FoamFile included(path, false);
                 included.include_depth_ = include_depth_ + 1;
                 included.most_rows_ = most_rows_;
                 included.read_entries(into, root, depth, false);
-            } else {
-                // #inputMode, #includeEtc, ...: have no effect on a mesh.
+            } else if (std::ranges::find(without_effect, directive) != std::end(without_effect)) {
                 at_ = std::min(text_.find('\n', at_), text_.size());
+            } else {
+                fail(fmt::format(
+                    "the directive {} before byte {} is not known here. Let OpenFOAM write the file without "
+                    "it: foamDictionary -expand",
+                    excerpt(directive), at_));
             }
             continue;
         }

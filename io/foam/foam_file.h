@@ -77,6 +77,7 @@ private:
 
     FoamEntry read_entry(FoamEntry& root, int depth);
     void read_value(FoamEntry& entry, const FoamEntry& root);
+    std::filesystem::path in_case(const std::string& name) const;
     void read_entries(FoamEntry& into, FoamEntry& root, int depth, bool until_brace);
     std::optional<DataArray> read_typed_list(std::string_view type, std::vector<std::string>& words);
     DataArray read_rows(std::int64_t num_rows, int num_components, bool labels);

@@ -288,6 +288,27 @@ TEST(FoamReader, LeavesOutWhatOnlyOpenFoamCanEvaluate)
     EXPECT_NE(warnings[0].find("the field 'T' is left out"), std::string::npos) << warnings[0];
 }
 
+TEST(FoamReader, IncludesFilesOfTheCaseAndRefusesConditions)
+{
+    const TemporaryFolder folder;
+    write_foam_case(folder / "case", cube(2));
+    const auto write_field = [&](const std::string& entries) {
+        write_bytes(folder / "case/0.5/T", "FoamFile { version 2.0; format ascii; class volScalarField; object T; }\n"
+                                           "dimensions [0 0 0 1 0 0 0];\n" +
+                                               entries + "internalField uniform $warm;\nboundaryField { }\n");
+    };
+    std::filesystem::create_directories(folder / "case/system");
+    write_bytes(folder / "case/system/values", "warm 7;\n");
+    for (const std::string name : {"$FOAM_CASE/system/values", "<case>/system/values", "../system/values"}) {
+        write_field("#include \"" + name + "\"\n");
+        EXPECT_EQ(find_array(read_mesh(folder / "case").cell_data, "T")->value(0), 7) << name;
+    }
+    write_field("#includeEtc \"caseDicts/none\"\nwarm 8;\n");
+    EXPECT_EQ(find_array(read_mesh(folder / "case").cell_data, "T")->value(0), 8);
+    write_field("#ifeq 1 1\nwarm 1;\n#else\nwarm 2;\n#endif\n");
+    EXPECT_TRUE(throws_with<IoError>("the directive '#ifeq'", [&] { read_mesh(folder / "case"); }));
+}
+
 TEST(FoamReader, SaysWhatIsMissing)
 {
     const TemporaryFolder folder;
