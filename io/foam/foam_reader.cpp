@@ -9,6 +9,8 @@
 #include "io/vtk/vtk_parallel_reader.h"
 #include "partition/error.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -77,14 +79,19 @@ auto find_time(const std::vector<FoamTime>& times, double wanted)
 std::vector<FoamTime> times_until(const fs::path& folder, std::optional<double> wanted, const std::string& where)
 {
     auto times = time_folders(folder);
-    if (!wanted) return times;
-    const auto found = find_time(times, *wanted);
+    if (times.empty() && !wanted) return times;
+    const auto found = wanted ? find_time(times, *wanted) : times.end() - 1;
     if (found == times.end()) {
         std::string list;
         for (const FoamTime& time : times) list += (list.empty() ? "" : ", ") + time.path.filename().string();
         throw IoError(where + " has no such time; there " + (list.empty() ? "are no time folders" : "are " + list) +
                       ".");
     }
+    const auto twin = std::ranges::find_if(
+        times, [&](const FoamTime& time) { return time.value == found->value && time.path != found->path; });
+    if (twin != times.end())
+        throw IoError(fmt::format("{} has the time {} twice, in the folders {} and {}. Remove one of them.", where,
+                                  found->value, found->path.filename().string(), twin->path.filename().string()));
     times.erase(found + 1, times.end());
     return times;
 }

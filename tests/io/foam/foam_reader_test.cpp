@@ -309,6 +309,20 @@ TEST(FoamReader, IncludesFilesOfTheCaseAndRefusesConditions)
     EXPECT_TRUE(throws_with<IoError>("the directive '#ifeq'", [&] { read_mesh(folder / "case"); }));
 }
 
+TEST(FoamReader, RefusesTwoFoldersOfTheTimeThatIsRead)
+{
+    const TemporaryFolder folder;
+    write_foam_case(folder / "case", cube(2));
+    std::filesystem::copy(folder / "case/0.5", folder / "case/0.50");
+    ReadOptions options;
+    for (const auto time : {std::optional<double>(), std::optional<double>(0.5)}) {
+        options.time = time;
+        EXPECT_TRUE(throws_with<IoError>("has the time 0.5 twice", [&] { read_mesh(folder / "case", options); }));
+    }
+    std::filesystem::copy(folder / "case/0.5", folder / "case/0.75");
+    EXPECT_EQ(read_mesh(folder / "case").num_cells(), 8);
+}
+
 TEST(FoamReader, SaysWhatIsMissing)
 {
     const TemporaryFolder folder;
