@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/tensor/boxed_arguments.h"
 
+#include <c10/core/AutogradState.h>
+
 namespace meshard {
 
 const c10::DispatchKeySet& recording_layers()
@@ -8,6 +10,30 @@ const c10::DispatchKeySet& recording_layers()
     static const c10::DispatchKeySet keys =
         c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
     return keys;
+}
+
+namespace {
+
+thread_local int num_rules = 0;  // that run inside each other on this thread
+
+bool views_an_ordinary_tensor()
+{
+    return num_rules == 0 && c10::AutogradState::get_tls_state().get_inference_mode() &&
+           c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView);
+}
+
+}  // namespace
+
+BelowRecording::BelowRecording() : makes_ordinary_(views_an_ordinary_tensor()), guard_(recording_layers())
+{
+    ++num_rules;
+    if (makes_ordinary_) c10::AutogradState::get_tls_state().set_inference_mode(false);
+}
+
+BelowRecording::~BelowRecording()
+{
+    --num_rules;
+    if (makes_ordinary_) c10::AutogradState::get_tls_state().set_inference_mode(true);
 }
 
 std::string full_name_of(const c10::OperatorName& name)

@@ -15,6 +15,20 @@ namespace meshard {
 /// exclude them while it calls other operators.
 const c10::DispatchKeySet& recording_layers();
 
+/// Excludes the recording layers while a rule runs. In inference mode results are inference tensors, but views of
+/// ordinary tensors are ordinary ones, as LibTorch wants them: these alone come by way of the layer ADInplaceOrView.
+class BelowRecording {
+public:
+    BelowRecording();
+    ~BelowRecording();
+    BelowRecording(const BelowRecording&) = delete;
+    BelowRecording& operator=(const BelowRecording&) = delete;
+
+private:
+    bool makes_ordinary_;
+    c10::impl::ExcludeDispatchKeyGuard guard_;
+};
+
 /// `aten::sum.dim_IntList`
 std::string full_name_of(const c10::OperatorName& name);
 

@@ -84,7 +84,7 @@ public:
     Return operator()(c10::DispatchKeySet keys, Args... args)
     {
         if (rule_.now->load(std::memory_order_relaxed) == rule_.stands_for && !must_call_rules()) {
-            const c10::impl::ExcludeDispatchKeyGuard guard(recording_layers());
+            const BelowRecording below;
             if (auto result = direct(args...)) return *std::move(result);
         }
         return c10::impl::BoxedKernelWrapper<Return(Args...)>::call(rule_.kernel, rule_.op, keys,

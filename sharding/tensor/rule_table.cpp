@@ -123,7 +123,7 @@ void observe(const OperatorFacts& facts, torch::jit::Stack* stack, RuleCall& cal
 void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, const CurrentRules& rules)
 {
     ++num_calls_by_rule;
-    const c10::impl::ExcludeDispatchKeyGuard guard(recording_layers());
+    const BelowRecording below;
     try {
         RuleCall call(facts, stack);
         check_as_whole(facts, call.arguments());

@@ -78,19 +78,6 @@ const c10::Storage& no_storage()
     return storage;
 }
 
-/// Sharded tensors are never inference tensors, of which LibTorch makes no views of ordinary ones; their parts are.
-class OrdinaryTensors {
-public:
-    OrdinaryTensors() : was_on_(state().get_inference_mode()) { state().set_inference_mode(false); }
-    OrdinaryTensors(const OrdinaryTensors&) = delete;
-    OrdinaryTensors& operator=(const OrdinaryTensors&) = delete;
-    ~OrdinaryTensors() { state().set_inference_mode(was_on_); }
-
-private:
-    static c10::AutogradState& state() { return c10::AutogradState::get_tls_state(); }
-    bool was_on_;
-};
-
 /// The autocast keys are included, since autocast decides by a tensor's dispatch keys whether to convert it.
 c10::DispatchKeySet keys_for(const c10::Device& device)
 {
@@ -175,7 +162,6 @@ private:
     template <class Version>
     c10::intrusive_ptr<TensorImpl> copy(Version&& version, bool allow) const
     {
-        const OrdinaryTensors ordinary;
         auto impl = c10::make_intrusive<ShardTensorImpl>(this);
         copy_tensor_metadata(this, impl.get(), std::forward<Version>(version), allow);
         return impl;
@@ -309,7 +295,6 @@ at::Tensor wrap(at::Tensor local, SpecPtr spec, c10::IntArrayRef strides)
     // replayed, and recording their replay would take as long as the view.
     auto& state = c10::AutogradState::get_tls_state();
     state.set_view_replay_enabled(state.get_grad_mode());
-    const OrdinaryTensors ordinary;
     return at::detail::make_tensor<ShardTensorImpl>(std::move(local), std::move(spec), strides);
 }
 

@@ -367,6 +367,8 @@ TEST(Rules, ViewOrdinaryTensorsInInferenceMode)
         const auto whole = full_tensor(x);
         const c10::InferenceMode inference;
         EXPECT_TRUE(tensors_near(full_tensor(x.detach().narrow(0, 1, 3)), whole.narrow(0, 1, 3), 0));
+        EXPECT_FALSE(x.unsqueeze(0).is_inference());
+        EXPECT_TRUE((x * 2).is_inference());
         EXPECT_TRUE(tensors_near(full_tensor((x * 2).unsqueeze(0)), whole.mul(2).unsqueeze(0), 0));
     });
 }
