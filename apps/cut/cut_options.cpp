@@ -185,7 +185,7 @@ void check_cut_arguments(CutArguments& arguments, const std::string& input)
     } catch (const InvalidInput& error) {
         throw UsageError(std::string("--ghosts: ") + error.what());
     }
-    if (arguments.num_parts > 0) part_capacities(arguments);
+    part_capacities(arguments);
     for (const auto& weight : arguments.weights.empty() ? std::vector<std::string>{} : split(arguments.weights))
         if (weight != "cells" && weight != "points" && weight != "faces" && !weight.starts_with("array:"))
             throw UsageError(fmt::format("--weights has '{}'; known are cells, points, faces and array:NAME.", weight));
@@ -205,7 +205,7 @@ std::vector<double> part_capacities(const CutArguments& arguments)
 {
     if (arguments.capacities.empty()) return {};
     auto capacities = parse_numbers(arguments.capacities, "--capacities");
-    if (static_cast<std::int32_t>(capacities.size()) != arguments.num_parts)
+    if (arguments.num_parts > 0 && static_cast<std::int32_t>(capacities.size()) != arguments.num_parts)
         throw UsageError(fmt::format("--capacities has {} for {}.",
                                      count_text(static_cast<std::int64_t>(capacities.size()), "number"),
                                      count_text(arguments.num_parts, "part")));

@@ -58,7 +58,8 @@ double ghost_share(const std::string& objective);
 /// Returns the kinds of dump given in --dump. @throws UsageError
 std::vector<std::string> dump_kinds(const CutArguments& arguments);
 
-/// Returns the relative sizes of the parts, whose number is known; empty if all are equal. @throws UsageError
+/// Returns the relative sizes of the parts; empty if all are equal. @throws UsageError, also if they are not as many as
+/// the parts, once that number is known
 std::vector<double> part_capacities(const CutArguments& arguments);
 
 /// Returns the names of the weights to balance; empty if all rows have the same weight.

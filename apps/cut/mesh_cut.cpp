@@ -10,6 +10,7 @@
 #include "io/shards/partition_file.h"
 #include "io/shards/shards_writer.h"
 #include "io/shards/subdomain_io.h"
+#include "partition/cut/balance_target.h"
 #include "partition/error.h"
 
 #include <fmt/ranges.h>
@@ -19,6 +20,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <vector>
 
 namespace meshard {
 
@@ -166,15 +168,11 @@ PartitionReport report_on(const std::string& source, const CutArguments& argumen
 /// Returns the largest ratio of a part's rows to its share of all.
 double imbalance_of_shares(const PartitionReport& report, std::span<const double> capacities)
 {
-    const double sum = std::accumulate(capacities.begin(), capacities.end(), 0.0);
-    std::int64_t num_rows = 0;
-    for (const auto& part : report.quality.parts) num_rows += part.num_owned;
-    double largest = 0;
-    for (std::size_t part = 0; part < report.quality.parts.size(); ++part) {
-        const double share = capacities[part] / sum * static_cast<double>(num_rows);
-        largest = std::max(largest, static_cast<double>(report.quality.parts[part].num_owned) / share);
-    }
-    return largest;
+    std::vector<std::int32_t> sizes;
+    for (const auto& part : report.quality.parts) sizes.push_back(static_cast<std::int32_t>(part.num_owned));
+    Partition itself{static_cast<std::int32_t>(sizes.size()), std::vector<std::int32_t>(sizes.size())};
+    std::iota(itself.owners.begin(), itself.owners.end(), 0);
+    return imbalances(itself, {.row_weights = sizes, .capacities = capacities}).front();
 }
 
 ShardsInfo shards_info(const PartitionReport& report, const CutArguments& arguments)

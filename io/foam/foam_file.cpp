@@ -338,7 +338,7 @@ FoamEntry FoamFile::read_dictionary(std::int64_t most_rows)
     return root;
 }
 
-/// Replaces the case's folder at the begin of a path, by what OpenFOAM calls it.
+/// Puts the case's folder in place of the names that OpenFOAM has for it at the beginning of a path.
 std::filesystem::path FoamFile::in_case(const std::string& name) const
 {
     for (const std::string_view start : {"$FOAM_CASE/", "${FOAM_CASE}/", "<case>/"}) {

@@ -12,8 +12,8 @@
 
 namespace meshard {
 
-/// Index of a dimension counted from the front; `dim` may be negative. @throws LibTorch's error of a dimension that
-/// does not exist; the only number is taken for one
+/// Index of a dimension counted from the front; `dim` may be negative. A single number counts as one dimension.
+/// @throws LibTorch's error if the dimension does not exist
 inline std::int64_t from_front(std::int64_t dim, std::int64_t num_dims)
 {
     return c10::maybe_wrap_dim(dim, num_dims);

@@ -34,7 +34,7 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kAlignedValues = 64;
+constexpr std::int64_t kAlignedValues = 64;  // no parameter needs a larger alignment
 
 struct Entry {
     std::string name;
@@ -658,9 +658,9 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
     state->units.resize(units.size());
     for (std::size_t u = 0; u < units.size(); ++u) {
         for (auto& [kind, indices] : members[units[u]]) {
-            // Numbers of values that powers of two divide come first, so that parameters begin at places of the
-            // gathered row that these divide, too: LibTorch views only pairs at even places as complex numbers, and its
-            // kernels like aligned values.
+            // Parameters are sorted by the power of two that divides their numbers of values, so that each begins at a
+            // multiple of its power in the gathered row: LibTorch views as complex numbers only pairs at even places,
+            // and its kernels are fastest on aligned values.
             std::ranges::stable_sort(indices, std::greater{}, [&](std::size_t k) {
                 return std::gcd(parameters[k].second.numel(), kAlignedValues);
             });
