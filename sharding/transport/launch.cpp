@@ -18,8 +18,10 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <limits>
 #include <optional>
+#include <thread>
 #include <unistd.h>
 
 namespace meshard {
@@ -264,6 +266,23 @@ private:
         return text.substr(0, std::min<std::size_t>(text.find('\n'), 200));
     }
 
+    /// LibTorch's own attempts to find a listener write stack traces, and take several times the limit; and it waits
+    /// without end for an answer of a listener that is no store, here in a thread that is left behind then.
+    static c10::intrusive_ptr<c10d::Store> client_store(const std::string& host, const c10d::TCPStoreOptions& options)
+    {
+        const auto end = std::chrono::steady_clock::now() + options.timeout;
+        const auto why = wait_for_listener(host, options.port, end);
+        if (!why.empty()) throw std::runtime_error(why);
+        std::packaged_task<c10::intrusive_ptr<c10d::Store>()> connect(
+            [host, options] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
+        auto store = connect.get_future();
+        std::thread(std::move(connect)).detach();
+        if (store.wait_until(end) != std::future_status::ready) {
+            throw std::runtime_error("what listens there does not answer as rank 0 does");
+        }
+        return store.get();
+    }
+
     void connect_store(const LaunchInfo& info, std::chrono::milliseconds timeout)
     {
         const std::string& place = info.rendezvous;
@@ -292,12 +311,10 @@ private:
             options.timeout = timeout;
             auto host = place.substr(6, colon - 6);
             address_ = address_towards(host);
-            // LibTorch's own attempts write stack traces, and take several times the limit.
-            if (!options.isServer) {
-                const auto why = wait_for_listener(host, port, std::chrono::steady_clock::now() + timeout);
-                if (!why.empty()) throw std::runtime_error(why);
-            }
-            store_ = c10::make_intrusive<c10d::TCPStore>(options.isServer ? "127.0.0.1" : host, options);
+            if (options.isServer)
+                store_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+            else
+                store_ = client_store(host, options);
             if (!environment("TORCHELASTIC_RUN_ID").empty()) {
                 store_ = c10::make_intrusive<c10d::PrefixStore>("meshard/" + environment("TORCHELASTIC_RUN_ID") + "/" +
                                                                     environment("TORCHELASTIC_RESTART_COUNT"),

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks of one run that were started differently."""
+import random
 import shutil
 import socket
 import time
@@ -11,9 +12,15 @@ TRAIN = ("train", "car.yaml", "training.max_steps=2")
 
 
 def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return str(found.getsockname()[1])
+    """Below the ports that the system gives to who asks for any: mpirun of another test would take it before rank 0 does."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as found:
+            try:
+                found.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return str(port)
 
 
 def of_torchrun(rank, size, port):
@@ -213,6 +220,14 @@ class Disagreement(Case):
         self.assert_fails(alone, 5, "could not reach the rendezvous", "Connection refused", "Is rank 0 running there")
         self.assertEqual(alone.err.count("\n"), 1, alone)
         self.assertLess(time.monotonic() - begin, 7)   # the limit, and beginning
+
+    def test_of_a_rank_whose_rendezvous_is_another_program_ends_it_in_time(self):
+        with socket.create_server(("127.0.0.1", 0)) as other:   # its connections are accepted, and never answered
+            begin = time.monotonic()
+            result = self.start_rank((TRAIN, {"MESHARD_TIMEOUT_SECONDS": "2"}), of_torchrun(1, 2, str(other.getsockname()[1]))).result()
+        self.assert_fails(result, 5, "could not reach the rendezvous", "what listens there does not answer as rank 0 does", "is the port free")
+        self.assertEqual(result.err.count("\n"), 1, result)
+        self.assertLess(time.monotonic() - begin, 7)
 
     def test_of_a_rank_that_fails_early_ends_the_others(self):
         for bad in range(2):
