@@ -4,6 +4,7 @@
 #include "partition/error.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -85,6 +86,14 @@ double require_weight(const DataArray& array, std::int64_t row)
     return value;
 }
 
+void require_some_weight(std::span<const std::string> names, bool has_some)
+{
+    if (!has_some)
+        throw InvalidInput(fmt::format("row_weights: all rows have the weight 0 by {}, so that nothing is to be "
+                                       "balanced. Leave out the weights, or choose others.",
+                                       fmt::join(names, ", ")));
+}
+
 std::vector<std::int32_t> row_weights(const Mesh& mesh, const Csr& graph, std::span<const std::string> names)
 {
     const auto num_rows = static_cast<std::size_t>(mesh.num_rows());
@@ -106,6 +115,7 @@ std::vector<std::int32_t> row_weights(const Mesh& mesh, const Csr& graph, std::s
         const auto integers = to_integers(values);
         for (std::size_t i = 0; i < num_rows; ++i) weights[i * names.size() + w] = integers[i];
     }
+    require_some_weight(names, weights.empty() || std::ranges::any_of(weights, [](auto weight) { return weight > 0; }));
     return weights;
 }
 

@@ -22,7 +22,8 @@ namespace meshard {
 /// | array:NAME | its value in that array of the mesh (a cell array; of a cloud, a point array), not negative |
 ///
 /// @return (rows, names). Values of an array that are not integers, or too large, are scaled to a sum of about 2^30.
-/// @throws InvalidInput for an unknown name, a missing array, one with several components, or a negative or NaN value.
+/// @throws InvalidInput for an unknown name, a missing array, one with several components, a negative or NaN value, or
+/// if all weights are zero.
 std::vector<std::int32_t> row_weights(const Mesh& mesh, const Csr& graph, std::span<const std::string> names);
 
 /// Scales the values of a weight to integers with a sum of about 2^30; integers whose sum is at most that stay as they
@@ -39,6 +40,10 @@ private:
 /// The array of that name. @throws InvalidInput if there is none, or it has several components.
 const DataArray& require_weight_array(std::span<const DataArray> arrays, const std::string& name,
                                       std::string_view group);
+
+/// @param has_some   whether any row has a weight above zero, or there are no rows
+/// @throws InvalidInput if not
+void require_some_weight(std::span<const std::string> names, bool has_some);
 
 /// The value of a row. @throws InvalidInput if it is negative, infinite or NaN.
 double require_weight(const DataArray& array, std::int64_t row);

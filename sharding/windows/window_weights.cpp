@@ -3,6 +3,7 @@
 
 #include "partition/cut/row_weights.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace meshard {
@@ -91,6 +92,9 @@ std::vector<std::int32_t> window_weights(const CurveWindows& windows, RankMessag
         const WeightScale scale(total, num_with_integers == messages.size());
         for (std::size_t i = 0; i < values.size(); ++i) weights[i * names.size() + w] = scale(values[i]);
     }
+    const auto num_positive = std::ranges::count_if(weights, [](auto weight) { return weight > 0; });
+    const auto sums = sum_everywhere(messages, std::vector<std::int64_t>{std::ssize(weights), num_positive});
+    require_some_weight(names, sums[0] == 0 || sums[1] > 0);
     return weights;
 }
 

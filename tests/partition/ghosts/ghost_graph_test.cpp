@@ -128,6 +128,7 @@ TEST(RowWeights, ReadsArraysAndRefusesBadOnes)
     auto mesh = strip(3);
     mesh.cell_data.push_back(DataArray::from("load", std::vector<double>{0.5, 1.5, 2}));
     mesh.cell_data.push_back(DataArray::from("bad", std::vector<double>{0.5, -1, 2}));
+    mesh.cell_data.push_back(DataArray::from("zero", std::vector<double>{0, 0, 0}));
     const auto graph = cell_graph(mesh);
 
     const auto weights = row_weights(mesh, graph, std::vector<std::string>{"array:load"});
@@ -135,6 +136,8 @@ TEST(RowWeights, ReadsArraysAndRefusesBadOnes)
     EXPECT_NEAR(static_cast<double>(weights[2]) / weights[0], 4, 1e-6);
     EXPECT_TRUE(throws_with<InvalidInput>("the value -1",
                                           [&] { row_weights(mesh, graph, std::vector<std::string>{"array:bad"}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("all rows have the weight 0 by array:zero",
+                                          [&] { row_weights(mesh, graph, std::vector<std::string>{"array:zero"}); }));
     EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'load'?",
                                           [&] { row_weights(mesh, graph, std::vector<std::string>{"array:laod"}); }));
     EXPECT_TRUE(throws_with<InvalidInput>("unknown weight 'volume'",
