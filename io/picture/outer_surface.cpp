@@ -2,8 +2,10 @@
 #include "io/picture/outer_surface.h"
 
 #include "partition/mesh/cell_type.h"
+#include "partition/mesh/surface_triangles.h"
 
 #include <algorithm>
+#include <array>
 #include <span>
 
 namespace meshard {
@@ -102,6 +104,16 @@ private:
 
     void add_polygon(std::span<const std::int32_t> points, std::int32_t cell)
     {
+        if (points.size() > 3) {
+            corners_.clear();
+            for (const auto point : points)
+                corners_.push_back(
+                    {mesh_.points.value(point, 0), mesh_.points.value(point, 1), mesh_.points.value(point, 2)});
+            const auto ears =
+                is_fan(corners_, corners_[0]) ? std::vector<std::array<std::int32_t, 3>>{} : cut_ears(corners_);
+            for (const auto& [a, b, c] : ears) triangles_.push_back({{points[a], points[b], points[c]}, cell});
+            if (!ears.empty()) return;
+        }
         for (std::size_t i = 2; i < points.size(); ++i)
             triangles_.push_back({{points[0], points[i - 1], points[i]}, cell});
     }
@@ -110,6 +122,7 @@ private:
     std::vector<std::int32_t> points_;
     std::vector<Face> faces_;
     std::vector<SurfaceTriangle> triangles_;
+    std::vector<Vector3> corners_;  // of the polygon that is divided
 };
 
 }  // namespace

@@ -15,8 +15,8 @@ struct SurfaceTriangle {
     std::int32_t cell;
 };
 
-/// The polygons of a mesh and those faces of its solids that belong to one solid only, as triangles (fans). Ghost cells
-/// (`vtkGhostType` not 0) are left out. Lines and vertices have no surface.
+/// The polygons of a mesh and those faces of its solids that belong to one solid only, as triangles (fans, or ears of
+/// concave ones). Ghost cells (`vtkGhostType` not 0) are left out. Lines and vertices have no surface.
 std::vector<SurfaceTriangle> outer_surface(const Mesh& mesh);
 
 }  // namespace meshard

@@ -64,8 +64,14 @@ std::vector<Vector3> surface_centroids(const Mesh& mesh)
         Vector3 weighted{};
         double weight = 0;
         for_each_ring(mesh, i, ring, [&](std::span<const std::int32_t> corners) {
-            for_each_triangle(x, corners, mean_of(x, corners), [&](const Vector3& area, const Vector3& centroid) {
-                const double size = std::sqrt(dot(area, area));
+            // Triangles outside of a concave polygon are turned round, and count negative.
+            Vector3 whole{};
+            const Vector3 mean = mean_of(x, corners);
+            for_each_triangle(x, corners, mean,
+                              [&](const Vector3& area, const Vector3&) { add_scaled(whole, area, 1.0); });
+            const Vector3 normal = unit(whole);
+            for_each_triangle(x, corners, mean, [&](const Vector3& area, const Vector3& centroid) {
+                const double size = dot(area, normal);
                 add_scaled(weighted, centroid, size);
                 weight += size;
             });

@@ -81,6 +81,34 @@ TEST(OuterSurface, OfACubeIsItsSkin)
     EXPECT_TRUE(outer_surface(random_cloud(5, 1)).empty());
 }
 
+TEST(OuterSurface, LeavesTheNotchOfAConcavePolygonFree)
+{
+    constexpr std::array<std::array<double, 2>, 6> corners{{{0, 0}, {2, 0}, {2, 1}, {1, 1}, {1, 2}, {0, 2}}};
+    for (std::size_t first = 0; first < corners.size(); ++first) {
+        Mesh mesh;
+        std::vector<double> coordinates;
+        for (std::size_t k = 0; k < corners.size(); ++k) {
+            const auto& [x, y] = corners[(first + k) % corners.size()];
+            coordinates.insert(coordinates.end(), {x, y, 0});
+        }
+        mesh.points = DataArray::from("Points", coordinates, 3);
+        mesh.cells.push_row(std::array{0, 1, 2, 3, 4, 5});
+        mesh.cell_types.push_back(7);
+
+        const auto triangles = outer_surface(mesh);
+
+        double sum = 0;
+        for (const auto& [points, cell] : triangles) {
+            const auto at = [&](int k, int d) { return coordinates[3 * points[k] + d]; };
+            const double area =
+                ((at(1, 0) - at(0, 0)) * (at(2, 1) - at(0, 1)) - (at(2, 0) - at(0, 0)) * (at(1, 1) - at(0, 1))) / 2;
+            EXPECT_GT(area, 0) << first;
+            sum += area;
+        }
+        EXPECT_NEAR(sum, 3, 1e-12) << first;
+    }
+}
+
 TEST(OuterSurface, LeavesGhostsOut)
 {
     Mesh mesh = strip(4);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/mesh/surface_geometry.h"
+#include "partition/mesh/surface_triangles.h"
+#include "partition/mesh/vector_algebra.h"
 #include "tests/support/sample_meshes.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +42,7 @@ TEST(AreaVectors, CountAPolygonThatIsNotConvexOnce)
     const Mesh mesh = one_cell(7, {0, 0, 0, 2, 0, 0, 2, 1, 0, 1, 1, 0, 1, 2, 0, 0, 2, 0});
 
     expect_near(area_vectors(mesh)[0], {0, 0, 3});
-    expect_near(surface_centroids(mesh)[0], {5.0 / 6, 5.0 / 6, 0}, 0.1);
+    expect_near(surface_centroids(mesh)[0], {5.0 / 6, 5.0 / 6, 0});
 }
 
 TEST(AreaVectors, DependOnTheEdgesOfAPolygonThatIsNotPlane)
@@ -88,6 +90,49 @@ TEST(AreaVectors, AddUpToZeroOnClosedSurfaces)
         }
         expect_near(sum, {0, 0, 0}, 1e-6);  // the points are Float32
     }
+}
+
+/// A U of seven unit squares, three high, whose mean is in its notch: from corner `first` on, in either orientation.
+std::vector<double> notched(int first, bool is_reversed)
+{
+    constexpr std::array<std::array<double, 2>, 8> corners{
+        {{0, 0}, {3, 0}, {3, 3}, {2, 3}, {2, 1}, {1, 1}, {1, 3}, {0, 3}}};
+    std::vector<double> coordinates;
+    for (int k = 0; k < 8; ++k) {
+        const auto& [x, y] = corners[((is_reversed ? first - k : first + k) + 8) % 8];
+        coordinates.insert(coordinates.end(), {x, y, 0.5 * x});
+    }
+    return coordinates;
+}
+
+TEST(SurfaceTriangles, CoverAConcavePolygonAndNoMore)
+{
+    for (int first = 0; first < 8; ++first)
+        for (const bool is_reversed : {false, true}) {
+            SCOPED_TRACE(first);
+            const Mesh mesh = one_cell(7, notched(first, is_reversed));
+
+            const auto [points, triangles] = surface_triangles(mesh);
+
+            double sum = 0;
+            for (std::size_t t = 0; t < triangles.size(); t += 3) {
+                std::array<Vector3, 3> x{};
+                for (int k = 0; k < 3; ++k)
+                    for (int d = 0; d < 3; ++d) x[k][d] = points[3 * triangles[t + k] + d];
+                const double area = 0.5 * cross(x[1] - x[0], x[2] - x[0])[2];  // of its shadow on z = 0
+                EXPECT_GT(is_reversed ? -area : area, 0);
+                sum += std::abs(area);
+                const auto middle = (1.0 / 3) * (x[0] + x[1] + x[2]);
+                EXPECT_FALSE(middle[0] > 1 && middle[0] < 2 && middle[1] > 1) << "in the notch";
+            }
+            EXPECT_NEAR(sum, 7, 1e-12);
+            expect_near(surface_centroids(mesh)[0], {1.5, 19.0 / 14, 0.75}, 1e-12);
+        }
+}
+
+TEST(SurfaceTriangles, OfAPolygonThatCrossesItselfStayAFan)
+{
+    EXPECT_EQ(surface_triangles(one_cell(9, {0, 0, 0, 1, 1, 0, 1, 0, 0, 0, 1, 0})).triangles.size(), 12U);
 }
 
 TEST(EnclosedVolume, NearsThatOfTheSphere)
