@@ -244,7 +244,7 @@ const std::byte* FoamFile::take_raw(std::size_t size)
 
 /// Reads rows after their number: `( ... )`, in binary files with raw bytes between the parentheses. An empty list may
 /// lack the parentheses.
-DataArray FoamFile::read_rows(std::int64_t num_rows, int num_components, bool labels)
+DataArray FoamFile::read_rows(std::int64_t num_rows, int num_components, bool labels, bool parenthesised)
 {
     const ScalarType type = labels ? (label_size_ == 8 && binary_ ? ScalarType::Int64 : ScalarType::Int32)
                                    : (scalar_size_ == 4 && binary_ ? ScalarType::Float32 : ScalarType::Float64);
@@ -258,9 +258,9 @@ DataArray FoamFile::read_rows(std::int64_t num_rows, int num_components, bool la
         with_scalar_type(type, [&]<class T>() {
             const auto values = rows.mutable_values<T>();
             for (std::size_t i = 0; i < values.size();) {
-                if (num_components > 1) expect('(');
+                if (parenthesised) expect('(');
                 for (int c = 0; c < num_components; ++c) values[i++] = next_number<T>();
-                if (num_components > 1) expect(')');
+                if (parenthesised) expect(')');
             }
         });
     }
@@ -271,7 +271,7 @@ DataArray FoamFile::read_rows(std::int64_t num_rows, int num_components, bool la
 DataArray FoamFile::read_vectors()
 {
     const std::int64_t count = next_count(binary_ ? 3 * scalar_size_ : 7);
-    return read_rows(count, 3, false);
+    return read_rows(count, 3, false, true);
 }
 
 std::vector<std::int32_t> FoamFile::read_labels()
@@ -450,6 +450,7 @@ std::optional<DataArray> FoamFile::read_typed_list(std::string_view type, std::v
         return std::nullopt;
     }
     const bool labels = type == "label";
+    const bool parenthesised = !binary_ && type != "scalar" && !labels;
     const std::size_t value_size = labels ? label_size_ : scalar_size_;
     const std::size_t before = at_;
     const auto announced = next_number<std::int64_t>();
@@ -459,7 +460,6 @@ std::optional<DataArray> FoamFile::read_typed_list(std::string_view type, std::v
         ++at_;
         // In binary files a repeated value is raw as well, without parentheses.
         DataArray one("", labels ? ScalarType::Int64 : ScalarType::Float64, 1, num_components);
-        const bool parenthesised = !binary_ && num_components > 1;
         if (parenthesised) expect('(');
         for (int c = 0; c < num_components; ++c) {
             if (labels)
@@ -490,7 +490,7 @@ std::optional<DataArray> FoamFile::read_typed_list(std::string_view type, std::v
     }
     at_ = before;
     const std::int64_t count = next_count(binary_ ? value_size * static_cast<std::size_t>(num_components) : 2);
-    return read_rows(count, num_components, labels);
+    return read_rows(count, num_components, labels, parenthesised);
 }
 
 }  // namespace meshard

@@ -80,7 +80,7 @@ private:
     std::filesystem::path in_case(const std::string& name) const;
     void read_entries(FoamEntry& into, FoamEntry& root, int depth, bool until_brace);
     std::optional<DataArray> read_typed_list(std::string_view type, std::vector<std::string>& words);
-    DataArray read_rows(std::int64_t num_rows, int num_components, bool labels);
+    DataArray read_rows(std::int64_t num_rows, int num_components, bool labels, bool parenthesised);
     const std::byte* take_raw(std::size_t size);
 
     std::filesystem::path path_;

@@ -127,7 +127,7 @@ FoamAddressing FoamRegion::addressing() const
 
 std::vector<std::int64_t> FoamRegion::read_addressing(const std::string& name, std::int64_t num_rows) const
 {
-    const fs::path path = mesh_file(name);
+    const fs::path path = file_of_faces(name);
     if (!FoamFile::exists(path)) return {};
     FoamFile file(path);
     const std::vector<std::int32_t> labels = file.read_labels();
@@ -157,6 +157,17 @@ fs::path FoamRegion::mesh_file(const std::string& name) const
     for (auto time = times_.rbegin(); time != times_.rend(); ++time)
         if (const fs::path path = time->path / region_ / "polyMesh" / name; FoamFile::exists(path)) return path;
     return folder_ / "constant" / region_ / "polyMesh" / name;
+}
+
+fs::path FoamRegion::file_of_faces(const std::string& name) const
+{
+    const fs::path path = mesh_file(name);
+    for (auto time = times_.rbegin(); time != times_.rend(); ++time) {
+        const fs::path folder = time->path / region_ / "polyMesh";
+        if (path.parent_path() == folder) break;
+        if (FoamFile::exists(folder / "faces")) return folder / name;
+    }
+    return path;
 }
 
 void FoamRegion::read_poly_mesh()
@@ -287,7 +298,7 @@ Mesh FoamRegion::make_cells()
 
 void FoamRegion::add_zones(Mesh& mesh) const
 {
-    const fs::path path = mesh_file("cellZones");
+    const fs::path path = file_of_faces("cellZones");
     if (!FoamFile::exists(path)) return;
     FoamFile file(path);
     std::vector<std::int32_t> zone_of(static_cast<std::size_t>(num_cells_), -1);

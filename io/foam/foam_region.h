@@ -72,6 +72,8 @@ private:
     bool is_wanted_or_default(const std::string& name, bool by_default) const;
     void warn(const std::string& text) const;
     std::filesystem::path mesh_file(const std::string& name) const;
+    /// The newest file that is not older than the faces: one that is, is of another mesh.
+    std::filesystem::path file_of_faces(const std::string& name) const;
     std::string name_of(const std::string& patch) const;
 
     void read_poly_mesh();

@@ -251,6 +251,21 @@ TEST(FoamReader, ReadsTheTimeThatIsAskedFor)
     EXPECT_TRUE(throws_with<IoError>("there are 0, 0.5", [&] { read_mesh(folder / "case", options); }));
 }
 
+TEST(FoamReader, TakesNoZonesOfAnOlderMesh)
+{
+    const TemporaryFolder folder;
+    write_foam_case(folder / "case", cube(2));
+    ASSERT_NE(find_array(read_mesh(folder / "case").cell_data, "CellZoneId"), nullptr);
+    std::filesystem::create_directories(folder / "case/0.5/polyMesh");
+    for (const char* name : {"points", "faces", "owner", "neighbour", "boundary"})
+        std::filesystem::copy(folder / "case/constant/polyMesh" / name, folder / "case/0.5/polyMesh" / name);
+
+    EXPECT_EQ(find_array(read_mesh(folder / "case").cell_data, "CellZoneId"), nullptr);
+
+    std::filesystem::remove(folder / "case/0.5/polyMesh/faces");  // points that move have the zones of the faces
+    EXPECT_NE(find_array(read_mesh(folder / "case").cell_data, "CellZoneId"), nullptr);
+}
+
 TEST(FoamReader, JoinsCellsAndPatches)
 {
     const TemporaryFolder folder;
