@@ -163,8 +163,17 @@ std::vector<double> color_values(const DataArray& array, std::int32_t component)
     return values;
 }
 
+/// The value that each point has of the first of its cells; NaN for a point of none.
+std::vector<double> values_of_points(const Mesh& mesh, const std::vector<double>& of_cells)
+{
+    std::vector<double> values(static_cast<std::size_t>(mesh.num_points()), std::numeric_limits<double>::quiet_NaN());
+    for (auto cell = mesh.num_cells() - 1; cell >= 0; --cell)
+        for (const auto point : mesh.cells.row(cell)) values[point] = of_cells[cell];
+    return values;
+}
+
 /// Content to draw of a piece: triangles, or the points of a mesh that has no surface; and the values for the colours,
-/// one for each cell or for each point.
+/// one for each cell or for each point (dots: for each point).
 struct Scene {
     std::vector<Vector> points;
     std::vector<SurfaceTriangle> triangles;
@@ -192,6 +201,10 @@ Scene make_scene(const Mesh& mesh, const RenderOptions& options)
     if (array.type() == ScalarType::String)
         throw InvalidInput("render_mesh: array '" + array.name() + "' holds strings, which have no colours.");
     scene.values = color_values(array, find_component(array, options.component));
+    if (scene.values_on_cells && scene.triangles.empty()) {
+        scene.values = values_of_points(mesh, scene.values);
+        scene.values_on_cells = false;
+    }
     scene.is_integer =
         array.num_components() == 1 && array.type() != ScalarType::Float32 && array.type() != ScalarType::Float64;
     return scene;
@@ -356,6 +369,20 @@ void fill(Image& image, std::int32_t x, std::int32_t y, std::int32_t width, std:
             for (int i = 0; i < 3; ++i) image.at(px, py)[i] = static_cast<std::uint8_t>(std::lround(255 * color[i]));
 }
 
+/// Integers are written whole, as long as there is room for them.
+std::string category_text(double value)
+{
+    return std::abs(value) < 1e12 ? fmt::format("{:.0f}", value) : fmt::format("{:.6g}", value);
+}
+
+/// Digits that show a tenth of the step between labels, four to nine.
+int digits_of_labels(double low, double high, int num_labels)
+{
+    const double largest = std::max(std::abs(low), std::abs(high)), tenth = (high - low) / (num_labels - 1) / 10;
+    if (!(tenth > 0) || !std::isfinite(largest)) return 4;
+    return std::clamp(static_cast<int>(std::floor(std::log10(largest)) - std::floor(std::log10(tenth))) + 1, 4, 9);
+}
+
 void draw_legend(Image& image, const Coloring& coloring, Color ink)
 {
     const std::int32_t left = image.width - legend_width, top = header_height + margin;
@@ -363,8 +390,7 @@ void draw_legend(Image& image, const Coloring& coloring, Color ink)
         for (std::size_t i = 0; i < coloring.categories.size(); ++i) {
             const std::int32_t y = top + static_cast<std::int32_t>(i) * 26;
             fill(image, left, y, 22, 18, categorical_color(static_cast<std::int64_t>(i)));
-            draw_text(image, left + 30, y + 9 - label_rise, fmt::format("{:.4g}", coloring.categories[i]), label_size,
-                      ink);
+            draw_text(image, left + 30, y + 9 - label_rise, category_text(coloring.categories[i]), label_size, ink);
         }
         return;
     }
@@ -372,13 +398,14 @@ void draw_legend(Image& image, const Coloring& coloring, Color ink)
     for (std::int32_t y = 0; y < height; ++y)
         fill(image, left, top + y, 22, 1, coloring.color_of_part(1 - (y + 0.5) / height));
     constexpr int num_labels = 6;
+    const int num_digits = digits_of_labels(coloring.low, coloring.high, num_labels);
     for (int i = 0; i < num_labels; ++i) {
         const double part = static_cast<double>(i) / (num_labels - 1);
         const auto y = static_cast<std::int32_t>(std::lround(top + (1 - part) * (height - 1)));
         fill(image, left + 22, y, 5, 1, ink);
         const bool is_end = coloring.is_clipped && (i == 0 || i == num_labels - 1);
-        const auto text = fmt::format("{}{:.4g}", is_end ? i == 0 ? "<" : ">" : "",
-                                      coloring.low + part * (coloring.high - coloring.low));
+        const auto text = fmt::format("{}{:.{}g}", is_end ? i == 0 ? "<" : ">" : "",
+                                      coloring.low + part * (coloring.high - coloring.low), num_digits);
         draw_text(image, left + 31, y - label_rise, text, label_size, ink);
     }
 }

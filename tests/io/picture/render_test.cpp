@@ -132,6 +132,23 @@ TEST(Render, DrawsEverySampleFromEverySide)
         }
 }
 
+TEST(Render, ColorsPointsOfLinesByTheirCells)
+{
+    const TemporaryFolder folder;
+    Mesh mesh;
+    mesh.points = DataArray::from("Points", std::vector<double>{0, 0, 0, 1, 0, 0, 2, 0, 0, 3, 0, 0}, 3);
+    mesh.cells.push_row(std::array{0, 1});
+    mesh.cells.push_row(std::array{2, 3});
+    mesh.cell_types = {3, 3};
+    mesh.cell_data.push_back(DataArray::from("p", std::vector<double>{500, 599}));
+    mesh.point_data.push_back(DataArray::from("same", std::vector<double>{500, 500, 599, 599}));
+    for (const char* name : {"p", "same"})
+        render_mesh(mesh, folder / (std::string(name) + ".png"),
+                    {.color_by = name, .view = View::Top, .width = 320, .height = 200, .title = "one"});
+
+    EXPECT_EQ(decode_png(folder / "p.png").pixels, decode_png(folder / "same.png").pixels);
+}
+
 TEST(Render, ColorsFollowTheValues)
 {
     const TemporaryFolder folder;
