@@ -22,14 +22,24 @@ bool is_floating(ScalarType type)
     return type == ScalarType::Float32 || type == ScalarType::Float64;
 }
 
-DataArray converted(const DataArray& array, ScalarType type)
+/// @throws IoError if a number is not one of that type
+DataArray converted(const DataArray& array, ScalarType type, const std::string& where)
 {
     if (array.type() == type) return array;
     DataArray result(array.name(), type, array.num_rows(), array.num_components());
     with_scalar_type(array.type(), [&]<class From>() {
         with_scalar_type(type, [&]<class To>() {
-            std::ranges::transform(array.values<From>(), result.mutable_values<To>().begin(),
-                                   [](From value) { return static_cast<To>(value); });
+            std::ranges::transform(array.values<From>(), result.mutable_values<To>().begin(), [&](From value) {
+                const auto same = static_cast<To>(value);
+                if constexpr (std::is_integral_v<From>) {
+                    if (static_cast<long double>(same) != static_cast<long double>(value))
+                        throw IoError(fmt::format("{}: its blocks differ: the array '{}' holds the {} {}, which is no "
+                                                  "{} as in another. Choose the blocks that belong together.",
+                                                  where, array.name(), to_string(array.type()), value,
+                                                  to_string(type)));
+                }
+                return same;
+            });
         });
     });
     result.component_names = array.component_names;
@@ -44,7 +54,9 @@ DataArray without_values(const DataArray& like, std::int64_t num_rows)
     if (like.type() != ScalarType::String)
         with_scalar_type(like.type(), [&]<class T>() {
             T nothing = std::numeric_limits<T>::max();
-            if constexpr (std::is_floating_point_v<T>)
+            if (like.name() == "vtkGhostType")
+                nothing = 0;  // no ghost
+            else if constexpr (std::is_floating_point_v<T>)
                 nothing = std::numeric_limits<T>::quiet_NaN();
             else if constexpr (std::is_signed_v<T>)
                 nothing = -1;
@@ -78,8 +90,10 @@ void unify(std::vector<MeshBlock>& blocks, std::vector<DataArray> Mesh::* group,
                                           where, array.name(), array.num_components(), to_string(array.type()),
                                           block.name, model->num_components(), to_string(model->type())));
             if (array.type() != model->type())
-                *model = converted(*model, is_floating(array.type()) || is_floating(model->type()) ? ScalarType::Float64
-                                                                                                   : ScalarType::Int64);
+                *model = converted(*model,
+                                   is_floating(array.type()) || is_floating(model->type()) ? ScalarType::Float64
+                                                                                           : ScalarType::Int64,
+                                   where);
         }
     }
     // At most one array for each role.
@@ -92,7 +106,7 @@ void unify(std::vector<MeshBlock>& blocks, std::vector<DataArray> Mesh::* group,
             const DataArray* found = find_array(block.mesh.*group, model.name());
             const auto num_rows = num_rows_of(block.mesh);
             DataArray array = found != nullptr && found->num_rows() == num_rows && num_rows > 0
-                                  ? converted(*found, model.type())
+                                  ? converted(*found, model.type(), where)
                                   : without_values(model, num_rows);
             array.component_names = model.component_names;
             array.unit = model.unit;
@@ -110,8 +124,10 @@ std::vector<DataArray> join_field_data(const std::vector<MeshBlock>& blocks)
         for (DataArray array : block.mesh.field_data) {
             if (const DataArray* same = find_array(joined, array.name())) {
                 if (same->same_bits(array)) continue;
-                array.rename(array.name() + " of " + block.name);
-                if (find_array(joined, array.name()) != nullptr) continue;
+                const auto name = array.name() + " of " + block.name;
+                array.rename(name);
+                for (int k = 2; find_array(joined, array.name()) != nullptr; ++k)
+                    array.rename(fmt::format("{} {}", name, k));
             }
             joined.push_back(std::move(array));
         }
@@ -165,7 +181,7 @@ Mesh join_blocks(std::vector<MeshBlock> blocks, bool number_blocks, const std::s
     for (MeshBlock& block : blocks) {
         Mesh& mesh = block.mesh;
         mesh.kind = all_surfaces ? MeshKind::Surface : MeshKind::Unstructured;
-        if (any_double) mesh.points = converted(mesh.points, ScalarType::Float64);
+        if (any_double) mesh.points = converted(mesh.points, ScalarType::Float64, where);
         if (number_blocks) {
             const auto id = static_cast<std::int32_t>(names.size());
             auto& arrays = on_points ? mesh.point_data : mesh.cell_data;

@@ -50,6 +50,7 @@
 #include <limits>
 #include <mutex>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -557,6 +558,7 @@ vtkSmartPointer<vtkAlgorithm> composite_reader(CompositeFormat format, const std
     }
     vtkNew<vtkExodusIIReader> reader;
     reader->SetFileName(path.c_str());
+    reader->SetSqueezePoints(false);  // else coordinates are rounded to single precision
     reader->UpdateInformation();
     for (const int kind : {vtkExodusIIReader::NODAL, vtkExodusIIReader::ELEM_BLOCK, vtkExodusIIReader::GLOBAL})
         reader->SetAllArrayStatus(kind, 1);
@@ -623,6 +625,17 @@ void collect_blocks(vtkDataObject& data, const std::string& name, const std::str
     as_unstructured->AddInputData(set);
     as_unstructured->Update();
     blocks.push_back({name, validated(VtkConverter(where_block).convert(*as_unstructured->GetOutput()), where_block)});
+}
+
+/// A block of an Exodus file has the points of the whole file.
+Mesh without_other_points(const Mesh& block)
+{
+    auto points = block.cells.indices;
+    std::ranges::sort(points);
+    points.erase(std::unique(points.begin(), points.end()), points.end());
+    std::vector<std::int32_t> cells(block.num_cells());
+    std::iota(cells.begin(), cells.end(), 0);
+    return extract_mesh(block, cells, points);
 }
 
 #endif
@@ -698,6 +711,8 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
             auto* data = reader->GetOutputDataObject(0);
             if (data == nullptr) throw IoError(where + " holds no data set that VTK knows.");
             collect_blocks(*data, "", where, blocks);
+            if (format == CompositeFormat::Exodus)
+                for (auto& block : blocks) block.mesh = without_other_points(block.mesh);
         }
         return errors;
     });

@@ -358,26 +358,48 @@ bool is_collection(const Hdf5Group& group)
     return type && (*type == "PartitionedDataSetCollection" || *type == "MultiBlockDataSet");
 }
 
-/// Names of a collection's members, in its order.
-std::vector<std::string> members_of(const Hdf5Group& group)
+void require_depth(const Hdf5Group& group, int depth)
 {
-    std::vector<std::pair<std::int64_t, std::string>> members;
+    if (depth > 16) group.fail("its collections are nested more than 16 deep");
+}
+
+/// A member of a collection: its name, and where it is in the collection's group.
+struct Member {
+    std::string name, path;
+};
+
+/// Blocks of a MultiBlockDataSet have the names and folders of its Assembly, whose leaves link to them.
+void add_named(const Hdf5Group& group, const std::string& prefix, int depth, std::vector<Member>& members)
+{
+    require_depth(group, depth);
+    for (const std::string& name : group.names()) {
+        if (!group.is_group(name)) continue;
+        const Hdf5Group member = group.group(name);
+        if (member.text_attribute("Type"))
+            members.push_back({prefix + name, "Assembly/" + prefix + name});
+        else
+            add_named(member, prefix + name + "/", depth + 1, members);
+    }
+}
+
+/// A collection's members: those that its Assembly names in the order of their names, others in that of the collection.
+std::vector<Member> members_of(const Hdf5Group& group)
+{
+    std::vector<Member> members;
+    if (group.text_attribute("Type") == "MultiBlockDataSet" && group.is_group("Assembly"))
+        add_named(group.group("Assembly"), "", 0, members);
+    if (!members.empty()) return members;
+    std::vector<std::pair<std::int64_t, std::string>> numbered;
     for (const std::string& name : group.names()) {
         if (name == "Assembly" || !group.is_group(name)) continue;
         const Hdf5Group member = group.group(name);
         if (!member.text_attribute("Type")) continue;
         const auto index = member.integer_attribute("Index");
-        members.emplace_back(index.empty() ? INT32_MAX : index.front(), name);
+        numbered.emplace_back(index.empty() ? INT32_MAX : index.front(), name);
     }
-    std::ranges::sort(members);
-    std::vector<std::string> names;
-    for (auto& [index, name] : members) names.push_back(std::move(name));
-    return names;
-}
-
-void require_depth(const Hdf5Group& group, int depth)
-{
-    if (depth > 16) group.fail("its collections are nested more than 16 deep");
+    std::ranges::sort(numbered);
+    for (const auto& [index, name] : numbered) members.push_back({name, name});
+    return members;
 }
 
 std::vector<double> times_of(const Hdf5Group& group, int depth)
@@ -392,8 +414,8 @@ std::vector<double> times_of(const Hdf5Group& group, int depth)
         return time.type() != ScalarType::String && time.num_values() == 1 ? time.to_doubles() : std::vector<double>();
     }
     std::optional<std::vector<double>> times;
-    for (const std::string& name : members_of(group)) {
-        auto of_member = times_of(group.group(name), depth + 1);
+    for (const auto& [name, path] : members_of(group)) {
+        auto of_member = times_of(group.group(path), depth + 1);
         if (times && *times != of_member)
             group.fail(fmt::format("its members have different times: '{}' has {}, the members before it {}. Write "
                                    "every member with the same steps",
@@ -407,8 +429,8 @@ void collect_blocks(const Hdf5Group& group, const std::string& prefix, const Rea
                     const std::filesystem::path& path, int depth, std::vector<MeshBlock>& blocks)
 {
     require_depth(group, depth);
-    for (const std::string& name : members_of(group)) {
-        const Hdf5Group member = group.group(name);
+    for (const auto& [name, place] : members_of(group)) {
+        const Hdf5Group member = group.group(place);
         const std::string full = prefix + name;
         if (is_collection(member)) {
             collect_blocks(member, full + "/", options, path, depth + 1, blocks);

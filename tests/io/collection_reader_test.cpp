@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/collection_reader.h"
+#include "io/mesh_io.h"
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
@@ -37,6 +38,65 @@ void write_case(const TemporaryFolder& folder)
                             "<DataSet name=\"left\" file=\"case/boundary/left.vtp\"/>\n<DataSet name=\"right\" "
                             "file=\"case/boundary/right.vtp\"/>\n"
                             "<DataSet index=\"2\"/></Block>\n"));
+}
+
+/// Files a.vtp, b.vtp, c.vtp of two triangles, and all.vtm of blocks that are all called "same".
+template <class F>
+void write_same(const TemporaryFolder& folder, F&& change)
+{
+    std::string content;
+    for (const char* name : {"a", "b", "c"}) {
+        Mesh mesh = two_triangles();
+        mesh.cell_data.clear();
+        mesh.field_data.clear();
+        change(*name, mesh);
+        write_mesh(folder / (std::string(name) + ".vtp"), mesh);
+        content += "<DataSet name=\"same\" file=\"" + std::string(name) + ".vtp\"/>\n";
+    }
+    write_bytes(folder / "all.vtm", multi_block(content));
+}
+
+TEST(Collections, HaveGhostsOnlyWhereABlockHasSome)
+{
+    const TemporaryFolder folder;
+    write_same(folder, [](char name, Mesh& mesh) {
+        if (name == 'b') mesh.cell_data.push_back(DataArray::from("vtkGhostType", std::vector<std::uint8_t>{0, 1}));
+    });
+
+    EXPECT_EQ(find_array(read_mesh(folder / "all.vtm").cell_data, "vtkGhostType")->to_doubles(),
+              (std::vector<double>{0, 0, 0, 1, 0, 0}));
+}
+
+TEST(Collections, KeepFieldDataOfBlocksOfOneName)
+{
+    const TemporaryFolder folder;
+    write_same(folder, [](char name, Mesh& mesh) {
+        mesh.field_data.push_back(DataArray::from("Re", std::vector<double>{100.0 * (name - 'a')}));
+    });
+
+    const Mesh mesh = read_mesh(folder / "all.vtm");
+
+    EXPECT_EQ(find_array(mesh.field_data, "Re")->value(0), 0);
+    EXPECT_EQ(find_array(mesh.field_data, "Re of same")->value(0), 100);
+    EXPECT_EQ(find_array(mesh.field_data, "Re of same 2")->value(0), 200);
+}
+
+TEST(Collections, RefuseNumbersThatTheTypeOfAnotherBlockCannotHold)
+{
+    const TemporaryFolder folder;
+    for (const std::int64_t id : {std::int64_t{1} << 53, (std::int64_t{1} << 53) + 1}) {
+        write_same(folder, [&](char name, Mesh& mesh) {
+            if (name == 'a')
+                mesh.cell_data.push_back(DataArray::from("id", std::vector<double>{0.5, 1}));
+            else
+                mesh.cell_data.push_back(DataArray::from("id", std::vector<std::int64_t>{1, id}));
+        });
+        if (id % 2 == 0)
+            EXPECT_EQ(find_array(read_mesh(folder / "all.vtm").cell_data, "id")->value(3), 9007199254740992.0);
+        else
+            EXPECT_TRUE(throws_with<IoError>("'id' holds the Int64 9007199254740993, which is no Float64",
+                                             [&] { read_mesh(folder / "all.vtm"); }));
+    }
 }
 
 TEST(Collections, JoinTheirBlocks)

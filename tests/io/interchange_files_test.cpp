@@ -20,6 +20,7 @@
 #include <vtkexodusII/include/exodusII.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <malloc.h>
 #include <string>
@@ -191,9 +192,9 @@ TEST(InterchangeFiles, OfCgnsHoldPolyhedra)
 }
 
 /// Blocks `core` (a cube) and `tail` (the next one), a side set `inlet`, and two times.
-void write_exodus(const std::filesystem::path& path)
+void write_exodus(const std::filesystem::path& path, double first = 0)
 {
-    const TwoCubes cubes(0);
+    const TwoCubes cubes(first);
     int word = 8, stored = 8;
     const int file = ex_create(path.c_str(), EX_CLOBBER, &word, &stored);
     ex_put_init(file, "two cubes", 3, 12, 2, 2, 0, 1);
@@ -263,6 +264,22 @@ TEST(InterchangeFiles, OfExodusHaveTheSameBytesEachTimeInTheirRecords)
     EXPECT_EQ(text_of("QA_Records", 0), "meshard");
     EXPECT_EQ(text_of("QA_Records", 2), "today");
     EXPECT_EQ(text_of("Info_Records", 0), "a line");
+}
+
+TEST(InterchangeFiles, OfExodusKeepCoordinatesInDoublePrecision)
+{
+    const TemporaryFolder folder;
+    write_exodus(folder / "a.exo", 1e6 + 0.01);
+    ReadOptions options;
+    options.blocks = {"Element Blocks"};
+
+    const Mesh mesh = read_mesh(folder / "a.exo", options);
+
+    EXPECT_EQ(mesh.num_points(), 16);  // eight of each block
+    for (std::int64_t i = 0; i < mesh.num_points(); ++i) {
+        EXPECT_EQ(mesh.points.value(i, 0), 1e6 + 0.01 + std::round(mesh.points.value(i, 0) - 1e6));
+        EXPECT_EQ(require_array(mesh.point_data, "p", "", "point").value(i), sum_of_coordinates(mesh, i));
+    }
 }
 
 TEST(InterchangeFiles, OfExodusKeepBlocksSideSetsAndTimes)
