@@ -246,16 +246,18 @@ void cell_facets(const Mesh& mesh, std::int64_t cell, Csr& facets)
 void orient_outwards(std::span<const Vector3> positions, const Vector3& inside, Csr& faces)
 {
     std::vector<FaceShare> shares;
-    std::vector<bool> turned;
     Vector3 open{};
     double area = 0;
+    bool all_face_outwards = true;
     for (std::int64_t k = 0; k < faces.num_rows(); ++k) {
         shares.push_back(share_of(positions, faces.row(k), inside));
-        turned.push_back(shares.back().volume < 0);
-        add_scaled(open, shares.back().area, turned.back() ? -1 : 1);
+        all_face_outwards &= shares.back().volume >= 0;
+        open = open + shares.back().area;
         area += norm(shares.back().area);
     }
-    if (norm(open) > 1e-10 * area) turned = turns_along_edges(faces, shares);
+    if (all_face_outwards && norm(open) <= 1e-10 * area) return;
+    // A face that the mean of the corners sees from behind is turned round, or the cell is concave there.
+    const auto turned = turns_along_edges(faces, shares);
     for (std::int64_t k = 0; k < faces.num_rows(); ++k)
         if (turned[k])
             std::reverse(faces.indices.begin() + faces.offsets[k], faces.indices.begin() + faces.offsets[k + 1]);

@@ -62,11 +62,15 @@ void require_finite(const DataArray& points, double tolerance)
                     fmt::format("join_points: point {} has a coordinate that is NaN or infinite.", point));
 }
 
-// Points that are kept, sorted into boxes with the tolerance as edge length: a point within reach is in the same box or
-// in a neighbouring one, and no box has many points.
+// Points that are kept, sorted into boxes with an edge of the tolerance or more: a point within reach is in the same
+// box or in a neighbouring one, and no box has many points.
 class KeptPoints {
 public:
-    KeptPoints(const DataArray& points, double tolerance) : points_(points), tolerance_(tolerance) {}
+    KeptPoints(const DataArray& points, double tolerance) : points_(points), tolerance_(tolerance), edge_(tolerance)
+    {
+        // Coordinates are multiples of more than this: smaller boxes would have numbers too large to be told apart.
+        for (const auto x : points.to_doubles()) edge_ = std::max(edge_, 1e-15 * std::abs(x));
+    }
 
     std::int32_t nearest(const Place& place) const
     {
@@ -91,16 +95,13 @@ public:
 private:
     Box box_of(const Place& place) const
     {
-        // Beyond 2^53 boxes neighbouring boxes are not distinguished, but such coordinates are multiples of more than
-        // the tolerance.
         Box box;
-        for (int d = 0; d < 3; ++d)
-            box[d] = static_cast<std::int64_t>(std::clamp(std::floor(place[d] / tolerance_), -9e15, 9e15));
+        for (int d = 0; d < 3; ++d) box[d] = static_cast<std::int64_t>(std::floor(place[d] / edge_));
         return box;
     }
 
     const DataArray& points_;
-    double tolerance_;
+    double tolerance_, edge_;
     std::unordered_map<Box, std::vector<std::int32_t>, BoxHash> boxes_;
 };
 

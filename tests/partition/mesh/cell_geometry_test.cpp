@@ -76,6 +76,36 @@ TEST(CellGeometry, MeasuresConcaveSolids)
     EXPECT_NEAR(measures.centroids[0][2], 0.5, 1e-14);
 }
 
+TEST(CellGeometry, MeasuresConcaveSolidsWhoseTurnedFacesCancel)
+{
+    // A block of 3 x 6 with a slot of 1 x 1: the mean of the corners sees both of its walls from behind.
+    const double outline[8][2] = {{0, -3}, {3, -3}, {3, 3}, {2, 3}, {2, 2}, {1, 2}, {1, 3}, {0, 3}};
+    for (const bool turns_some : {false, true}) {
+        std::vector<double> positions;
+        std::vector<std::int32_t> points(16), stream{10, 8, 7, 6, 5, 4, 3, 2, 1, 0, 8, 8, 9, 10, 11, 12, 13, 14, 15};
+        std::iota(points.begin(), points.end(), 0);
+        for (const double z : {0.0, 1.0})
+            for (const auto& corner : outline) positions.insert(positions.end(), {corner[0], corner[1], z});
+        for (std::int32_t k = 0; k < 8; ++k) {
+            const std::int32_t next = (k + 1) % 8;
+            if (turns_some && k % 3 == 0)
+                stream.insert(stream.end(), {4, k, k + 8, next + 8, next});
+            else
+                stream.insert(stream.end(), {4, k, next, next + 8, k + 8});
+        }
+        Mesh mesh;
+        mesh.points = DataArray::from("Points", positions, 3);
+        mesh.cells.push_row(points);
+        mesh.cell_types = {42};
+        mesh.face_streams.push_row(stream);
+
+        const auto measures = cell_measures(mesh);
+
+        EXPECT_NEAR(measures.sizes[0], 17, 1e-12);
+        EXPECT_NEAR(measures.centroids[0][1], -2.5 / 17, 1e-13);
+    }
+}
+
 TEST(CellGeometry, MeasuresLinesByTheirLengths)
 {
     Mesh mesh;
