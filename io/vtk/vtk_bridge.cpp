@@ -201,10 +201,9 @@ private:
             result = DataArray::view(name, type, array.GetNumberOfTuples(), array.GetNumberOfComponents(),
                                      static_cast<const std::byte*>(array.GetVoidPointer(0)), std::move(keep));
         }
-        if (array.HasAComponentName())
-            for (int c = 0; c < array.GetNumberOfComponents(); ++c)
-                result.component_names.emplace_back(array.GetComponentName(c) != nullptr ? array.GetComponentName(c)
-                                                                                         : "");
+        for (int c = 0; c < array.GetNumberOfComponents(); ++c)
+            result.component_names.emplace_back(array.GetComponentName(c) != nullptr ? array.GetComponentName(c) : "");
+        if (std::ranges::all_of(result.component_names, &std::string::empty)) result.component_names.clear();
         if (array.HasInformation() && array.GetInformation()->Has(vtkDataArray::UNITS_LABEL()) != 0)
             result.unit = array.GetInformation()->Get(vtkDataArray::UNITS_LABEL());
         return result;
@@ -640,6 +639,23 @@ Mesh without_other_points(const Mesh& block)
 
 #endif
 
+/// Whether a legacy file is ASCII, small enough to be read from memory, and has `nan` or `inf` in some word.
+bool is_text_with_nan(std::string_view file)
+{
+    TextScanner header(file);
+    for (int line = 0; line < 2; ++line) header.line();
+    if (!same_but_for_case(header.word(), "ASCII") ||
+        file.size() > static_cast<std::size_t>(std::numeric_limits<int>::max()) / 2)
+        return false;
+    const auto at = [&](std::size_t i) { return static_cast<char>(file[i] | 0x20); };  // in lower case
+    for (std::size_t i = 2; i < file.size(); ++i) {
+        if (at(i - 1) == (at(i) == 'n' ? 'a' : 'n') && at(i - 2) == (at(i) == 'n' ? 'n' : 'i') &&
+            (at(i) == 'n' || at(i) == 'f'))
+            return true;
+    }
+    return false;
+}
+
 }  // namespace
 
 Mesh read_with_vtk(const std::filesystem::path& path)
@@ -652,6 +668,17 @@ Mesh read_with_vtk(const std::filesystem::path& path)
     if (!text.starts_with("# vtk DataFile"))
         throw IoError(where +
                       " does not begin with '# vtk DataFile': it is no legacy VTK file. Is the extension right?");
+    // VTK's reader stops at NaN, and what it takes the rest for may crash it.
+    if (is_text_with_nan(text)) {
+        for (int attempt = 0; attempt < LegacyText::most_attempts; ++attempt) {
+            const LegacyText finite(text, attempt);
+            if (!finite.has_stand_ins()) break;
+            const auto reader = legacy_reader();
+            reader->ReadFromInputStringOn();
+            reader->SetBinaryInputString(finite.text().data(), static_cast<int>(finite.text().size()));
+            if (Mesh mesh = converted_by_vtk(*reader, where); finite.restore(mesh)) return mesh;
+        }
+    }
     const auto reader = legacy_reader();
     std::string own_text;  // the reader keeps a pointer to it
     if (text.size() == file->text().size()) {
@@ -661,24 +688,7 @@ Mesh read_with_vtk(const std::filesystem::path& path)
         reader->ReadFromInputStringOn();
         reader->SetBinaryInputString(own_text.data(), static_cast<int>(own_text.size()));
     }
-    try {
-        return converted_by_vtk(*reader, where);
-    } catch (const IoError&) {
-        TextScanner header(text);
-        for (int line = 0; line < 2; ++line) header.line();
-        if (!same_but_for_case(header.word(), "ASCII") ||
-            text.size() > static_cast<std::size_t>(std::numeric_limits<int>::max()) / 2)
-            throw;
-        for (int attempt = 0; attempt < LegacyText::most_attempts; ++attempt) {
-            const LegacyText finite(text, attempt);
-            if (!finite.has_stand_ins()) break;
-            const auto again = legacy_reader();
-            again->ReadFromInputStringOn();
-            again->SetBinaryInputString(finite.text().data(), static_cast<int>(finite.text().size()));
-            if (Mesh mesh = converted_by_vtk(*again, where); finite.restore(mesh)) return mesh;
-        }
-        throw;
-    }
+    return converted_by_vtk(*reader, where);
 }
 
 #ifdef MESHARD_WITH_VTK_COMPOSITES

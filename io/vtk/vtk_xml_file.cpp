@@ -214,7 +214,7 @@ DataArray VtkXmlFile::declared_array(const XmlElement& element) const
     bool any = false;
     for (std::int64_t i = 0; i < std::min<std::int64_t>(num_components, 1024); ++i) {
         const auto* component = element.attribute(fmt::format("ComponentName{}", i));
-        any = any || component != nullptr;
+        any = any || (component != nullptr && !component->empty());
         component_names.push_back(component != nullptr ? *component : std::string());
     }
     if (any) array.component_names = std::move(component_names);

@@ -132,7 +132,7 @@ private:
         return values[part];
     }
 
-    std::int64_t step_value(const Hdf5Group& steps, const char* name, std::int64_t column = 0) const
+    std::int64_t step_value(const Hdf5Group& steps, const std::string& name, std::int64_t column = 0) const
     {
         if (!steps.has(name)) return 0;
         const auto [rows, columns] = steps.shape(name);
@@ -311,13 +311,25 @@ private:
         return arrays;
     }
 
+    /// The rows of the step that is read, where the file says which these are.
+    DataArray read_field(const Hdf5Group& group, const std::string& name) const
+    {
+        if (!has_steps_) return group.read(name);
+        const Hdf5Group steps = root_.group("Steps");
+        for (const char* table : {"FieldDataOffsets", "FieldDataSizes"})
+            if (!steps.is_group(table) || !steps.group(table).has(name)) return group.read(name);
+        const auto first = step_value(steps.group("FieldDataOffsets"), name);
+        const Hdf5Group sizes = steps.group("FieldDataSizes");  // components and rows of each step
+        return group.read(name, first, step_value(sizes, name, sizes.shape(name).second - 1));
+    }
+
     std::vector<DataArray> read_field_data() const
     {
         std::vector<DataArray> arrays;
         if (root_.is_group("FieldData")) {
             const Hdf5Group group = root_.group("FieldData");
             for (const std::string& member : group.names())
-                if (!group.is_group(member)) arrays.push_back(group.read(member));
+                if (!group.is_group(member)) arrays.push_back(read_field(group, member));
             if (const auto order = group.text_attribute("ArrayOrder"))
                 std::ranges::stable_sort(arrays, {}, [&](const DataArray& array) {
                     return ("\n" + *order + "\n").find("\n" + array.name() + "\n");
