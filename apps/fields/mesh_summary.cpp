@@ -37,7 +37,8 @@ void measure_values(const DataArray& array, ArraySummary& summary)
         }
         if (num_components == 1) continue;
         double length = std::sqrt(square);
-        if (!std::isnormal(square)) {  // zero, or squares beyond the largest or below the least number
+        if (square == 0 || std::isinf(square) ||
+            std::fpclassify(square) == FP_SUBNORMAL) {  // of very long or short vectors
             length = 0;
             for (std::size_t k = 0; k < num_components; ++k)  // hypot of two numbers asks for glibc 2.35
                 length = std::hypot(length, static_cast<double>(values[row + k]), 0.0);

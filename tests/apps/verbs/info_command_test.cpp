@@ -54,9 +54,11 @@ TEST_F(Info, GivesLengthsWhoseSquaresAreBeyondTheLargestNumber)
     Mesh mesh = strip(1);
     mesh.cell_data = {DataArray::from("v", std::vector<double>{3e200, 4e200, 0}, 3),
                       DataArray::from("w", std::vector<double>{3e-200, 4e-200, 0}, 3)};
+    mesh.point_data = {DataArray::from("n", std::vector<double>{NAN, NAN, NAN, 0, NAN, 0, 0, 5, 0, 3, 4, 0}, 3)};
     const auto report = meshard_json({"info", write("extreme.vtp", mesh)});
     EXPECT_DOUBLE_EQ(array_named(report, "v")["magnitude_range"][0].get<double>(), 5e200);
     EXPECT_DOUBLE_EQ(array_named(report, "w")["magnitude_range"][1].get<double>(), 5e-200);
+    EXPECT_DOUBLE_EQ(array_named(report, "n")["magnitude_range"][0].get<double>(), 5);  // not those of NaN
 }
 
 TEST_F(Info, CountsNaNAndLeavesItOutOfTheRange)
