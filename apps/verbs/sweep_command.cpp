@@ -144,13 +144,32 @@ void claim_folder(const SweepArguments& options, const std::vector<SweepRun>& ru
 /// Returns whether a word of the command line sets or removes the split, which the sweep itself chooses in each run.
 bool is_of_split(const std::string& word)
 {
-    return word.starts_with("data.split") || word.starts_with("~data.split");
+    const auto path = word.substr(word.starts_with("~") ? 1 : 0);
+    const auto key = path.substr(0, path.find('=')) + ".";
+    return key.starts_with("data.split.") || (key.starts_with("data.sets.") && key.find(".split.") != key.npos);
+}
+
+/// Returns the words of all runs: those of the command line, without the splits of the data and of its sets, and the
+/// folder of the cut cases, which the runs share.
+std::vector<std::string> words_of_all(std::vector<std::string> words, const Settings& settings,
+                                      const std::filesystem::path& folder)
+{
+    std::vector<std::string> splits{"data.split"};
+    for (const auto& name : settings.names_below("data.sets")) splits.push_back("data.sets." + name + ".split");
+    for (const auto& split : splits) {
+        const auto is_below = [&](const auto& one) { return one.path.starts_with(split + "."); };
+        if (std::ranges::any_of(settings.all(), is_below)) words.push_back("~" + split);
+    }
+    if (!settings.has("data.shards")) words.push_back("data.shards=" + (folder / "shards").string());
+    return words;
 }
 
 /// Returns the words of `meshard train` that begin or continue a run.
+/// @param common    words of all runs that say the settings
 /// @param minutes   time after which the run stops and can be continued; 0: no limit
-std::vector<std::string> words_of(const SweepArguments& options, const SweepRun& run, bool has_split,
-                                  const std::filesystem::path& folder, double minutes)
+std::vector<std::string> words_of(const SweepArguments& options, const SweepRun& run,
+                                  const std::vector<std::string>& common, const std::filesystem::path& folder,
+                                  double minutes)
 {
     std::vector<std::string> words{"train"};
     const auto dir = folder / run.name;
@@ -159,17 +178,11 @@ std::vector<std::string> words_of(const SweepArguments& options, const SweepRun&
         words.insert(words.end(), {"--resume", dir.string()});
     } else {
         words.insert(words.end(), {options.config, "--overwrite"});
-        if (has_split) words.emplace_back("~data.split");
-        for (const auto& word : options.overrides) {
-            if (!is_of_split(word)) words.push_back(word);
-        }
+        words.insert(words.end(), common.begin(), common.end());
         words.insert(words.end(), run.words.begin(), run.words.end());
         words.insert(words.end(),
                      {"data.split.train=" + yaml_list(run.train), "data.split.val=" + yaml_list(run.val),
                       "seed=" + std::to_string(run.seed), "run_id=" + run.name, "output_dir=" + folder.string()});
-        const bool says_shards =
-            std::ranges::any_of(options.overrides, [](const auto& word) { return word.starts_with("data.shards="); });
-        if (!says_shards) words.push_back("data.shards=" + (folder / "shards").string());
     }
     // A continued run had another limit.
     if (minutes > 0 || goes_on) words.push_back("training.max_minutes=" + std::to_string(minutes));
@@ -222,8 +235,6 @@ int sweep_command(std::span<const std::string> arguments)
     std::ranges::copy_if(options.overrides, std::back_inserter(without_split),
                          [](const auto& word) { return !is_of_split(word); });
     const auto of_file = read_training_settings(options.config, without_split);
-    const bool has_split =
-        std::ranges::any_of(of_file.all(), [](const auto& one) { return one.path.starts_with("data.split."); });
     const auto runs = sweep_runs(find_cases(config), options.grid, options.num_folds, options.num_seeds, config.seed);
     if (options.is_dry) {
         for (const auto& run : runs) {
@@ -234,6 +245,7 @@ int sweep_command(std::span<const std::string> arguments)
         return exit_code::ok;
     }
     const auto folder = std::filesystem::absolute(options.output).lexically_normal();
+    const auto common = words_of_all(std::move(without_split), of_file, folder);
     claim_folder(options, runs, folder);
     const auto lock = FileLock::try_acquire(folder);
     if (!lock) throw IoError(fmt::format("another process works on the sweep {}. Wait for its end.", folder.string()));
@@ -265,7 +277,7 @@ int sweep_command(std::span<const std::string> arguments)
             if (own > 0) minutes = std::min(minutes, own);
             auto log = dir;
             log += ".log";
-            const auto code = run_child_program(words_of(options, one.run, has_split, folder, minutes), log);
+            const auto code = run_child_program(words_of(options, one.run, common, folder, minutes), log);
             one.result = result_of(dir);
             one.state = one.result                                                ? "done"
                         : code == exit_code::ok || code == exit_code::interrupted ? "stopped"

@@ -2,6 +2,7 @@
 """`meshard sweep`: which cases its runs see, what it says of them, and how it goes on after an end."""
 import csv
 import json
+import shutil
 import signal
 import statistics
 
@@ -121,6 +122,19 @@ class Sweep(Case):
         for name in ("fold1_seed0", "fold2_seed0"):
             epochs = [line["epoch"] for line in self.lines(name) if line["phase"] == "train"]
             self.assertEqual(epochs, list(range(1, 401)))
+
+    def test_replaces_the_splits_of_sets_and_keeps_the_shards_of_the_configuration(self):
+        config = (self.folder / "car.yaml").read_text()
+        for folder, numbers in (("a", (1, 2)), ("b", (3, 4))):
+            for number in numbers:
+                shutil.copytree(self.folder / f"cases/run_{number}", self.folder / f"cases/{folder}/run_{number}")
+        sets = "sets: {one: {root: a, split: {train: ['1', '2']}}, two: {root: b, split: {train: ['3'], test: ['4']}}}"
+        (self.folder / "car.yaml").write_text(config.replace("  cases: cases.json\n  split: {column: split}\n", f"  shards: kept\n  {sets}\n"))
+        self.sweep("-o", "swept", "--folds", 3, "training.num_epochs=1")
+        self.assertEqual(sorted(run["val_cases"] for run in self.numbers()["runs"]), [["one:1"], ["one:2"], ["two:3"]])
+        self.assertTrue((self.folder / "kept").is_dir())
+        self.assertFalse((self.folder / "swept/shards").exists())
+        self.sweep("-o", "other", "--folds", 2, "training.num_epochs=1", "data.sets.one.split.train=['1']")
 
     def test_refuses_what_no_run_could_be(self):
         self.assert_fails(self.sweep("-o", "swept", code=2), 2, "no validation cases", "--folds")

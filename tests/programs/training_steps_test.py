@@ -227,6 +227,11 @@ class Optimisers(Steps):
         self.assertNotIn("optimizer.exp_avg_sq.blocks.0.ln_mlp2.1.weight", names)
         self.assert_fails(self.meshard("train", "--resume", "runs/lion_whole", "training.optimizer.name=adamw"), 3, "the run's optimiser was lion")
 
+    def test_of_groups_stay_as_they_were(self):
+        group = "training.optimizer.groups.head={match: [blocks.0.ln_mlp2.1.*], name: lion}"
+        self.train("car", 1, group, "training.max_steps=1")
+        self.assert_fails(self.meshard("train", "--resume", "runs/car", "training.optimizer.groups.head.name=adamw"), 3, "training.optimizer.groups were [\"head: lion\"]")
+
     def test_take_groups_of_parameters(self):
         self.train("start", 1, "training.max_steps=1", "training.optimizer.lr=0")
         words = ("training.optimizer.groups={still: {match: '*.bias', lr: 0}, head: {match: [blocks.0.ln_mlp2.1.*], lr: 1e-5, weight_decay: 0, name: lion}}",
@@ -307,6 +312,29 @@ class Endings(Steps):
         self.assertFalse(any(line["phase"] == "test" for line in self.lines("long")))
         self.assert_good(self.meshard("train", "--resume", "runs/long", "training.max_minutes=0", f"training.max_steps={step + 2}"))
         self.assertEqual(len(self.losses("long")), step + 2)
+
+
+    def test_within_an_epoch_leave_no_best_of_other_cases(self):
+        """Without validation cases an epoch's mean loss tells the best; that of a part of the cases is no such mean."""
+        words = ("~data.split.column", "data.split={train: ['1', '2', '3']}", "training.num_epochs=3", "training.optimizer.lr=1e-6")
+        self.train("whole", 1, *words)
+        for steps in (1, 2):
+            self.train(f"parts{steps}", 1, *words, f"training.max_steps={steps}")
+            self.assertEqual(self.description(f"parts{steps}", "best")["step"], steps)   # there is no other
+            self.assert_good(self.meshard("train", "--resume", f"runs/parts{steps}", "training.max_steps=0"))
+            self.assertEqual(self.description(f"parts{steps}", "best")["step"], self.description("whole", "best")["step"])
+
+    def test_within_an_epoch_go_on_with_as_many_cases_a_step(self):
+        words = ("~data.split.column", "data.split={train: ['1', '2', '3', '4']}", "training.max_steps=1")
+        self.train("parts", 3, *words, "parallel.data=3")   # steps of 3 cases and 1
+        go_on = ("train", "--resume", "runs/parts", "training.max_steps=0", "--nproc")
+        self.assert_fails(self.meshard(*go_on, 2, "parallel.data=2"), 3, "steps have 3 cases each, and steps have 2 now")
+        self.assert_good(self.meshard(*go_on, 1, "parallel.data=1", "training.accumulate=3"))
+        found = [line["loss"] for line in self.lines("parts") if line["phase"] == "train"]
+        self.train("whole", 3, *words, "parallel.data=3", "training.max_steps=0")
+        expected = [line["loss"] for line in self.lines("whole") if line["phase"] == "train"]
+        for a, b in zip(found[1:], expected, strict=True):   # the first is that of the part
+            self.assertAlmostEqual(a, b, delta=1e-3 * abs(b))
 
 
 class KeptCheckpoints(Steps):

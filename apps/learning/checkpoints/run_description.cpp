@@ -77,9 +77,11 @@ static void describe(DescribedKeys& keys, RunDescription& run)
     keys.optional("seed", run.seed);
     keys.added("draws", draws);
     keys.added("optimizer", run.optimizer);
+    keys.optional("optimizers_of_groups", run.group_optimizers);
     keys.optional("train_cases", run.train_cases);
     keys.optional("shares_of_sets", run.shares_of_sets);
     keys.optional("steps_per_epoch", run.steps_per_epoch);
+    keys.optional("cases_per_step", run.cases_per_step);
     keys.optional("num_steps", run.num_steps);
     keys.required("step", run.progress.num_steps);
     keys.added("epoch_loss_sum", run.progress.epoch_loss_sum);
@@ -131,6 +133,10 @@ void require_same_run(const RunDescription& before, const RunDescription& now)
                            "start a new run with training.init.",
                            before.optimizer, now.optimizer));
     }
+    if (before.group_optimizers && before.group_optimizers != now.group_optimizers) {
+        refuse(fmt::format("the optimisers of training.optimizer.groups were {} when the run began, and are {} now. {}",
+                           text(*before.group_optimizers), text(*now.group_optimizers), kAsItWas));
+    }
     if (before.parts.size() != now.parts.size()) {
         refuse(fmt::format("data.volume.files {} when the run began. {}",
                            now.parts.size() > 1 ? "is set now, and was not" : "was set", kAsItWas));
@@ -165,6 +171,13 @@ void require_same_run(const RunDescription& before, const RunDescription& now)
     if (before.steps_per_epoch && before.steps_per_epoch != now.steps_per_epoch) {
         refuse(fmt::format("the run had {} steps an epoch, and has {} now. Use the same cases and as many data groups.",
                            *before.steps_per_epoch, *now.steps_per_epoch));
+    }
+    const bool is_within_epoch = before.steps_per_epoch && before.progress.num_steps % *before.steps_per_epoch != 0;
+    if (is_within_epoch && before.cases_per_step && before.cases_per_step != now.cases_per_step) {
+        refuse(
+            fmt::format("the run stopped within an epoch whose steps have {} cases each, and steps have {} now (data "
+                        "groups times training.accumulate). Use as many until the epoch's end.",
+                        *before.cases_per_step, *now.cases_per_step));
     }
 }
 

@@ -58,7 +58,7 @@ struct LossScaleState {
 /// Where a run stands between two steps.
 struct RunProgress {
     std::int64_t num_steps = 0;     ///< that are done
-    double epoch_loss_sum = 0;      ///< the current epoch's losses of steps, each times its cases over the data groups
+    double epoch_loss_sum = 0;      ///< the current epoch's losses of steps, each times its cases
     std::int64_t num_left_out = 0;  ///< cases of the current epoch whose steps were left out
     std::int64_t num_skipped = 0;   ///< steps left out in a row up to now
     double best_error = std::numeric_limits<double>::infinity();
@@ -83,9 +83,10 @@ struct RunDescription {
     /// Whether what a step draws depends on seed, step and data group alone, not on earlier draws.
     bool has_step_draws = false;
     std::string optimizer = "adamw";
-    std::optional<std::vector<std::string>> train_cases;  ///< ids
+    std::optional<std::vector<std::string>> group_optimizers;  ///< `NAME: OPTIMISER` of each group that has its own
+    std::optional<std::vector<std::string>> train_cases;       ///< ids
     std::vector<double> shares_of_sets;
-    std::optional<std::int64_t> steps_per_epoch;
+    std::optional<std::int64_t> steps_per_epoch, cases_per_step;
     std::optional<std::int64_t> num_steps;  ///< for which the learning rate is planned
     RunProgress progress;
     std::optional<std::int64_t> optimizer_step;

@@ -100,11 +100,15 @@ RunDescription describe(const Run& run, const nlohmann::json& errors, const Held
     all.seed = config.seed;
     all.has_step_draws = true;
     all.optimizer = config.training.optimizer;
+    for (auto& groups = all.group_optimizers.emplace(); const auto& group : config.training.parameter_groups)
+        if (!group.optimizer.empty()) groups.push_back(group.name + ": " + group.optimizer);
+    std::ranges::sort(*all.group_optimizers);
     for (auto& ids = all.train_cases.emplace(); const auto& source : run.data.cases().train) ids.push_back(source.id);
     for (const auto& set : config.data.sets) {
         if (set.share > 0) all.shares_of_sets.push_back(set.share);
     }
     all.steps_per_epoch = run.data.steps_per_epoch();
+    all.cases_per_step = run.data.order().cases_per_step();
     all.num_steps = run.num_steps();
     all.progress = run.progress;
     run.model.update().describe(all);

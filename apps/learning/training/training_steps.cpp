@@ -210,8 +210,7 @@ void TrainingSteps::finish_step(const PendingStep& step)
                                 run_.data.training_cases().id(step.index), remedy));
     } else {
         run_.progress.num_skipped = 0;
-        run_.progress.epoch_loss_sum +=
-            loss * static_cast<double>(step.num_counted) / static_cast<double>(run_.ranks.num_groups);
+        run_.progress.epoch_loss_sum += loss * static_cast<double>(step.num_counted);
     }
     seconds_in_epoch_ += seconds;
     seconds_in_steps_ += seconds;
@@ -301,8 +300,7 @@ void TrainingSteps::end_epoch(std::int64_t epoch)
     const auto num_steps = (progress.num_steps - 1) % order.steps_per_epoch() + 1;
     const auto num_cases = std::max<std::int64_t>(
         1, std::min(num_steps * order.cases_per_step(), run_.data.num_in_epoch()) - progress.num_left_out);
-    const auto mean_loss =
-        progress.epoch_loss_sum * static_cast<double>(run_.ranks.num_groups) / static_cast<double>(num_cases);
+    const auto mean_loss = progress.epoch_loss_sum / static_cast<double>(num_cases);
     Json line{{"phase", "train"},
               {"epoch", epoch},
               {"loss", mean_loss},
@@ -334,10 +332,12 @@ void TrainingSteps::end_epoch(std::int64_t epoch)
         text += roll_out_text(found) + drag_text(found.judged.front());
         error = found.mean();
     }
-    const bool is_best = error < progress.best_error;
-    progress.best_error = std::min(progress.best_error, error);
-    // An epoch that was cut short is not one that a run without a stop has.
-    if (!errors.is_null() && progress.num_steps % order.steps_per_epoch() == 0) check_error(error);
+    // An epoch that was cut short is not one that a run without a stop has, and its mean loss is one of other cases.
+    const bool is_whole = num_steps == order.steps_per_epoch();
+    const bool is_comparable = is_whole || run_.data.stored().val.size() > 0;
+    const bool is_best = is_comparable ? error < progress.best_error : std::isinf(progress.best_error);
+    if (is_comparable) progress.best_error = std::min(progress.best_error, error);
+    if (!errors.is_null() && is_whole) check_error(error);
     if (is_best) save(run_, "best", errors, held_out);  // first: `last` says which error it has
     const KeptCheckpoints kept{training_.num_kept, training_.snapshot_interval};
     const bool is_snapshot = kept.snapshot_interval > 0 && epoch % kept.snapshot_interval == 0;
