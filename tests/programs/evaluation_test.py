@@ -220,6 +220,17 @@ class Evaluation(Judged):
         self.assertEqual(set(val["forces"]), {"cd", "cl", "cs", "cd_table", "cl_table"})
         self.assertEqual({row["seconds"] for row in csv.DictReader((self.folder / "runs/car/val_cases.csv").open())}, {""})   # not measured
 
+    def test_of_runs_with_other_fields_has_columns_by_name(self):
+        self.good("train", "car.yaml", "run_id=shear", "~data.fields.pressure", "training.num_epochs=1")
+        self.good("report", "runs/car", "runs/shear", "-o", "both")
+        found = list(csv.DictReader((self.folder / "both/cases.csv").read_text().splitlines()))
+        for run in ("car", "shear"):
+            self.good("evaluate", f"runs/{run}", "-o", f"of_{run}")
+            for row in csv.DictReader((self.folder / f"of_{run}/cases.csv").read_text().splitlines()):
+                (same,) = [other for other in found if other["run"] == run and other["id"] == row["id"]]
+                self.assertEqual({name: value for name, value in same.items() if value and name not in ("run", "seconds")},
+                                 {name: value for name, value in row.items() if value and name != "seconds"})
+
     def test_at_the_end_of_training_is_by_the_weights_that_predict(self):
         # With this learning rate the second of three epochs is the best by far.
         self.good("train", "car.yaml", "run_id=worse", "training.num_epochs=3", "training.optimizer.lr=1", "training.scheduler.name=constant", "--accept-data")

@@ -444,35 +444,64 @@ std::string exact_text(double value)
     return {text, end};
 }
 
-std::string to_csv(const Evaluation& evaluation)
-{
-    std::vector<const EvaluatedCase*> order;
-    for (const auto& one : evaluation.cases) order.push_back(&one);
-    std::ranges::stable_sort(order, std::greater<>(), [](const auto* one) { return mean_rel_l2(*one); });
-    std::vector<std::string> force_columns;
-    for (const auto* one : order) {
-        for (const auto& [name, value] : force_numbers(*one))
-            if (std::ranges::find(force_columns, name) == force_columns.end()) force_columns.push_back(name);
-    }
+namespace {
 
-    std::string text = "id,split,num_points,seconds";
-    if (!order.empty()) {
-        for (const auto& [name, value] : order.front()->metrics) text += "," + csv_text(name);
+using NamedEvaluation = std::pair<std::string, const Evaluation*>;
+
+void add_columns(std::vector<std::string>& columns, const Metrics& numbers)
+{
+    for (const auto& [name, value] : numbers)
+        if (std::ranges::find(columns, name) == columns.end()) columns.push_back(name);
+}
+
+std::string table_of(std::span<const NamedEvaluation> runs, bool has_names)
+{
+    struct Row {
+        const std::string* run;
+        const EvaluatedCase* of;
+        Metrics numbers;
+    };
+    std::vector<Row> rows;
+    std::vector<std::string> columns, force_columns;
+    for (const auto& [run, evaluation] : runs) {
+        const auto first = std::ssize(rows);
+        for (const auto& one : evaluation->cases) rows.push_back({&run, &one, one.metrics});
+        std::ranges::stable_sort(rows.begin() + first, rows.end(), std::greater<>(),
+                                 [](const Row& row) { return mean_rel_l2(*row.of); });
+        for (auto row = rows.begin() + first; row != rows.end(); ++row) {
+            const auto forces = force_numbers(*row->of);
+            add_columns(columns, row->numbers);
+            add_columns(force_columns, forces);
+            row->numbers.insert(row->numbers.end(), forces.begin(), forces.end());
+        }
     }
-    for (const auto& name : force_columns) text += "," + name;
+    columns.insert(columns.end(), force_columns.begin(), force_columns.end());
+
+    std::string text = has_names ? "run,id,split,num_points,seconds" : "id,split,num_points,seconds";
+    for (const auto& name : columns) text += "," + csv_text(name);
     text += "\n";
-    for (const auto* one : order) {
-        text += fmt::format("{},{},{},{}", csv_text(one->source.id), one->split, one->num_points,
-                            one->seconds ? exact_text(*one->seconds) : "");
-        for (const auto& [name, value] : one->metrics) text += "," + exact_text(value);
-        const auto numbers = force_numbers(*one);
-        for (const auto& name : force_columns) {
+    for (const auto& [run, one, numbers] : rows) {
+        text += fmt::format("{}{},{},{},{}", has_names ? csv_text(*run) + "," : "", csv_text(one->source.id),
+                            one->split, one->num_points, one->seconds ? exact_text(*one->seconds) : "");
+        for (const auto& name : columns) {
             const auto found = std::ranges::find(numbers, name, &Metrics::value_type::first);
             text += "," + (found == numbers.end() ? std::string() : exact_text(found->second));
         }
         text += "\n";
     }
     return text;
+}
+
+}  // namespace
+
+std::string to_csv(const Evaluation& evaluation)
+{
+    return table_of(std::array{NamedEvaluation("", &evaluation)}, false);
+}
+
+std::string to_csv(std::span<const std::pair<std::string, const Evaluation*>> runs)
+{
+    return table_of(runs, true);
 }
 
 std::string to_text(const Evaluation& evaluation)

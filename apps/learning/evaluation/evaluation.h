@@ -122,6 +122,10 @@ std::string exact_text(double value);
 /// num_points, every metric, coefficients and their errors, seconds.
 std::string to_csv(const Evaluation& evaluation);
 
+/// Returns the tables of several runs in one, whose first column is the run's name; a number that a run has not is
+/// empty.
+std::string to_csv(std::span<const std::pair<std::string, const Evaluation*>> runs);
+
 /// Returns the roll-outs of the cases of a split, or of all without one; none unless these are simulations in time.
 std::vector<RolledOutRun> roll_outs_of(const Evaluation& evaluation, const std::string& split = {});
 

@@ -237,14 +237,8 @@ std::vector<std::vector<Evaluation>> write_report(const ReportOptions& options, 
         for (std::size_t part = 0; part < num_trained_parts(run); ++part) judge(run, part);
     }
     if (!is_first) return evaluations;
-    std::string lines;
-    for (const auto& run : reported) {
-        std::istringstream table(to_csv(run.evaluation));
-        std::string line;
-        for (bool is_head = true; std::getline(table, line); is_head = false) {
-            if (!is_head || lines.empty()) lines += (is_head ? "run" : run.name) + "," + line + "\n";
-        }
-    }
+    std::vector<std::pair<std::string, const Evaluation*>> tables;
+    for (const auto& run : reported) tables.emplace_back(run.name, &run.evaluation);
     const HeldInterruption held;
     const MadeFolders folders(folder / "pictures" / "picture");
     std::vector<FileContent> files;
@@ -258,6 +252,7 @@ std::vector<std::vector<Evaluation>> write_report(const ReportOptions& options, 
         if (!animation.gif.empty()) files.push_back({folder / "pictures" / (animation.name + ".gif"), animation.gif});
     const auto numbers = report_json(reported).dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n",
                page = report_html(reported, pictures, animations);
+    const auto lines = to_csv(tables);
     files.push_back({folder / "cases.csv", lines});
     files.push_back({folder / "report.json", numbers});
     files.push_back({folder / "report.html", page});
