@@ -75,6 +75,18 @@ Json roll_out_json(std::span<const RolledOutRun> runs)
     return json;
 }
 
+double error_of_validation(const Json& line)
+{
+    const bool is_rolled_out = line.contains("rollout");
+    const auto& fields = is_rolled_out ? line["rollout"]["rel_l2"] : line["metrics"];
+    double sum = 0;
+    for (const auto& [name, of_field] : fields.items()) {
+        const auto& error = is_rolled_out ? of_field : of_field["rel_l2"];
+        sum += error.is_number() ? error.get<double>() : std::nan("");
+    }
+    return sum / static_cast<double>(fields.size());
+}
+
 std::string roll_out_csv(std::span<const RolledOutRun> runs)
 {
     std::string csv = "run,step,time,field";

@@ -64,6 +64,10 @@ double mean_error(std::span<const RolledOutRun> runs, ErrorsOfStates RolledOutRu
 /// {"steps": of the longest run, "rel_l2": {field: mean over states and runs}, "persistence": {...}, "mean": {...}}
 nlohmann::ordered_json roll_out_json(std::span<const RolledOutRun> runs);
 
+/// The error by which a run of training chooses its best epoch, of a validation's line of metrics.jsonl: the mean over
+/// the fields of the roll-outs' errors, or of rel_l2. NaN if one is not a number.
+double error_of_validation(const nlohmann::ordered_json& line);
+
 /// A table with a line a run, state and field: run, step, time, field, and the kinds of errors that the runs have.
 std::string roll_out_csv(std::span<const RolledOutRun> runs);
 

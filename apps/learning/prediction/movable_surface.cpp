@@ -57,11 +57,12 @@ at::Tensor lengths_of(const at::Tensor& vectors)
 
 MovableSurface::MovableSurface(const Mesh& whole, const RankGroup& ranks, const at::Device& device)
 {
-    std::vector<std::int64_t> corners, cell_of_corner, triangles, cell_of_triangle, ring_points, middle_of_ring_point;
+    std::vector<std::int64_t> corners, cell_of_corner, triangles, cell_of_triangle, ring_of_triangle, ring_points,
+        middle_of_ring_point;
     at::Tensor points;
     if (ranks.rank() == 0) {
         points = torch::tensor(whole.points.to_doubles(), torch::kDouble);
-        std::int64_t num_middles = 0;
+        std::int64_t num_middles = 0, num_rings = 0;
         std::vector<std::int32_t> ring;
         for (std::int64_t cell = 0; cell < whole.num_cells(); ++cell) {
             for (const auto corner : whole.cells.row(cell)) {
@@ -73,12 +74,14 @@ MovableSurface::MovableSurface(const Mesh& whole, const RankGroup& ranks, const 
                 if (around.size() == 3) {
                     triangles.insert(triangles.end(), around.begin(), around.end());
                     cell_of_triangle.push_back(cell);
+                    ring_of_triangle.push_back(num_rings++);
                     return;
                 }
                 for (std::size_t k = 0; k < around.size(); ++k)
                     triangles.insert(triangles.end(),
                                      {around[k], around[(k + 1) % around.size()], whole.num_points() + num_middles});
                 cell_of_triangle.insert(cell_of_triangle.end(), around.size(), cell);
+                ring_of_triangle.insert(ring_of_triangle.end(), around.size(), num_rings++);
                 ring_points.insert(ring_points.end(), around.begin(), around.end());
                 middle_of_ring_point.insert(middle_of_ring_point.end(), around.size(), num_middles++);
             });
@@ -94,6 +97,7 @@ MovableSurface::MovableSurface(const Mesh& whole, const RankGroup& ranks, const 
     cell_of_corner_ = shared(cell_of_corner);
     triangles_ = shared(triangles).view({-1, 3});
     cell_of_triangle_ = shared(cell_of_triangle);
+    ring_of_triangle_ = shared(ring_of_triangle);
     ring_points_ = shared(ring_points);
     middle_of_ring_point_ = shared(middle_of_ring_point);
     const auto ones = [&](const at::Tensor& like) { return torch::ones({like.size(0)}, points_.options()).detach(); };
@@ -126,7 +130,13 @@ at::Tensor MovableSurface::area_vectors() const
 at::Tensor MovableSurface::centroids() const
 {
     const auto corners = corners_of_triangles();
-    const auto areas = lengths_of(vectors_of(corners)).unsqueeze(1);
+    // As `surface_centroids`: triangles outside of a concave polygon are turned round, and count negative.
+    const auto vectors = vectors_of(corners);
+    const auto num_rings = ring_of_triangle_.numel() > 0 ? ring_of_triangle_[-1].item<std::int64_t>() + 1 : 0;
+    const auto whole = sums(vectors, ring_of_triangle_, num_rings);
+    const auto length = lengths_of(whole).unsqueeze(1);
+    const auto normals = whole / torch::where(length > 0, length, torch::ones_like(length));
+    const auto areas = (vectors * normals.index_select(0, ring_of_triangle_)).sum(1, true);
     const auto area = sums(areas, cell_of_triangle_, num_cells_);
     const auto has_area = area > 0;
     const auto mean = sums(areas * corners.mean(1), cell_of_triangle_, num_cells_) /

@@ -41,7 +41,7 @@ private:
     std::int64_t num_cells_ = 0;
     at::Tensor points_;
     at::Tensor corners_, cell_of_corner_, counts_;                 // all points of cells, and how many a cell has
-    at::Tensor triangles_, cell_of_triangle_;                      // (T, 3), and (T)
+    at::Tensor triangles_, cell_of_triangle_, ring_of_triangle_;   // (T, 3), (T) and (T)
     at::Tensor ring_points_, middle_of_ring_point_, ring_counts_;  // of polygons with more than three corners
 };
 

@@ -89,6 +89,8 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
     const auto predicted = to_local(of_all).squeeze(0).cpu();  // (rows, channels)
     EvaluatedCase result{.source = source, .split = judged.second};
     result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    result.has_ranges = !predictor.ranges().is_empty();
+    result.beyond = predictor.ranges().beyond(example.inputs, data, all);
     const JudgedFields layout(data.fields, predictor.channels());
     const auto truth = to_local(example.target).squeeze(0).cpu();
     const auto sums = case_sums(predicted, truth, {}, layout, predictor.training_mean(scaling), all);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/report/report.h"
 
+#include "apps/learning/evaluation/rolled_out_run.h"
 #include "apps/learning/report/case_evaluation.h"
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/made_folders.h"
@@ -12,7 +13,6 @@
 #include <cmath>
 #include <fstream>
 #include <numeric>
-#include <sstream>
 
 namespace meshard {
 namespace {
@@ -46,10 +46,7 @@ OrderedJson convergence_of(const OrderedJson& log)
         if (!has_validation && phase == "train" && line["loss"].is_number())
             errors.push_back(line["loss"].get<double>());
         if (phase != "val") continue;
-        double sum = 0;
-        for (const auto& [field, metrics] : line["metrics"].items())
-            sum += metrics["rel_l2"].is_number() ? metrics["rel_l2"].get<double>() : 0.0;
-        errors.push_back(sum / static_cast<double>(line["metrics"].size()));
+        if (const auto error = error_of_validation(line); std::isfinite(error)) errors.push_back(error);
     }
     if (errors.size() < fewest) return {};
     const auto tenth = static_cast<std::ptrdiff_t>(errors.size() / 10);

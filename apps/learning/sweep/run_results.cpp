@@ -3,6 +3,7 @@
 
 #include "apps/console/text_table.h"
 #include "apps/learning/evaluation/field_metrics.h"
+#include "apps/learning/evaluation/rolled_out_run.h"
 
 #include <fmt/core.h>
 
@@ -192,10 +193,7 @@ std::optional<RunResult> result_of(const std::filesystem::path& run)
             result.seconds += line.value("seconds_in_steps", 0.0);
         }
         if (phase != "val") continue;
-        double sum = 0;
-        for (const auto& [field, metrics] : line["metrics"].items())
-            sum += metrics.value("rel_l2", std::nan(""));  // NAN is a float, and makes value() return one
-        result.error = sum / static_cast<double>(line["metrics"].size());
+        result.error = error_of_validation(line);
         result.best_error = std::fmin(result.best_error, result.error);
         const auto forces = line.value("forces", SweepJson::object());
         for (const char* name : {"cd", "cd_table"}) {

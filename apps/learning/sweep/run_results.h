@@ -28,7 +28,7 @@ struct HeldOutCase {
 
 /// Results of a run of `train`: the numbers of its last validation.
 struct RunResult {
-    double error = 0;                  ///< mean of the fields' rel_l2
+    double error = 0;                  ///< mean of the fields' rel_l2, of roll-outs where there are any
     double best_error = 0;             ///< least of all its validations
     std::optional<double> drag_error;  ///< mae of Cd, by the table where it has one
     double loss = 0;                   ///< training loss of the last epoch

@@ -71,11 +71,11 @@ LoopEnd TrainingSteps::train(const volatile std::sig_atomic_t& stop_requested, s
         // A device computes while the host prepares the next step: the loss of a step is read when the next one is
         // queued.
         const auto stop = finish_steps(run_.ranks.device().is_cpu() || ends_epoch ? 0 : 1);
-        if (ends_epoch) end_epoch(epoch);
+        if (ends_epoch) end_epoch(epoch, stop != LoopEnd::Done);
         if (stop == LoopEnd::Done || run_.is_over()) continue;
         profile.finish();
         finish_steps(0);
-        save(run_, "last", {});
+        if (!ends_epoch) save(run_, "last", {});
         run_.log.say(fmt::format("{}stopped after step {}; go on with --resume {}",
                                  stop == LoopEnd::OutOfTime ? "training.max_minutes are over: " : "", num_done,
                                  config.run_dir().string()));
@@ -293,7 +293,8 @@ std::string TrainingSteps::balance_ranks()
     return fmt::format(", shares {:.2f}", fmt::join(balance_->shares(), " "));
 }
 
-void TrainingSteps::end_epoch(std::int64_t epoch)
+/// @param stops   whether the run is interrupted after it
+void TrainingSteps::end_epoch(std::int64_t epoch, bool stops)
 {
     auto& progress = run_.progress;
     const auto& order = run_.data.order();
@@ -341,10 +342,10 @@ void TrainingSteps::end_epoch(std::int64_t epoch)
     if (is_best) save(run_, "best", errors, held_out);  // first: `last` says which error it has
     const KeptCheckpoints kept{training_.num_kept, training_.snapshot_interval};
     const bool is_snapshot = kept.snapshot_interval > 0 && epoch % kept.snapshot_interval == 0;
-    if (is_last || is_snapshot || is_over(progress.early_stop, training_) || epoch % training_.save_interval == 0) {
-        save(run_, "last", errors, held_out);
-        if (run_.ranks.is_first()) keep_last_checkpoint(run_.config.run_dir() / "checkpoints", epoch, kept);
-    }
+    const bool is_kept =
+        is_last || is_snapshot || is_over(progress.early_stop, training_) || epoch % training_.save_interval == 0;
+    if (is_kept || stops) save(run_, "last", errors, held_out);
+    if (is_kept && run_.ranks.is_first()) keep_last_checkpoint(run_.config.run_dir() / "checkpoints", epoch, kept);
     run_.log.say(text + fmt::format(", {:.1f} s", Run::seconds_since(epoch_start_)));
 }
 

@@ -48,7 +48,7 @@ private:
     void read_from(std::int64_t first_step);
     void begin_epoch();
     std::string balance_ranks();
-    void end_epoch(std::int64_t epoch);
+    void end_epoch(std::int64_t epoch, bool stops);
     PendingStep begin_step(double wish);
     void step(const std::vector<StepCase>& cases, PendingStep& under_way, double wish);
     at::Tensor local_summary(const std::vector<StepCase>& cases, const std::vector<at::Tensor>& losses, double wish,
