@@ -293,10 +293,11 @@ class StepsFromAGraph(OnDevice):
 
     def test_are_one_launch_and_the_optimiser(self):
         words = [*DRAWN, "training.num_epochs=20", "training.val_interval=100"]
-        found = self.of_one_step(*words, "training.graph_capture=true", after=8)
+        # Steps 10 and 11 lie within an epoch of three cases: neither run writes a best checkpoint that the other does not.
+        found = self.of_one_step(*words, "training.graph_capture=true", after=10)
         self.assertEqual(found["launch", "graph"], 1)
         launches = sum(number for (what, _), number in found.items() if what == "launch")
-        as_they_are = sum(number for (what, _), number in self.of_one_step(*words, after=8).items() if what == "launch")
+        as_they_are = sum(number for (what, _), number in self.of_one_step(*words, after=10).items() if what == "launch")
         self.assertLess(launches, as_they_are / 2)
         waits = {key: number for key, number in found.items() if key[0] == "sync"}
         self.assertEqual(waits, {("sync", "synchronize_event"): 1})
