@@ -37,8 +37,7 @@ void measure_values(const DataArray& array, ArraySummary& summary)
         }
         if (num_components == 1) continue;
         double length = std::sqrt(square);
-        if (square == 0 || std::isinf(square) ||
-            std::fpclassify(square) == FP_SUBNORMAL) {  // of very long or short vectors
+        if (!std::isnormal(square) && !std::isnan(square)) {  // zero, or squares too large or too small for a double
             length = 0;
             for (std::size_t k = 0; k < num_components; ++k)  // hypot of two numbers asks for glibc 2.35
                 length = std::hypot(length, static_cast<double>(values[row + k]), 0.0);

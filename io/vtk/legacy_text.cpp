@@ -32,6 +32,22 @@ bool is_not_finite(std::string_view word)
 
 }  // namespace
 
+bool LegacyText::may_be_needed(std::string_view file)
+{
+    TextScanner header(file);
+    for (int line = 0; line < 2; ++line) header.line();
+    if (!same_but_for_case(header.word(), "ASCII") ||
+        file.size() > static_cast<std::size_t>(std::numeric_limits<int>::max()) / 2)
+        return false;
+    constexpr std::array<std::string_view, 3> parts{"nan", "inf", "ind"};  // the last in `1.#IND`
+    for (std::size_t i = 0; i + 3 <= file.size(); ++i) {
+        if ((file[i] | 0x20) != 'n' && (file[i] | 0x20) != 'i') continue;
+        const auto part = file.substr(i, 3);
+        if (std::ranges::any_of(parts, [&](auto one) { return same_but_for_case(part, one); })) return true;
+    }
+    return false;
+}
+
 LegacyText::LegacyText(std::string_view file, int attempt)
     : nan_stand_in_(stand_ins[attempt]), infinity_stand_in_(2 * stand_ins[attempt])
 {

@@ -13,6 +13,9 @@ namespace meshard {
 /// it, because VTK before 9.3 stops at these words. Array names, types and texts are not changed.
 class LegacyText {
 public:
+    /// Whether a file is ASCII, small enough to be read from memory, and has the letters of such a word.
+    static bool may_be_needed(std::string_view file);
+
     /// @param attempt   selects the stand-ins: if those of 0 occur in the file (then `restore` returns false), try 1,
     ///                  and so on
     LegacyText(std::string_view file, int attempt);

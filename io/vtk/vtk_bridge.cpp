@@ -639,23 +639,6 @@ Mesh without_other_points(const Mesh& block)
 
 #endif
 
-/// Whether a legacy file is ASCII, small enough to be read from memory, and has `nan` or `inf` in some word.
-bool is_text_with_nan(std::string_view file)
-{
-    TextScanner header(file);
-    for (int line = 0; line < 2; ++line) header.line();
-    if (!same_but_for_case(header.word(), "ASCII") ||
-        file.size() > static_cast<std::size_t>(std::numeric_limits<int>::max()) / 2)
-        return false;
-    const auto at = [&](std::size_t i) { return static_cast<char>(file[i] | 0x20); };  // in lower case
-    for (std::size_t i = 2; i < file.size(); ++i) {
-        if (at(i - 1) == (at(i) == 'n' ? 'a' : 'n') && at(i - 2) == (at(i) == 'n' ? 'n' : 'i') &&
-            (at(i) == 'n' || at(i) == 'f'))
-            return true;
-    }
-    return false;
-}
-
 }  // namespace
 
 Mesh read_with_vtk(const std::filesystem::path& path)
@@ -669,7 +652,7 @@ Mesh read_with_vtk(const std::filesystem::path& path)
         throw IoError(where +
                       " does not begin with '# vtk DataFile': it is no legacy VTK file. Is the extension right?");
     // VTK's reader stops at NaN, and what it takes the rest for may crash it.
-    if (is_text_with_nan(text)) {
+    if (LegacyText::may_be_needed(text)) {
         for (int attempt = 0; attempt < LegacyText::most_attempts; ++attempt) {
             const LegacyText finite(text, attempt);
             if (!finite.has_stand_ins()) break;
@@ -721,8 +704,10 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
             auto* data = reader->GetOutputDataObject(0);
             if (data == nullptr) throw IoError(where + " holds no data set that VTK knows.");
             collect_blocks(*data, "", where, blocks);
-            if (format == CompositeFormat::Exodus)
+            if (format == CompositeFormat::Exodus) {
+                std::erase_if(blocks, [](const MeshBlock& block) { return block.mesh.num_cells() == 0; });
                 for (auto& block : blocks) block.mesh = without_other_points(block.mesh);
+            }
         }
         return errors;
     });

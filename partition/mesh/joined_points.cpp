@@ -68,6 +68,7 @@ class KeptPoints {
 public:
     KeptPoints(const DataArray& points, double tolerance) : points_(points), tolerance_(tolerance), edge_(tolerance)
     {
+        if (tolerance == 0) return;  // equal points are found without boxes
         // Coordinates are multiples of more than this: smaller boxes would have numbers too large to be told apart.
         for (const auto x : points.to_doubles()) edge_ = std::max(edge_, 1e-15 * std::abs(x));
     }
