@@ -4,6 +4,7 @@
 #include "io/bytes/ascii_numbers.h"
 #include "io/bytes/mapped_file.h"
 #include "io/bytes/time_choice.h"
+#include "io/vtk/file_extension.h"
 #include "io/vtk/vtk_parallel_reader.h"
 #include "io/vtk/vtk_xml_file.h"
 #include "io/vtk/vtk_xml_reader.h"
@@ -100,7 +101,7 @@ public:
 
     std::vector<MeshBlock> read()
     {
-        if (path_.extension() == ".series") {
+        if (lower_extension(path_) == ".series") {
             read_timed(timed_files(path_));
         } else {
             const VtkXmlFile file(path_);
@@ -226,7 +227,7 @@ private:
 
 bool is_collection(const std::filesystem::path& path)
 {
-    const auto extension = path.extension();
+    const auto extension = lower_extension(path);
     return extension == ".vtm" || extension == ".vtmb" || extension == ".vtpc" || extension == ".pvd" ||
            extension == ".series";
 }
@@ -234,7 +235,7 @@ bool is_collection(const std::filesystem::path& path)
 std::vector<TimedFile> timed_files(const std::filesystem::path& path)
 {
     const std::string where = "read_mesh: " + path.string();
-    if (path.extension() == ".series") return required(files_of_series(path, where), where);
+    if (lower_extension(path) == ".series") return required(files_of_series(path, where), where);
     const VtkXmlFile file(path);
     if (file.type() != "Collection") file.fail("expected a VTKFile of type Collection, found '" + file.type() + "'");
     return required(files_of_pvd(file), where);

@@ -104,7 +104,7 @@ std::vector<double> times_of(const fs::path& path)
 
 bool lists_files(const fs::path& path)
 {
-    return path.extension() == ".pvd" || path.extension() == ".series";
+    return lower_extension(path) == ".pvd" || lower_extension(path) == ".series";
 }
 
 /// Whether a path holds a whole series whatever the number of its states.
@@ -288,7 +288,7 @@ private:
         for (const Match& match : matches_) {
             fs::path name = match.path.filename();
             if (name.empty()) name = match.path.parent_path().filename();
-            if (name.extension() == ".series") name = name.stem();
+            if (lower_extension(name) == ".series") name = name.stem();
             std::string id = match.texts.empty() ? "" : match.texts.back().text;
             const bool is_folder = fs::is_directory(match.path) && !is_array_file(match.path);
             if (id.empty()) id = is_folder ? name.string() : name.stem().string();

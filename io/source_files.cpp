@@ -6,10 +6,10 @@
 #include "io/bytes/mapped_file.h"
 #include "io/bytes/xml.h"
 #include "io/foam/foam_reader.h"
+#include "io/vtk/file_extension.h"
 #include "partition/error.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <optional>
 #include <set>
@@ -25,8 +25,7 @@ namespace fs = std::filesystem;
 /// The separators between file names in a file with this extension; empty if such a file refers to no others.
 std::string_view separators_in(const fs::path& path)
 {
-    std::string extension = path.extension().string();
-    std::ranges::transform(extension, extension.begin(), [](unsigned char c) { return std::tolower(c); });
+    const auto extension = lower_extension(path);
     constexpr std::string_view quoted[] = {".pvtu", ".pvtp", ".pvti", ".vtm", ".vtpc", ".pvd", ".series"};
     if (std::ranges::find(quoted, extension) != std::end(quoted)) return "\"";
     return extension == ".case" ? " \t\r\n" : "";

@@ -7,14 +7,14 @@
 
 namespace meshard {
 
-namespace {
-
 std::string lower_case(std::string_view text)
 {
     std::string lower(text);
     std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     return lower;
 }
+
+namespace {
 
 // Number of insertions, deletions, replacements and swaps of neighbouring letters that convert one text to the other.
 std::size_t edit_distance(std::string_view a, std::string_view b)

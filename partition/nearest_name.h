@@ -7,6 +7,9 @@
 
 namespace meshard {
 
+/// The text with small letters for the capital ones of ASCII.
+std::string lower_case(std::string_view text);
+
 /// The candidate with the smallest edit distance to `name` (case ignored), or empty if none is similar enough to be a
 /// suggestion.
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);

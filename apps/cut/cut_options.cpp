@@ -6,6 +6,7 @@
 #include "apps/program/output_file.h"
 #include "io/shards/partition_dump.h"
 #include "io/shards/subdomain_io.h"
+#include "io/vtk/file_extension.h"
 #include "partition/cut/partitioner.h"
 #include "partition/error.h"
 #include "partition/ghosts/ghost_graph.h"
@@ -189,7 +190,7 @@ void check_cut_arguments(CutArguments& arguments, const std::string& input)
     for (const auto& weight : arguments.weights.empty() ? std::vector<std::string>{} : split(arguments.weights))
         if (weight != "cells" && weight != "points" && weight != "faces" && !weight.starts_with("array:"))
             throw UsageError(fmt::format("--weights has '{}'; known are cells, points, faces and array:NAME.", weight));
-    if (!arguments.preview.empty() && std::filesystem::path(arguments.preview).extension() != ".png")
+    if (!arguments.preview.empty() && lower_extension(arguments.preview) != ".png")
         throw UsageError(fmt::format("--preview is '{}'; expected a name that ends in .png.", arguments.preview));
     std::vector<std::filesystem::path> outputs, inputs{input};
     for (const auto& file : {arguments.preview, arguments.csv})

@@ -7,6 +7,7 @@
 #include "io/shards/manifest.h"
 #include "io/shards/subdomain_io.h"
 #include "io/source_files.h"
+#include "io/vtk/file_extension.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
@@ -64,7 +65,7 @@ std::vector<fs::path> files_of(const fs::path& input)
 
 bool is_index(const fs::path& file)
 {
-    return file.extension() == ".pvtu" || file.extension() == ".pvtp";
+    return lower_extension(file) == ".pvtu" || lower_extension(file) == ".pvtp";
 }
 
 /// Returns whether `file` is a piece of the index `output`: pieces are called NAME_0000 beside it, or are in the folder
@@ -108,7 +109,7 @@ void require_outputs(const std::vector<fs::path>& outputs, const std::vector<fs:
                 for (const auto& file : files_of(input)) {
                     // A mesh that an earlier run wrote into a case's folder is listed among the case's files, but is no
                     // input.
-                    if (is_case && file.extension() == output.extension()) continue;
+                    if (is_case && lower_extension(file) == lower_extension(output)) continue;
                     read.push_back(file);
                     if (const auto of_file = id_of(file)) by_id.emplace(*of_file, file);
                 }

@@ -14,6 +14,7 @@
 #include "io/shards/manifest.h"
 #include "io/shards/subdomain_io.h"
 #include "io/trajectory_records.h"
+#include "io/vtk/file_extension.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtk_xml_writer.h"
 #include "io/vtk/vtkhdf.h"
@@ -215,7 +216,7 @@ int convert_command(std::span<const std::string> arguments)
 {
     ConvertOptions options;
     if (!parse(arguments, options)) return exit_code::ok;
-    if (std::filesystem::path(options.input).extension() == ".tfrecord") {
+    if (lower_extension(options.input) == ".tfrecord") {
         convert_records(options);
         return exit_code::ok;
     }
@@ -234,7 +235,7 @@ int convert_command(std::span<const std::string> arguments)
     ReadOptions read_options;
     read_options.blocks = options.blocks;
     if (!options.time.empty()) read_options.time = parse_numbers(options.time, "--time", 1)[0];
-    const std::string extension = output.extension();
+    const std::string extension = lower_extension(output);
     const bool to_polygons = extension == ".vtp" || extension == ".pvtp";
     // A .vtp cannot hold the volume cells of a case, so the case's patches are read.
     if (to_polygons && options.blocks.empty() && is_foam_case(options.input)) read_options.blocks = {"boundary"};

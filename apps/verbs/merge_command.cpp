@@ -8,6 +8,7 @@
 #include "io/mesh_io.h"
 #include "io/shards/manifest.h"
 #include "io/shards/subdomain_io.h"
+#include "io/vtk/file_extension.h"
 
 #include <CLI/CLI.hpp>
 
@@ -20,7 +21,7 @@ namespace {
 
 void check_output(const std::filesystem::path& output, const Manifest& manifest)
 {
-    const std::string extension = output.extension().string();
+    const std::string extension = lower_extension(output);
     if (extension == ".vtu" || (extension == ".vtp" && manifest.kind == MeshKind::Surface)) return;
     if (extension == ".vtp")
         throw UsageError("-o is '" + output.string() + "', but these shards are of a volume mesh; use .vtu.");

@@ -7,6 +7,7 @@
 #include "io/mesh_io.h"
 #include "io/picture/render.h"
 #include "io/shards/subdomain_io.h"
+#include "io/vtk/file_extension.h"
 #include "io/vtk/grid_file.h"
 
 #include <CLI/CLI.hpp>
@@ -84,7 +85,7 @@ int render_command(std::span<const std::string> arguments)
     add_overwrite_option(app, input_as_output);
     if (!parse_arguments(app, arguments)) return exit_code::ok;
 
-    if (std::filesystem::path(output).extension() != ".png") {
+    if (lower_extension(output) != ".png") {
         throw UsageError("-o is '" + output + "'; expected a name that ends in .png.");
     }
     parse_size(size, options);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/bytes/text_encoding.h"
 
-#include <algorithm>
+#include "partition/nearest_name.h"
+
 #include <array>
-#include <cctype>
 #include <cstdint>
 #include <iconv.h>
 
@@ -16,13 +16,6 @@ constexpr std::array<std::uint16_t, 32> windows_letters{0x20AC, 0,      0x201A, 
                                                         0x02C6, 0x2030, 0x0160, 0x2039, 0x0152, 0,      0x017D, 0,
                                                         0,      0x2018, 0x2019, 0x201C, 0x201D, 0x2022, 0x2013, 0x2014,
                                                         0x02DC, 0x2122, 0x0161, 0x203A, 0x0153, 0,      0x017E, 0x0178};
-
-std::string lower_case(std::string_view text)
-{
-    std::string result(text);
-    std::ranges::transform(result, result.begin(), [](unsigned char c) { return std::tolower(c); });
-    return result;
-}
 
 }  // namespace
 

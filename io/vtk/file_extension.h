@@ -2,9 +2,9 @@
 #pragma once
 
 #include "partition/mesh/mesh.h"
+#include "partition/nearest_name.h"
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <iterator>
 #include <string>
@@ -15,16 +15,14 @@ namespace meshard {
 /// The extension of a file, or of a folder that may be written with a slash behind it.
 inline std::string lower_extension(const std::filesystem::path& path)
 {
-    std::string extension = (path.has_filename() ? path : path.parent_path()).extension().string();
-    std::ranges::transform(extension, extension.begin(), [](unsigned char c) { return std::tolower(c); });
-    return extension;
+    return lower_case((path.has_filename() ? path : path.parent_path()).extension().string());
 }
 
 /// Returns whether the extension is of CGNS, EnSight or Exodus, which `read_blocks_with_vtk` reads.
 inline bool is_vtk_composite(const std::filesystem::path& path)
 {
     constexpr std::string_view known[] = {".cgns", ".case", ".encas", ".e", ".exo", ".ex2", ".exii", ".g"};
-    return std::ranges::find(known, path.extension().string()) != std::end(known);
+    return std::ranges::find(known, lower_extension(path)) != std::end(known);
 }
 
 /// Extension of the file type that holds meshes of this kind without loss: `.vtp` or `.vtu`.

@@ -2,6 +2,7 @@
 #include "io/vtk/mapped_mesh.h"
 
 #include "io/bytes/read_warnings.h"
+#include "io/vtk/file_extension.h"
 #include "io/vtk/reading_conventions.h"
 #include "io/vtk/vtk_xml_file.h"
 #include "io/vtk/vtk_xml_reader.h"
@@ -13,7 +14,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cctype>
 #include <utility>
 
 namespace meshard {
@@ -50,8 +50,7 @@ const XmlElement* named(const XmlElement& parent, std::string_view name)
 
 MappedMesh::MappedMesh(const std::filesystem::path& path) : where_("read_mesh: " + path.string())
 {
-    std::string extension = path.extension().string();
-    std::ranges::transform(extension, extension.begin(), [](unsigned char c) { return std::tolower(c); });
+    const auto extension = lower_extension(path);
     file_ = MappedFile::open(path, "read_mesh");
     if (extension == ".vtu" || extension == ".vtp")
         open_vtk_xml(path);

@@ -2,9 +2,9 @@
 #include "io/vtk/reading_conventions.h"
 
 #include "io/bytes/text_encoding.h"
+#include "partition/nearest_name.h"
 
 #include <algorithm>
-#include <cctype>
 #include <utility>
 
 namespace meshard {
@@ -12,12 +12,6 @@ namespace meshard {
 namespace {
 
 constexpr const char* ghost_marks = "vtkGhostType";
-
-std::string in_lower_case(std::string text)
-{
-    std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
-    return text;
-}
 
 class Utf8Texts {
 public:
@@ -99,7 +93,7 @@ void settle_ghosts(std::vector<DataArray>& arrays, bool of_cells, const std::str
                            " is not understood as marks of ghosts: " + why + ". All " + rows + " count as owned");
     };
     for (DataArray& array : arrays) {
-        const std::string name = in_lower_case(array.name());
+        const std::string name = lower_case(array.name());
         const bool are_levels = name == "vtkghostlevels";
         if (!are_levels && name != "vtkghosttype" && name != (of_cells ? "avtghostzones" : "avtghostnodes")) continue;
         if (array.name() != ghost_marks && has_marks()) continue;
@@ -113,7 +107,7 @@ void settle_ghosts(std::vector<DataArray>& arrays, bool of_cells, const std::str
         });
     };
     for (const DataArray& array : arrays)
-        if (in_lower_case(array.name()).find("ghost") != std::string::npos && !names_none(array))
+        if (lower_case(array.name()).find("ghost") != std::string::npos && !names_none(array))
             warn(array, "call it vtkGhostType (0 owned, 1 a copy) or vtkGhostLevels");
 }
 

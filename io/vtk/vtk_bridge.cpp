@@ -19,6 +19,7 @@
 #include "io/bytes/text_encoding.h"
 #include "io/bytes/time_choice.h"
 #include "io/vtk/ensight_sizes.h"
+#include "io/vtk/file_extension.h"
 #include "io/vtk/legacy_text.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
@@ -365,7 +366,7 @@ enum class CompositeFormat { Cgns, EnSight, Exodus };
 
 CompositeFormat composite_format(const std::filesystem::path& path)
 {
-    const std::string extension = path.extension().string();
+    const std::string extension = lower_extension(path);
     if (extension == ".cgns") return CompositeFormat::Cgns;
     if (extension == ".case" || extension == ".encas") return CompositeFormat::EnSight;
     return CompositeFormat::Exodus;
@@ -644,7 +645,7 @@ Mesh without_other_points(const Mesh& block)
 Mesh read_with_vtk(const std::filesystem::path& path)
 {
     const std::string where = "read_mesh: " + path.string();
-    const bool is_legacy = path.extension() != ".vtu" && path.extension() != ".vtp";
+    const bool is_legacy = lower_extension(path) != ".vtu" && lower_extension(path) != ".vtp";
     if (!is_legacy) return read_xml_with_vtk(path, where);
     const auto file = MappedFile::open(path, "read_mesh");
     const std::string_view text = without_byte_order_mark(file->text());

@@ -4,6 +4,7 @@
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/content_hash.h"
 #include "io/bytes/read_warnings.h"
+#include "io/vtk/file_extension.h"
 #include "io/vtk/reading_conventions.h"
 #include "io/vtk/vtk_bridge.h"
 #include "io/vtk/vtk_xml_reader.h"
@@ -207,7 +208,7 @@ Mesh read_vtk_parallel(const std::filesystem::path& path, const ReadOptions& opt
         auto piece_path = path.parent_path() / *source;
         if (!std::filesystem::exists(piece_path))
             piece_path = followed_links(path).parent_path() / *source;  // `path` is a link to the index
-        const auto extension = piece_path.extension();
+        const auto extension = lower_extension(piece_path);
         if (extension != (is_surface ? ".vtp" : ".vtu"))
             file.fail("piece '" + *source + "' is no " + (is_surface ? ".vtp" : ".vtu") + " file");
         if (const auto* const written = element.attribute("Hash")) {

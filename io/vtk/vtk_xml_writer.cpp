@@ -337,7 +337,7 @@ void write_vtk_xml(const std::filesystem::path& path, const Mesh& mesh, MeshKind
 void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources,
                      std::int32_t num_ghost_layers, std::span<const std::string> hashes)
 {
-    const std::string type = path.extension() == ".pvtp" ? "PPolyData" : "PUnstructuredGrid";
+    const std::string type = lower_extension(path) == ".pvtp" ? "PPolyData" : "PUnstructuredGrid";
     std::string text =
         fmt::format("<?xml version=\"1.0\"?>\n<VTKFile type=\"{}\" version=\"1.0\" "
                     "byte_order=\"LittleEndian\" header_type=\"UInt64\">\n  <{} GhostLevel=\"{}\"{}>\n",
@@ -356,7 +356,7 @@ void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::s
 std::vector<std::filesystem::path> write_vtk_parallel(const std::filesystem::path& named, std::span<const Mesh> pieces,
                                                       std::int32_t num_ghost_layers, const WriteOptions& options)
 {
-    const MeshKind kind = named.extension() == ".pvtp" ? MeshKind::Surface : MeshKind::Unstructured;
+    const MeshKind kind = lower_extension(named) == ".pvtp" ? MeshKind::Surface : MeshKind::Unstructured;
     const auto path = file_to_write(named);  // pieces are beside the index itself, not beside a link to it
     std::error_code ignored;
     // While pieces are replaced, an older index would list pieces of two meshes.

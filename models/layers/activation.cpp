@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
-#include <iterator>
 
 namespace meshard {
 namespace {
@@ -18,14 +16,6 @@ constexpr std::array kAbsent = {"stan"};
 
 constexpr double kCap = 1.0;            // upper bound of the capped activations
 constexpr double kInitialSlope = 0.25;  // initial slope of prelu
-
-std::string lower_case(std::string_view name)
-{
-    std::string lower;
-    std::transform(name.begin(), name.end(), std::back_inserter(lower),
-                   [](unsigned char c) { return std::tolower(c); });
-    return lower;
-}
 
 }  // namespace
 

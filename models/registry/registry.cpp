@@ -6,8 +6,6 @@
 #include "partition/nearest_name.h"
 
 #include <algorithm>
-#include <cctype>
-#include <iterator>
 #include <tuple>
 
 namespace meshard {
@@ -17,14 +15,6 @@ std::vector<ModelEntry>& entries()
 {
     static std::vector<ModelEntry> entries = library_models();
     return entries;
-}
-
-std::string lower_case(std::string_view text)
-{
-    std::string lower;
-    std::transform(text.begin(), text.end(), std::back_inserter(lower),
-                   [](unsigned char c) { return std::tolower(c); });
-    return lower;
 }
 
 /// Returns whether the types match; an integer is accepted for a floating number.

@@ -398,3 +398,18 @@ class RepeatedRun(Case):
     def test_in_a_new_folder_says_nothing(self):
         put_training(self.folder)
         self.assertNotIn("begins anew", self.meshard("train", "car.yaml", "training.max_steps=1").err)
+
+
+class CapitalExtensions(Case):
+    """Names from systems that write extensions in capitals are known as others are."""
+    def test_are_read_and_written(self):
+        write_body(self.folder / "a.vtp", (1, 0.4, 0.3))
+        for words in (("convert", "a.vtp", "-o", "B.VTP"), ("convert", "B.VTP", "-o", "C.VTU"), ("convert", "C.VTU", "-o", "D.PVTU"), ("convert", "B.VTP", "-o", "E.PVTP"),
+                      ("partition", "D.PVTU", "-n", 2, "-o", "shards"), ("merge", "shards", "-o", "F.VTU"), ("render", "E.PVTP", "-o", "G.PNG"),
+                      ("predict", sample("runs") / "car", "E.PVTP", "-o", "H.PVTP"), ("predict", sample("runs") / "car", "E.PVTP", "-o", "I.VTP")):
+            self.assert_good(self.meshard(*words))
+        index = '<VTKFile type="vtkMultiBlockDataSet" version="1.0"><vtkMultiBlockDataSet><DataSet index="0" file="B.VTP"/></vtkMultiBlockDataSet></VTKFile>'
+        (self.folder / "J.VTM").write_text(index)
+        counts = [json.loads(self.meshard("info", name, "--json").out) for name in ("a.vtp", "B.VTP", "C.VTU", "D.PVTU", "E.PVTP", "F.VTU", "H.PVTP", "I.VTP", "J.VTM")]
+        self.assertEqual(len({(one["num_cells"], one["num_points"]) for one in counts}), 1, counts)
+        self.assertIn('type="PPolyData"', (self.folder / "E.PVTP").read_text())

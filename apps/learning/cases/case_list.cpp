@@ -4,6 +4,7 @@
 #include "apps/learning/cases/split_manifest.h"
 #include "io/bytes/comma_separated.h"
 #include "io/bytes/file_pattern.h"
+#include "io/vtk/file_extension.h"
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
@@ -106,7 +107,7 @@ std::vector<Row> read_table_rows(const std::filesystem::path& path)
 {
     std::ifstream stream(path);
     if (!stream) throw IoError("case table " + path.string() + " cannot be read. data.cases is relative to data.root.");
-    const auto extension = path.extension();
+    const auto extension = lower_extension(path);
     if (extension != ".json" && extension != ".csv")
         throw IoError("case table " + path.string() + " must be a .json or .csv file.");
     return extension == ".json" ? read_json_table(path, stream) : read_csv_table(path, stream);

@@ -17,6 +17,7 @@
 #include "io/bytes/mapped_file.h"
 #include "io/mesh_io.h"
 #include "io/series.h"
+#include "io/vtk/file_extension.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -41,7 +42,7 @@ constexpr const char* kTimeValue = "TimeValue";
 /// Returns the index of the states that are written one by one: the output itself, or beside a .vtkhdf NAME_steps.pvd.
 std::filesystem::path index_of(const std::filesystem::path& output)
 {
-    if (output.extension() == ".pvd") return output;
+    if (lower_extension(output) == ".pvd") return output;
     return output.parent_path() / (output.stem().string() + "_steps.pvd");
 }
 
