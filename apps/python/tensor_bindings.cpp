@@ -201,11 +201,20 @@ void set_policy(const std::string& policy)
 /// Keeps the events that the rule table reports.
 class Recorder : public RuleObserver {
 public:
-    void called(const RuleEvent& event) override { events.push_back(event); }
-    void refused(const std::string& op, const std::string&) override { refusals.push_back(op); }
+    void called(const RuleEvent& event) override
+    {
+        events.push_back(event);
+        if (outer) outer->called(event);
+    }
+    void refused(const std::string& op, const std::string& message) override
+    {
+        refusals.push_back(op);
+        if (outer) outer->refused(op, message);
+    }
 
     std::vector<RuleEvent> events;
     std::vector<std::string> refusals;
+    RuleObserver* outer = nullptr;  // the recording within which this one began, which goes on
 };
 
 void bind_placements(py::module_& module)
@@ -259,8 +268,8 @@ void bind_recorder(py::module_& module)
         });
     py::class_<Recorder>(module, "Recorder", "What record_rules gives.")
         .def(py::init<>())
-        .def("start", [](Recorder& r) { set_rule_observer(&r); })
-        .def("stop", [](Recorder&) { set_rule_observer(nullptr); })
+        .def("start", [](Recorder& r) { r.outer = set_rule_observer(&r); })
+        .def("stop", [](Recorder& r) { set_rule_observer(std::exchange(r.outer, nullptr)); })
         .def_readonly("events", &Recorder::events)
         .def_readonly("refusals", &Recorder::refusals);
     module.def("num_rule_calls", &num_rule_calls);

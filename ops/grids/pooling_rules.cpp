@@ -300,11 +300,13 @@ void average_pool(RuleCall& call)
     } else {
         const auto divisor = divisor_of(*pooling, call.arg(5).toBool(), call.arg(6), local.options());
         const auto kernel = pooling->numbers(&SlidingWindow::kernel), stride = pooling->numbers(&SlidingWindow::stride);
+        // With a divisor for each window its sum comes first, which may exceed what half precision holds.
+        const auto type = divisor.tensor.defined() ? sum_type(piece.scalar_type()) : piece.scalar_type();
         if constexpr (N == 2)
-            result = at::avg_pool2d(piece, kernel, stride, 0, false, true, divisor.number);
+            result = at::avg_pool2d(piece.to(type), kernel, stride, 0, false, true, divisor.number);
         else
-            result = at::avg_pool3d(piece, kernel, stride, 0, false, true, divisor.number);
-        if (divisor.tensor.defined()) result = result.div_(divisor.tensor);
+            result = at::avg_pool3d(piece.to(type), kernel, stride, 0, false, true, divisor.number);
+        if (divisor.tensor.defined()) result = result.div_(divisor.tensor).to(piece.scalar_type());
     }
     call.finish({wrap(result, call.spec(pooling->output_layouts))});
 }

@@ -79,7 +79,8 @@ void pack_padded_sequence(RuleCall& call)
 /// addr(self, vec1, vec2, beta, alpha)
 void addr(RuleCall& call)
 {
-    if (call.tensor(1).dim() != 1 || call.tensor(2).dim() != 1) return gathered_rule(call);
+    if (call.tensor(1).dim() != 1 || call.tensor(2).dim() != 1 || !call.tensor(0).is_floating_point())
+        return gathered_rule(call);  // sums and products of whole numbers by Scalars have other types
     call.finish({weighted_sum(call.tensor(0), call.tensor(1).unsqueeze(1) * call.tensor(2).unsqueeze(0),
                               call.arg(3).toScalar(), call.arg(4).toScalar())});
 }
@@ -87,6 +88,7 @@ void addr(RuleCall& call)
 /// addbmm(self, batch1, batch2, beta, alpha)
 void addbmm(RuleCall& call)
 {
+    if (!call.tensor(0).is_floating_point()) return gathered_rule(call);
     call.finish({weighted_sum(call.tensor(0), at::bmm(call.tensor(1), call.tensor(2)).sum(0), call.arg(3).toScalar(),
                               call.arg(4).toScalar())});
 }

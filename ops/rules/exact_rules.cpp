@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules that are called before the ordinary ones in exact mode: no result depends on how rows are cut.
 #include "ops/rules/placement_algebra.h"
+#include "sharding/ranks/type_limits.h"
 #include "sharding/tensor/boxed_arguments.h"
 #include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/fixed_order.h"
@@ -131,10 +132,10 @@ bool sum_or_mean(RuleCall& call, bool is_mean)
         if (dims.empty() || std::find(dims.begin(), dims.end(), dim) != dims.end()) count *= tensor.size(dim);
     }
     const auto axes = without_pending(reduced_layouts(layouts_of(call, tensor), dims, keepdim, Reduction::Sum));
-    auto total = exact_sum(local_of(tensor).to(type), dims, keepdim, std::max<std::int64_t>(1, count),
-                           summed_groups(call, tensor, dims));
+    auto total = exact_sum(local_of(tensor).to(type).to(sum_type(type)), dims, keepdim,
+                           std::max<std::int64_t>(1, count), summed_groups(call, tensor, dims));
     if (is_mean) total = total.div(static_cast<double>(count));
-    call.finish({wrap(total, call.spec(axes))});
+    call.finish({wrap(total.to(type), call.spec(axes))});
     return true;
 }
 
@@ -165,9 +166,9 @@ bool loss_exactly(RuleCall& call)
     call.set_local(1, at::Tensor(local_of(there)));
     call.arg(2) = static_cast<std::int64_t>(at::Reduction::None);
     const auto each = call.run_local()[0].toTensor();
-    auto total = exact_sum(each, {}, false, std::max<std::int64_t>(1, count), groups);
+    auto total = exact_sum(each.to(sum_type(each.scalar_type())), {}, false, std::max<std::int64_t>(1, count), groups);
     if (reduction == at::Reduction::Mean) total = total.div(static_cast<double>(count));
-    call.push({wrap(total, call.replicated())});
+    call.push({wrap(total.to(each.scalar_type()), call.replicated())});
     return true;
 }
 

@@ -69,6 +69,8 @@ void index_select(RuleCall& call)
 {
     const auto tensor = call.tensor(0), index = call.tensor(2);
     if (tensor.dim() == 0 || index.dim() != 1 || tensor.numel() == 0) return gathered_rule(call);
+    const auto type = tensor.scalar_type();  // of some LibTorch moves numbers, but does not compute with them
+    if (c10::isBarebonesUnsignedType(type) || c10::isFloat8Type(type)) return gathered_rule(call);
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
     auto p = picking(call, tensor, dim, index);
     call.reduce({tensor, index});

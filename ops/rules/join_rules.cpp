@@ -4,6 +4,7 @@
 #include "sharding/tensor/direct_kernel.h"
 
 #include <ATen/ATen.h>
+#include <ATen/native/TypeProperties.h>
 
 #include <algorithm>
 
@@ -51,7 +52,10 @@ void join(RuleCall& call)
     const auto is_empty_legacy = [&](const at::Tensor& tensor) {
         return !stacks && tensor.dim() == 1 && tensor.size(0) == 0;
     };
+    const auto type = at::native::result_type(tensors);
     std::erase_if(tensors, [&](const at::Tensor& tensor) { return is_empty_legacy(tensor) && tensors.size() > 1; });
+    // Also that of an empty operand that has been left out.
+    for (auto& tensor : tensors) tensor = tensor.to(type);
     const auto num_dims = tensors[0].dim() + (stacks ? 1 : 0);
     const auto dim = from_front(call.arg(1).toInt(), num_dims);
 

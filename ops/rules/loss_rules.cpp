@@ -3,6 +3,7 @@
 #include "ops/rules/placement_algebra.h"
 #include "ops/rules/pointwise_rule.h"
 #include "ops/rules/rank_parts.h"
+#include "sharding/ranks/type_limits.h"
 
 #include <ATen/ATen.h>
 
@@ -36,9 +37,12 @@ void loss(RuleCall& call)
     const auto spec = align_layouts(call, 0, 1);
     if (reduction == at::Reduction::None) return call.run({spec});
 
-    call.arg(2) = static_cast<std::int64_t>(at::Reduction::Sum);
-    auto total = call.run_local()[0].toTensor();
+    call.arg(2) = static_cast<std::int64_t>(at::Reduction::None);
+    const auto entries = call.run_local()[0].toTensor();
+    // The sum of numbers in half precision may exceed what their type holds.
+    auto total = at::sum(entries, sum_type(entries.scalar_type()));
     if (reduction == at::Reduction::Mean) total = total.div_(static_cast<double>(count));
+    total = total.to(entries.scalar_type());
     auto axes = spec->axes;
     for (auto& axis : axes) {
         if (axis.is_shard()) axis = {Partial(), nullptr, 1};

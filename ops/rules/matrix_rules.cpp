@@ -25,6 +25,21 @@ at::Tensor as_shown(const at::Tensor& shown, const at::Tensor& local)
     return local.is_contiguous() ? local.mT().contiguous().mT() : local;
 }
 
+/// Returns whether operand `i` has one matrix, vector or row of pivots for each of the first one's matrices. LibTorch
+/// takes a right side for vectors only if it has exactly their shape, and broadcasts every other one from its last
+/// dimensions.
+bool is_one_for_each(const RuleCall& call, std::int64_t i, const at::Tensor& first)
+{
+    const auto tensor = call.tensor(i);
+    const auto num_outer = first.dim() - 2;
+    const auto& name = call.name();
+    const bool are_vectors =
+        name == "aten::_linalg_solve_ex" && tensor.sizes() == first.sizes().slice(0, num_outer + 1);
+    const bool are_pivots = (name == "aten::linalg_lu_solve" || name == "aten::lu_unpack") && i == 1;
+    return num_outer > 0 && tensor.dim() == num_outer + (are_vectors || are_pivots ? 1 : 2) &&
+           tensor.sizes().slice(0, num_outer) == first.sizes().slice(0, num_outer);
+}
+
 /// op(matrices, ...); other tensors have equally many matrices, vectors or pivots.
 void matrix_by_matrix(RuleCall& call)
 {
@@ -33,11 +48,7 @@ void matrix_by_matrix(RuleCall& call)
     for (std::int64_t i = 0; i < call.num_args(); ++i) {
         // An error must be thrown on every rank: then all compute the whole.
         if (call.schema().arguments()[i].name() == "check_errors" && call.arg(i).toBool()) return gathered_rule(call);
-        const auto tensor = call.tensor(i);
-        if (!tensor.defined()) continue;
-        const bool is_alike = num_outer > 0 && tensor.dim() > num_outer &&
-                              tensor.sizes().slice(0, num_outer) == first.sizes().slice(0, num_outer);
-        if (!is_alike) return gathered_rule(call);
+        if (call.tensor(i).defined() && !is_one_for_each(call, i, first)) return gathered_rule(call);
     }
     AxisLayouts axes(call.num_axes());
     bool is_cut = false;

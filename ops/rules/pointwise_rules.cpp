@@ -86,6 +86,16 @@ bool has_rounding(const RuleCall& call)  // div with a rounding mode
            !call.arg(2).isNone();
 }
 
+/// Returns whether a sum times `factor`, or divided by it, is the sum of its terms' products. It is not where the
+/// factor is infinite, or a divisor zero: a rank whose term is zero would have NaN. Factors on an accelerator are not
+/// looked at, since the host would have to wait for them.
+bool distributes(const at::Tensor& factor, bool divides)
+{
+    if (!factor.defined() || !factor.is_cpu()) return true;
+    const auto& numbers = local_of(factor);
+    return !(divides ? numbers.eq(0) : numbers.isinf()).any().item<bool>();
+}
+
 /// Returns whether the pending sums among the operands can stay pending on `axis`: the operator is linear in them and
 /// no operand is sharded there.
 bool stays_pending(const RuleCall& call, Linearity kind, const std::vector<at::Tensor>& tensors, std::int64_t axis)
@@ -108,9 +118,10 @@ bool stays_pending(const RuleCall& call, Linearity kind, const std::vector<at::T
     case Linearity::Map:
         return is_pending_sum(a);
     case Linearity::Scale:
-        return is_pending_sum(a) && b.is_replicate() && !has_rounding(call);
+        return is_pending_sum(a) && b.is_replicate() && !has_rounding(call) && distributes(second, true);
     case Linearity::Product:
-        return (is_pending_sum(a) && b.is_replicate()) || (a.is_replicate() && is_pending_sum(b));
+        return (is_pending_sum(a) && b.is_replicate() && distributes(second, false)) ||
+               (a.is_replicate() && is_pending_sum(b) && distributes(first, false));
     case Linearity::Sum:
         // An operand that is not pending is added on the first rank only; it must then have the shape of the result.
         return second.defined() && (is_pending_sum(a) || a.is_replicate()) && (is_pending_sum(b) || b.is_replicate()) &&

@@ -38,6 +38,16 @@ at::Generator generator_for(const RuleCall& call, const at::Device& device)
     return arg >= 0 && !call.arg(arg).isNone() ? call.arg(arg).toGenerator() : call.device_mesh()->generator(device);
 }
 
+/// An empty tensor with the strides of `tensor`, also where these leave gaps: the plain operators draw other numbers
+/// into such a view than into dense memory.
+at::Tensor empty_view(const at::Tensor& tensor, const at::TensorOptions& options)
+{
+    if (tensor.is_non_overlapping_and_dense() || tensor.numel() == 0) return empty_whole(tensor, options);
+    std::int64_t last = 0;
+    for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
+    return at::empty({last + 1}, options).as_strided(tensor.sizes(), tensor.strides());
+}
+
 /// op_(self, parameters, generator?): normal_, uniform_, bernoulli_ and others; the old values of self are not used.
 void fill(RuleCall& call)
 {
@@ -50,7 +60,7 @@ void fill(RuleCall& call)
     for (std::int64_t i = 1; i < call.num_args(); ++i) {
         if (call.is_tensor(i)) return gathered_rule(call);
     }
-    const auto whole = empty_whole(tensor, local_of(tensor).options());
+    const auto whole = empty_view(tensor, local_of(tensor).options());
     call.arg(0) = whole;
     call.run_local();
     local_of(tensor).copy_(own_part(whole, *spec_of(tensor)));

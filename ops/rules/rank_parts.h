@@ -60,7 +60,8 @@ at::Tensor positions_in_whole(const AxisLayout& layout, std::int64_t coordinate,
 /// Returns whether a tensor of this type may be a pending sum.
 inline bool can_sum(const at::Tensor& tensor)
 {
-    return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
+    const auto type = tensor.scalar_type();
+    return (at::isFloatingType(type) && !c10::isFloat8Type(type)) || at::isComplexType(type);
 }
 
 /// Mean and variance (divided by the count) over `dims`, which are kept with size one.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums and means over any dimensions, and item().
 #include "ops/rules/placement_algebra.h"
+#include "sharding/ranks/type_limits.h"
 #include "sharding/tensor/direct_kernel.h"
 
 #include <ATen/ATen.h>
@@ -35,16 +36,18 @@ void sum(RuleCall& call)
     call.run({spec});
 }
 
-/// The local sum divided by the number of entries of the whole: ranks with fewer rows weigh less.
+/// The local sum divided by the number of entries of the whole: ranks with fewer rows weigh less. Half-precision
+/// numbers are rounded after the division, as LibTorch does it: their sum may exceed what the type holds.
 at::Tensor sum_over_count(const at::Tensor& x, c10::IntArrayRef dims, bool keepdim, at::ScalarType dtype)
 {
     const bool over_all = dims.empty() || x.dim() == 0;
     std::int64_t count = over_all ? x.numel() : 1;
     for (std::size_t i = 0; !over_all && i < dims.size(); ++i) count *= x.size(dims[i]);
     const auto& local = local_of(x);
+    const auto wide = sum_type(dtype);
     const auto total =
-        dims.empty() ? at::sum(local, dtype) : at::sum(local, at::OptionalIntArrayRef(dims), keepdim, dtype);
-    return total.div_(static_cast<double>(count));
+        dims.empty() ? at::sum(local, wide) : at::sum(local, at::OptionalIntArrayRef(dims), keepdim, wide);
+    return total.div_(static_cast<double>(count)).to(dtype);
 }
 
 void mean(RuleCall& call)

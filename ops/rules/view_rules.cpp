@@ -317,11 +317,16 @@ void view_as_complex(RuleCall& call)
                 local, spec_of(whole));
 }
 
-/// Computes the conjugate instead of setting a flag on the tensor: messages send numbers without the flag.
+/// Computes the conjugate instead of setting a flag on the tensor: messages send numbers without the flag. The result
+/// is a copy that is kept up to date as a view would be.
 void conjugate(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
-    call.finish({wrap(at::_conj_physical(local_of(tensor)), spec_of(tensor), tensor.strides())});
+    const auto& spec = spec_of(tensor);
+    const auto local = at::_conj_physical(local_of(tensor));
+    const auto view = wrap(local, spec, tensor.strides());
+    mark_moved_copy({view}, tensor, local, spec, /*is_conjugate=*/true);
+    call.finish({view});
 }
 
 /// unsqueeze_ and others: makes the view of that name and replaces the tensor by it.

@@ -662,9 +662,9 @@ void install_rules()
     });
 }
 
-void set_rule_observer(RuleObserver* value)
+RuleObserver* set_rule_observer(RuleObserver* value)
 {
-    observer = value;
+    return std::exchange(observer, value);
 }
 
 void set_error_translation(ErrorTranslation translation)

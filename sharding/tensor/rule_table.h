@@ -212,8 +212,8 @@ public:
     virtual void refused(const std::string& op, const std::string& message) = 0;
 };
 
-/// Sets the observer of this thread; null for none.
-void set_rule_observer(RuleObserver* observer);
+/// Sets the observer of this thread, null for none, and returns the one before it.
+RuleObserver* set_rule_observer(RuleObserver* observer);
 
 /// What happens if an operator has no better rule than to gather: it gathers silently, with one warning for each
 /// operator (the default), or is refused. Set for each thread.

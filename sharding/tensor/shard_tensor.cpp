@@ -53,6 +53,9 @@ struct MovedCopy : c10::intrusive_ptr_target {
     SpecPtr spec;
     c10::intrusive_ptr<ShardValue> original;
     std::uint32_t num_writes = 0;  // value of the original's `num_writes` when the copy was last updated
+    bool is_conjugate = false;     // the copy holds the conjugates of the original's numbers
+
+    at::Tensor conjugated(const at::Tensor& numbers) const { return is_conjugate ? numbers.conj() : numbers; }
 };
 
 /// Storage of a sharded tensor, which has no memory of the whole: reading its data throws.
@@ -223,7 +226,8 @@ void refresh(ShardValue& value)
     if (value.moved && value.moved->num_writes != now) {
         auto& moved = *value.moved;
         refresh(*moved.original);
-        moved.local.copy_(local_of(convert(wrap(moved.original->local, moved.original->spec), moved.spec)));
+        moved.local.copy_(
+            moved.conjugated(local_of(convert(wrap(moved.original->local, moved.original->spec), moved.spec))));
         moved.num_writes = now;
     }
     for (auto& copy : value.rows) {
@@ -339,9 +343,10 @@ void move_copy(const at::Tensor& tensor, at::Tensor local, SpecPtr spec)
 }
 
 void mark_moved_copy(c10::ArrayRef<c10::IValue> views, const at::Tensor& base, const at::Tensor& local,
-                     const SpecPtr& spec)
+                     const SpecPtr& spec, bool is_conjugate)
 {
     const auto moved = moved_copy(base, local, spec);
+    moved->is_conjugate = is_conjugate;
     for (const auto& view : views) {
         for_each_tensor(view, [&](const at::Tensor& tensor) { impl_of(tensor)->value().moved = moved; });
     }
@@ -386,7 +391,8 @@ void note_write(const at::Tensor& tensor)
     for (auto* moved = value.moved.get(); moved; moved = moved->original->moved.get()) {
         const auto& original = *moved->original;
         const auto back = make_spec(original.spec->device_mesh, without_pending(original.spec->axes));
-        fill_pending(original.local, *original.spec, local_of(convert(wrap(moved->local, moved->spec), back)));
+        fill_pending(original.local, *original.spec,
+                     moved->conjugated(local_of(convert(wrap(moved->local, moved->spec), back))));
         moved->num_writes = now;
         for (auto& rows : moved->original->rows) rows.num_writes = now;
     }
@@ -413,7 +419,8 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec)
     if (!spec) throw InvalidInput("from_local: there is no spec. Make one with make_spec or shard_spec.");
     spec->validate();
     check_fits(local, *spec, "from_local");
-    auto tensor = wrap(local.detach(), spec);
+    // Messages send memory, which does not tell of conjugation.
+    auto tensor = wrap(local.detach().resolve_conj().resolve_neg(), spec);
     memory_of(tensor)->has_plain_views = true;
     return with_backward(std::move(tensor), local, "FromLocalBackward", [spec](const at::Tensor& gradient) {
         return to_local(is_sharded(gradient) ? redistribute(gradient, gradient_spec(spec)) : gradient);

@@ -68,9 +68,9 @@ void become(const at::Tensor& tensor, const at::Tensor& other);
 void move_copy(const at::Tensor& tensor, at::Tensor local, SpecPtr spec);
 
 /// Marks these views of `base` as views of a copy of it in another layout, which is kept up to date as in `move_copy`.
-/// The base keeps its layout.
+/// The base keeps its layout. `is_conjugate`: the copy holds the conjugates of the base's numbers.
 void mark_moved_copy(c10::ArrayRef<c10::IValue> views, const at::Tensor& base, const at::Tensor& local,
-                     const SpecPtr& spec);
+                     const SpecPtr& spec, bool is_conjugate = false);
 
 /// Marks a tensor whose local part shares memory with no other tensor, on any rank.
 void mark_fresh(const at::Tensor& tensor);

@@ -274,6 +274,90 @@ def flipped(x: torch.Tensor) -> torch.Tensor:
 flipped.register_autograd(lambda ctx, gradient: flipped(gradient))
 
 
+def same(function, *given, cut_first_alone=False):
+    """The function of cut tensors has the numbers and the type that it has of whole ones, wherever rows lie."""
+    expected = function(*(tensor.clone() for tensor in given))
+    for extents in (uneven(len(given[0])), [0] * (num_ranks() - 1) + [len(given[0])]):
+        parts = [meshard.distribute_tensor(tensor.clone(), mesh(), [meshard.Shard(0)], extents=[extents]) if i == 0 or not cut_first_alone else tensor
+                 for i, tensor in enumerate(given)]
+        found = function(*parts)
+        found = meshard.full_tensor(found) if meshard.is_sharded(found) else found
+        torch.testing.assert_close(found, expected.resolve_conj(), equal_nan=True)
+
+
+def test_one_right_side_for_several_matrices():
+    """LibTorch broadcasts it from its last dimensions, and takes it for vectors only if it has exactly their shape."""
+    f64 = torch.float64
+    matrices = torch.randn(2, 2, 2, 2, dtype=f64, generator=seeded(3)) + 3 * torch.eye(2, dtype=f64)
+    for shape in ((2, 2, 3), (2, 2, 2), (2, 2, 2, 3), (2, 1)):
+        right = torch.randn(shape, dtype=f64, generator=seeded(4))
+        same(torch.linalg.solve, matrices, right, cut_first_alone=True)
+        same(lambda a, b: torch.linalg.solve_triangular(a, b, upper=True), matrices, right, cut_first_alone=True)
+        same(lambda a, b: torch.linalg.lu_solve(*torch.linalg.lu_factor(a), b), matrices, right, cut_first_alone=True)
+
+
+def test_sums_in_half_precision_are_rounded_after_the_division():
+    large = torch.full((100, 40), 30000., dtype=torch.float16)
+    none = torch.zeros_like(large)
+    for function in (torch.mean, lambda x: x.mean(0), F.l1_loss, F.huber_loss):
+        same(lambda x, y: function(x) if function not in (F.l1_loss, F.huber_loss) else function(x, y), large, none)
+    same(F.mse_loss, large / 150, none)
+    same(F.binary_cross_entropy, torch.full((100000,), 0.25, dtype=torch.float16), torch.ones(100000, dtype=torch.float16))
+    same(lambda x: F.avg_pool2d(x.view(1, 1, 10, 8), 3, 1, 1, count_include_pad=False), torch.full((10, 8), 30000., dtype=torch.float16))
+    meshard.set_exact_mode(True)
+    found = meshard.distribute_tensor(large, mesh(), [meshard.Shard(0)], extents=[uneven(100)]).mean()
+    meshard.set_exact_mode(False)
+    assert found.item() == 30000
+
+
+def test_sums_times_infinity_and_over_nothing():
+    for function in (lambda x: x.sum() / 0, lambda x: x.sum() * float("inf"), lambda x: float("inf") * x.sum(0), lambda x: x.sum(0) / torch.zeros(4),
+                     lambda x: (x - 1).sum(0) * torch.full((4,), float("inf"))):
+        same(function, torch.rand(10, 4, generator=seeded(5)))
+
+
+def test_conjugates_are_views():
+    def written(z):
+        z.conj().mul_(2j)
+        return z
+
+    def read_after(z):
+        view = z.conj()
+        z[1:].add_(1j)
+        return view * 1
+
+    def chained(z):
+        z.conj()[2:].conj().t().mul_(3j)
+        return z
+
+    for function in (written, read_after, chained, lambda z: z.mH @ z):
+        same(function, torch.randn(6, 3, dtype=torch.complex128, generator=seeded(6)))
+
+
+def test_types_of_empty_operands_count():
+    same(lambda x: torch.cat([torch.empty(0, dtype=torch.float64), x]), torch.rand(10, generator=seeded(7)))
+
+
+def test_rows_of_types_without_arithmetic():
+    index = torch.tensor([9, 0, 3, 3])
+    for dtype in (torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn):
+        rows = torch.arange(20).view(10, 2).to(dtype)
+        for extents in (extent, [0] * (num_ranks() - 1) + [10]):
+            x = meshard.distribute_tensor(rows, mesh(), [meshard.Shard(0)], extents=[extents])
+            for found in (x.index_select(0, index), x[index]):
+                assert torch.equal(meshard.full_tensor(found).view(torch.uint8), rows[index].view(torch.uint8)), dtype
+
+
+def test_draws_into_views_with_gaps_are_the_plain_ones():
+    def drawn(x):
+        torch.manual_seed(5)
+        x[:, ::2].normal_()
+        return torch.cat([x, torch.rand(1, 6).expand_as(x[:1])])
+
+    if device() == "cpu":
+        same(drawn, torch.zeros(20, 6))
+
+
 def test_custom_functions_and_operators():
     x = cut(gradient=True)
     Cube.apply(x).sum().backward()
@@ -365,6 +449,16 @@ def test_gathering_is_recorded_and_can_be_refused():
         refused(lambda: torch.linalg.svdvals(cut()), NotImplementedError, "svd")
     finally:
         meshard.set_gather_policy("silent")
+
+
+def test_recordings_within_others():
+    with meshard.record_rules() as outer:
+        cut().sum()
+        with meshard.record_rules() as inner:
+            cut().exp()
+        cut().tanh()
+    assert [event.op for event in inner.events if "exp" in event.op] and not any("tanh" in event.op for event in inner.events)
+    assert all(any(name in event.op for event in outer.events) for name in ("sum", "exp", "tanh"))
 
 
 def test_exact_mode_gives_the_same_bits_on_any_cut():
