@@ -113,7 +113,9 @@ std::vector<double> own_bounds(const NeighborRequest& request, std::span<const T
     for (std::int64_t i = 0; i < num_queries; ++i) {
         const bool enough = near.offsets[i + 1] - near.offsets[i] == wanted;
         const double farthest = enough ? static_cast<double>(near.distances[near.offsets[i + 1] - 1]) : 0.0;
-        bounds[i] = enough ? farthest * farthest * slack : std::numeric_limits<double>::infinity();
+        // Squares of smaller distances are 0 in T, and all such points are equally near.
+        constexpr double smallest = std::numeric_limits<T>::min();
+        bounds[i] = enough ? std::max(farthest * farthest, smallest) * slack : std::numeric_limits<double>::infinity();
     }
     return bounds;
 }
@@ -148,7 +150,8 @@ std::vector<std::vector<T>> questions_for(const NeighborRequest& request, std::s
                 if (!reaches(r)) continue;
             }
             questions[r].insert(questions[r].end(), query.begin(), query.end());
-            if (request.is_knn) questions[r].push_back(static_cast<T>(std::min(bounds[i] * slack, 1e30)));
+            constexpr double largest = std::numeric_limits<T>::max();
+            if (request.is_knn) questions[r].push_back(static_cast<T>(std::min(bounds[i] * slack, largest)));
         }
     }
     return questions;

@@ -91,8 +91,8 @@ at::Tensor packed(const std::vector<at::Tensor>& parts, std::int64_t num_rows)
     std::vector<at::Tensor> columns;
     for (const auto& part : parts) {
         const auto width = part.numel() / std::max<std::int64_t>(1, num_rows);
-        const auto flat =
-            part.contiguous().view({num_rows, num_rows == 0 ? c10::multiply_integers(part.sizes().slice(1)) : width});
+        const auto flat = part.resolve_conj().resolve_neg().contiguous().view(
+            {num_rows, num_rows == 0 ? c10::multiply_integers(part.sizes().slice(1)) : width});
         // Copied: for one row or none, `contiguous` keeps strides that do not allow a view in another type.
         columns.push_back(same ? flat : at::empty(flat.sizes(), flat.options()).copy_(flat).view(at::kByte));
     }
@@ -232,7 +232,7 @@ PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std:
     ghosts.wire_type_ = wire_type;
     std::vector<at::Tensor> differentiable;
     for (const auto& field : fields) {
-        if (field.is_floating_point() && field.requires_grad()) differentiable.push_back(field);
+        if (field.requires_grad()) differentiable.push_back(field);
     }
     if (at::GradMode::is_enabled() && !differentiable.empty()) {
         ghosts.backward_ = std::make_shared<PendingGhosts::Backward>();
@@ -285,7 +285,7 @@ std::vector<at::Tensor> PendingGhosts::end()
     if (!at::GradMode::is_enabled() || !backward_) return ghosts;
     std::vector<at::Tensor> differentiable;
     for (std::size_t i = 0; i < fields_.size(); ++i) {
-        if (!fields_[i].is_floating_point() || !fields_[i].requires_grad()) continue;
+        if (!fields_[i].requires_grad()) continue;
         ghosts[i] = ghosts[i].detach();
         differentiable.push_back(ghosts[i]);
     }
@@ -316,12 +316,12 @@ at::Tensor scatter_ghosts(const at::Tensor& local, const Plan& plan, GhostReduct
     agree_on_rows("scatter_ghosts", local, plan->num_local(), *plan);
     const auto index = plan->sent_rows(local.device());
     if (reduction == GhostReduction::Mean) {
-        const auto copies =
-            scatter_rows(at::ones({plan->num_sent()}, local.options().requires_grad(false)), index, plan->num_owned()) +
-            1;
+        const auto type = local.scalar_type(), wide = sum_type(type);  // in half precision the sum might overflow
+        const auto ones = at::ones({plan->num_sent()}, local.options().dtype(wide).requires_grad(false));
+        const auto copies = scatter_rows(ones, index, plan->num_owned()) + 1;
         auto shape = std::vector<std::int64_t>(local.dim(), 1);
         shape[0] = plan->num_owned();
-        return ghosts_added(local, plan) / copies.view(shape);
+        return (ghosts_added(local.to(wide), plan) / copies.view(shape)).to(type);
     }
     at::Tensor extreme;
     {
@@ -337,12 +337,13 @@ at::Tensor scatter_ghosts(const at::Tensor& local, const Plan& plan, GhostReduct
                                      reduction == GhostReduction::Max ? "amax" : "amin");
     }
     if (!at::GradMode::is_enabled() || !local.requires_grad()) return extreme;
-    // The mean of the rows that equal the extreme has the right gradient; its value is replaced by the extreme itself,
-    // which is not rounded.
+    // The rows that equal the extreme share its gradient.
     const auto chosen = local.detach().eq(with_ghosts(extreme, plan));
     const auto count = ghosts_added(chosen.to(local.scalar_type()), plan);
-    const auto shared = ghosts_added(at::where(chosen, local, at::zeros_like(local)), plan) / count;
-    return extreme + (shared - shared.detach());
+    return with_backward(extreme, local, "GhostExtremeBackward", [plan, chosen, count](const at::Tensor& gradient) {
+        const auto shares = with_ghosts(gradient / count, plan);
+        return at::where(chosen, shares, at::zeros_like(shares));
+    });
 }
 
 }  // namespace meshard

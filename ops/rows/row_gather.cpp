@@ -86,6 +86,9 @@ at::Tensor gather_rows(const at::Tensor& tensor, const at::Tensor& ids)
 at::Tensor scatter_add(const at::Tensor& tensor, const at::Tensor& ids, const at::Tensor& values)
 {
     const auto access = access_to("scatter_add", tensor, ids, values);
+    // All ranks have all rows, and each adds the values of its own ids: the result is the sum over the ranks.
+    if (!access.part.is_cut() && access.wanted.is_cut())
+        return tensor.index_add(0, ids, access.wanted.like(access.values));
     return access.part.like(access.part.own + access.scatter(access.values));
 }
 

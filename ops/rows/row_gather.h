@@ -19,7 +19,8 @@ namespace meshard {
 at::Tensor gather_rows(const at::Tensor& tensor, const at::Tensor& ids);
 
 /// The tensor with values[i] added to row ids[i]; values of several ranks for one row are added in an order that
-/// depends on ids and ranks only. Differentiable in both. A plain tensor gets this rank's values only.
+/// depends on ids and ranks only. Differentiable in both. A plain tensor gets this rank's values only,
+/// unless `ids` are cut.
 at::Tensor scatter_add(const at::Tensor& tensor, const at::Tensor& ids, const at::Tensor& values);
 
 }  // namespace meshard

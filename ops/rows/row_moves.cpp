@@ -111,27 +111,28 @@ at::Tensor take_rows(const at::Tensor& rows, const at::Tensor& index)
 {
     const auto here = index.to(rows.device());
     if (rows.is_cpu()) return take_some_rows(rows, here);
-    return with_backward(
-        packed_on_gpu(rows.detach().contiguous(), here.contiguous()), rows, "TakeRowsBackward",
-        [here, num_rows = rows.size(0)](const at::Tensor& gradient) { return scatter_rows(gradient, here, num_rows); });
+    return with_backward(packed_on_gpu(rows.detach().resolve_conj().resolve_neg().contiguous(), here.contiguous()),
+                         rows, "TakeRowsBackward", [here, num_rows = rows.size(0)](const at::Tensor& gradient) {
+                             return scatter_rows(gradient, here, num_rows);
+                         });
 }
 
 at::Tensor scatter_distinct_rows(const at::Tensor& values, const at::Tensor& index, std::int64_t num_rows)
 {
     const auto here = index.to(values.device());
     if (values.is_cpu()) return zeros_for(values, num_rows).index_copy(0, here, values);
-    return with_backward(unpacked_on_gpu(values.detach().contiguous(), here.contiguous(), num_rows), values,
-                         "ScatterDistinctRowsBackward",
-                         [here](const at::Tensor& gradient) { return take_rows(gradient, here); });
+    return with_backward(
+        unpacked_on_gpu(values.detach().resolve_conj().resolve_neg().contiguous(), here.contiguous(), num_rows), values,
+        "ScatterDistinctRowsBackward", [here](const at::Tensor& gradient) { return take_rows(gradient, here); });
 }
 
 at::Tensor scatter_rows(const at::Tensor& values, const at::Tensor& index, std::int64_t num_rows)
 {
     const auto here = index.to(values.device());
     if (values.is_cpu()) return scatter_some_rows(values, here, num_rows);
-    return with_backward(summed_on_gpu(values.detach().contiguous(), here.contiguous(), num_rows), values,
-                         "ScatterRowsBackward",
-                         [here](const at::Tensor& gradient) { return take_rows(gradient, here); });
+    return with_backward(
+        summed_on_gpu(values.detach().resolve_conj().resolve_neg().contiguous(), here.contiguous(), num_rows), values,
+        "ScatterRowsBackward", [here](const at::Tensor& gradient) { return take_rows(gradient, here); });
 }
 
 }  // namespace meshard

@@ -66,7 +66,7 @@ void take_into(at::Tensor& target, const at::Tensor& table, const at::Tensor& in
             target.zero_();
         return;
     }
-    const auto rows = table.contiguous();
+    const auto rows = table.resolve_conj().resolve_neg().contiguous();  // memory is copied, which has no flags
     const auto numbers = index.contiguous();
     const auto count = index.size(0), row_bytes = static_cast<std::int64_t>(target.nbytes()) / count;
     const auto* from = static_cast<const char*>(rows.const_data_ptr());
@@ -122,7 +122,7 @@ at::Tensor added(const at::Tensor& rows, const at::Tensor& index, std::int64_t n
         return all.index_put_({at::where(here.ge(0), here, num_rows)}, rows, /*accumulate=*/true)
             .narrow(0, 0, num_rows);
     }
-    const auto values = rows.contiguous();
+    const auto values = rows.resolve_neg().contiguous();
     const auto numbers = index.contiguous();
     const auto* places = numbers.const_data_ptr<std::int64_t>();
     const auto width = values.numel() / values.size(0);

@@ -39,7 +39,7 @@ RowStream::RowStream(std::vector<at::Tensor> tensors, at::Tensor index)
     : tensors_(std::move(tensors)), index_(index.contiguous())
 {
     for (auto& tensor : tensors_) {
-        tensor = tensor.detach().contiguous();
+        tensor = tensor.detach().resolve_conj().resolve_neg().contiguous();
         widths_.push_back(c10::multiply_integers(tensor.sizes().slice(1)) *
                           static_cast<std::int64_t>(tensor.element_size()));
         row_bytes_ += widths_.back();

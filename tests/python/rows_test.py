@@ -33,6 +33,16 @@ def test_knn_is_that_of_brute_force():
         near(meshard.gather_neighbors(place(points), found), points[found.ids], 0)
 
 
+def test_knn_of_places_very_far_and_very_near():
+    """A rank's points are not enough to know the nearest ones; of squares that are 0 in single precision ids decide."""
+    for scale in (1e16, 1e-3):
+        for dtype in (torch.float32, f64):
+            far = (points * scale).to(dtype)
+            expected = torch.cdist(far[:1].to(f64), far.to(f64)).topk(4, largest=False).indices
+            assert meshard.knn(cut(far), far[:1], 4).ids.tolist() == expected[0].tolist()
+    assert meshard.knn(cut((points * 1e-24).float()), torch.zeros(1, 3), 4).ids.tolist() == [0, 1, 2, 3]
+
+
 def test_radius_search_is_that_of_brute_force():
     distances = torch.cdist(own(queries), points)
     found = meshard.radius_search(cut(points), cut(queries), 0.4)
@@ -55,6 +65,10 @@ def test_rows_by_id():
     (w + points.flip(0)).square().sum().backward()
     near(x.grad, w.grad, 1e-12)
     refused(lambda: meshard.gather_rows(x, torch.tensor([40])), ValueError, "40")
+    # Of a plain tensor all ranks have all rows, and each some of the ids.
+    rows = torch.arange(40) % 7
+    for target in (torch.zeros(7, 3, dtype=f64), meshard.distribute_tensor(torch.zeros(7, 3, dtype=f64), mesh(), [meshard.Replicate()])):
+        near(meshard.full_tensor(meshard.scatter_add(target, cut(rows), cut(points))), torch.zeros(7, 3, dtype=f64).index_add(0, rows, points), 1e-12)
 
 
 def test_segments():
