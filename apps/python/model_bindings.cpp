@@ -15,9 +15,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <iterator>
-#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,18 +81,14 @@ public:
                 "MeshGraphNet: expected a row of edge_features for each of the {} edges, found the shape {}.",
                 edge_index.size(-1), c10::str(edges.sizes())));
         }
-        auto& graphs = graphs_.of(edge_index, [] { return std::make_shared<std::vector<KeptGraph>>(); });
-        std::erase_if(*graphs, [&](const KeptGraph& one) { return one.version != edge_index._version(); });
+        const auto graphs = *graphs_.of(edge_index, [] { return std::make_shared<KeptGraphs>(); });
         const auto layout = is_sharded(nodes) ? spec_of(nodes) : nullptr;
-        auto kept = std::find_if(graphs->begin(), graphs->end(), [&](const KeptGraph& one) {
-            return one.num_nodes == nodes.size(0) &&
-                   (one.layout == layout || (one.layout && layout && *one.layout == *layout));
-        });
-        if (kept == graphs->end()) {
+        auto kept = graphs->find(layout, nodes.size(0));
+        if (!kept) {
             auto found = graph_of_edges(nodes, edge_index);
-            graphs->push_back({layout, nodes.size(0), edge_index._version(),
-                               MeshGraph(std::move(found.graph), model.options()), std::move(found.edges)});
-            kept = std::prev(graphs->end());
+            kept = std::make_shared<KeptGraph>(
+                layout, nodes.size(0), MeshGraph(std::move(found.graph), model.options()), std::move(found.edges));
+            graphs->add(kept);
         }
         // Plain nodes are on every rank, and so are then all edges.
         const auto& edge_layout = kept->graph.graph().edge_layout();
@@ -106,9 +101,31 @@ private:
     struct KeptGraph {
         SpecPtr layout;  // layout of the nodes
         std::int64_t num_nodes;
-        std::int64_t version;  // counts writes to the list of edges
         MeshGraph graph;
         at::Tensor edges;
+    };
+
+    /// The graphs of one list of edges, which several threads may use.
+    class KeptGraphs {
+    public:
+        std::shared_ptr<const KeptGraph> find(const SpecPtr& layout, std::int64_t num_nodes)
+        {
+            const std::lock_guard one_at_a_time(in_use_);
+            const auto found = std::ranges::find_if(graphs_, [&](const auto& one) {
+                return one->num_nodes == num_nodes &&
+                       (one->layout == layout || (one->layout && layout && *one->layout == *layout));
+            });
+            return found == graphs_.end() ? nullptr : *found;
+        }
+        void add(std::shared_ptr<const KeptGraph> graph)
+        {
+            const std::lock_guard one_at_a_time(in_use_);
+            graphs_.push_back(std::move(graph));
+        }
+
+    private:
+        std::mutex in_use_;
+        std::vector<std::shared_ptr<const KeptGraph>> graphs_;
     };
 
     template <class Architecture>
@@ -127,7 +144,7 @@ private:
     }
 
     Model model_;
-    KeptPerCloud<std::shared_ptr<std::vector<KeptGraph>>> graphs_;
+    KeptPerCloud<std::shared_ptr<KeptGraphs>> graphs_;
 };
 
 }  // namespace

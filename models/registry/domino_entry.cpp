@@ -232,8 +232,8 @@ public:
                 reference_.empty() ? torch::ones_like(inputs.global_values)
                                    : torch::tensor(reference_, torch::kFloat).to(options.device()).view({1, -1, 1});
         }
-        if (surface) inputs.surface = surfaces_.of(surface->positions, [&] { return surface_points(*surface); });
-        if (volume) inputs.volume = volumes_.of(volume->positions, [&] { return volume_points(*volume); });
+        if (surface) inputs.surface = *surfaces_.of(surface->positions, [&] { return surface_points(*surface); });
+        if (volume) inputs.volume = *volumes_.of(volume->positions, [&] { return volume_points(*volume); });
         const auto outputs = model_->forward(inputs);
         return {outputs.surface, outputs.volume};
     }

@@ -3,32 +3,52 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <utility>
 
 namespace meshard {
 
-/// Caches what was computed from a tensor of positions as long as that tensor exists, so that clouds that do not move
-/// are searched once.
+/// Number of writes to a tensor; 0 of one made in inference mode, whose writes LibTorch does not count.
+inline std::uint32_t num_writes_to(const at::Tensor& tensor)
+{
+    return tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version());
+}
+
+/// Caches what was computed from a tensor of positions as long as that tensor exists and is not written to, so that
+/// clouds that do not move are searched once. Writes to a tensor made in inference mode go unseen.
 template <class Value>
 class KeptPerCloud {
 public:
+    /// Returns the value for these positions. Several threads may call it.
     /// @param make   computes the value for new positions
     template <class Make>
-    const Value& of(const at::Tensor& positions, const Make& make)
+    std::shared_ptr<const Value> of(const at::Tensor& positions, const Make& make)
     {
-        std::erase_if(entries_, [](const auto& item) { return item.second.positions.expired(); });
         const auto* key = positions.unsafeGetTensorImpl();
-        if (const auto found = entries_.find(key); found != entries_.end()) return found->second.value;
-        return entries_.emplace(key, Entry{WeakTensor(positions.getIntrusivePtr()), make()}).first->second.value;
+        const auto num_writes = num_writes_to(positions);
+        {
+            const std::lock_guard one_at_a_time(in_use_);
+            std::erase_if(entries_, [](const auto& item) { return item.second.positions.expired(); });
+            const auto found = entries_.find(key);
+            if (found != entries_.end() && found->second.num_writes == num_writes) return found->second.value;
+        }
+        auto value = std::make_shared<const Value>(make());  // may take long, and wait for other ranks
+        const std::lock_guard one_at_a_time(in_use_);
+        entries_.insert_or_assign(key, Entry{WeakTensor(positions.getIntrusivePtr()), num_writes, value});
+        return value;
     }
 
 private:
     using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
     struct Entry {
         WeakTensor positions;
-        Value value;
+        std::uint32_t num_writes;  // to the positions, when the value was computed
+        std::shared_ptr<const Value> value;
     };
+    std::mutex in_use_;
     std::map<const c10::TensorImpl*, Entry> entries_;
 };
 

@@ -233,7 +233,7 @@ MadeModel make_mesh_graph_net(const Json& arguments)
     return {
         model.ptr(),
         [model, arguments, graphs = std::make_shared<KeptPerCloud<GraphOfCase>>()](const PointInputs& inputs) mutable {
-            const auto& of_case = graphs->of(inputs.positions, [&] {
+            const auto kept = graphs->of(inputs.positions, [&] {
                 const auto clouds = unbind_clouds("MeshGraphNet", "positions", inputs.positions);
                 if (clouds.size() != 1)
                     throw InvalidInput(fmt::format(
@@ -241,6 +241,7 @@ MadeModel make_mesh_graph_net(const Json& arguments)
                         clouds.size()));
                 return GraphOfCase(clouds[0], arguments, model->options());
             });
+            const auto& of_case = *kept;
             const auto& graph = of_case.graph();
             const auto embedding = laid_as(inputs.positions, inputs.embedding);
             const auto positions = of_case.of_nodes(unbind_clouds("MeshGraphNet", "positions", inputs.positions).at(0));

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """meshard.models: the library's models as modules of torch, sharded = serial, and PhysicsNeMo's where it is installed; meshard.probe."""
+import concurrent.futures
 import copy
 import importlib
 import io
@@ -136,6 +137,56 @@ def test_is_a_module_like_others():
     assert model.arguments["n_hidden"] == 16 and "n_hidden=16" in repr(model)
     model.eval()
     assert not model.training
+
+
+class Own(meshard.models.Transolver):
+    """A subclass with a constructor, a module and attributes of its own."""
+
+    def __init__(self, width):
+        super().__init__(embedding_dim=3, time_input=True, **{**SMALL, "n_hidden": width})
+        self.last = nn.Linear(3, 1)
+        self.seen = []
+
+    def forward(self, fx, embedding, time):
+        return self.last(super().forward(fx, embedding, time))
+
+
+def test_copies_are_whole():
+    torch.manual_seed(2)
+    model = Own(16).to(f64)
+    model.seen.append(7)
+    inputs = [*points(), torch.tensor([0.5], dtype=f64)]
+    model(*inputs).sum().backward()
+    twins = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.optim.swa_utils.AveragedModel(model).module]
+    for twin in twins:
+        assert type(twin) is Own and twin.seen == [7] and twin.seen is not model.seen
+        near(twin(*inputs), model(*inputs), 0)
+        twin.last.weight.data.zero_()
+        assert model.last.weight.abs().min() > 0
+    copied = copy.deepcopy({"model": model, "optimizer": torch.optim.SGD(model.parameters(), 0.1)})
+    before = copied["model"](*inputs)
+    copied["model"](*inputs).square().sum().backward()
+    copied["optimizer"].step()
+    assert not torch.equal(copied["model"](*inputs), before) and torch.equal(model(*inputs), before)   # the copy alone was trained
+
+
+def test_graphs_follow_what_is_written():
+    arguments = dict(input_dim_nodes=2, output_dim=3, processor_size=1, hidden_dim_processor=8, hidden_dim_node_encoder=8, hidden_dim_edge_encoder=8,
+                     hidden_dim_node_decoder=8)
+    model, (embedding, places) = made("MeshGraphNet", input_dim_edges=4, **arguments), points()
+    with torch.no_grad():
+        first = model.of_points(embedding, places)
+        places.copy_(places.flip(1))
+        moved = model.of_points(embedding, places)
+        near(moved, model.of_points(embedding, places.clone()), 0)
+        assert not torch.allclose(first, moved)
+        with concurrent.futures.ThreadPoolExecutor(8) as several:   # one model, clouds of their own
+            for found in several.map(lambda _: model.of_points(embedding, places.clone()), range(200)):
+                near(found, moved, 0)
+    on_edges, nodes = made("MeshGraphNet", input_dim_edges=3, **arguments), embedding[0]
+    edge_index, edges = torch.randint(0, 50, (2, 20), generator=seeded(9)), torch.randn(20, 3, dtype=f64, generator=seeded(8))
+    with torch.inference_mode():
+        near(on_edges(nodes, edges, edge_index.clone()), on_edges(nodes, edges, edge_index), 0)
 
 
 def test_buffers_follow_the_type():

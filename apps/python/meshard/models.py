@@ -9,6 +9,7 @@ are fused kernels, on CPUs and on GPUs. Given sharded tensors they compute what 
 """
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any, Optional, Sequence, Union
 
@@ -37,14 +38,16 @@ class LibraryModel(torch.nn.Module):
             raise InvalidInput(f"{self._kind}: arguments are numbers, texts and lists of them: {error}.") from None
         self._model = _core.Model(self._kind, text)
         self.arguments = json.loads(self._model.arguments())
+        self._tensors: dict[str, tuple[dict, str, torch.Tensor]] = {}   # what the model computes with, and where the module keeps it
         for name, parameter in self._model.parameters():
-            parameter.__class__ = torch.nn.Parameter   # the very tensor that the model computes with
+            parameter.__class__ = torch.nn.Parameter   # the very tensor
             owner, leaf = self._owner_of(name)
             owner.register_parameter(leaf, parameter)
+            self._tensors[name] = owner._parameters, leaf, parameter
         for name, buffer in self._model.buffers():
             owner, leaf = self._owner_of(name)
             owner.register_buffer(leaf, buffer)
-        self._tensors = [*self.parameters(), *self.buffers()]
+            self._tensors[name] = owner._buffers, leaf, buffer
         default = torch.get_default_device()   # as modules of torch.nn, made where torch.device says
         if default.type not in ("cpu", "meta"):
             self.to(default)
@@ -61,18 +64,15 @@ class LibraryModel(torch.nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> LibraryModel:
         super()._apply(fn, recurse)
         # A parameter stays the tensor it was; buffers are replaced, and the model would not know of the new ones.
-        kept = {id(tensor) for tensor in self._tensors}
-        old = dict(self._model.buffers())
-        for name, _ in list(self.named_buffers()):
-            owner, leaf = self._owner_of(name)
-            if id(owner._buffers[leaf]) not in kept:
-                old[name].data = owner._buffers[leaf]
-                owner._buffers[leaf] = old[name]
+        for kept, leaf, own in self._tensors.values():
+            if kept[leaf] is not own and not isinstance(own, torch.nn.Parameter):
+                own.data = kept[leaf]
+                kept[leaf] = own
         return self
 
     def _require_own_tensors(self) -> None:
-        for now, own in zip([*self.parameters(), *self.buffers()], self._tensors):
-            if now is not own:
+        for kept, leaf, own in self._tensors.values():
+            if kept.get(leaf) is not own:
                 raise InvalidInput(f"{self._kind}: a parameter or buffer was replaced by another tensor, which the model does not compute with. Write to the "
                                    "tensors instead, as load_state_dict does without assign=True.")
 
@@ -91,31 +91,61 @@ class LibraryModel(torch.nn.Module):
         self._model.seed_draws(seed)
 
     def __deepcopy__(self, memo: dict) -> LibraryModel:
-        made = type(self)(**self.arguments)
+        made = _made(type(self), self.arguments)
         memo[id(self)] = made
-        _restore(made, {name: tensor.detach() for name, tensor in self.state_dict().items()}, self.training,
-                 [parameter.requires_grad for parameter in self.parameters()])
+        made._take(self._own_state())
+        for name, (_, _, own) in self._tensors.items():
+            memo[id(own)] = made._tensors[name][2]   # an optimiser that is copied along trains the copy
+        made._add(copy.deepcopy(self._added(), memo))
         return made
 
     def __reduce__(self) -> tuple:
-        return _remade, (type(self).__name__, self.arguments, self.state_dict(), self.training, [parameter.requires_grad for parameter in self.parameters()])
+        return _remade, (type(self), self.arguments, self._own_state(), self._added())
+
+    def _own_state(self) -> dict[str, tuple[torch.Tensor, bool]]:
+        return {name: (own.detach(), own.requires_grad) for name, (_, _, own) in self._tensors.items()}
+
+    def _take(self, state: dict[str, tuple[torch.Tensor, bool]]) -> None:
+        for name, (value, takes_gradient) in state.items():
+            own = self._tensors[name][2]
+            own.data = value.clone()   # in the type of the state
+            own.requires_grad_(takes_gradient)
+
+    def _added(self) -> dict[str, Any]:
+        """What a subclass or a user has added to the library's module: attributes, hooks, parameters, buffers and modules."""
+        library = {leaf for kept, leaf, _ in self._tensors.values() if kept is self._parameters or kept is self._buffers}
+        library.update(name.split(".")[0] for name in self._tensors)
+        added = {name: value for name, value in self.__dict__.items() if name not in ("_model", "_tensors", "arguments")}
+        for kind in ("_parameters", "_buffers", "_modules"):
+            added[kind] = {name: value for name, value in self.__dict__[kind].items() if name not in library}
+        return added
+
+    def _add(self, added: dict[str, Any]) -> None:
+        for name, value in added.items():
+            if name in ("_parameters", "_buffers", "_modules"):
+                self.__dict__[name].update(value)
+            else:
+                self.__dict__[name] = value
+        self._model.train(self.training)
+        for name, module in self._modules.items():
+            if name not in added["_modules"]:
+                module.train(self.training)
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
 
 
-def _restore(model: LibraryModel, state: dict, training: bool, takes_gradient: Sequence[bool]) -> None:
-    own = dict([*model.named_parameters(), *model.named_buffers()])
-    for name, value in state.items():
-        own[name].data = value.detach().clone()   # in the type of the state
-    model.train(training)
-    for parameter, takes in zip(model.parameters(), takes_gradient):
-        parameter.requires_grad_(takes)
+def _made(kind: type[LibraryModel], arguments: dict[str, Any]) -> LibraryModel:
+    """A model of the class without a call of its constructor, whose arguments may be a subclass's own."""
+    made = kind.__new__(kind)
+    LibraryModel.__init__(made, **arguments)
+    return made
 
 
-def _remade(kind: str, arguments: dict, state: dict, training: bool, takes_gradient: Sequence[bool]) -> LibraryModel:
-    model = globals()[kind](**arguments)
-    _restore(model, state, training, takes_gradient)
+def _remade(kind: type[LibraryModel], arguments: dict[str, Any], state: dict[str, tuple[torch.Tensor, bool]], added: dict[str, Any]) -> LibraryModel:
+    model = _made(kind, arguments)
+    model._take(state)
+    model._add(added)
     return model
 
 
