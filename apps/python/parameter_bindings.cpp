@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/python/bindings.h"
 #include "sharding/parameters/fully_shard.h"
+#include "sharding/parameters/gradient_norm.h"
 #include "sharding/parameters/lasting_hook.h"
 #include "sharding/parameters/replicate.h"
+#include "sharding/parameters/stored_parameter.h"
 
 #include <map>
 #include <set>
@@ -84,11 +86,23 @@ void bind_parameters(py::module_& module)
         .def("local_parameter_names", &FullyShardedModule::local_parameter_names, "Names of the local_parameters().")
         .def("named_shards", &FullyShardedModule::named_shards,
              "Name and part of every parameter, as a sharded tensor of one dimension that shares its memory.")
+        .def(
+            "clip_grad_norm_",
+            [](FullyShardedModule& sharded, double max_norm) {
+                const auto parts = sharded.local_parameters();
+                const auto norm = gradient_norm(parts, &sharded.group());
+                scale_to_norm(parts, norm, max_norm);
+                return norm;
+            },
+            py::arg("max_norm"), WithoutGil(),
+            "As torch.nn.utils.clip_grad_norm_, by the norm of the gradients of all parameters, whose parts the ranks "
+            "have. Returns that norm. Collective.")
         .def("full_parameters", &FullyShardedModule::full_parameters, WithoutGil(),
              "Name and value of every parameter, whole, as plain copies. Collective.")
         .def_property_readonly("gathered_bytes", &FullyShardedModule::gathered_bytes,
                                "Bytes of whole parameters that are in memory on this rank now.")
         .def_property_readonly("peak_gathered_bytes", &FullyShardedModule::peak_gathered_bytes, "The most that were.");
+    module.def("is_stored", &is_stored, py::arg("tensor"));
     module.def("fully_shard", &fully_shard_parameters, WithoutGil());
 }
 

@@ -242,9 +242,14 @@ def test_fully_shard():
             optimizer.zero_grad()
             module(x).square().mean().backward()
             optimizer.step()
+    norms = handle.clip_grad_norm_(1e-3), torch.nn.utils.clip_grad_norm_(serial.parameters(), 1e-3)
+    near(norms[0].float(), norms[1], 1e-5)
+    ours.step()
+    theirs.step()
     for (name, value), (expected_name, expected) in zip(handle.full_parameters(), serial.named_parameters()):
         assert name == expected_name
         near(value, expected, 1e-5)
+    refused(lambda: torch.save(sharded.state_dict(), io.BytesIO()), RuntimeError, "handle.full_parameters()")
     refused(lambda: meshard.fully_shard(network(), mesh()), ValueError, "data")
     refused(lambda: meshard.fully_shard(network(), mesh(), units=["7"]), ValueError, "['7']")
 

@@ -40,6 +40,9 @@ def reduced(tensor: torch.Tensor) -> tuple:
 def with_reduce(plain: Callable) -> Callable:
     @functools.wraps(plain)
     def reduce_ex(self: torch.Tensor, protocol: int) -> Any:
+        if _core.is_stored(self):
+            raise RuntimeError("a parameter of a module under fully_shard has no memory of its own; save handle.full_parameters(), or dict(handle.named_shards()) with "
+                               "torch.distributed.checkpoint")
         return reduced(self) if _core.is_sharded(self) else plain(self, protocol)
 
     return reduce_ex
