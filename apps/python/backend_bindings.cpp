@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <pybind11/chrono.h>
 #include <set>
 #include <string>
@@ -256,10 +257,24 @@ public:
     }
     c10::intrusive_ptr<Work> alltoall(Tensors& out, Tensors& in, const c10d::AllToAllOptions& options) override
     {
-        return served(out.front(), [&](Backend& backend, HostCopies& here) {
-            auto to = here(out), from = here(in);
-            return backend.alltoall(to, from, options);
-        });
+        if (!out.front().is_cpu()) {
+            return served(out.front(), [&](Backend& backend, HostCopies& here) {
+                auto to = here(out), from = here(in);
+                return backend.alltoall(to, from, options);
+            });
+        }
+        // Neither transport of the CPU takes lists.
+        std::vector<std::int64_t> out_sizes, in_sizes;
+        Tensors lines;
+        for (const auto& tensor : in) in_sizes.push_back(lines.emplace_back(tensor.reshape(-1)).numel());
+        for (const auto& tensor : out) out_sizes.push_back(tensor.numel());
+        auto from = at::cat(lines);
+        auto to = at::empty({std::accumulate(out_sizes.begin(), out_sizes.end(), std::int64_t{0})}, from.options());
+        auto work = alltoall_base(to, from, out_sizes, in_sizes, options);
+        work->wait();
+        const auto received = to.split_with_sizes(out_sizes);
+        for (std::size_t r = 0; r < out.size(); ++r) out[r].copy_(received[r].view(out[r].sizes()));
+        return work;
     }
     // Tensors go by way of the host: a device transport is connected by all ranks, and here only two take part.
     c10::intrusive_ptr<Work> send(Tensors& tensors, int to, int tag) override

@@ -3,6 +3,7 @@
 import meshard
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional
 import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -73,6 +74,17 @@ def test_reductions_to_one_rank():
     x = values(rank())
     dist.reduce(x, 0, group=group())
     assert rank() > 0 or torch.equal(x, sum(values(r) for r in range(num_ranks())))
+
+
+def test_all_to_all_of_lists():
+    sent = [torch.full((rank() + 1, r + 1), float(10 * rank() + r)) for r in range(num_ranks())]   # another shape for each pair
+    received = [torch.empty(r + 1, rank() + 1).t().contiguous().t() for r in range(num_ranks())]
+    dist.all_to_all(received, sent, group())
+    assert all(torch.equal(one, torch.full((r + 1, rank() + 1), float(10 * r + rank()))) for r, one in enumerate(received))
+    x = values(rank()).requires_grad_()
+    gathered = torch.distributed.nn.functional.all_gather(x, group())
+    sum((r + 1) * part.sum() for r, part in enumerate(gathered)).backward()
+    assert x.grad.tolist() == [num_ranks() * (rank() + 1)] * 5
 
 
 def test_all_to_all():
