@@ -20,6 +20,17 @@ namespace meshard {
 
 namespace {
 
+std::string array_texts(const Mesh& mesh)
+{
+    std::string text;
+    for (const auto* arrays : {&mesh.point_data, &mesh.cell_data}) {
+        text += arrays == &mesh.point_data ? "at points" : "; of cells";
+        for (const DataArray& array : *arrays)
+            text += fmt::format(" '{}' {} x {}", array.name(), to_string(array.type()), array.num_components());
+    }
+    return text;
+}
+
 void require_parts_of_one_mesh(std::span<const Subdomain> subdomains)
 {
     if (subdomains.empty()) throw InvalidInput("save_subdomains: there are no subdomains.");
@@ -35,6 +46,9 @@ void require_parts_of_one_mesh(std::span<const Subdomain> subdomains)
             subdomain.points.num_global != first.points.num_global || subdomain.mesh.kind != first.mesh.kind ||
             subdomain.num_ghost_layers != first.num_ghost_layers)
             throw InvalidInput(fmt::format("save_subdomains: subdomain {} is of another mesh than subdomain 0.", i));
+        if (const auto own = array_texts(subdomain.mesh), wanted = array_texts(first.mesh); own != wanted)
+            throw InvalidInput(fmt::format(
+                "save_subdomains: subdomain {} has other arrays than subdomain 0: {} beside {}.", i, own, wanted));
     }
 }
 

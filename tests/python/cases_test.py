@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cases on disk as sharded tensors, and ghosts: the mesh before it was cut is the oracle."""
+import math
 import pathlib
+import pickle
+import shutil
 import tempfile
 
 import meshard
@@ -54,8 +57,22 @@ def test_cases_are_sharded_tensors():
         by_workers = list(torch.utils.data.DataLoader(pressures, batch_size=None, num_workers=2))   # read by other processes
         assert [case["name"] for case in by_workers] == ["case_1", "case_2"]
         near(by_workers[1]["p"], torch.from_numpy(np.asarray(whole.cell_data["p"])[order]), 0)
+        with_parts = list(torch.utils.data.DataLoader(meshard.datasets.Shards(root, mesh(), fields=["p"]), batch_size=None, num_workers=1))
+        assert np.array_equal(with_parts[1]["part"].global_ids, parts[rank()].global_ids)
         single = meshard.datasets.Shards(root / "case_1", mesh(), fields=["p"])
         assert len(single) == 1 and single[0]["p"].dtype is torch.float32 and set(single[0]) == {"points", "p", "ids", "name", "part"}
+        refused(lambda: pickle.dumps(parts[0]), TypeError, "write_shards")
+        renamed = meshard.partition(parted()[0], num_ranks())
+        for one in renamed:
+            one.mesh.cell_data["ids"] = np.zeros(one.mesh.n_cells)
+        mesh().barrier()
+        if rank() == 0:
+            meshard.write_shards(root / "named", renamed)
+        mesh().barrier()
+        refused(lambda: meshard.datasets.Shards(root / "named", mesh())[0], ValueError, "has an array 'ids'")
+        mesh().barrier()
+        if rank() == 0:
+            shutil.rmtree(root / "named")
         refused(lambda: meshard.datasets.Shards(root / "case_1", mesh(), fields=["q"])[0], ValueError, "no array 'q' of its rows; it has ['U', 'p', 'zone'")
         refused(lambda: meshard.datasets.Shards(root / "notes", mesh()), ValueError, "notes")
         refused(lambda: meshard.datasets.Shards(root / "none", mesh()), ValueError, "none")
@@ -85,6 +102,21 @@ def test_ghosts_are_their_owners_rows():
         expected.index_add_(0, torch.from_numpy(p.global_ids.copy()), weight)
     near(own.grad, expected[ids[:part.num_owned]][:, None].expand(-1, 3), 1e-14)
     near(meshard.scatter_ghosts(weights[rank()], plan), expected[ids[:part.num_owned]], 1e-14)
+    complex_own = own.detach().to(torch.complex128).requires_grad_()
+    (meshard.with_ghosts(complex_own, plan) * weights[rank()][:, None]).real.sum().backward()
+    near(complex_own.grad.real, own.grad, 1e-14)
+    lazy = (1j * complex_own.detach()).conj()   # a flag, whose memory holds the other numbers
+    assert torch.equal(meshard.with_ghosts(lazy, plan), -1j * values[ids]) and torch.equal(meshard.with_ghosts(lazy.imag, plan), -values[ids])
+    # Extremes and means, also of numbers whose sums are infinite: ghosts' rows count for their owner's.
+    for dtype, value in ((torch.float64, math.inf), (torch.float16, 40000.)):
+        for reduction in ("max", "min", "mean"):
+            for gradient in (False, True):
+                rows = torch.full((len(part.global_ids), 1), value, dtype=dtype, requires_grad=gradient)
+                assert meshard.scatter_ghosts(rows, plan, reduction).tolist() == [[value]] * part.num_owned
+    highest = weights[rank()].clone().requires_grad_()
+    of_all = torch.stack([torch.full((24,), -9., dtype=torch.float64).index_copy(0, torch.from_numpy(p.global_ids.copy()), w) for w, p in zip(weights, parts)])
+    meshard.scatter_ghosts(highest, plan, "max").sum().backward()
+    assert torch.equal(highest.grad, (highest.detach() == of_all.max(0).values[ids]).to(torch.float64))
     by_arrays = meshard.GhostPlan(None, mesh(), global_ids=part.global_ids, num_owned=part.num_owned, ghost_owners=part.ghost_owners)
     assert torch.equal(meshard.exchange_ghosts(own.detach(), by_arrays), values[ids[part.num_owned:]]) and "owned rows" in repr(by_arrays)
 

@@ -135,6 +135,13 @@ def test_wrong_arrays_are_refused():
     refused(lambda: meshard.mesh(points, cells, types, cell_data={"p": np.zeros(3)}), ValueError, "p")
     refused(lambda: meshard.mesh(points, cells, types, cell_data={"c": np.zeros(24, complex)}), ValueError, "'c' is of type complex128")
     refused(lambda: meshard.partition([1, 2], 2), ValueError, "found list")
+    whole = meshard.mesh(points, cells, types)
+    for wrong, text in ((lambda: meshard.mesh(points, cells, np.array(types) + 256), "types of cells lie in"),
+                        (lambda: meshard.mesh(points, (cells[0], np.array(cells[1], np.int64) - 2 ** 32), types), "points of cells lie in"),
+                        (lambda: meshard.mesh(points, (cells[0], np.array(cells[1]) + 0.4), types), "points of cells are of type float64"),
+                        (lambda: meshard.mesh(points, (np.array(cells[0]) + 0.4, cells[1]), types), "offsets of cells are of type float64"),
+                        (lambda: meshard.partition(whole, 2, owners=np.full(24, 0.9)), "owners are of type float64")):
+        refused(wrong, ValueError, text)
 
 
 def test_what_is_read_in_another_way_is_a_warning():
@@ -177,6 +184,15 @@ def test_a_cloud_is_cut_by_its_points():
     cloud = np.random.default_rng(1).random((50, 3))
     parts = meshard.partition(cloud, 4)
     assert sorted(np.concatenate([part.global_ids[:part.num_owned] for part in parts])) == list(range(50))
+
+
+def test_parts_with_other_arrays_are_not_written():
+    points, cells, types = box()
+    parts = meshard.partition(meshard.mesh(points, cells, types), 2)
+    parts[1].mesh.cell_data["z"] = np.zeros(parts[1].mesh.n_cells)
+    with tempfile.TemporaryDirectory() as folder:
+        refused(lambda: meshard.write_shards(pathlib.Path(folder) / "shards", parts), ValueError, "subdomain 1 has other arrays than subdomain 0")
+        assert not list(pathlib.Path(folder).iterdir())
 
 
 def test_files_come_back_the_same():

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import copyreg
 import functools
 import os
 import warnings
+import weakref
 from collections.abc import Iterator, MutableMapping
 from typing import Any, Mapping, Optional, Sequence, Union
 
@@ -39,6 +41,17 @@ def _values(name: str, given: Any) -> Any:
     elif array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
         raise InvalidInput(f"{where} is of type {array.dtype}; expected integers of 8 to 64 bits, float32, float64, bool or texts. Convert it.")
     return np.ascontiguousarray(array.reshape(len(array), -1) if array.ndim > 2 else array, array.dtype.newbyteorder("="))
+
+
+def _integers(what: str, given: Any, kind: Any) -> np.ndarray:
+    """Whole numbers as an array of that type. Raises InvalidInput for others, and for those beyond the type."""
+    array = np.asarray(given)
+    if array.size and array.dtype.kind not in "iu":
+        raise InvalidInput(f"{what} are of type {array.dtype}; expected integers.")
+    bounds = np.iinfo(kind)
+    if array.size and (array.min() < bounds.min or array.max() > bounds.max):
+        raise InvalidInput(f"{what} lie in {array.min()} to {array.max()}; expected {bounds.min} to {bounds.max} ({bounds.bits} bits).")
+    return np.ascontiguousarray(array, kind)
 
 
 def _all_values(arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,15 +108,12 @@ def mesh(points: Any, cells: Optional[tuple[Any, Any]] = None, cell_types: Any =
     offsets, connectivity = cells if cells is not None else ([0], [])
     stream_offsets, streams = face_streams if face_streams is not None else ([0], [])
     types = [] if cell_types is None else cell_types
-    connectivity = np.asarray(connectivity)
-    if connectivity.size and connectivity.max() > np.iinfo(np.int32).max:
-        raise InvalidInput(f"mesh: point {connectivity.max()} is beyond 32 bits.")
     points = _values("Points", points)
     if isinstance(points, list) or points.dtype not in (np.float32, np.float64):
         points = np.asarray(points, np.float64)
-    return _meshes.make_mesh(points, np.ascontiguousarray(offsets, np.int64), np.ascontiguousarray(connectivity, np.int32), np.ascontiguousarray(types, np.uint8),
-                             np.ascontiguousarray(stream_offsets, np.int64), np.ascontiguousarray(streams, np.int32), _all_values(point_data),
-                             _all_values(cell_data), surface)
+    return _meshes.make_mesh(points, _integers("mesh: offsets of cells", offsets, np.int64), _integers("mesh: points of cells", connectivity, np.int32),
+                             _integers("mesh: types of cells", types, np.uint8), _integers("mesh: offsets of face_streams", stream_offsets, np.int64),
+                             _integers("mesh: face_streams", streams, np.int32), _all_values(point_data), _all_values(cell_data), surface)
 
 
 def _with_fields(mesh: Mesh, arrays: Mapping[str, Any]) -> Mesh:
@@ -268,7 +278,7 @@ def partition(mesh: Any, n: int, *, method: str = "metis", ghost_layers: int = 1
     Each part has `mesh`, with its own rows first and ghosts after, `num_owned`, `global_ids` of its rows, `ghost_owners`, `ghost_levels`.
 
     Raises InvalidInput (a ValueError) for an unknown method, n below 1, imbalance below 1, or owners that do not fit."""
-    owners = None if owners is None else [int(owner) for owner in owners]
+    owners = None if owners is None else _integers("partition: owners", owners, np.int32).tolist()
     return _meshes.partition(as_mesh(mesh), n, method, ghost_layers, imbalance, seed, quality, owners)
 
 
@@ -292,7 +302,31 @@ def read_shards(folder: Union[str, os.PathLike], part: Optional[int] = None, *, 
     verify:    compare the bytes of each piece with the manifest's hash
 
     Raises IoError (an OSError) if it is no such folder, a file does not match it or was damaged; InvalidInput if there is no such part."""
-    return _meshes.read_shards(folder, verify) if part is None else _meshes.read_part(folder, part, verify)
+    if part is not None:
+        return read_part(os.path.abspath(folder), part, verify)
+    parts = _meshes.read_shards(folder, verify)
+    for one in parts:
+        _folders[one] = os.path.abspath(folder)
+    return parts
+
+
+_folders: weakref.WeakKeyDictionary[Part, str] = weakref.WeakKeyDictionary()   # where parts were read
+
+
+def read_part(folder: str, number: int, verify: bool) -> Part:
+    """One part of a folder of shards. It can be pickled: another process reads it from there."""
+    part = _meshes.read_part(folder, number, verify)
+    _folders[part] = folder
+    return part
+
+
+def _reduced(part: Part) -> tuple:
+    if part not in _folders:
+        raise TypeError("a Part can be pickled only if it was read from a folder of shards. Write it with meshard.write_shards.")
+    return read_part, (_folders[part], part.part, False)
+
+
+copyreg.pickle(Part, _reduced)
 
 
 def check(given: Any) -> list[str]:

@@ -15,6 +15,8 @@ from ._device_mesh import AnyMesh, own_mesh
 
 __all__ = ["Shards"]
 
+_OWN = ("points", "ids", "name", "part")   # what a case has beside its fields
+
 
 class Shards(torch.utils.data.Dataset):
     """Meshes that `meshard partition` or `write_shards` has cut, as sharded tensors: each rank reads its own part alone. `len(cases)` and `cases[i]`::
@@ -58,12 +60,15 @@ class Shards(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> Any:
         path, (is_cloud, owned) = self.folders[index], self._rows_of_parts[index]
-        part = _meshes.read_part(path, self._mesh.get_local_rank(), True)
+        part = _mesh_functions.read_part(os.path.abspath(path), self._mesh.get_local_rank(), True)
         arrays = _mesh_functions.Fields(part.mesh, "point" if is_cloud else "cell")
         points = np.asarray(part.mesh.points)
         places = points if is_cloud else _meshes.centroids(part.mesh).astype(points.dtype)
         case: dict[str, Any] = {"points": self._rows(places[:part.num_owned].reshape(-1, 3), owned)}
         for name in _numeric(arrays) if self._fields is None else self._fields:
+            if name in _OWN:
+                raise InvalidInput(f"Shards: {path} has an array '{name}', which a case would hold beside its own {', '.join(_OWN)}. Rename it in the mesh, or "
+                                   "say with fields=[...] which arrays are wanted.")
             if name not in arrays:
                 raise InvalidInput(f"Shards: {path} has no array '{name}' of its rows; it has {sorted(arrays)}.")
             case[name] = self._rows(np.asarray(arrays[name])[:part.num_owned], owned)
