@@ -19,6 +19,7 @@
 #include "partition/mesh/surface_facing.h"
 
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
@@ -115,6 +116,21 @@ at::Tensor rows_on_all_ranks(const at::Tensor& rows, std::span<const std::int64_
     return whole;
 }
 
+/// While it exists, this thread computes as `meshard predict` does: without the caller's autocast, not in its inference
+/// mode, since sensitivities need gradients, and with new tensors in single precision, which is said for all threads.
+class OwnNumerics {
+public:
+    OwnNumerics() { torch::set_default_dtype(caffe2::TypeMeta::Make<float>()); }
+    ~OwnNumerics() { torch::set_default_dtype(callers_type_); }
+    OwnNumerics(const OwnNumerics&) = delete;
+    OwnNumerics& operator=(const OwnNumerics&) = delete;
+
+private:
+    caffe2::TypeMeta callers_type_ = torch::get_default_dtype();
+    c10::impl::ExcludeDispatchKeyGuard without_autocast_{c10::autocast_dispatch_keyset};
+    c10::InferenceMode for_gradients_too_{false};
+};
+
 /// Trained models that predict together.
 class Models {
 public:
@@ -126,7 +142,7 @@ public:
         : device_(device_of_rank(device, {.local_rank = device_index})),
           device_mesh_(ranks ? ranks->mesh : DeviceMesh::single())
     {
-        const c10::InferenceMode for_gradients_too(false);
+        const OwnNumerics whatever_the_caller_set;
         const KeptWarnings warnings;
         for (const auto& run : runs) {
             const std::size_t part = in_volume && num_trained_parts(run) > 1 ? 1 : 0;
@@ -163,6 +179,7 @@ public:
         {
             const py::gil_scoped_release without_gil;
             const std::lock_guard one_at_a_time(in_use_);
+            const OwnNumerics whatever_the_caller_set;
             const KeptWarnings warnings;
             told = mesh_inputs(models_.front(), mesh_input(given, options), options);
             doubts = warnings.texts();
@@ -178,7 +195,7 @@ public:
     {
         const py::gil_scoped_release without_gil;
         const std::lock_guard one_at_a_time(in_use_);
-        const c10::InferenceMode for_gradients_too(false);
+        const OwnNumerics whatever_the_caller_set;
         const KeptWarnings warnings;
         const auto input = mesh_input(given, options);
         auto found = predict_mesh(models_, input, options, device_mesh_, device_);
@@ -216,6 +233,11 @@ public:
         return prediction;
     }
 
+    /// Whether a prediction needs to know a surface that is not the mesh.
+    bool needs_wall() const
+    {
+        return std::ranges::any_of(models_, [](const auto& m) { return m.data().needs_wall() || m.needs_body(); });
+    }
     bool on_cells() const { return models_.front().data().on_cells; }
     const std::vector<std::string>& warnings() const { return warnings_; }
 
@@ -257,18 +279,26 @@ private:
         require_asked_for(models_, options, list(options.wall), list(options.other_part));
         // Several ranks hand over their parts of a mesh by files there.
         MeshInput input{.name = "the mesh", .output = std::filesystem::temp_directory_path() / "meshard"};
-        if (const auto* mesh = std::get_if<SharedMesh>(&given)) {
+        const auto* const mesh = std::get_if<SharedMesh>(&given);
+        if (mesh) {
             input.read = [mesh = *mesh] { return own_copy(*mesh); };
-            if (options.wall.empty() &&
+        } else {
+            input.file = std::get<std::filesystem::path>(given);
+            input.name = input.file.filename().string();
+        }
+        const auto& ranks = device_mesh_->all();
+        // What the first rank reads the others need not have.
+        const std::array<std::int64_t, 1> is_missing{!mesh && !std::filesystem::exists(input.file)};
+        if (ranks.all_gather_integers(is_missing)[0][0] != 0)
+            throw IoError(input.file.string() +
+                          (ranks.rank() == 0 ? " does not exist." : " does not exist where the first rank reads it."));
+        read_together(ranks, [&] {
+            if (ranks.rank() == 0 && mesh && options.wall.empty() &&
                 std::ranges::any_of(models_, [](const auto& m) { return m.data().needs_wall(); }))
                 throw InvalidInput(
                     "the patches of the wall are read from the mesh's file. Give the path of the mesh, or "
                     "of the wall.");
-        } else {
-            input.file = std::get<std::filesystem::path>(given);
-            input.name = input.file.filename().string();
-            if (!std::filesystem::exists(input.file)) throw IoError(input.file.string() + " does not exist.");
-        }
+        });
         return input;
     }
 
@@ -324,6 +354,7 @@ void bind_models(py::module_& module)
                  return models.network_inputs(mesh, {.values = values, .wall = wall});
              })
         .def("missing_for_forces", &Models::missing_for_forces)
+        .def_property_readonly("needs_wall", &Models::needs_wall)
         .def_property_readonly("on_cells", &Models::on_cells)
         .def_property_readonly("warnings", &Models::warnings)
         .def_property_readonly("targets", &Models::targets)

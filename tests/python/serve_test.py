@@ -92,7 +92,7 @@ def test_answers_are_those_of_the_surrogate():
         told, speed = urllib.parse.urlencode(TOLD), f"speed={TOLD['speed']}"
         with served(*runs, "--max-bytes", 200000) as port:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-            for file, (content, headers) in ((stl, (stl.read_bytes(), {})), (body, (vtp, {})), (body, form(("../boundary 4.VTP", vtp))), (stl, form(("", stl.read_bytes())))):
+            for file, (content, headers) in ((stl, (stl.read_bytes(), {})), (body, (vtp, {})), (body, form(("../boundary 4.VTP", vtp))), (body, form(("車" * 90 + ".vtp", vtp))), (stl, form(("", stl.read_bytes())))):
                 expected = surrogate.forces(file, **TOLD)
                 status, answer = ask(connection, f"/forces?{told}", content, headers)
                 found = json.loads(answer)
@@ -101,7 +101,7 @@ def test_answers_are_those_of_the_surrogate():
             status, answer = ask(connection, "/forces?speed=99&U_inf=30&area=0.5&moment_length=2", vtp)
             assert status == 200 and "Cmz" in json.loads(answer)["forces"] and "body.vtp: beyond the training cases" in " ".join(json.loads(answer)["warnings"]), answer
 
-            status, answer = ask(connection, f"/fields?{told}", stl.read_bytes())
+            status, answer = ask(connection, f"/fields?{told}", *form(("車.stl", stl.read_bytes())))
             (folder / "answer.vtp").write_bytes(answer)
             answered, expected = meshard.read(folder / "answer.vtp"), surrogate.predict(stl, speed=TOLD["speed"]).mesh
             assert status == 200 and sorted(answered.cell_data) == sorted(expected.cell_data) and np.array_equal(answered.points, expected.points)

@@ -38,5 +38,7 @@ def test_ranks_share_a_mesh():
         # What one rank finds all raise, and go on.
         refused(lambda: shared.predict(np.zeros((5, 3)), speed=32), ValueError, "no cells to predict on")
         refused(lambda: shared.predict("none.vtp", speed=32), OSError, "none.vtp")
-        assert np.array_equal(shared.predict(body, speed=32)["pressure"], found.prediction["pressure"])
+        for given in (body if rank() == 0 else None, body if rank() == 0 else "none.vtp"):   # the first rank reads it
+            assert np.array_equal(shared.predict(given, speed=32)["pressure"], found.prediction["pressure"])
+        refused(lambda: shared.predict("none.vtp" if rank() == 0 else body, speed=32), OSError, "none.vtp does not exist" if rank() == 0 else "where the first rank reads it")
         mesh().barrier()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trained models in Python; what the program predicts is the oracle. Run on one rank."""
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -164,6 +165,27 @@ def test_predictions_are_those_of_the_program():
 
         check_sensitivities(folder, body, one, two)
         check_numbers_of_the_run(folder)
+
+        # What the caller has set for its own work changes nothing.
+        expected, forces = one.predict(body, speed=32), one.forces(body, **TOLD)
+        torch.set_default_dtype(torch.float64)
+        try:
+            in_double = meshard.load(folder / "runs/r1", device="cpu")
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                for surrogate in (one, in_double):
+                    assert np.array_equal(surrogate.predict(body, speed=32)["wss"], expected["wss"]) and surrogate.forces(body, **TOLD) == forces
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+        # Copies of cells that another piece has do not count for forces, as for `meshard forces`.
+        mesh.cell_data["vtkGhostType"] = (np.arange(mesh.n_cells) < 20).astype(np.uint8)
+        meshard.write(folder / "ghosts.vtp", mesh)
+        without = one.forces(folder / "ghosts.vtp", **TOLD)
+        meshard.write(folder / "ghosts_with_fields.vtp", without.prediction.mesh)
+        ended = run(folder, "forces", "ghosts_with_fields.vtp", "--pressure", "pressure", "--shear", "wss", "--u-inf", 30, "--area", 0.5, "--json")
+        expected = json.loads(ended.stdout)
+        assert expected["num_cells"] == mesh.n_cells - 20 and abs(without["Cd"] - forces["Cd"]) > 1e-3 * abs(forces["Cd"])
+        assert all(abs(without[name] - expected[name]) < 1e-5 * max(abs(value) for value in forces.values()) for name in forces), (without, expected)
 
         # Errors and warnings have the program's texts.
         for values in ({}, {"speed": 32, "sped": 1}):

@@ -126,10 +126,12 @@ std::vector<double> row_geometry(const Mesh& mesh, bool on_cells)
         }
         to[6] += share * numbers.sizes[cell];
     };
+    const auto* const ghosts = find_array(mesh.cell_data, "vtkGhostType");
     for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) {
+        if (on_cells) std::ranges::copy(numbers.centroids[cell], rows.begin() + cell * kGeometryColumns + 3);
+        if (ghosts && ghosts->value(cell) != 0) continue;  // a copy of another piece's cell
         if (on_cells) {
             add(cell, cell, 1);
-            std::ranges::copy(numbers.centroids[cell], rows.begin() + cell * kGeometryColumns + 3);
             continue;
         }
         const auto corners = mesh.cells.row(cell);

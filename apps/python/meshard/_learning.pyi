@@ -33,6 +33,7 @@ class Prediction:
 
 class Models:
     on_cells: bool
+    needs_wall: bool
     warnings: list[str]
     targets: list[tuple[str, int]]
     inputs: list[Input]

@@ -168,7 +168,7 @@ class Network(nn.Module):
 def _loaded(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) -> nn.Module:
     """The module with the values of the names that begin with the prefix. What only training needs is passed over: rates of dropout, and what has no effect."""
     values = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    missing, _ = module.load_state_dict(values, strict=False)
+    missing, _ = module.float().load_state_dict(values, strict=False)   # whatever the default type of new tensors
     if missing:
         raise Error(f"export: the checkpoint has no {', '.join(missing)}.")
     return module.eval().requires_grad_(False)
@@ -203,7 +203,7 @@ def network_of(learnt: Any) -> tuple[Network, Network, Description]:
                            "MeshGraphNet on one graph, which learnt surfaces or volumes.")
     kind, arguments = description["model_class"], description["model"]
     plain = _loaded(_networks.ARCHITECTURES[kind](arguments), "", tensors)
-    library = getattr(models, kind)(**arguments)
+    library = getattr(models, kind)(**arguments).float()
     library.load_state_dict({name: tensors[name] for name in library.state_dict()})
     library.eval().requires_grad_(False)
 

@@ -59,7 +59,7 @@ async def receive_mesh(request: Request, folder: pathlib.Path, max_bytes: int) -
         return message
 
     bounded, path = Request(request.scope, receive), folder / "body"
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         with path.open("wb") as file:
             async for piece in bounded.stream():
                 file.write(piece)
@@ -68,7 +68,7 @@ async def receive_mesh(request: Request, folder: pathlib.Path, max_bytes: int) -
             files = [file for _, file in form.multi_items() if isinstance(file, UploadFile)]
             if len(files) != 1:
                 raise HTTPException(422, f"the form has {len(files)} files; expected one, an STL or VTP.")
-            path = folder / (re.sub(r"[^\w.-]+", "_", pathlib.PurePath(files[0].filename or "").name)[-100:].lstrip(".") or "body")
+            path = folder / (re.sub(r"[^\w.-]+", "_", pathlib.PurePath(files[0].filename or "").name, flags=re.ASCII)[-100:].lstrip(".") or "body")
             with path.open("wb") as file:
                 await asyncio.to_thread(shutil.copyfileobj, files[0].file, file)
     if path.stat().st_size == 0:
@@ -203,6 +203,8 @@ def main(words: Optional[Sequence[str]] = None) -> int:
         warnings.simplefilter("always")
         try:
             surrogate = load(options.runs, device=options.device)
+            if surrogate._models.needs_wall:
+                raise InvalidInput("the model is told the distance to a surface, or encodes one, and a request brings its mesh alone. Use `meshard predict --wall`.")
             listening = socket.create_server((options.host, options.port), family=socket.AF_INET6 if ":" in options.host else socket.AF_INET)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)   # else an answer's second packet waits 40 ms for the client
         except (Error, InvalidInput, IoError, OSError, OverflowError) as wrong:
