@@ -16,6 +16,7 @@
 #include "io/bytes/made_folders.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "io/mesh_io.h"
+#include "io/vtk/file_extension.h"
 #include "io/vtk/grid_file.h"
 
 #include <CLI/CLI.hpp>
@@ -43,6 +44,7 @@ struct PredictArguments {
     std::vector<std::string> inputs;
     std::string output;
     PredictionOptions prediction;
+    std::optional<Orient> orient;          // in place of what the runs say (data.orient)
     std::vector<std::string> walls;        // one for all inputs, or one each
     std::vector<std::string> other_parts;  // one for all inputs, or one each
     std::string table, csv;
@@ -69,7 +71,7 @@ void check_series(const PredictArguments& options)
     };
     if (!options.model.empty()) refuse("--model", "a file of weights does not say what a state is. Give the run");
     if (options.inputs.size() > 1) refuse(options.inputs[1], "one start is continued at a time");
-    const auto extension = std::filesystem::path(options.output).extension();
+    const auto extension = lower_extension(options.output);
     if (extension != ".pvd" && extension != ".vtkhdf")
         refuse("-o " + options.output, "a series is written: .pvd with a file a state, or .vtkhdf");
     if (options.prediction.with_forces && options.csv.empty())
@@ -235,7 +237,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     if (!options.prediction.sensitivities.empty()) options.prediction.with_forces = true;
     if (!options.csv.empty() && !options.prediction.with_forces)
         throw UsageError("--csv is a table of drag and lift, and needs --forces.");
-    if (!orient.empty()) options.prediction.orient = parse_orient(orient);
+    if (!orient.empty()) options.orient = parse_orient(orient);
     if (memory != "auto") options.prediction.memory = memory_mode(memory);
     if (association != "cell" && association != "point")
         throw UsageError(fmt::format("--association is '{}'; expected cell or point.", association));
@@ -260,6 +262,8 @@ std::vector<Predictor> make_predictors(const PredictArguments& options, std::siz
     std::vector<Predictor> models;
     for (const auto& run : options.runs) models.push_back(Predictor::from_run(run, part_of(run)));
     if (models.empty()) models.push_back(Predictor::from_file(options.model, options.data, part_of(options.model)));
+    if (options.orient)
+        for (auto& model : models) model.set_orient(*options.orient);
     require_same_fields(models, options.prediction.num_draws > 0);
     return models;
 }
@@ -276,7 +280,7 @@ void require_grids(const PredictArguments& options)
                              ".vtkhdf, .h5, .nc and .zarr.");
     }
     const std::filesystem::path output = options.output;
-    if (output.has_extension() && output.extension() != ".vti" && options.inputs.size() == 1)
+    if (output.has_extension() && lower_extension(output) != ".vti" && options.inputs.size() == 1)
         throw UsageError(fmt::format("-o {} must end in .vti: the model is one of grids.", options.output));
 }
 
@@ -300,7 +304,8 @@ std::filesystem::path one_for(std::size_t input, const std::vector<std::string>&
 /// Input and output of each prediction.
 using Jobs = std::vector<std::pair<std::filesystem::path, std::filesystem::path>>;
 
-Jobs jobs(const PredictArguments& options, bool of_grids)
+/// @param of_volumes   results in a folder are .vtu, whatever the inputs are
+Jobs jobs(const PredictArguments& options, bool of_grids, bool of_volumes = false)
 {
     Jobs jobs;
     const std::filesystem::path output = options.output;
@@ -310,7 +315,7 @@ Jobs jobs(const PredictArguments& options, bool of_grids)
     require_one_or_each("--other-part", options.other_parts, options.inputs.size());
     const auto file_types = of_grids ? std::set<std::filesystem::path>{".vti"}
                                      : std::set<std::filesystem::path>{".vtp", ".vtu", ".pvtp", ".pvtu"};
-    if (file_types.count(output.extension())) {
+    if (file_types.count(lower_extension(output))) {
         if (options.inputs.size() > 1)
             throw UsageError(
                 fmt::format("-o {} is one file for {} inputs; name a folder.", options.output, options.inputs.size()));
@@ -322,7 +327,8 @@ Jobs jobs(const PredictArguments& options, bool of_grids)
                                      of_grids ? ".vti" : ".vtp, .vtu, .pvtp or .pvtu"));
     }
     for (const std::filesystem::path input : options.inputs) {
-        const bool is_unstructured = input.extension() == ".vtu" || input.extension() == ".pvtu";
+        const bool is_unstructured =
+            of_volumes || lower_extension(input) == ".vtu" || lower_extension(input) == ".pvtu";
         auto name = input.stem();
         name += of_grids ? ".vti" : is_unstructured ? ".vtu" : ".vtp";
         for (const auto& [other, taken] : jobs) {
@@ -449,7 +455,7 @@ public:
     void begin(const std::filesystem::path& file)
     {
         const std::set<std::filesystem::path> own_readers{".vtp", ".vtu", ".stl", ".ply", ".obj"};
-        if (own_readers.count(file.extension()))
+        if (own_readers.count(lower_extension(file)))
             ahead_ = std::async(std::launch::async, [file] {
                 const KeptWarnings warnings;
                 auto mesh = read_mesh(file);
@@ -512,7 +518,7 @@ int predict_command(std::span<const std::string> arguments)
         if (world->rank() == 0) std::cout << options.output << std::endl;
     };
     const auto begin = [&] {
-        const bool looks_like_grids = std::filesystem::path(options.output).extension() == ".vti";
+        const bool looks_like_grids = lower_extension(options.output) == ".vti";
         auto work = jobs(options, looks_like_grids);
         auto models = make_predictors(options, part_of_file(work.front().second));
         if (models.front().data().series.is_on)
@@ -522,7 +528,8 @@ int predict_command(std::span<const std::string> arguments)
                             models.front().checkpoint().string()));
         const bool of_grids = models.front().data().is_grid;
         if (of_grids) require_grids(options);
-        if (of_grids != looks_like_grids) work = jobs(options, of_grids);
+        const bool of_volumes = !of_grids && models.front().data().in_volume;
+        if (of_grids != looks_like_grids || of_volumes) work = jobs(options, of_grids, of_volumes);
         require_outputs(options, work, models);
         return std::pair(std::move(work), std::move(models));
     };

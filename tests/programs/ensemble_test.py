@@ -84,13 +84,15 @@ class Ensemble(Case):
         self.train("r1")
         others = {"static": ("data.fields.pressure.kind=static", "data.reference.rho=1.2"), "fast": ("data.reference.U_inf=[60, 0, 0]",),
                   "across": ("data.reference.U_inf=[0, 40, 0]",), "small": ("data.forces.area=0.2",), "side": ("data.forces.up=[0, 1, 0]",),
-                  "long": ("data.forces.length=2", "data.forces.area=0.1"), "about": ("data.forces.length=2", "data.forces.center=[1, 0, 0]")}
+                  "long": ("data.forces.length=2", "data.forces.area=0.1"), "about": ("data.forces.length=2", "data.forces.center=[1, 0, 0]"),
+                  "turned": ("data.orient=outward",)}
         for name, words in others.items():
             self.train(name, *words, "--accept-data")
         forces = ("--forces", "--set", "Aref=0.1")
         for other, words, texts in (("static", (), ("runs/static/", "'pressure' of the kind static", "runs/r1/", "of the kind kinematic")),
                                     ("fast", (), ("U_inf is 40 by runs/r1/", "and 60 by runs/fast/", "predict with each alone")),
                                     ("across", (), ("the direction of U_inf is (1, 0, 0) by runs/r1/", "(0, 1, 0)")),
+                                    ("turned", (), ("learnt surfaces of different orientation (data.orient)",)),
                                     ("small", forces, ("data.forces.area is 0.1 by runs/r1/", "0.2 by runs/small/")),
                                     ("side", forces, ("data.forces.up is (0, 0, 1)", "(0, 1, 0) by runs/side/"))):
             for runs in (("r1", other), (other, "r1"))[:1 if words else 2]:   # of the first run the area is not asked for
@@ -98,6 +100,7 @@ class Ensemble(Case):
         self.assert_fails(self.predict("long", "about", words=forces[:1]), 3, "data.forces.center is (0, 0, 0) by runs/long/", "(1, 0, 0) by runs/about/")
         self.assertFalse((self.folder / "out.vtp").exists())
         # Nothing else depends on these, and a run without a length has no say in moments.
+        self.assert_good(self.predict("r1", "turned", words=("--orient", "outward")))
         self.assert_good(self.predict("r1", "small"))
         self.assert_good(self.predict("r1", "side"))
         self.assert_good(self.predict("r1", "long", words=forces))

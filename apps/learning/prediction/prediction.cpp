@@ -16,6 +16,7 @@
 #include "io/bytes/made_folders.h"
 #include "io/mesh_io.h"
 #include "io/shards/piece_io.h"
+#include "io/vtk/file_extension.h"
 #include "ops/rows/ghost_exchange.h"
 #include "partition/error.h"
 #include "partition/mesh/vector_algebra.h"
@@ -58,7 +59,7 @@ std::vector<std::string> add_coefficients(Mesh& mesh, const std::map<std::string
 
 MeshKind kind_of_output(const std::filesystem::path& output)
 {
-    const auto extension = output.extension();
+    const auto extension = lower_extension(output);
     if (extension == ".vtp" || extension == ".pvtp") return MeshKind::Surface;
     if (extension == ".vtu" || extension == ".pvtu") return MeshKind::Unstructured;
     throw UsageError(fmt::format("the output {} must end in .vtp, .vtu, .pvtp or .pvtu.", output.string()));
@@ -312,6 +313,11 @@ void require_same_fields(std::span<const Predictor> models, bool with_dropout)
                 model.checkpoint().string(), model.data().fields[f].name, kind_of(model),
                 models.front().checkpoint().string(), kind_of(models.front())));
         }
+        if (orient_of(model.data()) != orient_of(models.front().data()))
+            throw InvalidInput(fmt::format(
+                "{} and {} learnt surfaces of different orientation (data.orient). Predict with each alone, or say for "
+                "both which way surfaces face with --orient.",
+                model.checkpoint().string(), models.front().checkpoint().string()));
         if (with_dropout && !model.has_dropout())
             throw InvalidInput(fmt::format(
                 "{}: the model has no dropout, so that all its draws would be the same. Leave --dropout-draws out.",
@@ -368,8 +374,6 @@ CaseMesh read_case(std::span<const Predictor> models, const CaseSource& source, 
 MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input, const PredictionOptions& options,
                             const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device)
 {
-    if (options.orient)
-        for (auto& model : models) model.set_orient(*options.orient);
     require_sensitive(options.sensitivities);
     const auto& all = device_mesh->all();
     const auto& data = models.front().data();  // of the fields the same in all
@@ -462,7 +466,7 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
 {
     const auto output = followed_links(named_output);  // pieces lie beside the index itself, not beside a link to it
     const auto kind = kind_of_output(named_output);
-    const bool in_pieces = named_output.extension() == ".pvtp" || named_output.extension() == ".pvtu";
+    const bool in_pieces = lower_extension(named_output) == ".pvtp" || lower_extension(named_output) == ".pvtu";
     const auto folder = std::filesystem::absolute(output).parent_path();
     const auto device_mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
     const auto& all = device_mesh->all();

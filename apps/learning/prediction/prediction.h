@@ -40,9 +40,8 @@ struct PredictionOptions {
     /// What the model keeps of each point from layer to layer; nothing: the fastest mode that takes a quarter of the
     /// machine's memory, or of what the ranks' device has free, shared by the ranks.
     std::optional<MemoryMode> memory = {};
-    std::int64_t num_draws = 0;         ///< predictions of each model with its dropout, as in training; 0: one without
-    bool with_forces = false;           ///< also the coefficients of forces
-    std::optional<Orient> orient = {};  ///< in place of what the run says (`data.orient`)
+    std::int64_t num_draws = 0;  ///< predictions of each model with its dropout, as in training; 0: one without
+    bool with_forces = false;    ///< also the coefficients of forces
     /// Coefficients whose derivatives by the surface's points are wanted, of kForceCoefficients; with forces only.
     std::vector<std::string> sensitivities = {};
     bool in_double = false;  ///< sensitivities are computed in double precision, the model's part of them, too

@@ -6,6 +6,7 @@
 #include "apps/learning/checkpoints/run_checkpoint.h"
 #include "apps/learning/settings/run_record.h"
 #include "io/checkpoints/model_checkpoint.h"
+#include "io/vtk/file_extension.h"
 #include "models/layers/random_draws.h"
 #include "models/registry/encoded_model.h"
 #include "models/registry/grid_forward.h"
@@ -186,7 +187,7 @@ std::size_t num_trained_parts(const std::filesystem::path& run_or_checkpoint)
 
 std::size_t part_of_file(const std::filesystem::path& mesh)
 {
-    return mesh.extension() == ".vtu" || mesh.extension() == ".pvtu" ? 1 : 0;
+    return lower_extension(mesh) == ".vtu" || lower_extension(mesh) == ".pvtu" ? 1 : 0;
 }
 
 std::filesystem::path run_of(const std::filesystem::path& checkpoint)
@@ -429,6 +430,7 @@ at::Tensor Predictor::predict_differentiably(const PointInputs& inputs, const Fi
 std::optional<FeatureDistance::Distance> Predictor::feature_distance(const PointInputs& inputs) const
 {
     if (!feature_distance_) return std::nullopt;
+    model_.module->eval();  // draws of the mesh before may have left dropout on; training measured without it
     const auto features =
         mean_last_features(model_, thinned_inputs(inputs, kPointsOfFeatures), normalizer_.mean.size(0));
     if (!features.defined() || features.size(0) != feature_distance_->num_features()) return std::nullopt;
