@@ -249,6 +249,16 @@ std::string PlaneAcross::text() const
     return fmt::format("{} = {:.4g}", kAxes[static_cast<std::size_t>(axis)], at);
 }
 
+namespace {
+
+std::string in_file_name(std::string name)
+{
+    std::ranges::replace(name, '/', '_');
+    return name;
+}
+
+}  // namespace
+
 std::vector<CasePictures> draw_states(std::span<const DrawnState> states, const DrawnField& field,
                                       std::span<const PlaneAcross> planes, const std::string& stem)
 {
@@ -261,7 +271,7 @@ std::vector<CasePictures> draw_states(std::span<const DrawnState> states, const 
             const auto draw = [&](const std::string& name, const at::Tensor& values, std::array<double, 2> range,
                                   bool is_diverging) {
                 const auto file = stem + (states.size() > 1 ? "_" + std::to_string(&state - &states.front()) : "") +
-                                  scene.file_name + "_" + field.name + "_" + name;
+                                  scene.file_name + "_" + in_file_name(field.name) + "_" + name;
                 const auto picture = painter.paint(scene, camera, state, name, values, range, is_diverging);
                 return ThemedPicture{file, picture->png(), picture->png(Theme::Dark)};
             };

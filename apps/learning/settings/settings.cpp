@@ -245,6 +245,11 @@ void walk(const YAML::Node& node, const std::vector<std::string>& path, const st
         if (!rule_of(rules, child_path) && !has_rules_below(rules, child_path)) {
             refuse_unknown(rules, child_path, place(source, child.first.Mark()));
         }
+        if (child_path.back().find('.') != std::string::npos)
+            throw UsageError(
+                fmt::format("{}: the name '{}' has a point, by which names below each other are joined. Call "
+                            "it otherwise; of an array say its name beside it (data.fields.NAME.from).",
+                            place(source, child.first.Mark()), child_path.back()));
         walk(child.second, child_path, source, rules, is_removed, take);
     }
 }

@@ -502,6 +502,17 @@ void complete_augmentation(const Settings& settings, TrainingRunConfig& config)
             settings.where(path + "rotation") +
             " turns cases, whose boxes do not turn along, and data.inputs has box. Leave one of the two out.");
     }
+    if (axis >= 0 && config.data.frame.up[axis] != 0) {
+        const bool has_height =
+            config.data.has_input("height") || (config.volume && config.volume->has_input("height"));
+        if (has_height || config.training.coefficient_weights[1] > 0)
+            throw UsageError(
+                fmt::format("{} turns cases upside down (data.forces.up), and {} would stay as it was. Mirror along "
+                            "another axis, or "
+                            "leave one of the two out.",
+                            settings.where(path + "mirror"),
+                            has_height ? "the height of data.inputs" : "the lift of training.coefficient_weights"));
+    }
 }
 
 void check_update(const Settings& settings, const TrainingConfig& training)

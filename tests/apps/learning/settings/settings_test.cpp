@@ -73,6 +73,7 @@ TEST_F(SettingsTest, NameTheNearestKeyAndThePlaceOfAnUnknownOne)
     EXPECT_TRUE(refuses("root: a\nsteps: 3\n", "Did you mean 'train.steps'?"));
     EXPECT_TRUE(refuses("root: a\nfields: {p: {form: x}}\n", "Did you mean 'fields.p.from'?"));
     EXPECT_TRUE(refuses("root: a\nzzzzzz: 1\n", "Known: name, root, train"));
+    EXPECT_TRUE(refuses("root: a\nfields: {p.mean: x}\n", "car.yaml:2:10: the name 'p.mean' has a point"));
 }
 
 TEST_F(SettingsTest, RefuseWhatIsNoValueOfTheKey)

@@ -230,6 +230,11 @@ TEST_F(TrainingConfigTest, ReadsAugmentation)
     EXPECT_EQ(varied.mirror_axis, 1);
     EXPECT_NEAR(varied.rotation, M_PI / 2, 1e-12);
     EXPECT_EQ(varied.translation, (std::array<double, 3>{1, 0, 2}));
+    for (const std::string one : {"data.inputs=[points, height]", "training.coefficient_weights=[0, 1]"}) {
+        EXPECT_TRUE(throws_with<UsageError>("training.augment.mirror turns cases upside down",
+                                            [&] { read({"training.augment.mirror=z", one, "data.cases=cases.csv"}); }));
+        read({"training.augment.mirror=y", one, "data.cases=cases.csv"});
+    }
     EXPECT_TRUE(refuses("training.augment.rotation=5", "training.augment.rotation turns the free stream"));
     EXPECT_TRUE(refuses("training.augment.mirror=x", "training.augment.mirror turns the free stream"));
     EXPECT_TRUE(throws_with<UsageError>(
