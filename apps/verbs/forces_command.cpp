@@ -205,25 +205,24 @@ bool parse(std::span<const std::string> arguments, ForcesOptions& options)
     return true;
 }
 
-/// Reads the polygons of a surface file, without ghost cells.
+/// Reads the polygons of a surface file, without ghost cells, lines and vertices.
 Mesh read_surface(const std::string& file)
 {
     Mesh mesh = read_mesh(file);
+    const DataArray* ghosts = find_array(mesh.cell_data, "vtkGhostType");
+    std::vector<std::int32_t> cells, points;
     bool has_polygon = false;
-    for (const std::uint8_t type : mesh.cell_types) {
-        has_polygon = has_polygon || cell_dimension(type) == 2;
-        if (cell_dimension(type) == 3) {
+    for (std::int32_t i = 0; i < mesh.num_cells(); ++i) {
+        const auto dimension = cell_dimension(mesh.cell_types[i]);
+        if (dimension == 3) {
             throw InvalidInput(file + " has solid cells, but forces are computed on a surface. Give the body's surface "
                                       "(.vtp) with its fields.");
         }
+        has_polygon = has_polygon || dimension == 2;
+        if (dimension == 2 && !(ghosts && ghosts->value(i) != 0)) cells.push_back(i);
     }
     if (!has_polygon) throw InvalidInput(file + " has no polygons, but forces are computed on a surface.");
-    const DataArray* ghosts = find_array(mesh.cell_data, "vtkGhostType");
-    if (!ghosts) return mesh;
-    std::vector<std::int32_t> cells, points;
-    for (std::int32_t i = 0; i < mesh.num_cells(); ++i) {
-        if (ghosts->value(i) == 0) cells.push_back(i);
-    }
+    if (std::ssize(cells) == mesh.num_cells()) return mesh;
     for (std::int32_t i = 0; i < mesh.num_points(); ++i) points.push_back(i);
     return extract_mesh(mesh, cells, points);
 }

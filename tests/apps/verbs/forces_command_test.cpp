@@ -197,6 +197,18 @@ TEST_F(Forces, LeaveGhostsOutUnderAnyNameAndType)
         << other.err;  // the ghost is there twice
 }
 
+TEST_F(Forces, LeaveLinesOut)
+{
+    Mesh mesh = square(false);
+    mesh.cells.push_row(std::vector<std::int32_t>{0, 1, 2});  // a polyline, whose three points are no triangle
+    mesh.cell_types.push_back(4);
+    mesh.cell_data = {DataArray::from("p", std::vector<double>{2, 100})};
+    const auto report = meshard_json({"forces", write("edged.vtp", mesh)});
+    EXPECT_EQ(report["lift"], -2.0);
+    EXPECT_EQ(report["num_cells"], 1);
+    EXPECT_EQ(report["surface_area"], 1.0);
+}
+
 TEST_F(Forces, TableSeveralFiles)
 {
     const std::string a = write("a.vtp", loaded_square());
