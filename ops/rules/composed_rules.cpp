@@ -79,18 +79,19 @@ void pack_padded_sequence(RuleCall& call)
 /// addr(self, vec1, vec2, beta, alpha)
 void addr(RuleCall& call)
 {
-    if (call.tensor(1).dim() != 1 || call.tensor(2).dim() != 1 || !call.tensor(0).is_floating_point())
-        return gathered_rule(call);  // sums and products of whole numbers by Scalars have other types
-    call.finish({weighted_sum(call.tensor(0), call.tensor(1).unsqueeze(1) * call.tensor(2).unsqueeze(0),
-                              call.arg(3).toScalar(), call.arg(4).toScalar())});
+    const auto left = call.tensor(1), right = call.tensor(2);
+    if (left.dim() != 1 || right.dim() != 1) return gathered_rule(call);
+    const auto sum = weighted_sum(call.tensor(0), left.unsqueeze(1) * right.unsqueeze(0), call.arg(3).toScalar(),
+                                  call.arg(4).toScalar());
+    call.finish({sum.to(at::promote_types(call.tensor(0).scalar_type(), left.scalar_type()))});  // of bool, too
 }
 
 /// addbmm(self, batch1, batch2, beta, alpha)
 void addbmm(RuleCall& call)
 {
-    if (!call.tensor(0).is_floating_point()) return gathered_rule(call);
-    call.finish({weighted_sum(call.tensor(0), at::bmm(call.tensor(1), call.tensor(2)).sum(0), call.arg(3).toScalar(),
-                              call.arg(4).toScalar())});
+    const auto products = at::bmm(call.tensor(1), call.tensor(2));
+    const auto product = products.sum(0, /*keepdim=*/false, products.scalar_type());  // narrow integers stay so
+    call.finish({weighted_sum(call.tensor(0), product, call.arg(3).toScalar(), call.arg(4).toScalar())});
 }
 
 /// dist(self, other, p)

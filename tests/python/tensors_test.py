@@ -338,6 +338,12 @@ def test_types_of_empty_operands_count():
     same(lambda x: torch.cat([torch.empty(0, dtype=torch.float64), x]), torch.rand(10, generator=seeded(7)))
 
 
+def test_whole_numbers_keep_their_type():
+    one, two = torch.full((10, 3, 4), 9, dtype=torch.uint8), torch.full((10, 4, 5), 9, dtype=torch.uint8)
+    same(lambda x, y: torch.addbmm(torch.zeros(3, 5, dtype=torch.uint8), x, y), one, two)
+    same(lambda x: torch.addr(torch.zeros(10, 3, dtype=torch.bool), x, torch.tensor([True, False, True])), torch.arange(10) % 2 == 0)
+
+
 def test_rows_of_types_without_arithmetic():
     index = torch.tensor([9, 0, 3, 3])
     for dtype in (torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn):
