@@ -172,9 +172,14 @@ def test_queue_and_time_are_bounded():
         with socket.create_connection(listening.getsockname(), timeout=60) as slow:
             slow.sendall(b"POST /forces HTTP/1.1\r\nHost: here\r\nContent-Length: 10\r\n\r\nabc")
             assert b" 408 " in slow.recv(1000)
+        idle = [socket.create_connection(listening.getsockname(), timeout=60) for _ in range(3)]   # bodies that do not arrive keep nobody out
+        for one in idle:
+            one.sendall(b"POST /forces HTTP/1.1\r\nHost: here\r\nContent-Length: 10\r\n\r\nabc")
         with socket.create_connection(listening.getsockname(), timeout=60) as gone:   # closes before its body is complete
             gone.sendall(b"POST /forces HTTP/1.1\r\nHost: here\r\nContent-Length: 10\r\n\r\nabc")
         assert ask(connections[0], "/forces", b"<VTKFile")[0] == 504   # the first is still computed
+        for one in idle:
+            one.close()
         gate.set()
         assert ask(connections[1], "/forces", b"<VTKFile") == (200, b'{"forces":{"Cd":0.3},"spread":{},"intervals":{},"isolation":null,"feature_isolation":null,"warnings":[]}')
     finally:

@@ -92,7 +92,8 @@ def make_app(surrogate: Surrogate, *, max_bytes: int = MAX_BYTES, queue: int = Q
     names = ", ".join(surrogate.targets)
     app = FastAPI(title="meshard", description=f"Predicts {names} on surfaces, and the forces on them: {surrogate!r}.")
     worker = concurrent.futures.ThreadPoolExecutor(1, "prediction")
-    places = threading.BoundedSemaphore(queue + 1)
+    places = threading.BoundedSemaphore(queue + 1)   # of requests that are computed, or wait to be
+    uploads = threading.BoundedSemaphore(8 * (queue + 1))   # of those whose mesh arrives
 
     def told(request: Request) -> dict[str, float]:
         values: dict[str, float] = {}
@@ -114,10 +115,12 @@ def make_app(surrogate: Surrogate, *, max_bytes: int = MAX_BYTES, queue: int = Q
     async def answer(request: Request, work: Callable[[pathlib.Path, dict[str, float]], Any]) -> Any:
         """Receives the mesh, and calls `work(path, values)` in the thread of the predictions."""
         values, end = told(request), time.monotonic() + timeout
+        def busy(what: str) -> HTTPException:
+            return HTTPException(503, f"{what} (--queue). Come again.", {"Retry-After": "1"})
+
+        if not uploads.acquire(blocking=False):
+            raise busy(f"{8 * (queue + 1)} meshes arrive already")
         folder = pathlib.Path(tempfile.mkdtemp(prefix="meshard-serve-"))
-        if not places.acquire(blocking=False):
-            folder.rmdir()
-            raise HTTPException(503, f"a request is computed and {queue} wait (--queue). Come again.", {"Retry-After": "1"})
 
         def leave(_: Any = None) -> None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -125,13 +128,21 @@ def make_app(surrogate: Surrogate, *, max_bytes: int = MAX_BYTES, queue: int = Q
 
         try:
             path = await asyncio.wait_for(receive_mesh(request, folder, max_bytes), timeout)
-            job = worker.submit(work, path, values)
+            if not places.acquire(blocking=False):
+                raise busy(f"a request is computed and {queue} wait")
         except BaseException as failed:
-            leave()
+            shutil.rmtree(folder, ignore_errors=True)
             if isinstance(failed, asyncio.TimeoutError):
                 raise HTTPException(408, f"the body did not arrive within {timeout:g} s (--timeout).") from None
             if isinstance(failed, ClientDisconnect):
                 raise HTTPException(400, "the client went away before its body was complete.") from None
+            raise
+        finally:
+            uploads.release()
+        try:
+            job = worker.submit(work, path, values)
+        except BaseException:
+            leave()
             raise
         job.add_done_callback(leave)   # after a timeout, too: what is computed keeps its place until it ends
         try:
