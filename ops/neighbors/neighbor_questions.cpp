@@ -300,7 +300,8 @@ AskedOfRank exchanged_questions(const NeighborRequest& request, std::span<const 
     auto bounds = own_bounds<T>(request, queries, static_cast<std::int64_t>(queries.size()) / dimensions, search);
     auto questions = questions_for<T>(request, queries, std::move(bounds), there, dimensions, is_asked);
     for (const auto width : kCoarseCells) {
-        if (!request.is_knn)
+        // Cells of a radius that reaches everywhere would have centroids beyond the largest coordinates.
+        if (!request.is_knn && width * request.largest_radius() < 1e16)
             questions = worth_asking<T>(request, std::move(questions), search, width * request.largest_radius(),
                                         dimensions, group);
     }

@@ -49,6 +49,8 @@ def test_radius_search_is_that_of_brute_force():
     for i, row in enumerate(distances):
         ids = found.ids[found.offsets[i]:found.offsets[i + 1]].tolist()
         assert ids == sorted((j for j in range(40) if row[j] <= 0.4), key=lambda j: row[j].item())
+    everything = meshard.radius_search(cut(points.float()), cut(queries.float()), 1e18)
+    assert everything.offsets.diff().tolist() == [40] * len(own(queries))
     limited = meshard.radius_search(cut(points), cut(queries), 0.4, max_neighbors=2)
     assert (limited.offsets.diff() == found.offsets.diff().clamp(max=2)).all()
     refused(lambda: meshard.knn(points, queries[:, :2], 3), ValueError, "knn")

@@ -268,6 +268,7 @@ std::vector<ToldValue> told_values(std::span<const Predictor> models)
                                                         std::min(told.trained->second, own->second)}
                                             : *own;
         }
+        if (told.trained && told.trained->first > told.trained->second) told.trained.reset();  // none learnt by all
         all.push_back(std::move(told));
     }
     return all;

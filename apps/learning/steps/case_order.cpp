@@ -94,7 +94,7 @@ CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std:
         const auto where = fmt::format("training.order_file {}, line {}", file_, number);
         if (line.is_discarded()) throw IoError(where + " is no JSON.");
         if (!line.contains("order") || !line.contains("epoch")) continue;
-        if (line["epoch"].get<std::int64_t>() != static_cast<std::int64_t>(epochs_.size()) + 1)
+        if (line["epoch"] != static_cast<std::int64_t>(epochs_.size()) + 1)
             throw InvalidInput(where + ": epoch " + line["epoch"].dump() + " is out of turn.");
         std::vector<std::int64_t> order;
         std::vector<bool> is_taken(cases.size(), false);

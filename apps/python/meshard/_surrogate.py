@@ -122,7 +122,7 @@ class Surrogate:
     @property
     def inputs(self) -> dict[str, Input]:
         """What is told of a case by arguments, by name: whether it is `required`, or needed `for_forces` only, and of what a model is told the lowest and highest
-        value that the training cases have, `trained`."""
+        value that the training cases of all runs have, `trained`; None where there is none."""
         return {one.name: one for one in self._models.inputs}
 
     @property
