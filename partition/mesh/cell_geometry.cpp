@@ -54,7 +54,7 @@ std::vector<bool> turns_along_edges(const Csr& faces, std::span<const FaceShare>
         const auto ring = faces.row(k);
         for (std::size_t i = 0; i < ring.size(); ++i) {
             const auto [low, high] = std::minmax(ring[i], ring[(i + 1) % ring.size()]);
-            sides.push_back({low, high, k, ring[i] == low});
+            if (low != high) sides.push_back({low, high, k, ring[i] == low});  // of a collapsed edge there is no way
         }
     }
     std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) {
@@ -92,23 +92,27 @@ std::vector<bool> turns_along_edges(const Csr& faces, std::span<const FaceShare>
     return turned;
 }
 
-/// Volume and centroid of a solid from the tetrahedra between `inside` and its faces' triangles.
+/// Volume and centroid of a solid from the tetrahedra between `inside` and its faces' triangles. A volume that rounding
+/// alone can give is 0, and the centroid `inside`.
 void measure_solid(std::span<const Vector3> x, const Csr& faces, const Vector3& inside, double& volume,
                    Vector3& centroid)
 {
     Vector3 moment{};
     volume = 0;
+    double largest = 0;  // what the tetrahedra would have if their apex were straight above their faces
     for (std::int64_t k = 0; k < faces.num_rows(); ++k) {
         for_each_face_triangle(x, faces.row(k),
                                [&](std::int32_t a, std::int32_t b, const Vector3& area, const Vector3& mean) {
                                    const double sixth = dot(area, mean - inside) / 3;
                                    volume += sixth;
+                                   largest += norm(area) * norm(mean - inside) / 3;
                                    const Vector3 corners = (x[a] - inside) + (x[b] - inside) + (mean - inside);
                                    add_scaled(moment, corners, sixth / 4);
                                });
     }
-    centroid = volume > 0 ? inside + (1 / volume) * moment : inside;
-    volume = std::max(volume, 0.0);
+    const bool is_flat = !(volume > 1e-12 * largest);
+    centroid = is_flat ? inside : inside + (1 / volume) * moment;
+    if (is_flat) volume = 0;
 }
 
 void measure_line(std::span<const Vector3> x, std::span<const std::int32_t> points, double& length, Vector3& centroid)

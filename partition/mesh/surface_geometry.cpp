@@ -62,7 +62,7 @@ std::vector<Vector3> surface_centroids(const Mesh& mesh)
     std::vector<std::int32_t> ring;
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         Vector3 weighted{};
-        double weight = 0;
+        double weight = 0, reach = 0;  // the sum of the corners' squared distances from their mean
         for_each_ring(mesh, i, ring, [&](std::span<const std::int32_t> corners) {
             // Triangles outside of a concave polygon are turned round, and count negative.
             Vector3 whole{};
@@ -70,13 +70,14 @@ std::vector<Vector3> surface_centroids(const Mesh& mesh)
             for_each_triangle(x, corners, mean,
                               [&](const Vector3& area, const Vector3&) { add_scaled(whole, area, 1.0); });
             const Vector3 normal = unit(whole);
+            for (const auto corner : corners) reach += dot(x[corner] - mean, x[corner] - mean);
             for_each_triangle(x, corners, mean, [&](const Vector3& area, const Vector3& centroid) {
                 const double size = dot(area, normal);
                 add_scaled(weighted, centroid, size);
                 weight += size;
             });
         });
-        if (weight > 0)
+        if (weight > 1e-12 * reach)  // less is rounding of corners in one line
             add_scaled(centroids[i], weighted, 1 / weight);
         else
             centroids[i] = mean_of(x, mesh.cells.row(i));

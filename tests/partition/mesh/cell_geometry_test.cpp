@@ -2,6 +2,7 @@
 #include "partition/error.h"
 #include "partition/mesh/cell_geometry.h"
 #include "partition/mesh/mesh_graph.h"
+#include "partition/mesh/surface_geometry.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/hub_meshes.h"
 #include "tests/support/sample_meshes.h"
@@ -103,6 +104,57 @@ TEST(CellGeometry, MeasuresConcaveSolidsWhoseTurnedFacesCancel)
 
         EXPECT_NEAR(measures.sizes[0], 17, 1e-12);
         EXPECT_NEAR(measures.centroids[0][1], -2.5 / 17, 1e-13);
+    }
+}
+
+TEST(CellGeometry, MeasuresWedgesWrittenAsHexahedra)
+{
+    // Two opposite edges of one face shrink to points: half a cube is left, whichever edges they are.
+    constexpr std::int32_t faces[6][4] = {{0, 1, 5, 4}, {1, 2, 6, 5}, {2, 3, 7, 6},
+                                          {3, 0, 4, 7}, {0, 3, 2, 1}, {4, 5, 6, 7}};
+    for (const auto& [a, b, c, d] : faces)
+        for (const bool along : {false, true}) {
+            std::vector<std::int32_t> points{0, 1, 2, 3, 4, 5, 6, 7};
+            points[along ? b : d] = a;
+            points[c] = along ? d : b;
+            Mesh mesh;
+            mesh.points = DataArray::from(
+                "Points", std::vector<double>{0, 0, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 1, 0, 1, 1, 1, 1, 0, 1, 1},
+                3);
+            mesh.cells.push_row(points);
+            mesh.cell_types = {12};
+            EXPECT_NEAR(cell_measures(mesh).sizes[0], 0.5, 1e-14) << a << b << c << d << along;
+        }
+}
+
+TEST(CellGeometry, FlatSolidsAndCornersInALineHaveNoSize)
+{
+    // Turned, so that rounding leaves them a volume and an area above 0.
+    const double c = std::cos(0.7), s = std::sin(0.7);
+    const auto turned = [&](double x, double y) {
+        return Vector3{c * x - s * y + 0.3, s * c * x + c * c * y, s * s * x + s * c * y};
+    };
+    for (const double shift : {0.0, 0.1, 0.37, 1.0 / 3}) {
+        Mesh solid, line;
+        std::vector<double> square, row;
+        for (const auto& p : {turned(shift, 0), turned(1, shift), turned(1, 1 + shift), turned(shift, 1)})
+            square.insert(square.end(), p.begin(), p.end());
+        for (const double at : {0.0, 0.3 + shift, 1.1}) {
+            const auto p = turned(at, 2 * at);
+            row.insert(row.end(), p.begin(), p.end());
+        }
+        solid.points = DataArray::from("Points", square, 3);
+        solid.cells.push_row(std::vector<std::int32_t>{0, 1, 2, 3});
+        solid.cell_types = {10};
+        const auto measures = cell_measures(solid);
+        EXPECT_EQ(measures.sizes[0], 0);
+        EXPECT_LT(norm(measures.centroids[0] - turned((1 + shift) / 2, (1 + shift) / 2)), 1e-14);
+        line.kind = MeshKind::Surface;
+        line.points = DataArray::from("Points", row, 3);
+        line.cells.push_row(std::vector<std::int32_t>{0, 1, 2});
+        line.cell_types = {5};
+        const double middle = (1.4 + shift) / 3;
+        EXPECT_LT(norm(surface_centroids(line)[0] - turned(middle, 2 * middle)), 1e-14);
     }
 }
 
