@@ -4,11 +4,11 @@
 #include "io/bytes/ascii_numbers.h"
 #include "io/bytes/mapped_file.h"
 #include "io/bytes/time_choice.h"
-#include "io/vtk/file_extension.h"
 #include "io/vtk/vtk_parallel_reader.h"
 #include "io/vtk/vtk_xml_file.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
+#include "partition/nearest_name.h"
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>

@@ -15,6 +15,7 @@
 #include "io/vtk/vtk_xml_file.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
+#include "partition/nearest_name.h"
 
 #include <fmt/core.h>
 

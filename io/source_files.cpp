@@ -6,8 +6,8 @@
 #include "io/bytes/mapped_file.h"
 #include "io/bytes/xml.h"
 #include "io/foam/foam_reader.h"
-#include "io/vtk/file_extension.h"
 #include "partition/error.h"
+#include "partition/nearest_name.h"
 
 #include <algorithm>
 #include <charconv>

@@ -14,6 +14,11 @@ std::string lower_case(std::string_view text)
     return lower;
 }
 
+std::string lower_extension(const std::filesystem::path& path)
+{
+    return lower_case((path.has_filename() ? path : path.parent_path()).extension().string());
+}
+
 namespace {
 
 // Number of insertions, deletions, replacements and swaps of neighbouring letters that convert one text to the other.

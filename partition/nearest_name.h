@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,6 +10,9 @@ namespace meshard {
 
 /// The text with small letters for the capital ones of ASCII.
 std::string lower_case(std::string_view text);
+
+/// The extension of a file, or of a folder that may be written with a slash behind it, in small letters.
+std::string lower_extension(const std::filesystem::path& path);
 
 /// The candidate with the smallest edit distance to `name` (case ignored), or empty if none is similar enough to be a
 /// suggestion.

@@ -6,10 +6,10 @@
 #include "apps/program/output_file.h"
 #include "io/shards/partition_dump.h"
 #include "io/shards/subdomain_io.h"
-#include "io/vtk/file_extension.h"
 #include "partition/cut/partitioner.h"
 #include "partition/error.h"
 #include "partition/ghosts/ghost_graph.h"
+#include "partition/nearest_name.h"
 #include "partition/run_on_threads.h"
 
 #include <CLI/CLI.hpp>

@@ -3,7 +3,6 @@
 
 #include "apps/console/text_table.h"
 #include "io/mesh_io.h"
-#include "io/vtk/file_extension.h"
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 

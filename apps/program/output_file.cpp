@@ -7,7 +7,7 @@
 #include "io/shards/manifest.h"
 #include "io/shards/subdomain_io.h"
 #include "io/source_files.h"
-#include "io/vtk/file_extension.h"
+#include "partition/nearest_name.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>

@@ -14,12 +14,12 @@
 #include "io/shards/manifest.h"
 #include "io/shards/subdomain_io.h"
 #include "io/trajectory_records.h"
-#include "io/vtk/file_extension.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtk_xml_writer.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/mesh/joined_points.h"
 #include "partition/mesh/mesh_faults.h"
+#include "partition/nearest_name.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/ranges.h>

@@ -8,7 +8,7 @@
 #include "io/mesh_io.h"
 #include "io/shards/manifest.h"
 #include "io/shards/subdomain_io.h"
-#include "io/vtk/file_extension.h"
+#include "partition/nearest_name.h"
 
 #include <CLI/CLI.hpp>
 

@@ -7,8 +7,8 @@
 #include "io/mesh_io.h"
 #include "io/picture/render.h"
 #include "io/shards/subdomain_io.h"
-#include "io/vtk/file_extension.h"
 #include "io/vtk/grid_file.h"
+#include "partition/nearest_name.h"
 
 #include <CLI/CLI.hpp>
 

@@ -12,12 +12,6 @@
 
 namespace meshard {
 
-/// The extension of a file, or of a folder that may be written with a slash behind it.
-inline std::string lower_extension(const std::filesystem::path& path)
-{
-    return lower_case((path.has_filename() ? path : path.parent_path()).extension().string());
-}
-
 /// Returns whether the extension is of CGNS, EnSight or Exodus, which `read_blocks_with_vtk` reads.
 inline bool is_vtk_composite(const std::filesystem::path& path)
 {

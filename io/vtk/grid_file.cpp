@@ -5,12 +5,12 @@
 #include "io/bytes/xml.h"
 #include "io/vtk/array_grid.h"
 #include "io/vtk/encoded_array.h"
-#include "io/vtk/file_extension.h"
 #include "io/vtk/vtk_xml_file.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtkhdf.h"
 #include "io/vtk/xml_outline.h"
 #include "partition/error.h"
+#include "partition/nearest_name.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>

@@ -2,7 +2,6 @@
 #include "io/vtk/mapped_mesh.h"
 
 #include "io/bytes/read_warnings.h"
-#include "io/vtk/file_extension.h"
 #include "io/vtk/reading_conventions.h"
 #include "io/vtk/vtk_xml_file.h"
 #include "io/vtk/vtk_xml_reader.h"
@@ -10,6 +9,7 @@
 #include "partition/error.h"
 #include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_faults.h"
+#include "partition/nearest_name.h"
 
 #include <fmt/core.h>
 

@@ -19,10 +19,10 @@
 #include "io/bytes/text_encoding.h"
 #include "io/bytes/time_choice.h"
 #include "io/vtk/ensight_sizes.h"
-#include "io/vtk/file_extension.h"
 #include "io/vtk/legacy_text.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
+#include "partition/nearest_name.h"
 
 #include <vtkCellArray.h>
 #include <vtkCellData.h>

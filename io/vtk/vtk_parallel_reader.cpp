@@ -4,11 +4,11 @@
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/content_hash.h"
 #include "io/bytes/read_warnings.h"
-#include "io/vtk/file_extension.h"
 #include "io/vtk/reading_conventions.h"
 #include "io/vtk/vtk_bridge.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
+#include "partition/nearest_name.h"
 
 #include <fmt/core.h>
 

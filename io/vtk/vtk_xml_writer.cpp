@@ -7,6 +7,7 @@
 #include "io/vtk/hexahedron_order.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
+#include "partition/nearest_name.h"
 
 #include <fmt/core.h>
 

@@ -4,7 +4,6 @@
 #include "apps/learning/cases/split_manifest.h"
 #include "io/bytes/comma_separated.h"
 #include "io/bytes/file_pattern.h"
-#include "io/vtk/file_extension.h"
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 

@@ -16,10 +16,10 @@
 #include "io/bytes/made_folders.h"
 #include "io/mesh_io.h"
 #include "io/shards/piece_io.h"
-#include "io/vtk/file_extension.h"
 #include "ops/rows/ghost_exchange.h"
 #include "partition/error.h"
 #include "partition/mesh/vector_algebra.h"
+#include "partition/nearest_name.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>

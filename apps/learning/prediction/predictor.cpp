@@ -6,12 +6,12 @@
 #include "apps/learning/checkpoints/run_checkpoint.h"
 #include "apps/learning/settings/run_record.h"
 #include "io/checkpoints/model_checkpoint.h"
-#include "io/vtk/file_extension.h"
 #include "models/layers/random_draws.h"
 #include "models/registry/encoded_model.h"
 #include "models/registry/grid_forward.h"
 #include "models/registry/last_features.h"
 #include "partition/error.h"
+#include "partition/nearest_name.h"
 #include "sharding/parameters/move_module.h"
 #include "sharding/tensor/shard_tensor.h"
 

@@ -17,9 +17,9 @@
 #include "io/bytes/mapped_file.h"
 #include "io/mesh_io.h"
 #include "io/series.h"
-#include "io/vtk/file_extension.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
+#include "partition/nearest_name.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>
