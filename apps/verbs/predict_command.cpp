@@ -16,8 +16,8 @@
 #include "io/bytes/made_folders.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "io/mesh_io.h"
-#include "io/vtk/file_extension.h"
 #include "io/vtk/grid_file.h"
+#include "partition/nearest_name.h"
 
 #include <CLI/CLI.hpp>
 #include <c10/util/StringUtil.h>
@@ -528,7 +528,9 @@ int predict_command(std::span<const std::string> arguments)
                             models.front().checkpoint().string()));
         const bool of_grids = models.front().data().is_grid;
         if (of_grids) require_grids(options);
-        const bool of_volumes = !of_grids && models.front().data().in_volume;
+        // Of runs that have both parts the input's type tells which one is meant.
+        const auto& first = options.runs.empty() ? options.model : options.runs.front();
+        const bool of_volumes = !of_grids && models.front().data().in_volume && num_trained_parts(first) == 1;
         if (of_grids != looks_like_grids || of_volumes) work = jobs(options, of_grids, of_volumes);
         require_outputs(options, work, models);
         return std::pair(std::move(work), std::move(models));
