@@ -117,6 +117,7 @@ double normals_agreement(const Mesh& mesh, const std::vector<Vector3>& areas)
         double product = 0;
         for (int d = 0; d < 3; ++d) product += normals->value(static_cast<std::int64_t>(i), d) * areas[i][d];
         const double area = std::hypot(areas[i][0], areas[i][1], areas[i][2]);
+        if (product == 0 || std::isnan(product)) continue;  // a normal of zeros or NaN says nothing
         all += area;
         if (product > 0) same += area;
     }

@@ -28,7 +28,7 @@ CellField pressure_field(const Mesh& mesh, const std::string& name, std::string_
 CellField shear_field(const Mesh& mesh, const std::string& name, const std::string& pressure, std::string_view where);
 
 /// Returns the fraction of the area where the cell array `Normals` points to the same side as the cell's area vector;
-/// -1 without such an array.
+/// -1 without such an array. Normals of zeros or NaN do not count.
 double normals_agreement(const Mesh& mesh, const std::vector<Vector3>& areas);
 
 }  // namespace meshard

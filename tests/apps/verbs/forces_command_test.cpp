@@ -107,6 +107,11 @@ TEST_F(Forces, TurnWithTheArrayNormals)
 
     EXPECT_EQ(report["normals_flipped"], true);
     EXPECT_EQ(report["lift"], -2.0);
+
+    for (const float none : {0.0F, NAN}) {
+        mesh.cell_data.back() = DataArray::from("Normals", std::vector<float>{none, none, none}, 3);
+        EXPECT_EQ(meshard_json({"forces", write("unsaid.vtp", mesh)})["lift"], 2.0);
+    }
 }
 
 TEST_F(Forces, LiftABodyByItsVolume)
@@ -200,10 +205,12 @@ TEST_F(Forces, LeaveGhostsOutUnderAnyNameAndType)
 TEST_F(Forces, LeaveLinesOut)
 {
     Mesh mesh = square(false);
+    mesh.cells = {};
     mesh.cells.push_row(std::vector<std::int32_t>{0, 1, 2});  // a polyline, whose three points are no triangle
-    mesh.cell_types.push_back(4);
-    mesh.cell_data = {DataArray::from("p", std::vector<double>{2, 100})};
-    const auto report = meshard_json({"forces", write("edged.vtp", mesh)});
+    mesh.cells.push_row(std::vector<std::int32_t>{0, 1, 2, 3});
+    mesh.cell_types = {4, 9};
+    mesh.cell_data = {DataArray::from("p", std::vector<double>{100, 2})};
+    const auto report = meshard_json({"forces", write("edged.vtp", mesh), "--shear", "none"});
     EXPECT_EQ(report["lift"], -2.0);
     EXPECT_EQ(report["num_cells"], 1);
     EXPECT_EQ(report["surface_area"], 1.0);
