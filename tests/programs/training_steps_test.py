@@ -150,6 +150,7 @@ class LeavingOut(Steps):
             self.assert_good(result)
             self.assertIn("the loss is not finite in step 2 (epoch 1, case 2); the step is left out", result.out + result.err)
             self.assertEqual([line.get("left_out") for line in self.lines(name) if line["phase"] == "train_step"], [True, True])
+            self.assertEqual([line["loss"] for line in self.lines(name) if line["phase"] == "train"], [None])   # no 0, which would be the best
             found = self.checkpoint(name)
             self.assertFalse(any(key.startswith("optimizer.exp_avg") for key in found))
             for key, values in found.items():

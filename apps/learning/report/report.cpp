@@ -157,7 +157,7 @@ OrderedJson report_json(std::span<const ReportedRun> runs)
         for (const auto& line : run.log) {
             const auto phase = line.value("phase", "");
             if (phase == "data") data = line;
-            if (phase == "train") curves["loss"].push_back({line["epoch"], line["loss"]});
+            if (phase == "train" && line["loss"].is_number()) curves["loss"].push_back({line["epoch"], line["loss"]});
             if (phase != "val") continue;
             for (const auto& [field, metrics] : line["metrics"].items()) {
                 if (metrics.contains("rel_l2"))

@@ -189,7 +189,7 @@ std::optional<RunResult> result_of(const std::filesystem::path& run)
         if (phase == "memory") has_ended = true;
         if (phase == "train_step") has_ended = false;  // the run was given more epochs
         if (phase == "train") {
-            result.loss = line.value("loss", 0.0);
+            if (line.contains("loss") && line["loss"].is_number()) result.loss = line["loss"];
             result.seconds += line.value("seconds_in_steps", 0.0);
         }
         if (phase != "val") continue;

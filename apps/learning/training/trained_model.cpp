@@ -93,11 +93,13 @@ void TrainedModel::average_statistics()
 {
     if (statistics_.empty()) return;
     const torch::NoGradGuard no_grad;
+    const double counts = std::exchange(has_counted_, false) ? 1 : 0;
     std::vector<at::Tensor> parts;
-    for (const auto& one : statistics_) parts.push_back(one.flatten());
+    for (const auto& one : statistics_) parts.push_back(one.flatten() * counts);
+    parts.push_back(at::full({1}, counts, statistics_.front().options()));
     auto means = at::cat(parts);
     ranks_.across_groups().all_reduce(means);
-    means /= static_cast<double>(ranks_.num_groups);
+    means /= means.select(0, means.numel() - 1).clone();
     std::int64_t first = 0;
     for (auto& one : statistics_) {
         one.copy_(means.narrow(0, first, one.numel()).view_as(one));
@@ -271,6 +273,19 @@ at::Tensor TrainedModel::loss_with_gradients(const Example& example, double weig
 
 at::Tensor TrainedModel::loss_with_gradients(const std::vector<Example>& steps, const CaseFrame& frame, double weight,
                                              std::uint64_t seed, TrainingLog& log)
+{
+    has_counted_ |= weight != 0;
+    std::vector<at::Tensor> before;
+    if (weight == 0)
+        for (const auto& one : statistics_) before.push_back(one.clone());
+    auto loss = differentiated(steps, frame, weight, seed, log);
+    const torch::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < before.size(); ++i) statistics_[i].copy_(before[i]);
+    return loss;
+}
+
+at::Tensor TrainedModel::differentiated(const std::vector<Example>& steps, const CaseFrame& frame, double weight,
+                                        std::uint64_t seed, TrainingLog& log)
 {
     const auto& unroll = config_.training.unroll;
     const bool is_plain = steps.size() == 1 && unroll.noise == 0;

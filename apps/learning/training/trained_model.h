@@ -55,8 +55,9 @@ public:
     /// @param seed   of the noise, which also depends on a point's id, so that it is the same on any ranks
     at::Tensor loss_with_gradients(const std::vector<Example>& steps, const CaseFrame& frame, double weight,
                                    std::uint64_t seed, TrainingLog& log);
-    /// Takes the mean over the groups of ranks of the running statistics of normalizations, which each group has of its
-    /// own cases: all validate as the checkpoint does. Collective.
+    /// Takes the mean of the running statistics of normalizations, which each group of ranks has of its own cases, over
+    /// the groups that had a case since the last call: all validate as the checkpoint does. A case of weight 0, which
+    /// fills up a step, leaves no trace in them. Collective.
     void average_statistics();
     /// Whether gradients are exchanged at the end of the next backward pass.
     void set_sync(bool is_last_case);
@@ -86,6 +87,8 @@ private:
     PointInputs inputs_of_model(const PointInputs& inputs) const;
     PointInputs with_noise(const PointInputs& inputs, const CaseFrame& frame, std::uint64_t seed) const;
     at::Tensor differentiated(const Example& example, double weight);
+    at::Tensor differentiated(const std::vector<Example>& steps, const CaseFrame& frame, double weight,
+                              std::uint64_t seed, TrainingLog& log);
     StepInputs inputs_of_step(const Example& example, double weight) const;
 
     const TrainingRunConfig& config_;
@@ -96,6 +99,7 @@ private:
     std::optional<FullyShardedModule> sharded_;                                   // in its place
     std::function<FieldsAndCoefficients(const PointInputs&)> forward_with_head_;  // where coefficients are learnt
     std::optional<WeightUpdate> update_;
+    bool has_counted_ = false;  // there was a case of another weight than 0 since the statistics were averaged
     std::vector<at::Tensor> statistics_;  // running means and variances, where there are several groups
     std::optional<StepGraphs> graphs_;
 };

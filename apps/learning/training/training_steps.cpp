@@ -299,12 +299,13 @@ void TrainingSteps::end_epoch(std::int64_t epoch, bool stops)
     auto& progress = run_.progress;
     const auto& order = run_.data.order();
     const auto num_steps = (progress.num_steps - 1) % order.steps_per_epoch() + 1;
-    const auto num_cases = std::max<std::int64_t>(
-        1, std::min(num_steps * order.cases_per_step(), run_.data.num_in_epoch()) - progress.num_left_out);
-    const auto mean_loss = progress.epoch_loss_sum / static_cast<double>(num_cases);
+    const auto num_counted =
+        std::min(num_steps * order.cases_per_step(), run_.data.num_in_epoch()) - progress.num_left_out;
+    const auto mean_loss = num_counted > 0 ? progress.epoch_loss_sum / static_cast<double>(num_counted)
+                                           : std::numeric_limits<double>::quiet_NaN();
     Json line{{"phase", "train"},
               {"epoch", epoch},
-              {"loss", mean_loss},
+              {"loss", mean_loss},  // null where all steps were left out
               {"steps", num_steps},
               {"seconds_in_steps", seconds_in_epoch_}};
     const auto wait = share_waited();
@@ -335,7 +336,7 @@ void TrainingSteps::end_epoch(std::int64_t epoch, bool stops)
     }
     // An epoch that was cut short is not one that a run without a stop has, and its mean loss is one of other cases.
     const bool is_whole = num_steps == order.steps_per_epoch();
-    const bool is_comparable = is_whole || run_.data.stored().val.size() > 0;
+    const bool is_comparable = (is_whole && num_counted > 0) || run_.data.stored().val.size() > 0;
     const bool is_best = is_comparable ? error < progress.best_error : std::isinf(progress.best_error);
     if (is_comparable) progress.best_error = std::min(progress.best_error, error);
     if (!errors.is_null() && is_whole) check_error(error);
