@@ -47,7 +47,7 @@ at::Tensor largest(const at::Tensor& values, c10::IntArrayRef dims, const std::v
 /// numbers.
 at::Tensor inverse_power(const at::Tensor& largest)
 {
-    const auto exponent = std::get<1>(at::frexp(largest)).to(at::kDouble).clamp_(-900, 900);
+    const auto exponent = std::get<1>(at::frexp(largest)).to(at::kDouble).clamp_(-960, 1022);
     return at::exp2(exponent.neg_());
 }
 
