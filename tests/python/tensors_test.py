@@ -310,6 +310,15 @@ def test_sums_in_half_precision_are_rounded_after_the_division():
     assert found.item() == 30000
 
 
+def test_exact_sums_of_very_large_and_very_small_numbers():
+    meshard.set_exact_mode(True)
+    for value in (1e280, 1e-300, 1e-305):
+        numbers = torch.full((10,), value, dtype=torch.float64)
+        found = meshard.full_tensor(meshard.distribute_tensor(numbers, mesh(), [meshard.Shard(0)], extents=[extent]).sum())
+        near(found / value, torch.tensor(10., dtype=torch.float64), 1e-14)
+    meshard.set_exact_mode(False)
+
+
 def test_sums_times_infinity_and_over_nothing():
     for function in (lambda x: x.sum() / 0, lambda x: x.sum() * float("inf"), lambda x: float("inf") * x.sum(0), lambda x: x.sum(0) / torch.zeros(4),
                      lambda x: (x - 1).sum(0) * torch.full((4,), float("inf"))):
