@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts the real programs as a user does: in process groups and pseudo-terminals, with signals, time limits and small disks."""
+import atexit
 import dataclasses
 import os
 import pathlib
@@ -18,7 +19,11 @@ import unittest
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = pathlib.Path(os.environ.get("MESHARD_PROGRAM", SOURCE / "build/release/bin/meshard")).resolve()
 REPETITIONS = int(os.environ.get("MESHARD_REPETITIONS", "1"))   # of interruptions and races, whose moment varies; 20 before a release
-MPI_ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+# Where mpirun has its sessions: in one folder for all, one removes it at its end while another one begins.
+MPI_SESSIONS = tempfile.mkdtemp(prefix="ompi-")
+atexit.register(shutil.rmtree, MPI_SESSIONS, ignore_errors=True)
+MPI_ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+                   "OMPI_MCA_orte_tmpdir_base": MPI_SESSIONS}
 
 
 @dataclasses.dataclass
