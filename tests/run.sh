@@ -2,8 +2,8 @@
 # Sets up, builds and tests: `bash tests/run.sh [ctest options]`, e.g. `bash tests/run.sh -L partition`.
 # Before ctest's last lines stand the total time, the slowest tests, and what was skipped and why.
 # MESHARD_BUILD names another build folder, MESHARD_JOBS the number of compilers at once (of tests there is one more), MESHARD_PYTHON a Python with
-# torch, for the tests of `import meshard`; `bash tests/run.sh --python [ctest options]` completes that of the virtual environment, which later runs use, too; with --peers
-# instead it also has the models of other libraries that these tests cut.
+# torch, for the tests of `import meshard`; `bash tests/run.sh --python [ctest options]` completes that of the virtual environment, which later runs
+# use, too; with --peers instead it also has the models of other libraries that these tests cut.
 # `bash tests/run.sh --torch 2.15 --python [ctest options]` does all with torch 2.15, in folders of its own.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -3,6 +3,7 @@
 
 #include "io/bytes/text_encoding.h"
 #include "partition/error.h"
+#include "partition/nearest_name.h"
 
 #include <fmt/core.h>
 
@@ -139,7 +140,7 @@ private:
         if (value == std::string_view::npos) return;
         encoding_ = declaration.substr(value + 1, declaration.find(declaration[value], value + 1) - value - 1);
         // UTF-16 text has been converted before; otherwise it would not begin with the letters of a declaration.
-        std::ranges::transform(encoding_, encoding_.begin(), [](unsigned char c) { return std::tolower(c); });
+        encoding_ = lower_case(encoding_);
         if (encoding_ == "utf8" || encoding_.starts_with("utf-16") || encoding_ == "us-ascii") encoding_ = "utf-8";
     }
 

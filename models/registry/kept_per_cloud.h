@@ -11,14 +11,9 @@
 
 namespace meshard {
 
-/// Number of writes to a tensor; 0 of one made in inference mode, whose writes LibTorch does not count.
-inline std::uint32_t num_writes_to(const at::Tensor& tensor)
-{
-    return tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version());
-}
-
 /// Caches what was computed from a tensor of positions as long as that tensor exists and is not written to, so that
-/// clouds that do not move are searched once. Writes to a tensor made in inference mode go unseen.
+/// clouds that do not move are searched once. Writes to a tensor made in inference mode, which LibTorch does not count,
+/// go unseen.
 template <class Value>
 class KeptPerCloud {
 public:
@@ -28,7 +23,7 @@ public:
     std::shared_ptr<const Value> of(const at::Tensor& positions, const Make& make)
     {
         const auto* key = positions.unsafeGetTensorImpl();
-        const auto num_writes = num_writes_to(positions);
+        const auto num_writes = positions.is_inference() ? 0 : positions._version();
         {
             const std::lock_guard one_at_a_time(in_use_);
             std::erase_if(entries_, [](const auto& item) { return item.second.positions.expired(); });
@@ -45,7 +40,7 @@ private:
     using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
     struct Entry {
         WeakTensor positions;
-        std::uint32_t num_writes;  // to the positions, when the value was computed
+        std::int64_t num_writes;  // to the positions, when the value was computed
         std::shared_ptr<const Value> value;
     };
     std::mutex in_use_;

@@ -83,7 +83,8 @@ void addr(RuleCall& call)
     if (left.dim() != 1 || right.dim() != 1) return gathered_rule(call);
     const auto sum = weighted_sum(call.tensor(0), left.unsqueeze(1) * right.unsqueeze(0), call.arg(3).toScalar(),
                                   call.arg(4).toScalar());
-    call.finish({sum.to(at::promote_types(call.tensor(0).scalar_type(), left.scalar_type()))});  // of bool, too
+    // Multiplied by Scalars, bool becomes int64.
+    call.finish({sum.to(at::promote_types(call.tensor(0).scalar_type(), left.scalar_type()))});
 }
 
 /// addbmm(self, batch1, batch2, beta, alpha)

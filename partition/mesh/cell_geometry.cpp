@@ -54,7 +54,7 @@ std::vector<bool> turns_along_edges(const Csr& faces, std::span<const FaceShare>
         const auto ring = faces.row(k);
         for (std::size_t i = 0; i < ring.size(); ++i) {
             const auto [low, high] = std::minmax(ring[i], ring[(i + 1) % ring.size()]);
-            if (low != high) sides.push_back({low, high, k, ring[i] == low});  // of a collapsed edge there is no way
+            if (low != high) sides.push_back({low, high, k, ring[i] == low});  // a collapsed edge has no direction
         }
     }
     std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) {

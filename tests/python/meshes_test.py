@@ -142,6 +142,7 @@ def test_wrong_arrays_are_refused():
                         (lambda: meshard.mesh(points, (np.array(cells[0]) + 0.4, cells[1]), types), "offsets of cells are of type float64"),
                         (lambda: meshard.partition(whole, 2, owners=np.full(24, 0.9)), "owners are of type float64")):
         refused(wrong, ValueError, text)
+    assert [part.num_owned for part in meshard.partition(whole, 2, owners=np.arange(24) >= 10)] == [10, 14]
 
 
 def test_what_is_read_in_another_way_is_a_warning():

@@ -508,8 +508,7 @@ void complete_augmentation(const Settings& settings, TrainingRunConfig& config)
         if (has_height || config.training.coefficient_weights[1] > 0)
             throw UsageError(
                 fmt::format("{} turns cases upside down (data.forces.up), and {} would stay as it was. Mirror along "
-                            "another axis, or "
-                            "leave one of the two out.",
+                            "another axis, or leave one of the two out.",
                             settings.where(path + "mirror"),
                             has_height ? "the height of data.inputs" : "the lift of training.coefficient_weights"));
     }

@@ -46,7 +46,7 @@ def _values(name: str, given: Any) -> Any:
 def _integers(what: str, given: Any, kind: Any) -> np.ndarray:
     """Whole numbers as an array of that type. Raises InvalidInput for others, and for those beyond the type."""
     array = np.asarray(given)
-    if array.size and array.dtype.kind not in "iu":
+    if array.size and array.dtype.kind not in "iub":
         raise InvalidInput(f"{what} are of type {array.dtype}; expected integers.")
     bounds = np.iinfo(kind)
     if array.size and (array.min() < bounds.min or array.max() > bounds.max):

@@ -78,7 +78,7 @@ def _as_given(mesh: Any) -> Union[Mesh, str]:
     return os.fspath(mesh) if isinstance(mesh, (str, os.PathLike)) else as_mesh(mesh)
 
 
-def _read_elsewhere(mesh: Any, models: _learning.Models) -> Union[Mesh, str]:
+def _of_first_rank(mesh: Any, models: _learning.Models) -> Union[Mesh, str]:
     """The mesh of the first rank; the others may have none."""
     return "" if mesh is None and models.num_ranks > 1 else _as_given(mesh)
 
@@ -132,7 +132,7 @@ class Surrogate:
 
     def _predict(self, mesh: Any, with_forces: bool, values: Mapping[str, float], wall: Path, other_part: Path, sensitivities: Sequence[str] = (),
                  in_double: bool = False) -> _learning.Prediction:
-        found = self._models.predict(_read_elsewhere(mesh, self._models), dict(values), wall, other_part, with_forces, list(sensitivities), in_double)
+        found = self._models.predict(_of_first_rank(mesh, self._models), dict(values), wall, other_part, with_forces, list(sensitivities), in_double)
         for text in found.warnings:
             warnings.warn(text, stacklevel=3)
         return found
@@ -141,7 +141,8 @@ class Surrogate:
                 **constants: float) -> Prediction:
         """The fields on a mesh, the same as of `meshard predict`.
 
-        mesh:       of several ranks on the first one, on the others also None: the path of a file, a Mesh, one of pyvista, VTK or meshio, or (points, polygons) as arrays: (N, 3), and (M, 3) or a list of polygons
+        mesh:       the path of a file, a Mesh, one of pyvista, VTK or meshio, or (points, polygons) as arrays: (N, 3), and (M, 3) or a list of polygons; of several
+                    ranks the first one's counts, and the others may give None
         constants:  `inputs`, by name; those whose names are no names of Python in `values`
         wall, other_part: files, as --wall, --other-part of `meshard predict`
 

@@ -92,8 +92,8 @@ def make_app(surrogate: Surrogate, *, max_bytes: int = MAX_BYTES, queue: int = Q
     names = ", ".join(surrogate.targets)
     app = FastAPI(title="meshard", description=f"Predicts {names} on surfaces, and the forces on them: {surrogate!r}.")
     worker = concurrent.futures.ThreadPoolExecutor(1, "prediction")
-    places = threading.BoundedSemaphore(queue + 1)   # of requests that are computed, or wait to be
-    uploads = threading.BoundedSemaphore(8 * (queue + 1))   # of those whose mesh arrives
+    places = threading.BoundedSemaphore(queue + 1)   # a request that is computed, or waits to be, holds one
+    uploads = threading.BoundedSemaphore(8 * (queue + 1))   # a request whose mesh arrives holds one
 
     def told(request: Request) -> dict[str, float]:
         values: dict[str, float] = {}
