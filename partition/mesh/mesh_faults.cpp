@@ -117,7 +117,7 @@ bool is_inverted(std::span<const T> xyz, std::span<const std::int32_t> points, C
 
 void count(std::int64_t& number, std::int64_t& first, std::int64_t cell)
 {
-    if (number++ == 0) first = cell;
+    if (number++ == 0 || cell < first) first = cell;
 }
 
 std::string cells_text(std::int64_t number, std::int64_t first)
@@ -135,8 +135,10 @@ std::uint64_t hash_of(std::span<const std::int32_t> points, std::uint8_t type)
 }
 
 /// @param is_used   set for the points that cells use; if null, cells are not compared either
-MeshFaults walk_cells(const Mesh& mesh, std::vector<bool>* is_used)
+/// @param numbers   by which the cells are called; if empty, their places
+MeshFaults walk_cells(const Mesh& mesh, std::vector<bool>* is_used, std::span<const std::int32_t> numbers = {})
 {
+    const auto number_of = [&](std::int64_t cell) { return numbers.empty() ? cell : std::int64_t{numbers[cell]}; };
     MeshFaults faults;
     HashSet seen(is_used != nullptr ? mesh.num_cells() : 0);
     const auto slots_a_point =
@@ -153,16 +155,16 @@ MeshFaults walk_cells(const Mesh& mesh, std::vector<bool>* is_used)
                 const auto near = static_cast<std::uint64_t>(slots_a_point * static_cast<double>(sum) /
                                                              static_cast<double>(points.size()));
                 if (!seen.insert(hash_of(points, mesh.cell_types[i]), near))
-                    count(faults.duplicate_cells, faults.first_duplicate, i);
+                    count(faults.duplicate_cells, faults.first_duplicate, number_of(i));
             }
             const CellShape shape = cell_type_of(mesh.cell_types[i]).shape;
             const bool may_repeat =
                 shape == CellShape::Polyline || shape == CellShape::Strip || shape == CellShape::Points;
             if (!may_repeat && points.size() <= 64 && uses_a_point_twice(points))
-                count(faults.degenerate_cells, faults.first_degenerate, i);
+                count(faults.degenerate_cells, faults.first_degenerate, number_of(i));
             if (is_inverted(xyz, points, shape))
-                shape == CellShape::Wedge ? count(faults.outward_wedges, faults.first_outward, i)
-                                          : count(faults.inverted_cells, faults.first_inverted, i);
+                shape == CellShape::Wedge ? count(faults.outward_wedges, faults.first_outward, number_of(i))
+                                          : count(faults.inverted_cells, faults.first_inverted, number_of(i));
         }
     };
     if (mesh.points.type() == ScalarType::Float32)
@@ -248,9 +250,9 @@ MeshFaults find_faults(const Mesh& mesh)
     return faults;
 }
 
-MeshFaults find_cell_faults(const Mesh& mesh)
+MeshFaults find_cell_faults(const Mesh& mesh, std::span<const std::int32_t> numbers)
 {
-    return mesh.is_point_cloud() ? MeshFaults{} : walk_cells(mesh, nullptr);
+    return mesh.is_point_cloud() ? MeshFaults{} : walk_cells(mesh, nullptr, numbers);
 }
 
 std::vector<std::uint64_t> cell_hashes(const Mesh& mesh)

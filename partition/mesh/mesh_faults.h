@@ -47,7 +47,8 @@ MeshFaults find_faults(const Mesh& mesh);
 
 /// Faults of single cells only (degenerate, inverted), for parts of a mesh: no search for unused points and duplicate
 /// cells.
-MeshFaults find_cell_faults(const Mesh& mesh);
+/// @param numbers   by which the cells are called, of which the smallest is the first; if empty, their places
+MeshFaults find_cell_faults(const Mesh& mesh, std::span<const std::int32_t> numbers = {});
 
 /// A hash of each cell's type and points in any order, by which cells are compared; 0 for a cell without points.
 std::vector<std::uint64_t> cell_hashes(const Mesh& mesh);

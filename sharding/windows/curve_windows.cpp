@@ -385,7 +385,8 @@ Csr CurveWindows::inner_graph_of(std::int32_t window, const Mesh& cells) const
     for (const auto point : border_points_[window - first_window()]) is_border[point] = true;
     FacetCrowds crowds;
     auto graph = with_numbers_in_file(ids(window), [&] { return cell_graph(cells, dimensions_, &is_border, &crowds); });
-    if (crowds.most_cells > most_mutual_cells) {  // the neighbours depend on the cells' order in the file
+    // Neighbours in large crowds, and which cell of a crowd is the first, depend on the cells' order in the file.
+    if (crowds.most_cells > most_mutual_cells || crowds.first_cell >= 0) {
         std::vector<std::int32_t> order(ids(window).size()), sorted_ids;
         std::iota(order.begin(), order.end(), 0);
         std::ranges::sort(order, {}, [&](std::int32_t cell) { return ids(window)[cell]; });
@@ -421,10 +422,9 @@ FacetCrowds CurveWindows::crowds() const
 
 void CurveWindows::add_faults(std::int32_t window, const Mesh& cells)
 {
-    const auto found = find_cell_faults(cells);
-    const auto id = [&](std::int64_t cell) { return cell < 0 ? -1 : std::int64_t{ids(window)[cell]}; };
-    add(faults_.degenerate_cells, faults_.first_degenerate, found.degenerate_cells, id(found.first_degenerate));
-    add(faults_.inverted_cells, faults_.first_inverted, found.inverted_cells, id(found.first_inverted));
+    const auto found = find_cell_faults(cells, ids(window));
+    add(faults_.degenerate_cells, faults_.first_degenerate, found.degenerate_cells, found.first_degenerate);
+    add(faults_.inverted_cells, faults_.first_inverted, found.inverted_cells, found.first_inverted);
 }
 
 MeshFaults CurveWindows::faults() const

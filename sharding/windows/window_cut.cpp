@@ -46,6 +46,7 @@ WindowCut::WindowCut(const CurveWindows& windows, RankMessages& messages, const 
         if (options.repair_given) owners_ = cut_blocks(windows, messages, options, weights_, num_weights_, owners_);
     } else if (options.method == "hilbert" && !options.contiguous && options.levels.empty()) {
         cut_along_curve();
+        if (exceeds_bounds()) owners_ = cut_blocks(windows, messages, options, weights_, num_weights_);
     } else {
         owners_ = cut_blocks(windows, messages, options, weights_, num_weights_);
     }
@@ -133,6 +134,17 @@ BalanceTarget WindowCut::balance_of(std::span<const std::int32_t> part_weights) 
             .num_weights = num_weights_,
             .row_weights = part_weights,
             .capacities = options_.capacities};
+}
+
+bool WindowCut::exceeds_bounds() const
+{
+    const auto sizes = part_sizes();
+    if (num_cells_ >= options_.num_parts && std::ranges::count(sizes, 0) > 0) return true;
+    if (options_.weights.empty() && options_.capacities.empty())
+        return std::ranges::max(sizes) > largest_part_allowed(num_cells_, options_.num_parts, options_.imbalance);
+    const auto weights = part_weights();
+    const auto most = largest_weights_allowed(options_.num_parts, options_.num_parts, balance_of(weights));
+    return !std::ranges::equal(weights, most, std::less_equal());
 }
 
 std::vector<double> WindowCut::imbalances() const

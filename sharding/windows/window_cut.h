@@ -35,7 +35,8 @@ struct RowsOfPart {
 class WindowCut {
 public:
     /// Cuts by blocks (block_cut.h), or along the curve, without a graph, for the method `hilbert` if neither levels
-    /// nor connected parts are asked for; or takes the given partition, repaired if asked for.
+    /// nor connected parts are asked for and no part is then empty or above its bound; or takes the given partition,
+    /// repaired if asked for.
     WindowCut(const CurveWindows& windows, RankMessages& messages, const WindowCutOptions& options);
 
     /// Moves cells between parts window by window (boundary_search.h). Cells with neighbours in other windows stay, so
@@ -98,6 +99,7 @@ private:
     BalanceTarget balance_of(std::span<const std::int32_t> part_weights) const;  // as if each part were a row
     std::span<const std::int32_t> weights_in(std::int32_t window) const;
     std::int64_t count_isolated(std::int32_t window, const WindowGraph& graph) const;
+    bool exceeds_bounds() const;  ///< whether a part is empty or above its bound
     void take_given();
     void cut_along_curve();
     void settle_cells();

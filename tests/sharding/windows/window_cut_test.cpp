@@ -520,6 +520,34 @@ TEST(WindowCut, ImprovesWhatIsGiven)
     }
 }
 
+TEST(WindowCut, AlongTheCurveLeavesNoPartEmptyNorAboveItsBound)
+{
+    auto mesh = tet_cube(12);
+    const auto num_cells = mesh.num_cells();
+    std::vector<float> heavy(num_cells, 1), mixed(num_cells, 1);
+    heavy[num_cells / 2] = 50'000;
+    for (std::int64_t i = 0; i < num_cells; i += 501) mixed[i] = 1000;
+    mesh.cell_data = {DataArray::from("heavy", heavy), DataArray::from("mixed", mixed)};
+    for (const auto& [num_ranks, cells_a_window] : {std::pair{1, 1000}, {3, 1000}, {2, 100'000}}) {
+        on_ranks(num_ranks, [&](RankMessages& messages) {
+            const HeldMesh held(mesh);
+            const CurveWindows windows(held, messages, cells_a_window, 0);
+            for (const std::string name : {"heavy", "mixed"}) {
+                const WindowCut cut(windows, messages,
+                                    {.num_parts = 8, .method = "hilbert", .weights = {"array:" + name}});
+                std::vector<std::int64_t> sizes(8);
+                for (auto w = windows.first_window(); w < windows.end_window(); ++w)
+                    for (const auto owner : cut.owners(w)) ++sizes[owner];
+                sizes = sum_everywhere(messages, sizes);
+                EXPECT_GT(std::ranges::min(sizes), 0) << name;
+                if (name == "mixed") {
+                    EXPECT_LE(cut.imbalances()[0], 1.03);
+                }
+            }
+        });
+    }
+}
+
 TEST(WindowCut, RefusesToImproveWhatIsTooScattered)
 {
     const auto mesh = tet_cube(9);
