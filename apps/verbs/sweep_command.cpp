@@ -1,5 +1,6 @@
 // meshard sweep: trains one configuration with other settings, folds and seeds, and compares the runs in a table.
 #include "apps/console/text_table.h"
+#include "apps/learning/settings/run_record.h"
 #include "apps/learning/settings/training_config.h"
 #include "apps/learning/sweep/child_program.h"
 #include "apps/learning/sweep/run_results.h"
@@ -164,6 +165,42 @@ std::vector<std::string> words_of_all(std::vector<std::string> words, const Sett
     return words;
 }
 
+/// Returns the words that say the settings of a run, those of all runs first.
+std::vector<std::string> setting_words(const SweepRun& run, std::vector<std::string> words,
+                                       const std::filesystem::path& folder)
+{
+    words.insert(words.end(), run.words.begin(), run.words.end());
+    words.insert(words.end(),
+                 {"data.split.train=" + yaml_list(run.train), "data.split.val=" + yaml_list(run.val),
+                  "seed=" + std::to_string(run.seed), "run_id=" + run.name, "output_dir=" + folder.string()});
+    return words;
+}
+
+/// Refuses the folder of a run that has other settings than the sweep would give it: names of folders have the last
+/// words of keys only, and letters that suit a file.
+/// @param words   that say the settings
+void require_same_settings(const SweepArguments& options, const std::filesystem::path& dir,
+                           const std::vector<std::string>& words)
+{
+    if (!std::filesystem::exists(dir / "resolved_config.yaml")) return;
+    const auto is_compared = [](const std::string& key) {
+        return key != "training.max_minutes" && key != "output_dir";
+    };
+    const auto planned = read_training_settings(options.config, words).facts(), made = read_run_settings(dir).facts();
+    for (const auto& facts : {planned, made}) {
+        for (const auto& [key, value] : facts) {
+            const auto value_in = [&key](const Facts& those) {
+                const auto found = std::ranges::find_if(those, [&](const auto& fact) { return fact.first == key; });
+                return found == those.end() ? "not set" : found->second;
+            };
+            if (!is_compared(key) || value_in(planned) == value_in(made)) continue;
+            throw UsageError(fmt::format("{} holds a run of another sweep: its {} is {}, and this sweep's would be {}. "
+                                         "Name another folder with -o.",
+                                         dir.string(), key, value_in(made), value_in(planned)));
+        }
+    }
+}
+
 /// Returns the words of `meshard train` that begin or continue a run.
 /// @param common    words of all runs that say the settings
 /// @param minutes   time after which the run stops and can be continued; 0: no limit
@@ -178,11 +215,8 @@ std::vector<std::string> words_of(const SweepArguments& options, const SweepRun&
         words.insert(words.end(), {"--resume", dir.string()});
     } else {
         words.insert(words.end(), {options.config, "--overwrite"});
-        words.insert(words.end(), common.begin(), common.end());
-        words.insert(words.end(), run.words.begin(), run.words.end());
-        words.insert(words.end(),
-                     {"data.split.train=" + yaml_list(run.train), "data.split.val=" + yaml_list(run.val),
-                      "seed=" + std::to_string(run.seed), "run_id=" + run.name, "output_dir=" + folder.string()});
+        const auto settings = setting_words(run, common, folder);
+        words.insert(words.end(), settings.begin(), settings.end());
     }
     // A continued run had another limit.
     if (minutes > 0 || goes_on) words.push_back("training.max_minutes=" + std::to_string(minutes));
@@ -249,6 +283,8 @@ int sweep_command(std::span<const std::string> arguments)
     claim_folder(options, runs, folder);
     const auto lock = FileLock::try_acquire(folder);
     if (!lock) throw IoError(fmt::format("another process works on the sweep {}. Wait for its end.", folder.string()));
+
+    for (const auto& run : runs) require_same_settings(options, folder / run.name, setting_words(run, common, folder));
 
     const auto start = std::chrono::steady_clock::now();
     const auto seconds = [&] {

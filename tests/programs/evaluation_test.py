@@ -272,6 +272,13 @@ class Evaluation(Judged):
         for (_, value), (_, expected) in zip(found, losses):
             self.assertAlmostEqual(value / expected, 1, 6)
 
+    def test_counts_a_file_that_is_named_again_once(self):
+        out = self.good("evaluate", "runs/car", "test", "cases/run_4/boundary_4.vtp", "-o", "again", "--json").out
+        self.assertEqual([case["id"] for case in json.loads(out)["cases"]], ["4"])
+        shutil.copy(self.folder / "cases/run_4/boundary_4.vtp", self.folder / "new.vtp")
+        out = self.good("evaluate", "runs/car", "new.vtp", "./new.vtp", "-o", "new", "--json").out
+        self.assertEqual([case["id"] for case in json.loads(out)["cases"]], ["new"])
+
     def test_ends_with_one_where_a_bound_is_broken_and_refuses_what_is_not_there(self):
         self.assertIn("test.cd.mae is", self.good("evaluate", "runs/car", "--fail-if", "test.cd.mae>0", code=1).err)
         self.good("evaluate", "runs/car", "--fail-if", "test.pressure.rel_l2>1000")

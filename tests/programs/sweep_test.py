@@ -136,6 +136,11 @@ class Sweep(Case):
         self.assertFalse((self.folder / "swept/shards").exists())
         self.sweep("-o", "other", "--folds", 2, "training.num_epochs=1", "data.sets.one.split.train=['1']")
 
+    def test_refuses_runs_of_other_settings_in_folders_of_its_names(self):
+        self.sweep("-o", "swept", "--folds", 2, "training.num_epochs=1", "--grid", "training.early_stop.patience=[10]")
+        result = self.sweep("-o", "swept", "--folds", 2, "training.num_epochs=1", "--grid", "training.scheduler.patience=[10, 2]", code=2)
+        self.assert_fails(result, 2, "patience=10_fold1_seed0 holds a run of another sweep", "training.early_stop.patience is 10, and this sweep's would be 0")
+
     def test_refuses_what_no_run_could_be(self):
         self.assert_fails(self.sweep("-o", "swept", code=2), 2, "no validation cases", "--folds")
         self.assert_fails(self.sweep("-o", "swept", "--folds", 4, code=2), 2, "expected 2 to 3")

@@ -379,8 +379,11 @@ std::vector<JudgedCase> judged_cases(const JudgedModel& model, std::span<const s
                 std::ranges::any_of(cases, [&](const auto& other) { return other.first.file == one.first.file; });
             if (is_named && !is_there) cases.push_back(one);
         }
-        const bool is_repeated = std::ranges::any_of(
-            known, [&](const auto& one) { return word == one.first.id || word == one.second || word == "all"; });
+        const auto is_file_of = [&](const auto& one) { return is_same_file(word, one.first.file); };
+        const bool is_repeated =
+            std::ranges::any_of(cases, is_file_of) || std::ranges::any_of(known, [&](const auto& one) {
+                return word == one.first.id || word == one.second || word == "all";
+            });
         if (cases.size() > before || is_repeated) continue;
         if (std::filesystem::exists(word)) {
             CaseSource source{std::filesystem::path(word).stem().string(), word, {}};

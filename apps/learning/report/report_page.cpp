@@ -212,17 +212,23 @@ std::string worst_cases(const PageJson& run)
 
 std::string table_of_forces(const PageJson& run)
 {
+    constexpr std::array coefficients{"cd",      "cd_table", "cd_head", "cd_shape", "cl",  "cl_table",
+                                      "cl_head", "cl_shape", "cs",      "cmx",      "cmy", "cmz"};
+    const auto& splits = run["evaluation"]["splits"];
+    // The longest list of metrics has those of all others, since some coefficients have no interval.
+    PageJson metrics;
+    for (const auto& [split, numbers] : splits.items()) {
+        for (const char* name : coefficients)
+            if (numbers.contains(name) && numbers[name].size() > metrics.size()) metrics = numbers[name];
+    }
     std::vector<std::string> names{"coefficient"};
+    for (const auto& [metric, value] : metrics.items()) names.push_back(metric);
     std::vector<std::vector<PageJson>> rows;
-    for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
-        for (const char* name : {"cd", "cd_table", "cd_head", "cd_shape", "cl", "cl_table", "cl_head", "cl_shape", "cs",
-                                 "cmx", "cmy", "cmz"}) {
+    for (const auto& [split, numbers] : splits.items()) {
+        for (const char* name : coefficients) {
             if (!numbers.contains(name)) continue;
             std::vector<PageJson> row{split + " " + name};
-            for (const auto& [metric, value] : numbers[name].items()) {
-                if (rows.empty()) names.push_back(metric);
-                row.push_back(value);
-            }
+            for (const auto& [metric, value] : metrics.items()) row.push_back(numbers[name].value(metric, PageJson()));
             rows.push_back(std::move(row));
         }
     }

@@ -282,9 +282,15 @@ YAML::Node text_value(const std::string& word)
 /// Quotes a scalar so that YAML reads it back as the same text.
 std::string quoted(const std::string& text)
 {
-    const bool plain = !text.empty() && text.find_first_of(":#{}[],&*?|>%@`\"'!\n") == std::string::npos &&
-                       text.front() != ' ' && text.back() != ' ' && text.front() != '-' && text != "~" &&
-                       text != "null";
+    const bool has_controls = std::ranges::any_of(text, [](unsigned char c) { return c < ' '; });
+    if (has_controls) {  // YAML folds line breaks between single quotes
+        YAML::Emitter out;
+        out << YAML::DoubleQuoted << text;
+        return out.c_str();
+    }
+    const bool plain = !text.empty() && text.find_first_of(":#{}[],&*?|>%@`\"'!") == std::string::npos &&
+                       text.front() != ' ' && text.back() != ' ' && text.front() != '-' &&
+                       !is_one_of({"~", "null", "Null", "NULL"}, text);
     if (plain || number_in(text)) return text;
     std::string quoted = "'";
     for (const char c : text) quoted += c == '\'' ? std::string("''") : std::string(1, c);

@@ -5,6 +5,7 @@
 #include "tests/support/temporary_folder.h"
 
 #include <gtest/gtest.h>
+#include <yaml-cpp/yaml.h>
 
 #include <cstdlib>
 
@@ -170,6 +171,22 @@ TEST_F(SettingsTest, KeepTheOrderOfFreeNames)
     EXPECT_EQ(settings.names_below("fields"), (std::vector<std::string>{"wss", "pressure"}));
     EXPECT_EQ(settings.text("fields.wss.from"), "tau");
     EXPECT_EQ(settings.text("fields.pressure"), "p");
+}
+
+TEST_F(SettingsTest, ReadBackAnyText)
+{
+    for (const std::string text :
+         {"Null", "NULL", "null", "~", "true", "1e-3", " a ", "tab\t", "two\nlines", "it's", "\"x\"", "a\\tb", "- b"}) {
+        YAML::Emitter out;
+        out << YAML::DoubleQuoted << text;
+        const auto settings = read("root: " + std::string(out.c_str()) + "\nshare: [a, " + out.c_str() + "]\n");
+        ASSERT_EQ(settings.text("root"), text);
+
+        const auto copy = read(settings.to_yaml(true));
+
+        EXPECT_EQ(copy.text("root"), text);
+        EXPECT_EQ(copy.find("share")->values, (std::vector<std::string>{"a", text}));
+    }
 }
 
 TEST_F(SettingsTest, ReadBackWhatTheyPrint)
