@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 namespace meshard {
@@ -41,6 +42,22 @@ std::string short_text(double value)
 std::string fixed_text(double value, int digits)
 {
     return fmt::format("{:.{}f}", value, digits);
+}
+
+std::string csv_text(const std::string& text)
+{
+    if (text.find_first_of(",\"\n") == std::string::npos) return text;
+    std::string quoted = "\"";
+    for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+    return quoted + "\"";
+}
+
+std::string exact_text(double value)
+{
+    if (!std::isfinite(value)) return {};
+    char text[32];
+    const auto [end, error] = std::to_chars(text, text + sizeof text, value);
+    return {text, end};
 }
 
 std::string bytes_text(std::uint64_t bytes)

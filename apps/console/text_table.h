@@ -33,6 +33,12 @@ std::string short_text(double value);
 /// Formats `value` with `digits` digits after the point.
 std::string fixed_text(double value, int digits);
 
+/// Returns a value for a CSV table, in quotes where it needs them.
+std::string csv_text(const std::string& text);
+
+/// Returns the shortest text that reads back as this number; an empty text if it is not finite.
+std::string exact_text(double value);
+
 /// Formats a size in the largest binary unit that fits, e.g. `131.4 MiB`.
 std::string bytes_text(std::uint64_t bytes);
 

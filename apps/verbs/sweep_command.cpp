@@ -255,21 +255,23 @@ int sweep_command(std::span<const std::string> arguments)
     SweepArguments options;
     if (!parse(arguments, options)) return exit_code::ok;
     check_local_ranks(options.ranks);
-    const auto settings = read_training_settings(options.config, options.overrides);
-    const auto config = training_config(settings);
-    for (const auto& one : options.grid) {  // a value that no run can take is an error before the first run
-        for (const auto& value : one.values) {
-            auto words = options.overrides;
-            words.push_back(one.key + "=" + value);
-            training_config(read_training_settings(options.config, words));
-        }
-    }
+    const auto config_of = [&options](const std::vector<std::string>& place) {
+        auto words = options.overrides;
+        words.insert(words.end(), place.begin(), place.end());
+        return training_config(read_training_settings(options.config, words));
+    };
+    std::vector<std::string> first_place;
+    for (const auto& one : options.grid) first_place.push_back(one.key + "=" + one.values.front());
+    const auto config = config_of(first_place);
     // Words of the command line may replace the file's split, which each run must remove nevertheless.
     std::vector<std::string> without_split;
     std::ranges::copy_if(options.overrides, std::back_inserter(without_split),
                          [](const auto& word) { return !is_of_split(word); });
     const auto of_file = read_training_settings(options.config, without_split);
     const auto runs = sweep_runs(find_cases(config), options.grid, options.num_folds, options.num_seeds, config.seed);
+    for (const auto& run : runs) {  // a place that no run can take is an error before the first run
+        if (run.seed == runs.front().seed && run.fold == runs.front().fold) config_of(run.words);
+    }
     if (options.is_dry) {
         for (const auto& run : runs) {
             std::cout << run.name << ": " << run.train.size() << " train, " << run.val.size() << " val";

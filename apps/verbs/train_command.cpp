@@ -176,6 +176,17 @@ void remove_half_written(const std::filesystem::path& dir)
     }
 }
 
+/// Removes what was written about a run: tables of its cases, reports, events.
+void remove_judgements(const std::filesystem::path& dir)
+{
+    for (const char* folder : {"evaluation", "profile", "report", "tensorboard"})
+        std::filesystem::remove_all(dir / folder);
+    for (const std::string split : {"val", "test"}) {
+        for (const char* end : {"_cases.csv", "_volume_cases.csv", "_rollout.csv"})
+            std::filesystem::remove(dir / (split + end));
+    }
+}
+
 /// Makes and locks a run's folder: no other process can train into it while this object exists. Files of an earlier run
 /// are removed or refused.
 class RunFolder {
@@ -222,6 +233,7 @@ private:
             std::cerr << "meshard train: the run " << dir.string()
                       << " was begun before and has no checkpoint: it begins anew" << std::endl;
         // These are files of a run that is replaced, or that ended before its first step.
+        if (options.overwrite || std::filesystem::exists(dir / "metrics.jsonl")) remove_judgements(dir);
         std::filesystem::remove(dir / "metrics.jsonl");
         const auto checkpoints = dir / "checkpoints";
         if (!std::filesystem::is_symlink(checkpoints)) {

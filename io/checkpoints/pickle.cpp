@@ -269,6 +269,9 @@ private:
                                  integers(arguments[3], "the strides of a tensor")};
             if (tensor.shape.size() != tensor.strides.size())
                 fail(fmt::format("a tensor has {} extents and {} strides", tensor.shape.size(), tensor.strides.size()));
+            if (const auto* marks = arguments.size() > 6 ? arguments[6]->as<Dict>() : nullptr;
+                marks != nullptr && !marks->items.empty())
+                fail("a tensor is stored before it was negated or conjugated. Save a clone() of it");
             push(std::move(tensor));
         } else if (name == kParameter) {
             require(1);

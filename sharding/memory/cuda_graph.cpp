@@ -8,12 +8,18 @@
 namespace meshard {
 namespace {
 
+/// Lets each replay advance the device's generator. From torch 2.15 on generators see to that when they draw.
+template <class Graph>
+void register_generator(Graph& graph, const at::Generator& generator)
+{
+    if constexpr (requires { graph.register_generator_state(generator); }) graph.register_generator_state(generator);
+}
+
 class CudaGraphRecorder : public GraphRecorder {
 public:
     void begin() override
     {
-        // The generator is registered, so that each replay advances it.
-        graph_.register_generator_state(at::cuda::detail::getDefaultCUDAGenerator());
+        register_generator(graph_, at::cuda::detail::getDefaultCUDAGenerator());
         // Only calls of this thread are captured: other threads may load cases meanwhile, and wait for their copies.
         graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
     }

@@ -229,8 +229,12 @@ class RunFolder(Case):
     def test_is_replaced_only_on_request(self):
         self.assert_good(self.train("--nproc", 2))
         self.assert_fails(self.train("--nproc", 2), 3, "runs/car exists", "--resume", "--overwrite")
+        for folder in ("evaluation", "report", "tensorboard"):
+            (self.folder / "runs/car" / folder).mkdir()
+        (self.folder / "runs/car/test_rollout.csv").write_text("of another model")
         self.assert_good(self.train("--nproc", 2, "--overwrite"))
         self.assert_trained()
+        self.assertEqual([name for name in ("evaluation", "report", "tensorboard", "test_rollout.csv") if (self.folder / "runs/car" / name).exists()], [])
 
     def test_is_written_by_one_of_two_runs_at_once(self):
         first = self.start_meshard("train", "car.yaml", "--nproc", 2, "training.num_epochs=1000000")

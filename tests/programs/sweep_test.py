@@ -147,6 +147,8 @@ class Sweep(Case):
         self.assert_fails(self.sweep("-o", "swept", "--folds", 2, "--grid", "training.optimizer.lr=[1e-3, fast]", code=2), 2, "training.optimizer.lr", "fast")
         self.assert_fails(self.sweep("-o", "swept", "--folds", 2, "--grid", "data.split.train=[0.5]", code=2), 2, "a sweep sets itself")
         self.assert_fails(self.sweep("-o", "swept", "--folds", 2, "--budget", "soon", code=2), 2, "60m")
+        self.assert_fails(self.sweep("-o", "swept", "--folds", 2, "--grid", "model.n_hidden=[64, 66]", "--grid", "model.n_head=[1, 4]", code=2), 2, "n_hidden must be a multiple of n_head")
+        self.sweep("-o", "swept", "--folds", 2, "--grid", "model.n_hidden=[66]", "--grid", "model.n_head=[3, 6]", "--dry-run")   # 4 heads of the file do not divide it
         self.assertFalse((self.folder / "swept").exists())
         self.sweep("-o", "swept", "--folds", 2, "training.num_epochs=1")
         self.assert_fails(self.sweep("-o", "swept", "--folds", 3, "training.num_epochs=1", code=2), 2, "holds a sweep of another configuration")

@@ -428,22 +428,6 @@ Json to_json(const Evaluation& evaluation)
     return json;
 }
 
-std::string csv_text(const std::string& text)
-{
-    if (text.find_first_of(",\"\n") == std::string::npos) return text;
-    std::string quoted = "\"";
-    for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-    return quoted + "\"";
-}
-
-std::string exact_text(double value)
-{
-    if (!std::isfinite(value)) return {};
-    char text[32];
-    const auto [end, error] = std::to_chars(text, text + sizeof text, value);
-    return {text, end};
-}
-
 namespace {
 
 using NamedEvaluation = std::pair<std::string, const Evaluation*>;

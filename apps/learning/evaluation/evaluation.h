@@ -112,12 +112,6 @@ nlohmann::ordered_json to_json(const Evaluation& evaluation);
 /// under `volume`, and the fields of the volume also among those of the splits.
 nlohmann::ordered_json joined_json(std::span<const Evaluation> parts);
 
-/// Returns a value for a CSV table, in quotes where it needs them.
-std::string csv_text(const std::string& text);
-
-/// Returns the shortest text that reads back as this number; an empty text if it is not finite.
-std::string exact_text(double value);
-
 /// Returns a table with a line for each case, the worst first (by the mean of its fields' rel_l2): id, split,
 /// num_points, every metric, coefficients and their errors, seconds.
 std::string to_csv(const Evaluation& evaluation);

@@ -24,7 +24,7 @@ FeatureDistance::FeatureDistance(const at::Tensor& features) : features_(feature
     // Of each training case from the mean and scatter of the others (Sherman and Morrison 1950).
     const auto own = (at::mm(offsets, inverse_) * offsets).sum(1);
     const auto left_out = n / (n - 1) * ((n - 1) * own / (1 - n / (n - 1) * own)).sqrt();
-    median_ = left_out.median().item<double>();
+    median_ = left_out.quantile(0.5).item<double>();
     largest_ = left_out.max().item<double>();
 }
 

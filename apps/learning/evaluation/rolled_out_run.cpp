@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/evaluation/rolled_out_run.h"
 
+#include "apps/console/text_table.h"
 #include "models/layers/metrics.h"
 #include "models/layers/normalizer.h"
 
@@ -100,7 +101,7 @@ std::string roll_out_csv(std::span<const RolledOutRun> runs)
     for (const auto& one : runs) {
         for (std::size_t i = 0; i < one.times.size(); ++i) {
             for (std::size_t f = 0; f < one.fields.size(); ++f) {
-                csv += fmt::format("{},{},{},{}", one.run, i + 1, one.times[i], one.fields[f]);
+                csv += fmt::format("{},{},{},{}", csv_text(one.run), i + 1, one.times[i], csv_text(one.fields[f]));
                 for (const auto kind : kinds) csv += fmt::format(",{:.7g}", (one.*kind)[i][f]);
                 csv += "\n";
             }

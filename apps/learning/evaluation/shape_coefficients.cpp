@@ -107,7 +107,8 @@ std::optional<ShapeCoefficients::Values> ShapeCoefficients::of(const ShapeSums& 
     if (row->size() != numbers_.front().size()) return std::nullopt;  // the checkpoint has other numbers of shapes
     if (!learnt_) learnt_ = std::make_shared<const Regressions>(Regressions{{numbers_, drags_}, {numbers_, lifts_}});
     const auto [of_case, among_cases] = distances(numbers_, *row);
-    const auto typical = among_cases[among_cases.size() / 2];
+    const auto half = among_cases.size() / 2;
+    const auto typical = 0.5 * (among_cases[half] + among_cases[(among_cases.size() - 1) / 2]);
     return Values{learnt_->drag(*row), learnt_->lift(*row), typical > 0 ? of_case / typical : 0,
                   of_case > among_cases.back()};
 }

@@ -62,17 +62,23 @@ void put_columns(const DataArray& array, const GridBox& box, bool on_cells, cons
                                    left_out ? "" : ", or say in data.mask where the grid has no values"));
 }
 
-/// Returns an array's place among those that a pattern matches: by the number that the wildcard stands for, then by the
-/// text. None if the pattern does not match.
-std::optional<std::pair<double, std::string>> place_by(const std::string& pattern, const std::string& name)
+/// For each wildcard of a pattern the number that it stands for, or infinity, and the text.
+using PlaceInPattern = std::vector<std::pair<double, std::string>>;
+
+/// Returns an array's place among those that a pattern matches: by the numbers that the wildcards stand for, then by
+/// the texts. None if the pattern does not match.
+std::optional<PlaceInPattern> place_by(const std::string& pattern, const std::string& name)
 {
     const auto texts = wildcard_texts(pattern, name);
     if (!texts) return {};
-    const auto& text = texts->front().text;
-    double number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    const bool is_number = error == std::errc() && end == text.data() + text.size();
-    return std::pair(is_number ? number : std::numeric_limits<double>::infinity(), text);
+    PlaceInPattern place;
+    for (const auto& [position, text] : *texts) {
+        double number = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+        const bool is_number = error == std::errc() && end == text.data() + text.size() && std::isfinite(number);
+        place.emplace_back(is_number ? number : std::numeric_limits<double>::infinity(), text);
+    }
+    return place;
 }
 
 /// Deals groups of rows by shares, whose sum is 1; each rank has one at least.
@@ -184,7 +190,7 @@ std::vector<const DataArray*> named_arrays(const ImageGrid& grid, const std::str
         return array;
     };
     if (!is_pattern(name)) return {&find(name)};
-    std::vector<std::pair<std::pair<double, std::string>, const DataArray*>> places;
+    std::vector<std::pair<PlaceInPattern, const DataArray*>> places;
     for (const auto& array : arrays)
         if (const auto place = place_by(name, array.name())) places.emplace_back(*place, &find(array.name()));
     if (places.empty()) throw InvalidInput(fmt::format("{} has no {} field that '{}' matches.", where, group, name));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/prediction/prediction_table.h"
 
-#include "apps/learning/evaluation/evaluation.h"
+#include "apps/console/text_table.h"
 
 #include <c10/util/StringUtil.h>
 #include <fmt/core.h>

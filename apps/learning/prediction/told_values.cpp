@@ -2,6 +2,7 @@
 #include "apps/learning/prediction/told_values.h"
 
 #include "apps/console/console.h"
+#include "apps/console/text_table.h"
 #include "apps/learning/cases/case_tensors.h"
 #include "apps/learning/cases/field_scaling.h"
 #include "partition/error.h"

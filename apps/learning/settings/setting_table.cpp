@@ -8,7 +8,7 @@ namespace meshard {
 namespace {
 
 /// Writes a number as its shortest text, such as 0.5 and 1e-4.
-std::string number_text(double value)
+std::string yaml_number(double value)
 {
     const auto written = [&](std::chars_format format) {
         char text[400];
@@ -53,7 +53,7 @@ SettingRule rule_like(std::int64_t value)
 
 SettingRule rule_like(double value)
 {
-    return {.type = SettingType::Number, .fallback = number_text(value)};
+    return {.type = SettingType::Number, .fallback = yaml_number(value)};
 }
 
 SettingRule rule_like(const std::vector<std::string>& values)
@@ -64,7 +64,7 @@ SettingRule rule_like(const std::vector<std::string>& values)
 SettingRule rule_like(const std::vector<double>& values)
 {
     std::vector<std::string> texts;
-    for (const auto value : values) texts.push_back(number_text(value));
+    for (const auto value : values) texts.push_back(yaml_number(value));
     return {.type = SettingType::NumberList, .fallback = list_text(texts)};
 }
 

@@ -106,7 +106,8 @@ std::vector<PlaceInGrid> places_in_grid(std::span<const SweptRun> runs)
         if (result->drag_error) place->drag_errors.push_back(*result->drag_error);
     }
     std::ranges::stable_sort(places, {}, [](const auto& place) {
-        return place.errors.empty() ? INFINITY : mean_and_spread(place.errors).mean;
+        const auto mean = place.errors.empty() ? INFINITY : mean_and_spread(place.errors).mean;
+        return std::isnan(mean) ? INFINITY : mean;
     });
     return places;
 }
@@ -261,21 +262,16 @@ SweepJson sweep_json(std::span<const SweptRun> runs)
 
 std::string sweep_csv(std::span<const SweptRun> runs)
 {
-    std::ostringstream text;
-    text.precision(9);
-    text << "name,point,fold,seed,state,rel_l2,best_rel_l2,cd_mae,loss,seconds_in_steps\n";
+    std::string text = "name,point,fold,seed,state,rel_l2,best_rel_l2,cd_mae,loss,seconds_in_steps\n";
     for (const auto& [run, result, state] : runs) {
-        text << '"' << run.name << "\",\"" << run.point << "\"," << run.fold << "," << run.seed << "," << state << ",";
-        if (result) {
-            text << result->error << "," << result->best_error << ",";
-            if (result->drag_error) text << *result->drag_error;
-            text << "," << result->loss << "," << result->seconds;
-        } else {
-            text << ",,,,";
-        }
-        text << "\n";
+        text += fmt::format("{},{},{},{},{}", csv_text(run.name), csv_text(run.point), run.fold, run.seed, state);
+        const auto numbers = result ? std::array{result->error, result->best_error, result->drag_error.value_or(NAN),
+                                                 result->loss, result->seconds}
+                                    : std::array{double(NAN), double(NAN), double(NAN), double(NAN), double(NAN)};
+        for (const auto number : numbers) text += "," + exact_text(number);
+        text += "\n";
     }
-    return text.str();
+    return text;
 }
 
 std::string sweep_text(std::span<const SweptRun> runs)

@@ -47,10 +47,11 @@ std::string text(const std::string& value)
 /// A dict with one tensor 'w', of these extents and strides, in a storage of `count` values.
 std::string pickle_of(const std::string& shape, const std::string& strides, char count = 4,
                       const std::string& offset = "K\0"s, const std::string& type = "FloatStorage",
-                      const std::string& key = "0")
+                      const std::string& key = "0", const std::string& marks = "")
 {
     return "\x80\x02}"s + text("w") + "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + "ctorch\n" + type +
-           "\n" + text(key) + text("cpu") + "K"s + count + "tQ" + offset + "(" + shape + "t(" + strides + "t\x89}tRs.";
+           "\n" + text(key) + text("cpu") + "K"s + count + "tQ" + offset + "(" + shape + "t(" + strides + "t\x89}" +
+           marks + "tRs.";
 }
 
 class HostileCheckpoint : public testing::Test {
@@ -89,6 +90,13 @@ TEST_F(HostileCheckpoint, IsRefusedForTensorsThatDoNotFit)
 {
     write_bytes(folder_ / "good.pt", torch_file_of(pickle_of("K\x04", "K\x01")));
     EXPECT_EQ(read_checkpoint(folder_ / "good.pt").weights.arrays.at(0).shape, std::vector<std::int64_t>{4});
+
+    write_bytes(folder_ / "unmarked.pt",
+                torch_file_of(pickle_of("K\x04", "K\x01", 4, "K\0"s, "FloatStorage", "0", "}")));
+    EXPECT_NO_THROW(read_checkpoint(folder_ / "unmarked.pt"));
+    expect_refused(
+        torch_file_of(pickle_of("K\x04", "K\x01", 4, "K\0"s, "FloatStorage", "0", "}" + text("neg") + "\x88s")),
+        "before it was negated");
 
     const std::string huge = "\x8a\x08\0\0\0\0\0\0\0\x40"s;  // 2^62
     expect_refused(torch_file_of(pickle_of("K\x05", "K\x01")), "reaches beyond the 4 values");

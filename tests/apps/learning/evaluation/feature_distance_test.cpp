@@ -47,7 +47,7 @@ TEST(FeatureDistance, IsMahalanobisOverTheMedianOfThatOfEachCaseFromTheOthers)
             all.mean(0) + factor * (all[3] - all.mean(0)) + 0.01 * factor * torch::randn({20}, torch::kDouble);
         const auto expected = solved_distance(all, row, deviations, 14);
         const auto found = distance.of(row);
-        EXPECT_NEAR(found.isolation, expected / left_out[6], 1e-8 * expected + 1e-12) << factor;
+        EXPECT_NEAR(found.isolation, expected / (0.5 * (left_out[6] + left_out[7])), 1e-8 * expected + 1e-12) << factor;
         EXPECT_EQ(found.is_outside, expected > left_out.back()) << factor;
     }
     EXPECT_TRUE(distance.of(all.mean(0) + 40 * (all[3] - all.mean(0))).is_outside);

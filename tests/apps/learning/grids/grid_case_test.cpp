@@ -31,6 +31,20 @@ at::Tensor own_places(const GridLayout& layout, const at::Tensor& places)
     return own_part(grid_of_rows(places.unsqueeze(0), layout.extents, nullptr), *layout.of_grid).flatten();
 }
 
+TEST(NamedArrays, OfAPatternHaveOneOrderInAnyFile)
+{
+    const std::vector<std::string> sorted{"q_2_9", "q_10_a", "q_10_b", "q_inf_1", "q_nan_1", "q_x_1"};
+    auto names = sorted;
+    std::ranges::sort(names);
+    do {
+        ImageGrid grid;
+        for (const auto& name : names) grid.point_data.push_back(DataArray::from(name, std::vector<float>{1}));
+        std::vector<std::string> found;
+        for (const auto* array : named_arrays(grid, "q_*_*", false, "")) found.push_back(array->name());
+        EXPECT_EQ(found, sorted);
+    } while (std::ranges::next_permutation(names).found);
+}
+
 TEST(GridLayout, CutsDirectionsAtGroupsOfRows)
 {
     run_ranks({2, 2}, {"first", "second"}, [](const std::shared_ptr<const DeviceMesh>& blocks) {

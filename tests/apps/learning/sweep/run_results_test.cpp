@@ -44,6 +44,25 @@ TEST(RunResults, ReadsTheCasesOfTheLastValidation)
     EXPECT_FALSE(result->cases[0].coefficients.contains("cl"));
 }
 
+TEST(RunResults, PutsPlacesWithoutANumberLastAndQuotesTheirTexts)
+{
+    std::vector<SweptRun> runs;
+    for (const auto& [point, error] : std::vector<std::pair<std::string, double>>{
+             {"loss=\"a\",b", 0.5}, {"x=2", NAN}, {"x=3", 0.4}, {"x=4", INFINITY}, {"x=5", 0.6}})
+        runs.push_back(
+            {.run = {.name = "run", .point = point, .words = {}, .fold = 0, .seed = 1, .train = {}, .val = {}},
+             .result =
+                 RunResult{.error = error, .best_error = error, .drag_error = {}, .loss = 1, .seconds = 2, .cases = {}},
+             .state = "done"});
+
+    std::vector<std::string> order;
+    const auto json = sweep_json(runs);
+    for (const auto& place : json["points"]) order.push_back(place["point"]);
+    EXPECT_EQ(order, (std::vector<std::string>{"x=3", "loss=\"a\",b", "x=5", "x=2", "x=4"}));
+    EXPECT_NE(sweep_csv(runs).find("\nrun,\"loss=\"\"a\"\",b\",0,1,done,0.5,0.5,,1,2\nrun,x=2,0,1,done,,,,1,2\n"),
+              std::string::npos);
+}
+
 TEST(RunResults, JudgesWhatHeadAndShapeSayAndMoments)
 {
     const TemporaryFolder folder;
