@@ -112,6 +112,8 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     at::Tensor value(std::size_t unit, std::size_t group, std::size_t entry)
     {
         begin_phase();
+        if (resident == unit)
+            for (auto& group : units[unit]) take_assigned(group);
         begin_unit(unit);
         auto& g = units[unit][group];
         bring(g);
@@ -137,6 +139,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     void begin_unit(std::size_t unit)
     {
         if (resident == unit) return;
+        take_assigned();
         let_go(resident);
         // A gathered unit is dropped if a parameter has been written to since. In forward all ranks write together,
         // though perhaps to parts of other units. In backward an optimiser may write to parts whose gradients are
@@ -182,6 +185,34 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     {
         group.pending.wait();
         group.whole = at::Tensor();
+    }
+
+    /// Takes values that were assigned to local parameters (`.data = ...`) into this rank's part of the row, where the
+    /// parameters lie from then on.
+    void take_assigned(Group& group)
+    {
+        std::int64_t offset = 0;
+        for (auto& entry : group.entries) {
+            const auto count = entry.extents[me()];
+            if (!entry.local.is_alias_of(group.part)) {
+                const at::NoGradGuard no_grad;
+                auto place = group.part.narrow(0, offset, count).detach();
+                if (entry.local.sizes() != place.sizes() || entry.local.options().type_equal(place.options()) == false)
+                    throw InvalidInput(fmt::format(
+                        "fully_shard: the part of '{}' was replaced by {} values of {} on {}; expected {} of {} on {}.",
+                        entry.name, entry.local.numel(), c10::toString(entry.local.scalar_type()),
+                        entry.local.device().str(), count, c10::toString(place.scalar_type()), place.device().str()));
+                place.copy_(entry.local);
+                entry.local.set_data(place);
+            }
+            offset += count;
+        }
+    }
+
+    void take_assigned()
+    {
+        for (auto& unit : units)
+            for (auto& group : unit) take_assigned(group);
     }
 
     void bring(Group& group)
@@ -300,17 +331,16 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
             if (axis != cut_axis) mesh->group(axis).all_reduce(mine);
         }
         plain.push_back({mine.narrow(0, own - 1, 1).clone(), std::move(sending.plain), &group});
-        auto sums = mine.narrow(0, 0, own - 1);
+        const auto sums = mine.narrow(0, 0, own - 1);
         if (num_data > 1) sums.div_(num_data);
-        sums = sums.to(group.part.scalar_type());
+        const auto rounded = sums.to(group.part.scalar_type());
 
         std::int64_t offset = 0;
         for (std::size_t k = 0; k < group.entries.size(); ++k) {
             const auto count = group.entries[k].extents[me()];
-            const auto part = sums.narrow(0, offset, count);
+            const bool nobody = !sending.has_gradient[k] && is_absent(sums.narrow(0, offset, count));
+            sending.local.push_back(nobody ? at::Tensor() : rounded.narrow(0, offset, count));
             offset += count;
-            const bool nobody = !sending.has_gradient[k] && is_absent(part);
-            sending.local.push_back(nobody ? at::Tensor() : part);
         }
     }
 
@@ -542,6 +572,7 @@ std::vector<std::string> FullyShardedModule::local_parameter_names() const
 std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::named_shards() const
 {
     std::vector<std::pair<std::string, at::Tensor>> shards;
+    state_->take_assigned();
     for_each_entry(*state_, [&](const Entry& entry) {
         shards.emplace_back(entry.name, wrap(entry.local.detach(), entry_spec(*state_, entry)));
     });
@@ -564,6 +595,7 @@ std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::full_paramet
     const at::NoGradGuard no_grad;
     std::vector<std::pair<std::string, at::Tensor>> all;
     state_->drop();
+    state_->take_assigned();
     for (auto& unit : state_->units) {
         for (auto& group : unit) {
             state_->bring(group);

@@ -24,7 +24,9 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters)
 at::Tensor gradient_norm(const std::vector<at::Tensor>& parameters, const RankGroup* parts_of)
 {
     const at::NoGradGuard no_grad;
-    const auto gradients = gradients_of(parameters);
+    auto gradients = gradients_of(parameters);
+    for (auto& gradient : gradients)
+        if (gradient.is_complex()) gradient = at::view_as_real(gradient.resolve_conj());
     const auto options =
         (parameters.empty() ? at::TensorOptions() : parameters[0].options()).dtype(at::kDouble).requires_grad(false);
     auto sum = gradients.empty() ? at::zeros({1}, options)

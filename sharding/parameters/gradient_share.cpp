@@ -71,6 +71,10 @@ void fill_as_absent(const at::Tensor& gradient)
 bool is_absent(const at::Tensor& sum)
 {
     if (sum.numel() == 0) return false;
+    if (sum.is_complex()) {
+        const auto parts = at::view_as_real(sum.flatten()[0]);
+        return is_absent(parts) && parts[1].item<double>() == 0;
+    }
     const auto first = sum.flatten()[0].item<double>();
     return first == 0.0 && std::signbit(first);
 }

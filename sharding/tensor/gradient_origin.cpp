@@ -93,7 +93,9 @@ GradientOrigin GradientOrigins::of_leaf(const at::Tensor& leaf) const
 
 void PlainGradientSum::add(const at::Tensor& gradient)
 {
-    const auto flat = gradient.detach().reshape({-1}).to(at::kDouble);
+    auto numbers = gradient.detach();
+    if (numbers.is_complex()) numbers = at::view_as_real(numbers.resolve_conj());
+    const auto flat = numbers.reshape({-1}).to(at::kDouble);
     projection += flat.dot(at::arange(flat.numel(), flat.options()).cos_()).item<double>();
     norm += flat.norm().item<double>();
     exists = true;

@@ -269,3 +269,74 @@ def test_hooks_and_another_type():
 
     for ours, theirs in zip(gradients(meshard.replicate(network(), mesh()), cut()), gradients(network(), whole)):
         near(ours, theirs, 1e-5)
+
+
+def test_fully_sharded_in_inference_mode():
+    sharded, serial = network(), network()
+    meshard.fully_shard(sharded, mesh(), over_all_axes=True)
+    for _ in range(2):
+        with torch.inference_mode():
+            near(sharded(cut()), serial(whole))
+        x, y = cut().requires_grad_(), whole.clone().requires_grad_()
+        sharded(x).square().sum().backward()
+        serial(y).square().sum().backward()
+        near(x.grad, y.grad)
+
+
+def test_values_assigned_to_local_parameters():
+    sharded, serial = network(), network()
+    handle = meshard.fully_shard(sharded, mesh(), over_all_axes=True)
+    optimizer = torch.optim.SGD(handle.local_parameters(), lr=0.1)
+    other = torch.optim.SGD(serial.parameters(), lr=0.1)
+    for _ in range(2):
+        for parameters in (handle.local_parameters(), list(serial.parameters())):
+            torch.nn.utils.vector_to_parameters(0.5 * torch.nn.utils.parameters_to_vector(parameters), parameters)
+        for module, x in ((sharded, cut()), (serial, whole)):
+            module(x).square().sum().backward()
+        for one in (optimizer, other):
+            one.step()
+            one.zero_grad()
+        for name, value in handle.full_parameters():
+            near(value, serial.get_parameter(name))
+    handle.local_parameters()[0].data = torch.zeros(7, 3)
+    refused(lambda: sharded(cut()), RuntimeError, "was replaced by 21 values")
+
+
+def test_norm_of_complex_gradients():
+    class Turned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(1)
+            self.weight, self.unused = nn.Parameter(torch.randn(4, 3, dtype=torch.cfloat)), nn.Parameter(torch.randn(3, dtype=torch.cfloat))
+
+        def forward(self, x, uses=True):
+            y = x.to(torch.cfloat) @ self.weight
+            return torch.view_as_real(y * self.unused if uses else y)
+
+    sharded, serial = Turned(), Turned()
+    handle = meshard.fully_shard(sharded, mesh(), over_all_axes=True)
+    sharded(cut()).square().sum().backward()
+    serial(whole).square().sum().backward()
+    near(handle.clip_grad_norm_(1.0), torch.nn.utils.clip_grad_norm_(serial.parameters(), 1.0))
+    # A parameter that one data rank alone uses.
+    data = meshard.init_device_mesh("cpu", (num_ranks(),), mesh_dim_names=("data",))
+    averaged, serial = Turned(), Turned()
+    meshard.replicate(averaged, data)
+    averaged(whole, rank() == num_ranks() - 1).square().sum().backward()
+    serial(whole).square().sum().backward()
+    near(torch.view_as_real(averaged.unused.grad), torch.view_as_real(serial.unused.grad / num_ranks()))
+
+
+def test_checkpoint_sees_writes_and_leaves_other_hooks():
+    def doubled(x):
+        y = x.exp()
+        y.mul_(2)   # what the derivative of exp needs
+        return y
+
+    x = torch.ones(3, requires_grad=True)
+    refused(lambda: meshard.checkpoint(doubled, x).sum().backward(), RuntimeError, "modified by an inplace operation")
+    near(torch.autograd.grad(meshard.checkpoint(torch.exp, x).sum(), x)[0], x.detach().exp())
+    seen = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: seen.append(tensor) or tensor, lambda tensor: tensor):
+        x.exp().sum()
+    assert len(seen) == 1, seen
