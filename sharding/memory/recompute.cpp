@@ -140,7 +140,7 @@ public:
     {
         const std::lock_guard lock(mutex_);
         if (index >= saved_.size() || !saved_[index].defined()) run_again();
-        return std::exchange(saved_[index], at::Tensor());
+        return std::exchange(saved_[index], KeptTensor()).take();
     }
 
 private:
@@ -155,7 +155,9 @@ private:
             inputs.push_back(std::move(input));
         }
 
-        std::vector<at::Tensor> saved;
+        std::vector<KeptTensor> saved;
+        std::vector<std::vector<std::int64_t>> shapes;
+        std::vector<at::ScalarType> types;
         {
             const at::ThreadLocalStateGuard as_then(state_);
             const at::AutoGradMode record(true);
@@ -164,8 +166,10 @@ private:
             // The cache is not cleared after backward: the next step would use this step's weights.
             at::autocast::set_autocast_cache_enabled(false);
             random_.restore();
-            const SavedTensorHooks hooks([&saved](const at::Tensor& tensor) -> UnpackSaved {
-                saved.push_back(tensor);
+            const SavedTensorHooks hooks([&](const at::Tensor& tensor) -> UnpackSaved {
+                saved.emplace_back(tensor);
+                shapes.push_back(tensor.sizes().vec());
+                types.push_back(tensor.scalar_type());
                 return {};
             });
             fn_(inputs);
@@ -174,7 +178,7 @@ private:
         // A function that computes derivatives itself unpacks saved tensors before its first run has ended.
         bool same = complete_ ? saved.size() == shapes_.size() : saved.size() >= shapes_.size();
         for (std::size_t i = 0; same && i < shapes_.size(); ++i)
-            same = saved[i].sizes().equals(shapes_[i]) && saved[i].scalar_type() == types_[i];
+            same = shapes[i] == shapes_[i] && types[i] == types_[i];
         if (!same) {
             throw InvalidInput(fmt::format(
                 "checkpoint: the second run of the function saved {} tensors for backward, the first one {}, or they "
@@ -192,7 +196,7 @@ private:
     at::ThreadLocalState state_;
     std::vector<std::vector<std::int64_t>> shapes_;
     std::vector<at::ScalarType> types_;
-    std::vector<at::Tensor> saved_;  // tensors of the second run, each until backward takes it
+    std::vector<KeptTensor> saved_;  // tensors of the second run, each until backward takes it
     bool complete_ = false;
     std::mutex mutex_;
 };

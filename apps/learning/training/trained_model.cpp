@@ -251,7 +251,8 @@ at::Tensor TrainedModel::loss_of_part(std::size_t index, const at::Tensor& predi
 at::Tensor TrainedModel::differentiated(const Example& example, double weight)
 {
     std::optional<OffloadSavedTensors> offload;
-    if (config_.training.offload && !ranks_.device().is_cpu()) offload.emplace();
+    if (config_.training.offload && !ranks_.device().is_cpu())
+        offload.emplace(OffloadOptions{.stay = module().parameters()});
     const auto prediction = predict(example);
     offload.reset();
     const auto loss = this->loss(prediction, example);
