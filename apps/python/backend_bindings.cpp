@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/Utils.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -245,15 +246,29 @@ public:
                                            std::vector<std::int64_t>& in_rows,
                                            const c10d::AllToAllOptions& options) override
     {
+        c10d::checkSplitSizes(out_rows, out, getSize());
+        c10d::checkSplitSizes(in_rows, in, getSize());
+        for (const auto* rows : {&out_rows, &in_rows})
+            TORCH_CHECK(std::ranges::none_of(*rows, [](auto count) { return count < 0; }),
+                        "all_to_all: a split has less than 0 rows.");
         if (!out.is_cpu()) {
             return served(out, [&](Backend& backend, HostCopies& here) {
                 auto to = here(out), from = here(in);
                 return backend.alltoall_base(to, from, out_rows, in_rows, options);
             });
         }
-        const bool has_sizes = !out_rows.empty() && !in_rows.empty();
-        return (has_sizes && out.is_contiguous() ? memory_ : others_)
-            ->alltoall_base(out, in, out_rows, in_rows, options);
+        // Shared memory takes numbers of rows, and dense tensors; what this rank left out other ranks may have said.
+        const auto stated = [this](std::vector<std::int64_t> rows, const at::Tensor& tensor) {
+            return rows.empty() ? std::vector<std::int64_t>(getSize(), tensor.size(0) / getSize()) : rows;
+        };
+        auto to_rows = stated(out_rows, out), from_rows = stated(in_rows, in);
+        auto to = out.contiguous(), from = in.contiguous();
+        auto work = memory_->alltoall_base(to, from, to_rows, from_rows, options);
+        if (!to.is_same(out)) {
+            work->wait();
+            out.copy_(to);
+        }
+        return work;
     }
     c10::intrusive_ptr<Work> alltoall(Tensors& out, Tensors& in, const c10d::AllToAllOptions& options) override
     {

@@ -41,6 +41,12 @@ public:
 
     bool read(MessageRings& rings) override;
 
+    bool awaits(int rank) const override
+    {
+        const auto& peer = by_rank_[static_cast<std::size_t>(rank)];
+        return !peer.is_received || (peer.will_end && !peer.last.has_header());
+    }
+
     void finish() override;
 
 private:

@@ -343,6 +343,12 @@ private:
                                           "each its own RANK, or the run a rendezvous of its own.",
                                           rank_, size_, first, own));
         }
+        if (const auto* file = dynamic_cast<c10d::FileStore*>(store_.get()); file && first != own) {
+            throw LaunchError(
+                fmt::format("launch: the rendezvous {} is that of an earlier run, whose rank {} was process "
+                            "{}, which has ended. Remove the file, or name a new one.",
+                            file->getPath(), rank_, first));
+        }
         if (first != own) store_->set(fmt::format("process.{}", rank_), own);  // replaces the entry of an earlier run
         if (!address_.empty()) store_->set(fmt::format("address.{}", rank_), address_);
         store_->set(fmt::format("rank.{}", rank_), hash + " " + own);

@@ -57,6 +57,13 @@ public:
     /// Marks the next n bytes of `peer` as read, even if they have not been written yet.
     void advance(int peer, std::int64_t n);
 
+    /// Returns whether this rank can write nothing more before `peer` reads.
+    bool is_full_for(int peer) const
+    {
+        return written(rank_).load(std::memory_order_relaxed) - consumed(rank_, peer).load(std::memory_order_acquire) >=
+               kRingBytes;
+    }
+
     /// Announces to the other ranks that this rank will send nothing more.
     void leave() { counter(size_ + rank_).store(1, std::memory_order_release); }
     bool has_left(int rank) const { return counter(size_ + rank).load(std::memory_order_acquire) != 0; }

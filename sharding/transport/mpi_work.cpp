@@ -148,6 +148,7 @@ bool MpiRequests::advance()
 
 void MpiRows::send(int rank, std::int64_t begin, std::int64_t end)
 {
+    if (end - begin < kOwnSlot) slots_.emplace_back();
     for (; begin < end; begin += kChunk) chunks_.push_back({rank, begin, std::min(kChunk, end - begin)});
 }
 

@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -124,6 +123,8 @@ protected:
     bool advance() override;
 
 private:
+    // A smaller message has a slot of its own, since nothing carries it on before its rank waits for it.
+    static constexpr std::int64_t kOwnSlot = std::int64_t{64} << 10;
     // Bytes written in one call, so that other requests proceed in between.
     static constexpr std::int64_t kPiece = std::int64_t{4} << 20;
 
@@ -152,7 +153,7 @@ private:
     int tag_;
     RowStream sent_;
     std::deque<Chunk> chunks_;
-    std::array<Slot, 4> slots_;
+    std::vector<Slot> slots_ = std::vector<Slot>(4);
     std::deque<Written> written_;  // a deque: pointers to its elements stay valid
     std::deque<Target> targets_;
 };

@@ -209,6 +209,8 @@ public:
                (incoming_.read_header(rings, root_, header(), 0) && incoming_.take(rings, root_, n, staged_.data()));
     }
 
+    bool awaits(int rank) const override { return rank == root_; }
+
     void finish() override
     {
         if (!is_root_) staged_.back();
@@ -281,6 +283,8 @@ public:
         }
         return all;
     }
+
+    bool awaits(int rank) const override { return !finished_[static_cast<std::size_t>(rank)]; }
 
     void finish() override { out_.back(); }
 

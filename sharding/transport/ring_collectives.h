@@ -26,6 +26,9 @@ public:
     /// @throws std::runtime_error if a rank calls another collective or sends another number of bytes than expected
     virtual bool read(MessageRings& rings) = 0;
 
+    /// Returns whether something may still come from this rank.
+    virtual bool awaits(int /*rank*/) const { return true; }
+
     virtual void finish() {}
 };
 

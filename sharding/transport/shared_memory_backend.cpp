@@ -56,6 +56,8 @@ public:
     bool write(MessageRings& rings) { return written_ = written_ || collective_->write(rings); }
     bool read(MessageRings& rings) { return read_ = read_ || collective_->read(rings); }
 
+    bool awaits(int rank) const { return collective_->awaits(rank); }
+
     void finish()
     {
         collective_->finish();
@@ -199,10 +201,13 @@ private:
         return work.is_done();
     }
 
+    /// A rank that has gone and on which the oldest collective still waits; others may end once they have done their
+    /// part.
     std::string who_is_gone() const
     {
         for (int r = 0; r < getSize(); ++r) {
             if (r == getRank()) continue;
+            if (!queue_.empty() && !queue_.front()->awaits(r) && !rings_.is_full_for(r)) continue;
             if (rings_.has_left(r)) return fmt::format("rank {} has left", r);
             if (has_ended_(r)) return fmt::format("rank {} has ended", r);
         }

@@ -221,6 +221,11 @@ class Disagreement(Case):
         self.assertEqual(alone.err.count("\n"), 1, alone)
         self.assertLess(time.monotonic() - begin, 7)   # the limit, and beginning
 
+    def test_of_a_rank_in_the_file_of_an_earlier_run_ends_it(self):
+        meeting = {"MESHARD_RENDEZVOUS": f"file://{self.folder}/meeting", "MESHARD_TIMEOUT_SECONDS": "2"}
+        for text, code in (("rank 1 of 2 did not connect within 2 s", 5), (f"the rendezvous {self.folder}/meeting is that of an earlier run", 2)):
+            self.assert_fails(self.start_rank((TRAIN, meeting), of_torchrun(0, 2, free_port())).result(), code, text)
+
     def test_of_a_rank_whose_rendezvous_is_another_program_ends_it_in_time(self):
         with socket.create_server(("127.0.0.1", 0)) as other:   # its connections are accepted, and never answered
             begin = time.monotonic()

@@ -7,7 +7,7 @@ import torch.distributed.nn.functional
 import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ranks import num_ranks, rank
+from ranks import num_ranks, rank, refused
 from sharded_check import near
 
 _group = None
@@ -97,6 +97,27 @@ def test_all_to_all():
     received = torch.zeros((rank() + 1) * num_ranks())
     dist.all_to_all_single(received, torch.full((sum(sizes),), float(rank())), [rank() + 1] * num_ranks(), sizes, group())
     assert received.tolist() == [float(r) for r in range(num_ranks()) for _ in range(rank() + 1)]
+
+
+def test_all_to_all_of_sizes_that_some_ranks_leave_out():
+    n = num_ranks()
+    sent, received = torch.arange(2. * n) + 100 * rank(), torch.empty(n, 4)[:, 1].repeat_interleave(2)
+    said = [2] * n if rank() == 0 else None   # the others send and receive evenly without a word
+    dist.all_to_all_single(received, sent, said, [2] * n, group=group())
+    expected = [100. * r + 2 * rank() + i for r in range(n) for i in range(2)]
+    assert received.tolist() == expected
+    column = torch.zeros(2 * n, 3)[:, 1]   # not contiguous
+    dist.all_to_all_single(column, sent, group=group())
+    assert column.tolist() == expected
+
+
+def test_all_to_all_of_sizes_that_do_not_fit():
+    n = num_ranks()
+    for out, given, out_sizes, sizes in ((torch.ones(2 * n), torch.ones(2 * n - 1), [2] * n, [2] * n), (torch.ones(2 * n - 1), torch.ones(2 * n), [2] * n, [2] * n),
+                                         (torch.ones(2 * n), torch.ones(2 * n), [2] * n, [3] * n), (torch.ones(n + 1), torch.ones(n + 1), [1] * (n + 1), [1] * (n + 1)),
+                                         (torch.ones(n), torch.ones(n), [n + 2, -2] + [0] * (n - 2), [n + 2, -2] + [0] * (n - 2))):
+        if n > 1:
+            refused(lambda: dist.all_to_all_single(out, given, out_sizes, sizes, group=group()), RuntimeError, "")
 
 
 def test_sending():
