@@ -81,7 +81,7 @@ public:
                 "MeshGraphNet: expected a row of edge_features for each of the {} edges, found the shape {}.",
                 edge_index.size(-1), c10::str(edges.sizes())));
         }
-        const auto graphs = *graphs_.of(edge_index, [] { return std::make_shared<KeptGraphs>(); });
+        const auto graphs = *graphs_.of(edge_index, {}, [] { return std::make_shared<KeptGraphs>(); });
         const auto layout = is_sharded(nodes) ? spec_of(nodes) : nullptr;
         auto kept = graphs->find(layout, nodes.size(0));
         if (!kept) {

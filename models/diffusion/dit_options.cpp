@@ -230,6 +230,9 @@ void DitOptions::validate() const
                           embedder.emb_channels);
         }
         checks.at_least(4, {{"noise_channels of the embedder edm", embedder.noise_channels}});
+        if (embedder.noise_channels % 2 != 0)
+            checks.refuse("the embedder edm needs an even number of noise_channels; it is {}.",
+                          embedder.noise_channels);
     }
     if (detokenizer == "proj_reshape_2d_conv" && conv_kernel % 2 == 0)
         checks.refuse("conv_kernel must be odd, so that images keep their size; it is {}.", conv_kernel);

@@ -185,7 +185,6 @@ void DominoOptions::validate() const
     checks.at_least(1, {{"global_features", global_features},
                         {"num_neighbors_surface", num_neighbors_surface},
                         {"num_neighbors_volume", num_neighbors_volume},
-                        {"base_neurons", geometry.base_neurons},
                         {"base_neurons_in", geometry.base_neurons_in},
                         {"base_neurons_out", geometry.base_neurons_out},
                         {"volume_hops", geometry.volume_hops},
@@ -195,6 +194,7 @@ void DominoOptions::validate() const
                         {"position_encoder.base_neurons", position.width},
                         {"parameter_model.base_layer", parameters.width},
                         {"aggregation_model.base_layer", aggregation_width}});
+    checks.at_least(2, {{"base_neurons", geometry.base_neurons}});  // a layer has half as many
     if (input_features != 3) checks.refuse("input_features must be 3, the coordinates; it is {}.", input_features);
     checks.one_of("geometry_encoding_type", geometry_encoding_type, {"both", "stl", "sdf"});
     checks.one_of("processor_type", geometry.processor_type, {"unet", "conv"});

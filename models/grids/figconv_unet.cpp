@@ -429,6 +429,10 @@ FigConvUNetResult FigConvUNetImpl::forward(const Tensor& vertices, const Tensor&
                 add(speaking, nearest_points(clouds.at(b), plane, o.knn_k));
             }
         }
+        if (cloud.batch == 0) {  // this rank has no cloud
+            const auto none = at::empty({0}, own.options().dtype(at::kLong));
+            for (auto* lists : {&hearing, &speaking}) (*lists)[0] = (*lists)[1] = {none};
+        }
         cloud.hears.push_back({torch::cat(hearing[0]), torch::cat(hearing[1])});
         cloud.speaks.push_back({torch::cat(speaking[0]), torch::cat(speaking[1])});
     }

@@ -5,6 +5,7 @@
 #include "models/layers/option_checks.h"
 #include "models/layers/random_draws.h"
 #include "models/registry/case_bodies.h"
+#include "models/registry/kept_per_cloud.h"
 #include "models/registry/model_box.h"
 #include "ops/neighbors/point_clouds.h"
 #include "ops/neighbors/point_sampling.h"
@@ -20,6 +21,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 namespace meshard {
@@ -268,9 +270,10 @@ private:
 
     BodyPoints& points_of(const std::shared_ptr<const CaseBody>& body)
     {
-        std::erase_if(bodies_, [](const auto& item) { return item.second.first.expired(); });
-        auto& [owner, points] = bodies_[body.get()];
-        if (owner.expired()) {
+        std::erase_if(bodies_, [](const auto& item) { return std::get<0>(item.second).expired(); });
+        auto& [owner, drawn_from, points] = bodies_[body.get()];
+        if (owner.expired() || drawn_from != TensorState::of(body->vertices) || has_derivatives(body->vertices)) {
+            drawn_from = TensorState::of(body->vertices);
             const auto low = box_.least(at::kCPU).to(at::kFloat), high = box_.most(at::kCPU).to(at::kFloat);
             const auto vertices = body->vertices.detach().cpu();
             if (!((vertices >= low) & (vertices <= high)).all(-1).any().item<bool>())
@@ -335,7 +338,7 @@ private:
     ModelBox box_;
     AbUpt model_;
     AnchorDraws draws_;
-    std::map<const CaseBody*, std::pair<std::weak_ptr<const CaseBody>, BodyPoints>> bodies_;
+    std::map<const CaseBody*, std::tuple<std::weak_ptr<const CaseBody>, TensorState, BodyPoints>> bodies_;
 };
 
 MadePartModel make_abupt(const Json& arguments)

@@ -19,6 +19,7 @@
 #include <map>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 namespace meshard {
 namespace {
@@ -56,7 +57,7 @@ const std::vector<ShortName>& short_names()
         {{"self_attention", "gates in the processor unet"}, "/geometry_rep/geo_processor/self_attention"},
         {{"cross_attention", "one more U-Net over all channels of an encoding"},
          "/geometry_rep/geo_processor/cross_attention"},
-        {{"base_neurons", "width of the networks of the body's points around a cell", {.least = 1}},
+        {{"base_neurons", "width of the networks of the body's points around a cell", {.least = 2}},
          "/geometry_rep/geo_conv/base_neurons"},
         {{"surface_radii",
           "radii around cells of the surface's grid, in its box of width 2",
@@ -198,7 +199,8 @@ at::Tensor around_drawn(const at::Tensor& told, const Neighbors& found, const at
 }
 
 /// Computes DoMINO's inputs from points and bodies. Data that do not change from step to step are cached: those of a
-/// body, and of points that stay in memory. Those of a surface have derivatives by points and body; neighbours stay.
+/// body, and the neighbours and distances of points that stay in memory. Those of a surface have derivatives by points
+/// and body; neighbours stay.
 class DominoOfCases {
 public:
     explicit DominoOfCases(const Json& arguments)
@@ -232,8 +234,10 @@ public:
                 reference_.empty() ? torch::ones_like(inputs.global_values)
                                    : torch::tensor(reference_, torch::kFloat).to(options.device()).view({1, -1, 1});
         }
-        if (surface) inputs.surface = *surfaces_.of(surface->positions, [&] { return surface_points(*surface); });
-        if (volume) inputs.volume = *volumes_.of(volume->positions, [&] { return volume_points(*volume); });
+        if (surface) inputs.surface = surface_points(*surface);
+        if (volume)
+            inputs.volume = *volumes_.of(volume->positions, {volume->body->vertices, volume->body->triangles},
+                                         [&] { return volume_points(*volume); });
         const auto outputs = model_->forward(inputs);
         return {outputs.surface, outputs.volume};
     }
@@ -241,6 +245,7 @@ public:
 private:
     struct OfBody {
         std::weak_ptr<const CaseBody> body;
+        TensorState vertices;
         at::Tensor center;  // centre of mass
         std::map<std::tuple<bool, std::int64_t, std::int64_t>, at::Tensor>
             distances;  // this rank's rows of a grid; key: whether it is the surface's box, first row, number of rows
@@ -250,7 +255,9 @@ private:
     {
         std::erase_if(bodies_, [](const auto& item) { return item.second.body.expired(); });
         auto& known = bodies_[body.get()];
-        if (known.body.expired()) known = {body, center_of_mass(*body), {}};
+        const auto vertices = TensorState::of(body->vertices);
+        if (known.body.expired() || known.vertices != vertices || has_derivatives(body->vertices))
+            known = {body, vertices, center_of_mass(*body), {}};
         return known;
     }
 
@@ -331,14 +338,16 @@ private:
             throw InvalidInput(fmt::format(
                 "DoMINO: the surface has {} points, and a stencil takes {}. Lower model.num_neighbors_surface.",
                 all_positions.size(1), count + 1));
-        const auto places = unbind_clouds("DoMINO", "positions", all_positions.detach()).at(0);
+        std::vector<at::Tensor> others;
+        if (all) others = {all_positions};
+        const auto neighbors = neighbors_.of(positions, others, [&] {
+            const auto places = unbind_clouds("DoMINO", "positions", all_positions.detach()).at(0);
+            return all ? knn(places, unbind_clouds("DoMINO", "positions", positions.detach()).at(0), count + 1)
+                       : knn(places, places, count, {.exclude_self = true});
+        });
         const auto told = unbind_clouds("DoMINO", "embedding", all ? all->embedding : points.embedding).at(0);
-        const auto around =
-            all ? around_drawn(told,
-                               knn(places, unbind_clouds("DoMINO", "positions", positions.detach()).at(0), count + 1),
-                               all->drawn_ids, count)
-                : gather_neighbors(told, knn(places, places, count, {.exclude_self = true}))
-                      .view({-1, count, kSurfaceInputs});
+        const auto around = all ? around_drawn(told, *neighbors, all->drawn_ids, count)
+                                : gather_neighbors(told, *neighbors).view({-1, count, kSurfaceInputs});
         surface.neighbors = normalised(surface_box_, as_points(around.narrow(-1, 0, 3), positions));
         surface.neighbor_normals = as_points(around.narrow(-1, 3, 3), positions);
         surface.neighbor_areas = as_points(around.select(-1, 6), positions);
@@ -348,7 +357,7 @@ private:
     ModelBox surface_box_, volume_box_;
     Domino model_;
     std::vector<double> reference_;
-    KeptPerCloud<DominoSurface> surfaces_;
+    KeptPerCloud<Neighbors> neighbors_;  // on the surface
     KeptPerCloud<DominoVolume> volumes_;
     std::map<const CaseBody*, OfBody> bodies_;
 };

@@ -233,7 +233,7 @@ MadeModel make_mesh_graph_net(const Json& arguments)
     return {
         model.ptr(),
         [model, arguments, graphs = std::make_shared<KeptPerCloud<GraphOfCase>>()](const PointInputs& inputs) mutable {
-            const auto kept = graphs->of(inputs.positions, [&] {
+            const auto kept = graphs->of(inputs.positions, {}, [&] {
                 const auto clouds = unbind_clouds("MeshGraphNet", "positions", inputs.positions);
                 if (clouds.size() != 1)
                     throw InvalidInput(fmt::format(
@@ -475,7 +475,7 @@ ModelEntry dit_entry()
                     Dit model(dit_options(arguments));
                     return {model.ptr(), [model](const at::Tensor& image) mutable {
                                 const auto batch = image.size(0), numbers = model->options().condition_dim;
-                                const auto options = torch::TensorOptions(image.device());
+                                const auto options = image.options().requires_grad(false);
                                 return model->forward(image, torch::zeros({batch}, options),
                                                       numbers > 0 ? torch::zeros({batch, numbers}, options)
                                                                   : at::Tensor());

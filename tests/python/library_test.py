@@ -248,3 +248,24 @@ def test_probe_says_different():
     report = meshard.probe(PartOnly(), [torch.arange(1., 21, dtype=f64).view(20, 1)], mesh(), backward=False)
     assert report.equal == (num_ranks() == 1) and (report.equal or "NOT equal" in str(report))
     refused(lambda: meshard.probe(nn.Linear(1, 1), [torch.ones(3, 1)], mesh(), shard=2), ValueError, "no dimension 2")
+
+
+def test_mesh_graph_net_of_levels_has_derivatives_by_its_points():
+    """Also after a call without derivatives of the same points, and once more."""
+    torch.manual_seed(0)
+    sizes = dict.fromkeys(("hidden_dim_processor", "hidden_dim_node_encoder", "hidden_dim_edge_encoder", "hidden_dim_node_decoder"), 8)
+    model = meshard.models.MeshGraphNet(input_dim_nodes=3, input_dim_edges=4, output_dim=2, processor_size=2, num_neighbors=3, levels=[5, 11], **sizes).double()
+    places, told, step = torch.rand(1, 20, 3, dtype=torch.float64), torch.randn(1, 20, 3, dtype=torch.float64), torch.randn(1, 20, 3, dtype=torch.float64)
+
+    def loss(p):
+        return model.of_points(told, p).square().sum()
+
+    with torch.no_grad():
+        expected = (loss(places + 1e-6 * step) - loss(places - 1e-6 * step)) / 2e-6
+        loss(places)
+    places.requires_grad_()
+    for _ in range(2):
+        with torch.no_grad():
+            loss(places)
+        near((torch.autograd.grad(loss(places), places)[0] * step).sum(), expected, 1e-6)
+    refused(lambda: meshard.models.Transolver(functional_dim=1, out_dim=1, embedding_dim=3, dropout=float("nan")), ValueError, "finite numbers")

@@ -33,9 +33,9 @@ class LibraryModel(torch.nn.Module):
         if not self._kind:
             raise InvalidInput("LibraryModel: make one of meshard.models: FLARE, GeoTransolver, MeshGraphNet, Transolver.")
         try:
-            text = json.dumps(arguments)
-        except TypeError as error:
-            raise InvalidInput(f"{self._kind}: arguments are numbers, texts and lists of them: {error}.") from None
+            text = json.dumps(arguments, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"{self._kind}: arguments are finite numbers, texts and lists of them: {error}.") from None
         self._model = _core.Model(self._kind, text)
         self.arguments = json.loads(self._model.arguments())
         self._tensors: dict[str, tuple[dict, str, torch.Tensor]] = {}   # what the model computes with, and where the module keeps it

@@ -164,6 +164,25 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ShardedFigConv,
                              return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param));
                          });
 
+TEST(FigConvUNetOfNoCloud, GivesNoPointsAndGradientsOfZero)
+{
+    for (const char* search : {"radius", "knn"}) {
+        auto options = small_figconv();
+        options.neighbor_search_type = search;
+        options.knn_k = 4;
+        auto model = rough_figconv(options);
+
+        const auto result = model->forward(torch::rand({0, kCloudPoints, 3}, torch::kDouble), {}).points;
+        result.square().sum().backward();
+
+        EXPECT_EQ(result.sizes(), (std::vector<std::int64_t>{0, kCloudPoints, 2})) << search;
+        for (const auto& parameter : model->parameters())
+            if (parameter.grad().defined()) {
+                EXPECT_EQ(test::largest(parameter.grad()), 0) << search;
+            }
+    }
+}
+
 TEST(FigConvMessages, AreTheSumsOfTheVerticesAndTheirGradientsWhateverTheCloud)
 {
     for (const std::int64_t num_points : {40, 400}) {

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -65,6 +66,46 @@ SpecPtr spec_of_rows(const std::shared_ptr<const DeviceMesh>& mesh, std::int64_t
                  .global_ids = std::move(ids),
                  .ghost_owners = {}};
     return shard_spec(std::make_shared<const IndexMap>(std::move(map)), mesh, 1);
+}
+
+TEST(KeptInputsOfDomino, FollowEmbeddingBodyAndDerivatives)
+{
+    torch::manual_seed(2);
+    auto told = torch::rand({1, kPoints, 7}) - 0.5;
+    told.select(2, 6).add_(0.6);
+    const auto positions = told.narrow(2, 0, 3).contiguous();
+    const auto body = std::make_shared<CaseBody>(*cube());
+    auto model = small_domino();
+    const auto forward = [&](Model& by) {
+        return by.forward({.embedding = told, .positions = positions, .body = body});
+    };
+    const auto expect_as_new = [&](const char* what) {
+        auto other = small_domino();
+        EXPECT_TRUE(torch::equal(forward(model), forward(other))) << what;
+    };
+    const torch::Tensor leaves[] = {positions, body->vertices};
+    {
+        const torch::NoGradGuard no_grad;
+        expect_as_new("first");
+        told = told.clone();
+        told.narrow(2, 3, 3).mul_(-1);
+        expect_as_new("other normals");
+        body->vertices.mul_(1.3);
+        expect_as_new("a body that was written to");
+        forward(model);
+    }
+    for (auto leaf : leaves) {
+        leaf.requires_grad_();
+        std::vector<torch::Tensor> found;
+        for (int step = 0; step < 3; ++step) {
+            auto other = small_domino();
+            auto& by = step < 2 ? model : other;
+            found.push_back(torch::autograd::grad({forward(by).square().sum()}, {leaf})[0]);
+        }
+        for (const auto& gradient : found) EXPECT_TRUE(torch::equal(gradient, found.back()));
+        EXPECT_GT(found.back().abs().max().item<double>(), 0);
+        leaf.requires_grad_(false);
+    }
 }
 
 TEST(DominoOfDrawnPoints, EqualsThatOfAllPointsThere)
