@@ -20,6 +20,7 @@
 #include <cmath>
 #include <ctime>
 #include <iostream>
+#include <limits>
 #include <map>
 
 namespace meshard {
@@ -85,6 +86,10 @@ void add(Measured& measured, const Partition& partition, const Csr& graph, doubl
 int compare(const BenchOptions& options)
 {
     const auto part_counts = parse_numbers(options.parts, "-n");
+    for (const auto parts : part_counts) {
+        if (!(parts >= 1 && parts <= std::numeric_limits<std::int32_t>::max()) || parts != std::floor(parts))
+            throw UsageError(fmt::format("-n names {:.12g} parts; expected whole numbers from 1.", parts));
+    }
     TextTable table("lrlrrrrrrrr");
     table.add_row({"mesh", "parts", "method", "cut", "of METIS", "ghosts", "of METIS", "imbalance", "in pieces",
                    "CPU s", "of METIS"});
@@ -132,10 +137,12 @@ int compare(const BenchOptions& options)
                 const auto cut = ratio(&Measured::cut), ghosts = ratio(&Measured::ghosts),
                            seconds = ratio(&Measured::seconds);
                 auto& log = logs[method];
-                log[0] += std::log(cut);
-                log[1] += std::log(ghosts);
-                log[2] += std::log(seconds);
-                log[3] += 1;
+                if (cut > 0 && ghosts > 0 && std::isfinite(cut) && std::isfinite(ghosts)) {  // one part has no cut
+                    log[0] += std::log(cut);
+                    log[1] += std::log(ghosts);
+                    log[2] += std::log(seconds);
+                    log[3] += 1;
+                }
                 for (std::size_t run = 0; run < measured.cut.size(); ++run)
                     num_worse[method] += measured.cut[run] > rows[0].second.cut[run] ||
                                          measured.ghosts[run] > rows[0].second.ghosts[run];

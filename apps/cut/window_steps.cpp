@@ -60,6 +60,9 @@ WindowSteps::Sizes plan_memory(const StoredMesh& mesh, const std::string& file, 
     // Besides a window, a rank holds its own picture and one that it receives.
     const double picture = arguments.preview.empty() ? 0 : 130e6;
     constexpr double fewest = 2000;
+    // Parts of few blocks could be empty or above their bound; runs along the curve need no blocks.
+    const double fewest_blocks =
+        arguments.method == "hilbert" ? fewest : std::max(fewest, std::min(1.5 * cells, 12.0 * arguments.num_parts));
     const double block_bytes = arguments.method == "scotch" ? 1200 : 450;  // Scotch's indices have 64 bits
     // A window, and later the graph of blocks, takes this share of the memory besides the program.
     constexpr double share = 0.45;
@@ -78,7 +81,7 @@ WindowSteps::Sizes plan_memory(const StoredMesh& mesh, const std::string& file, 
     const double part = part_bytes * 1.2 * cells / arguments.num_parts;
     const double needed =
         program + picture +
-        std::max({kept / (1 - share), kept + part, fewest * std::max(window_bytes, block_bytes) / share});
+        std::max({kept / (1 - share), kept + part, fewest * window_bytes / share, fewest_blocks * block_bytes / share});
     const auto allowed = static_cast<double>(arguments.max_memory);
     if (allowed < needed)
         throw UsageError(fmt::format("--max-memory of {} is too little for {}: its {} {} in {} parts need about {} on "

@@ -123,6 +123,10 @@ Json spread_json(const std::vector<const EvaluatedCase*>& cases, std::size_t met
 {
     std::vector<double> values;
     for (const auto* one : cases) values.push_back(one->metrics[metric].second);
+    for (const auto* one : cases) {
+        if (!one->rolled_out || !std::isnan(one->metrics[metric].second)) continue;  // this one has diverged
+        return {{"mean", nullptr}, {"median", nullptr}, {"std", nullptr}, {"max", nullptr}, {"worst", one->source.id}};
+    }
     const auto spread = spread_of(values);
     return {{"mean", number_json(spread.mean)},
             {"median", number_json(spread.median)},

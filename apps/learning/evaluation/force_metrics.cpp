@@ -110,6 +110,10 @@ std::optional<FlowReference> flow_reference(const ForceSettings& settings, const
         why = fmt::format("case {} has no reference area above 0 ('{}')", source.id, settings.area);
         return std::nullopt;
     }
+    if (!direction_of(settings.up)) {
+        why = "data.forces.up is no direction";
+        return std::nullopt;
+    }
     const auto along = dot(settings.up, *drag);
     const auto lift = direction_of({settings.up[0] - along * (*drag)[0], settings.up[1] - along * (*drag)[1],
                                     settings.up[2] - along * (*drag)[2]});

@@ -102,7 +102,7 @@ std::string roll_out_csv(std::span<const RolledOutRun> runs)
         for (std::size_t i = 0; i < one.times.size(); ++i) {
             for (std::size_t f = 0; f < one.fields.size(); ++f) {
                 csv += fmt::format("{},{},{},{}", csv_text(one.run), i + 1, one.times[i], csv_text(one.fields[f]));
-                for (const auto kind : kinds) csv += fmt::format(",{:.7g}", (one.*kind)[i][f]);
+                for (const auto kind : kinds) csv += "," + exact_text((one.*kind)[i][f]);
                 csv += "\n";
             }
         }

@@ -104,6 +104,23 @@ std::filesystem::path GridStore::path_of(const CaseSource& source) const
     return folder_ / (source.id + "-" + hash + ".zarr");
 }
 
+/// Refuses names of arrays that are no paths of their own below a folder.
+static void require_paths(const std::set<const DataArray*>& arrays, const std::string& where)
+{
+    for (const auto* array : arrays) {
+        const std::filesystem::path path(array->name());
+        const bool is_path = !path.empty() && path.is_relative() && std::ranges::none_of(path, [](const auto& segment) {
+            return segment.empty() || segment == "." || segment == ".." || segment == "zarr.json";
+        });
+        const auto above = std::ranges::find_if(
+            arrays, [&](const auto* other) { return array->name().starts_with(other->name() + "/"); });
+        if (!is_path || above != arrays.end())
+            throw InvalidInput(
+                fmt::format("{}: the array '{}' cannot be a folder of the store{}. Rename it, or set data.store=none.",
+                            where, array->name(), is_path ? " below '" + (*above)->name() + "', another array" : ""));
+    }
+}
+
 void GridStore::write_case(const CaseSource& source, const std::filesystem::path& folder) const
 {
     PartialFolder partial(folder);
@@ -111,6 +128,7 @@ void GridStore::write_case(const CaseSource& source, const std::filesystem::path
     std::set<const DataArray*> arrays;  // each once, also if several patterns match it
     for (const auto& name : arrays_)
         for (const auto* array : named_arrays(file->grid(), name, on_cells_, file->where())) arrays.insert(array);
+    require_paths(arrays, file->where());
     for (const auto* array : arrays) copy_array(*file, *array, on_cells_, partial.path() / array->name());
     auto attributes = attributes_of_grid(file->grid(), on_cells_);
     attributes["source"] = source.file.string();

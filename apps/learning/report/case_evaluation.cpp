@@ -157,7 +157,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     std::string why;
     const auto flow = add_forces(result, sums, layout, model.forces, why);
     add_of_head(result, predictor.names_of_head(), of_head, model.forces);
-    if (!flow) {
+    if (!flow && !(data.in_volume && predictor.other_part())) {  // of two parts the surface has the forces
         note("no drag and lift: " + why + ".");
     } else {
         if (!flow->why_no_moments.empty()) note("no moments: " + flow->why_no_moments + ".");

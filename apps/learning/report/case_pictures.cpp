@@ -111,7 +111,9 @@ std::vector<Scene> scenes_of(const Mesh& mesh, std::span<const PlaneAcross> plan
         return {std::move(scene)};
     }
     std::vector<Scene> scenes;
-    for (const auto& plane : planes) {
+    for (std::size_t i = 0; i < planes.size(); ++i) {
+        const auto& plane = planes[i];
+        if (std::ranges::count(planes.first(i), plane) > 0) continue;  // named twice
         const auto low = bounds.low[static_cast<std::size_t>(plane.axis)],
                    high = bounds.high[static_cast<std::size_t>(plane.axis)];
         if (plane.at < low || plane.at > high) {
@@ -120,8 +122,7 @@ std::vector<Scene> scenes_of(const Mesh& mesh, std::span<const PlaneAcross> plan
                 plane.text(), kAxes[static_cast<std::size_t>(plane.axis)], low, high));
         }
         scenes.push_back(scene_at(mesh, plane));
-        scenes.back().file_name = "_" + plane.text();
-        std::erase(scenes.back().file_name, ' ');
+        scenes.back().file_name = fmt::format("_{}={}", kAxes[static_cast<std::size_t>(plane.axis)], plane.at);
     }
     return scenes;
 }
@@ -237,7 +238,8 @@ PlaneAcross PlaneAcross::from_text(const std::string& text)
     const auto axis = text.size() > 2 && text[1] == '=' ? kAxes.find(text[0]) : std::string_view::npos;
     PlaneAcross plane;
     const auto* const end = text.data() + text.size();
-    if (axis == std::string_view::npos || std::from_chars(text.data() + 2, end, plane.at).ptr != end ||
+    if (axis == std::string_view::npos ||
+        std::from_chars(text.data() + 2, end, plane.at) != std::from_chars_result{end, std::errc()} ||
         !std::isfinite(plane.at))
         throw UsageError("--plane is '" + text + "'; expected x, y or z and a number, e.g. x=1.2.");
     plane.axis = static_cast<int>(axis);
@@ -246,14 +248,14 @@ PlaneAcross PlaneAcross::from_text(const std::string& text)
 
 std::string PlaneAcross::text() const
 {
-    return fmt::format("{} = {:.4g}", kAxes[static_cast<std::size_t>(axis)], at);
+    return fmt::format("{} = {:.6g}", kAxes[static_cast<std::size_t>(axis)], at);
 }
 
 namespace {
 
 std::string in_file_name(std::string name)
 {
-    std::ranges::replace(name, '/', '_');
+    for (std::size_t at = 0; (at = name.find('/', at)) != std::string::npos;) name.replace(at, 1, "%2F");
     return name;
 }
 

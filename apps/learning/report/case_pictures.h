@@ -35,6 +35,7 @@ struct PlaneAcross {
     /// Parses a text such as `x=1.2`. @throws UsageError for any other
     static PlaneAcross from_text(const std::string& text);
     std::string text() const;
+    bool operator==(const PlaneAcross&) const = default;
 };
 
 /// A case with truth that is drawn, or a state of a run.

@@ -257,7 +257,11 @@ void walk(const YAML::Node& node, const std::vector<std::string>& path, const st
 YAML::Node parse_yaml(const std::string& text, const std::string& source)
 {
     try {
-        return YAML::Load(text);
+        const auto documents = YAML::LoadAll(text);
+        if (documents.size() > 1)
+            throw UsageError(fmt::format("{}: the file has {} documents, each after a line of ---; expected one.",
+                                         source, documents.size()));
+        return documents.empty() ? YAML::Node() : documents.front();
     } catch (const YAML::ParserException& error) {
         std::istringstream lines(text);
         std::string line;

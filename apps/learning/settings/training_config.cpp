@@ -342,8 +342,7 @@ std::optional<DataConfig> volume_config(const Settings& settings, const DataConf
             throw UsageError(
                 settings.where(key) +
                 " is bounds, which differ between surface and volume, whose points the model compares. Set " +
-                (std::string_view(key) == "data.center" ? "none or a place x,y,z."
-                                                        : "none, a number, or a column of the table."));
+                (std::string_view(key) == "data.center" ? "none." : "none, a number, or a column of the table."));
     }
     return volume;
 }

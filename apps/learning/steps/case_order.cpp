@@ -90,6 +90,7 @@ CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std:
     std::int64_t number = 0;
     for (std::string text; std::getline(stream, text);) {
         ++number;
+        if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
         const auto line = nlohmann::json::parse(text, nullptr, false);
         const auto where = fmt::format("training.order_file {}, line {}", file_, number);
         if (line.is_discarded()) throw IoError(where + " is no JSON.");

@@ -75,14 +75,15 @@ std::int64_t bytes_saved(const torch::nn::Module& module, const std::function<vo
 }
 
 /// A line of the table for each memory mode that this case can have.
-void add_needs(TextTable& table, torch::nn::Module& module, MemoryMode own, double points,
+/// @param holders   ranks among which each parameter is cut
+void add_needs(TextTable& table, torch::nn::Module& module, MemoryMode own, double points, std::int64_t holders,
                const DeviceMesh& device_mesh, const at::Device& device, const std::function<void()>& forward)
 {
     const auto num_ranks = static_cast<double>(device_mesh.group(device_mesh.axis("domain")).size());
     const auto total = static_cast<double>(memory_in_use(device).total);
     double weights = 0;
     for (const auto& parameter : module.parameters())
-        weights += kNumbersOfWeight * static_cast<double>(parameter.nbytes());
+        weights += kNumbersOfWeight * static_cast<double>(parameter.nbytes()) / static_cast<double>(holders);
     const auto text = [](double bytes) { return bytes_text(static_cast<std::uint64_t>(bytes)); };
     std::string word = "needs";
     for (const auto mode : memory_modes(module, own)) {
@@ -129,7 +130,8 @@ std::string training_plan(const Model& model, const TrainingRunConfig& config, s
     model.module->train();
     double points = 0;
     for (const auto& part : example) points += static_cast<double>(part.num_points);
-    add_needs(table, *model.module, config.training.memory, points, device_mesh, world.device(), forward);
+    add_needs(table, *model.module, config.training.memory, points, config.shard_parameters ? world.size() : 1,
+              device_mesh, world.device(), forward);
     add_forms(table, "training", model, example.front().inputs.embedding);
     {
         const torch::NoGradGuard no_grad;
