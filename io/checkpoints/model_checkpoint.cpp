@@ -8,6 +8,7 @@
 #include "io/bytes/zip_archive.h"
 #include "io/checkpoints/torch_file.h"
 #include "partition/error.h"
+#include "partition/nearest_name.h"
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -93,7 +94,7 @@ public:
                 read_mdlus([&](const char* name) { return archive.read(name); });
             else
                 read_torch_file(bytes);
-        } else if (looks_like_safetensors(bytes.bytes) || path_.extension() == ".safetensors") {
+        } else if (looks_like_safetensors(bytes.bytes) || lower_extension(path_) == ".safetensors") {
             read_safetensors_file();
         } else if (bytes.bytes.empty()) {
             fail("is empty. It is truncated");
@@ -561,17 +562,17 @@ std::optional<CheckpointFormat> format_of_content(const std::filesystem::path& p
 bool is_checkpoint_file(const std::filesystem::path& path)
 {
     if (format_of_content(path)) return true;
-    const auto extension = path.extension();
+    const auto extension = lower_extension(path);
     return extension == ".mdlus" || extension == ".pt" || extension == ".pth" || extension == ".safetensors";
 }
 
 CheckpointFormat checkpoint_format(const std::filesystem::path& path)
 {
-    const auto extension = path.extension();
+    const auto extension = lower_extension(path);
     if (extension == ".mdlus") return CheckpointFormat::Mdlus;
     if (extension == ".pt" || extension == ".pth") return CheckpointFormat::Pt;
     if (extension == ".safetensors") return CheckpointFormat::Safetensors;
-    throw InvalidInput("checkpoint_format: " + path.string() + " has the extension '" + extension.string() +
+    throw InvalidInput("checkpoint_format: " + path.string() + " has the extension '" + extension +
                        "', expected .mdlus, .pt, .pth or .safetensors.");
 }
 

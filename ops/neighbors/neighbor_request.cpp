@@ -12,6 +12,7 @@
 
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 namespace meshard {
@@ -88,7 +89,8 @@ void require_searchable(const NeighborRequest& request, const NeighborInput& poi
         (points.device_mesh != queries.device_mesh || points.axis != queries.axis)) {
         fail("points and queries are cut among different ranks. Cut both along the same axis of one device mesh.");
     }
-    if (request.is_knn && request.k < 1) fail(fmt::format("k is {}; it must be 1 or more.", request.k));
+    if (request.is_knn && (request.k < 1 || request.k >= std::numeric_limits<std::int32_t>::max()))
+        fail(fmt::format("k is {}; it must be 1 or more, and below 2147483647.", request.k));
     if (!request.is_knn && request.limits.empty()) fail("no radii. Pass one or more.");
     for (const auto& limit : request.limits) require_limit(request.where, limit);
     const auto& period = request.options.period;

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <cstddef>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -27,6 +28,20 @@ const char* name_of(MessageHeader::Kind kind)
         return "exchange of rows";
     }
     return "?";
+}
+
+const char* name_of(c10d::ReduceOp::RedOpType reduction)
+{
+    switch (reduction) {
+    case c10d::ReduceOp::SUM:
+        return "a sum";
+    case c10d::ReduceOp::MIN:
+        return "the least";
+    case c10d::ReduceOp::MAX:
+        return "the largest";
+    default:
+        return "another";
+    }
 }
 
 }  // namespace
@@ -90,6 +105,10 @@ Outgoing::Outgoing(MessageHeader header, const std::vector<std::int64_t>& sizes,
 bool Outgoing::put(MessageRings& rings)
 {
     const auto head = static_cast<std::int64_t>(head_.size()), end = head + aligned(bytes_);
+    if (position_ == 0) {
+        const auto number = rings.collective();
+        std::memcpy(head_.data() + offsetof(MessageHeader, collective), &number, sizeof number);
+    }
     while (position_ < end) {
         const auto fill = [&](char* data, std::int64_t at, std::int64_t count) {
             const auto from = position_ + at;
@@ -131,6 +150,13 @@ bool Incoming::read_header(MessageRings& rings, int peer, MessageHeader expected
             fmt::format("the ranks call different collectives: here {} of {} bytes, on rank {} {} of {}",
                         name_of(expected.kind), expected.bytes, peer, name_of(header.kind), header.bytes));
     }
+    if (header.reduction != expected.reduction)
+        throw std::runtime_error(fmt::format("the ranks reduce in different ways: {} here, {} on rank {}",
+                                             name_of(expected.reduction), name_of(header.reduction), peer));
+    if (header.collective != rings.collective())
+        throw std::runtime_error(fmt::format("the ranks disagree about an earlier collective, such as who sends in a "
+                                             "broadcast: here is number {}, on rank {} number {}",
+                                             rings.collective(), peer, header.collective));
     if (rings.available(peer) < n) return false;
     rings.peek(peer, n, copy);
     sizes.resize(static_cast<std::size_t>(num_sizes));

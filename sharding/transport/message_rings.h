@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -64,6 +66,11 @@ public:
                kRingBytes;
     }
 
+    /// Sets the number of the collective to which messages belong from now on. Ranks count those that they start,
+    /// since some write nothing in one.
+    void set_collective(std::int64_t number) { collective_ = number; }
+    std::int64_t collective() const { return collective_; }
+
     /// Announces to the other ranks that this rank will send nothing more.
     void leave() { counter(size_ + rank_).store(1, std::memory_order_release); }
     bool has_left(int rank) const { return counter(size_ + rank).load(std::memory_order_acquire) != 0; }
@@ -100,6 +107,7 @@ private:
 
     void* memory_;
     int rank_, size_;
+    std::int64_t collective_ = 0;
     std::vector<std::int64_t> read_position_;  // position in each peer's stream
 };
 
@@ -116,6 +124,8 @@ struct MessageHeader {
     std::int64_t bytes;
     /// Of the tensor's numbers; Undefined for rows, which are sent as bytes, and barriers.
     c10::ScalarType type = c10::ScalarType::Undefined;
+    c10d::ReduceOp::RedOpType reduction = c10d::ReduceOp::UNUSED;
+    std::int64_t collective = 0;  ///< set when the message is written
 };
 
 /// One message of this rank to all others. Header and data are padded to whole cache lines, so that no number wraps

@@ -100,7 +100,7 @@ public:
         begin_ = shared_out_ ? starts_[rings.rank()] : 0;
         end_ = shared_out_ ? starts_[rings.rank() + 1] : bytes;
         position_ = begin_;
-        data_ = Outgoing({Kind::AllReduce, bytes, type()}, {}, staged_.data(), bytes);
+        data_ = Outgoing({Kind::AllReduce, bytes, type(), op_}, {}, staged_.data(), bytes);
         // A separate buffer, since the tensor may still have to be written to the ring.
         result_.resize(static_cast<std::size_t>(end_ - begin_));
     }
@@ -111,7 +111,8 @@ public:
         if (!data_written_) return false;
         if (!shared_out_) return true;
         if (!summed_) return false;
-        if (!sum_ready_) sum_ = Outgoing({Kind::AllReduce, end_ - begin_, type()}, {}, result_.data(), end_ - begin_);
+        if (!sum_ready_)
+            sum_ = Outgoing({Kind::AllReduce, end_ - begin_, type(), op_}, {}, result_.data(), end_ - begin_);
         sum_ready_ = true;
         return sum_.put(rings);
     }
@@ -125,7 +126,7 @@ public:
         for (int r = 0; r < rings.size(); ++r) {
             if (r == rings.rank()) continue;
             const auto n = starts_[r + 1] - starts_[r];
-            all &= sums_[r].read_header(rings, r, {Kind::AllReduce, n, type()}, 0) &&
+            all &= sums_[r].read_header(rings, r, {Kind::AllReduce, n, type(), op_}, 0) &&
                    sums_[r].take(rings, r, n, staged_.data() + starts_[r]);
         }
         return all;
@@ -146,7 +147,7 @@ private:
         const auto bytes = staged_.bytes();
         for (int r = 0; r < size; ++r) {
             if (r == me || incoming_[r].has_header()) continue;
-            if (!incoming_[r].read_header(rings, r, {Kind::AllReduce, bytes, type()}, 0)) return false;
+            if (!incoming_[r].read_header(rings, r, {Kind::AllReduce, bytes, type(), op_}, 0)) return false;
             rings.advance(r, begin_);  // bytes for the shares of lower ranks
         }
         while (position_ < end_) {

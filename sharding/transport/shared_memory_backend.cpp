@@ -44,8 +44,9 @@ class SharedMemoryBackend;
 /// A collective that has been started. Each call of `progress` does what is possible without waiting.
 class SharedMemoryWork : public Work {
 public:
-    SharedMemoryWork(SharedMemoryBackend* backend, std::unique_ptr<RingCollective> collective)
-        : backend_(backend), collective_(std::move(collective))
+    /// @param number   of the collectives that the backend has started
+    SharedMemoryWork(SharedMemoryBackend* backend, std::unique_ptr<RingCollective> collective, std::int64_t number)
+        : backend_(backend), collective_(std::move(collective)), number_(number)
     {
     }
 
@@ -53,8 +54,16 @@ public:
     bool wait(std::chrono::milliseconds timeout) override;
 
     /// These functions need the registry's lock.
-    bool write(MessageRings& rings) { return written_ = written_ || collective_->write(rings); }
-    bool read(MessageRings& rings) { return read_ = read_ || collective_->read(rings); }
+    bool write(MessageRings& rings)
+    {
+        rings.set_collective(number_);
+        return written_ = written_ || collective_->write(rings);
+    }
+    bool read(MessageRings& rings)
+    {
+        rings.set_collective(number_);
+        return read_ = read_ || collective_->read(rings);
+    }
 
     bool awaits(int rank) const { return collective_->awaits(rank); }
 
@@ -70,6 +79,7 @@ public:
 private:
     SharedMemoryBackend* backend_;
     std::unique_ptr<RingCollective> collective_;
+    std::int64_t number_;
     bool written_ = false, read_ = false, done_ = false;
 };
 
@@ -182,8 +192,8 @@ public:
 
     c10::intrusive_ptr<Work> submit(std::unique_ptr<RingCollective> collective)
     {
-        auto work = c10::make_intrusive<SharedMemoryWork>(this, std::move(collective));
         const std::lock_guard lock(registry().mutex);
+        auto work = c10::make_intrusive<SharedMemoryWork>(this, std::move(collective), ++num_started_);
         queue_.push_back(work);
         progress();
         return work;
@@ -218,6 +228,7 @@ private:
     PeerRanks peers_;
     std::chrono::milliseconds limit_;
     std::function<bool(int)> has_ended_;
+    std::int64_t num_started_ = 0;
     std::deque<c10::intrusive_ptr<SharedMemoryWork>> queue_;
 };
 

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.distributed's backend `meshard`: every collective against what it must give."""
+import os
+import socket
+import subprocess
+import sys
+
 import meshard
 import torch
 import torch.distributed as dist
@@ -141,3 +146,44 @@ def test_a_device_mesh_on_it():
     mesh = meshard.DeviceMesh([num_ranks()], ["domain"], rank(), num_ranks(), {"domain": group(), "all": group()})
     x = meshard.from_local(values(rank())[:, None], mesh, [meshard.Shard(0)])
     near(x.sum(0), sum(values(r) for r in range(num_ranks())).sum()[None], 1e-6)
+
+
+def test_ranks_that_disagree_about_a_source_hear_of_it():
+    """In the next collective at the latest: a source reads nothing."""
+    own, x = dist.new_group(backend="meshard"), values(rank())
+    dist.broadcast(x, rank(), own)
+    if rank() == 0:
+        dist.broadcast(x, 0, own)
+    else:
+        refused(lambda: dist.broadcast(x, 0, own), RuntimeError, "disagree about an earlier collective")
+    dist.destroy_process_group(own)
+    if num_ranks() > 1:
+        own = dist.new_group(backend="meshard")
+        refused(lambda: dist.all_reduce(x, dist.ReduceOp.MAX if rank() == 0 else dist.ReduceOp.SUM, own), RuntimeError, "reduce in different ways")
+        dist.destroy_process_group(own)
+
+
+ENDS_FIRST = """
+import torch, torch.distributed as dist, meshard
+torch.set_num_threads(1)
+dist.init_process_group("meshard")
+n = 20_000_000
+sizes = {0: ([0, 0, 0], [0, 0, 0]), 1: ([0, 0, n], [0, 0, 0]), 2: ([0, 0, 0], [0, n, 0])}[dist.get_rank()]
+received = torch.empty(sum(sizes[1]))
+dist.all_to_all_single(received, torch.ones(sum(sizes[0])), sizes[1], sizes[0])
+assert received.sum() == sum(sizes[1])
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_that_have_done_their_part_may_end():
+    """Three processes, of which rank 0 neither sends nor receives, and ends before the others are done."""
+    if rank() != 0:
+        return
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    processes = [subprocess.Popen([sys.executable, "-c", ENDS_FIRST], stderr=subprocess.PIPE, text=True,
+                                  env={**os.environ, "RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
+                 for r in range(3)]
+    said = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], said

@@ -490,6 +490,16 @@ CaseLists find_cases_of_sets(const DataConfig& data, std::int64_t seed)
     return all;
 }
 
+/// Files of runs hold ids in JSON, which takes UTF-8 alone.
+void require_utf8(const CaseSource& source)
+{
+    try {
+        nlohmann::json(source.id).dump();
+    } catch (const nlohmann::json::type_error&) {
+        throw InvalidInput("the name of the case file " + source.file.string() + " is not valid UTF-8. Rename it.");
+    }
+}
+
 }  // namespace
 
 double CaseSource::number(const std::string& column) const
@@ -593,8 +603,10 @@ CaseLists CaseLists::of_part(std::size_t part) const
 CaseLists find_cases(const DataConfig& data, std::int64_t seed, const DataConfig* volume)
 {
     const auto in_steps = [&](CaseLists lists) {
-        for (auto* part : {&lists.train, &lists.val, &lists.test})
+        for (auto* part : {&lists.train, &lists.val, &lists.test}) {
+            for (const auto& source : *part) require_utf8(source);
             if (data.series.is_on) *part = steps_of(*part, data.series.history);
+        }
         return lists;
     };
     if (!data.sets.empty()) {
