@@ -60,9 +60,11 @@ WindowSteps::Sizes plan_memory(const StoredMesh& mesh, const std::string& file, 
     // Besides a window, a rank holds its own picture and one that it receives.
     const double picture = arguments.preview.empty() ? 0 : 130e6;
     constexpr double fewest = 2000;
-    // Parts of few blocks could be empty or above their bound; runs along the curve need no blocks.
+    // Parts of few blocks could be empty or above their bound; runs of equal length along the curve need no blocks.
+    const bool is_along_curve = arguments.method == "hilbert" && !arguments.contiguous && arguments.levels.empty() &&
+                                weight_names(arguments).empty() && part_capacities(arguments).empty();
     const double fewest_blocks =
-        arguments.method == "hilbert" ? fewest : std::max(fewest, std::min(1.5 * cells, 12.0 * arguments.num_parts));
+        is_along_curve ? fewest : std::max(fewest, std::min(1.5 * cells, 12.0 * arguments.num_parts));
     const double block_bytes = arguments.method == "scotch" ? 1200 : 450;  // Scotch's indices have 64 bits
     // A window, and later the graph of blocks, takes this share of the memory besides the program.
     constexpr double share = 0.45;

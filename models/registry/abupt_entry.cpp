@@ -273,7 +273,6 @@ private:
         std::erase_if(bodies_, [](const auto& item) { return std::get<0>(item.second).expired(); });
         auto& [owner, drawn_from, points] = bodies_[body.get()];
         if (owner.expired() || drawn_from != TensorState::of(body->vertices) || has_derivatives(body->vertices)) {
-            drawn_from = TensorState::of(body->vertices);
             const auto low = box_.least(at::kCPU).to(at::kFloat), high = box_.most(at::kCPU).to(at::kFloat);
             const auto vertices = body->vertices.detach().cpu();
             if (!((vertices >= low) & (vertices <= high)).all(-1).any().item<bool>())
@@ -284,6 +283,7 @@ private:
                 torch::arange(count(kSupernodes), torch::kLong) * count(kGeometryPoints) / count(kSupernodes);
             points = {geometry, geometry.index_select(1, every.to(torch::kLong)), {}, {}};
             owner = body;
+            drawn_from = TensorState::of(body->vertices);
         }
         return points;
     }

@@ -235,9 +235,11 @@ public:
                                    : torch::tensor(reference_, torch::kFloat).to(options.device()).view({1, -1, 1});
         }
         if (surface) inputs.surface = surface_points(*surface);
-        if (volume)
+        if (volume) {
+            const torch::NoGradGuard no_grad;  // distances and places are data
             inputs.volume = *volumes_.of(volume->positions, {volume->body->vertices, volume->body->triangles},
                                          [&] { return volume_points(*volume); });
+        }
         const auto outputs = model_->forward(inputs);
         return {outputs.surface, outputs.volume};
     }
@@ -340,11 +342,14 @@ private:
                 all_positions.size(1), count + 1));
         std::vector<at::Tensor> others;
         if (all) others = {all_positions};
-        const auto neighbors = neighbors_.of(positions, others, [&] {
-            const auto places = unbind_clouds("DoMINO", "positions", all_positions.detach()).at(0);
-            return all ? knn(places, unbind_clouds("DoMINO", "positions", positions.detach()).at(0), count + 1)
-                       : knn(places, places, count, {.exclude_self = true});
-        });
+        const auto neighbors = [&] {
+            const torch::NoGradGuard no_grad;  // ids have no derivatives
+            return neighbors_.of(positions, others, [&] {
+                const auto places = unbind_clouds("DoMINO", "positions", all_positions.detach()).at(0);
+                return all ? knn(places, unbind_clouds("DoMINO", "positions", positions.detach()).at(0), count + 1)
+                           : knn(places, places, count, {.exclude_self = true});
+            });
+        }();
         const auto told = unbind_clouds("DoMINO", "embedding", all ? all->embedding : points.embedding).at(0);
         const auto around = all ? around_drawn(told, *neighbors, all->drawn_ids, count)
                                 : gather_neighbors(told, *neighbors).view({-1, count, kSurfaceInputs});

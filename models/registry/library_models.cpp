@@ -233,14 +233,18 @@ MadeModel make_mesh_graph_net(const Json& arguments)
     return {
         model.ptr(),
         [model, arguments, graphs = std::make_shared<KeptPerCloud<GraphOfCase>>()](const PointInputs& inputs) mutable {
-            const auto kept = graphs->of(inputs.positions, {}, [&] {
+            const auto make = [&] {
                 const auto clouds = unbind_clouds("MeshGraphNet", "positions", inputs.positions);
                 if (clouds.size() != 1)
                     throw InvalidInput(fmt::format(
                         "MeshGraphNet: a batch of {} cases, but a graph has one. Pass the cases one by one.",
                         clouds.size()));
                 return GraphOfCase(clouds[0], arguments, model->options());
-            });
+            };
+            const auto kept = [&] {  // weights of interpolation have derivatives by the points, and ids none
+                const torch::AutoGradMode records(torch::GradMode::is_enabled() && !levels_of(arguments).empty());
+                return graphs->of(inputs.positions, {}, make);
+            }();
             const auto& of_case = *kept;
             const auto& graph = of_case.graph();
             const auto embedding = laid_as(inputs.positions, inputs.embedding);

@@ -133,14 +133,14 @@ PackSaved offload_where(std::function<bool(const at::Tensor&)> moves, bool page_
 /// Returns whether a tensor is on a device, large and in none of the memory that stays.
 static std::function<bool(const at::Tensor&)> is_moved(const OffloadOptions& options)
 {
-    std::set<const c10::StorageImpl*> staying;
+    const auto staying = std::make_shared<std::set<const c10::StorageImpl*>>();  // each saved tensor has the function
     for (const auto& tensor : options.stay) {
         if (const auto& local = local_of(tensor); local.has_storage())
-            staying.insert(local.storage().unsafeGetStorageImpl());
+            staying->insert(local.storage().unsafeGetStorageImpl());
     }
-    return [least = options.least_bytes, staying = std::move(staying)](const at::Tensor& local) {
+    return [least = options.least_bytes, staying](const at::Tensor& local) {
         return !local.is_cpu() && static_cast<std::int64_t>(local.nbytes()) >= least &&
-               !(local.has_storage() && staying.contains(local.storage().unsafeGetStorageImpl()));
+               !(local.has_storage() && staying->contains(local.storage().unsafeGetStorageImpl()));
     };
 }
 

@@ -112,7 +112,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     at::Tensor value(std::size_t unit, std::size_t group, std::size_t entry)
     {
         begin_phase();
-        if (resident == unit)
+        if (resident == unit && !is_backward)
             for (auto& group : units[unit]) take_assigned(group);
         begin_unit(unit);
         auto& g = units[unit][group];
@@ -139,7 +139,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     void begin_unit(std::size_t unit)
     {
         if (resident == unit) return;
-        take_assigned();
+        if (!is_backward) take_assigned();  // backward is of the values that forward had
         let_go(resident);
         // A gathered unit is dropped if a parameter has been written to since. In forward all ranks write together,
         // though perhaps to parts of other units. In backward an optimiser may write to parts whose gradients are
@@ -187,24 +187,40 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
         group.whole = at::Tensor();
     }
 
-    /// Takes values that were assigned to local parameters (`.data = ...`) into this rank's part of the row, where the
-    /// parameters lie from then on.
+    /// Takes values that were assigned to local parameters (`.data = ...`) into this rank's part of the row. The part
+    /// gets new memory: what was assigned, or lay there before, may be kept elsewhere.
     void take_assigned(Group& group)
     {
         std::int64_t offset = 0;
+        std::vector<at::Tensor> places;
+        bool is_assigned = false;
+        for (const auto& entry : group.entries) {
+            places.push_back(group.part.narrow(0, offset, entry.extents[me()]));
+            offset += places.back().numel();
+            const auto& here = places.back();
+            is_assigned = is_assigned || !entry.local.is_alias_of(here) || entry.local.sizes() != here.sizes() ||
+                          entry.local.strides() != here.strides() ||
+                          entry.local.storage_offset() != here.storage_offset();
+        }
+        if (!is_assigned) return;
+        const at::NoGradGuard no_grad;
+        std::vector<at::Tensor> values;
+        for (std::size_t k = 0; k < places.size(); ++k) {
+            const auto& local = group.entries[k].local;
+            if (local.sizes() != places[k].sizes() || local.scalar_type() != places[k].scalar_type() ||
+                local.device() != places[k].device())
+                throw InvalidInput(fmt::format(
+                    "fully_shard: the part of '{}' was replaced by {} values of {} on {}; expected {} of {} on {}.",
+                    group.entries[k].name, local.numel(), c10::toString(local.scalar_type()), local.device().str(),
+                    places[k].numel(), c10::toString(places[k].scalar_type()), places[k].device().str()));
+            values.push_back(local.detach());
+        }
+        group.part.set_data(at::cat(values));
+        group.part.unsafeGetTensorImpl()->bump_version();
+        offset = 0;
         for (auto& entry : group.entries) {
             const auto count = entry.extents[me()];
-            if (!entry.local.is_alias_of(group.part)) {
-                const at::NoGradGuard no_grad;
-                auto place = group.part.narrow(0, offset, count).detach();
-                if (entry.local.sizes() != place.sizes() || entry.local.options().type_equal(place.options()) == false)
-                    throw InvalidInput(fmt::format(
-                        "fully_shard: the part of '{}' was replaced by {} values of {} on {}; expected {} of {} on {}.",
-                        entry.name, entry.local.numel(), c10::toString(entry.local.scalar_type()),
-                        entry.local.device().str(), count, c10::toString(place.scalar_type()), place.device().str()));
-                place.copy_(entry.local);
-                entry.local.set_data(place);
-            }
+            entry.local.set_data(group.part.narrow(0, offset, count).detach());
             offset += count;
         }
     }

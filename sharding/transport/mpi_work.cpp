@@ -148,7 +148,11 @@ bool MpiRequests::advance()
 
 void MpiRows::send(int rank, std::int64_t begin, std::int64_t end)
 {
-    if (end - begin < kOwnSlot) slots_.emplace_back();
+    if (begin < end && end - begin < kOwnSlot) {
+        slots_.emplace_back();
+        chunks_.push_front({rank, begin, end - begin});
+        return;
+    }
     for (; begin < end; begin += kChunk) chunks_.push_back({rank, begin, std::min(kChunk, end - begin)});
 }
 

@@ -86,7 +86,7 @@ std::int64_t faces_cut(const Partition& partition, const PartitionProblem& probl
 
 Partition cut_graph(PartitionProblem problem, const WindowCutOptions& options, std::vector<std::int32_t> start)
 {
-    if (options.given != nullptr) {
+    if (!start.empty()) {
         Partition given{options.num_parts, std::move(start)};
         repair_partition(given, *problem.graph, problem.balance, options.contiguous);
         return given;

@@ -46,7 +46,7 @@ WindowCut::WindowCut(const CurveWindows& windows, RankMessages& messages, const 
         if (options.repair_given) owners_ = cut_blocks(windows, messages, options, weights_, num_weights_, owners_);
     } else if (options.method == "hilbert" && !options.contiguous && options.levels.empty()) {
         cut_along_curve();
-        if (exceeds_bounds()) owners_ = cut_blocks(windows, messages, options, weights_, num_weights_);
+        if (exceeds_bounds()) owners_ = cut_blocks(windows, messages, options, weights_, num_weights_, owners_);
     } else {
         owners_ = cut_blocks(windows, messages, options, weights_, num_weights_);
     }

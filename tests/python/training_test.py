@@ -298,8 +298,38 @@ def test_values_assigned_to_local_parameters():
             one.zero_grad()
         for name, value in handle.full_parameters():
             near(value, serial.get_parameter(name))
+    # A backup that shares memory with what was assigned, as averages of weights are put in and taken out.
+    ours, theirs = handle.local_parameters(), list(serial.parameters())
+    backups = [[p.data for p in parameters] for parameters in (ours, theirs)]
+    for parameters in (ours, theirs):
+        for p in parameters:
+            p.data = torch.zeros_like(p)
+    near(sharded(cut()), serial(whole))
+    for parameters, backup in zip((ours, theirs), backups):
+        for p, before in zip(parameters, backup):
+            p.data = before
+    near(sharded(cut()), serial(whole))
+    if num_ranks() == 1:   # two values that change places
+        for parameters in (ours, theirs):
+            first, last = parameters[2], parameters[3]   # of the normalisation, eight each
+            first.data, last.data = last.data, first.data
+        near(sharded(cut()), serial(whole))
     handle.local_parameters()[0].data = torch.zeros(7, 3)
     refused(lambda: sharded(cut()), RuntimeError, "was replaced by 21 values")
+
+
+def test_values_assigned_between_forward_and_backward():
+    """Backward is of the values that forward had, as of layers in torch that save a view of their weights."""
+    torch.manual_seed(1)
+    serial = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    sharded = copy.deepcopy(serial)
+    handle = meshard.fully_shard(sharded, mesh(), over_all_axes=True)
+    for module, parameters, x in ((sharded, handle.local_parameters(), cut()), (serial, list(serial.parameters()), whole)):
+        loss = module(x).square().sum()
+        for p in parameters:
+            p.data = 0.5 * p.data
+        loss.backward()
+    near(handle.clip_grad_norm_(1e9).float(), torch.nn.utils.clip_grad_norm_(serial.parameters(), 1e9), 1e-5)
 
 
 def test_norm_of_complex_gradients():

@@ -36,6 +36,14 @@ bool is_of_whole_field(const std::string& metric)
     return metric.ends_with(".rel_l2") && std::ranges::count(metric, '.') == 1;
 }
 
+/// Whether the predicted states of a roll-out are no longer finite.
+bool has_diverged(const EvaluatedCase& one)
+{
+    return one.rolled_out && std::ranges::any_of(one.metrics, [](const auto& metric) {
+               return is_of_whole_field(metric.first) && std::isnan(metric.second);
+           });
+}
+
 /// Sets the value at a path such as `a.b.c`.
 void put(Json& json, const std::string& path, Json value)
 {
@@ -124,7 +132,7 @@ Json spread_json(const std::vector<const EvaluatedCase*>& cases, std::size_t met
     std::vector<double> values;
     for (const auto* one : cases) values.push_back(one->metrics[metric].second);
     for (const auto* one : cases) {
-        if (!one->rolled_out || !std::isnan(one->metrics[metric].second)) continue;  // this one has diverged
+        if (!has_diverged(*one) || std::isfinite(one->metrics[metric].second)) continue;
         return {{"mean", nullptr}, {"median", nullptr}, {"std", nullptr}, {"max", nullptr}, {"worst", one->source.id}};
     }
     const auto spread = spread_of(values);
@@ -287,11 +295,11 @@ std::vector<RolledOutRun> roll_outs_of(const Evaluation& evaluation, const std::
 
 double mean_rel_l2(const EvaluatedCase& one)
 {
+    if (has_diverged(one)) return std::numeric_limits<double>::infinity();
     double sum = 0;
     int count = 0;
     for (const auto& [name, value] : one.metrics) {
         if (!is_of_whole_field(name)) continue;
-        if (one.rolled_out && std::isnan(value)) return std::numeric_limits<double>::infinity();  // it has diverged
         if (!std::isfinite(value)) continue;
         sum += value;
         ++count;

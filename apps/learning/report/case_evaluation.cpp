@@ -157,9 +157,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     std::string why;
     const auto flow = add_forces(result, sums, layout, model.forces, why);
     add_of_head(result, predictor.names_of_head(), of_head, model.forces);
-    if (!flow && !(data.in_volume && predictor.other_part())) {  // of two parts the surface has the forces
-        note("no drag and lift: " + why + ".");
-    } else {
+    if (flow) {
         if (!flow->why_no_moments.empty()) note("no moments: " + flow->why_no_moments + ".");
         if (const auto& by_shape = predictor.shape_coefficients()) {
             const auto found = by_shape->of(shape_sums(mesh.whole(), all), sums.forces, bounds, *flow,
@@ -172,6 +170,8 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
         result.high_x = bounds[1];
         result.drag_along_x = drag_along_x(predicted, truth, geometry, layout, sums.forces, *flow, result.low_x,
                                            result.high_x, kBins, all);
+    } else if (!(data.in_volume && !model.run.empty() && num_trained_parts(model.run) > 1)) {
+        note("no drag and lift: " + why + ".");  // of two parts the surface has them
     }
     if (see) {
         const auto all_predicted = rows_on_first_rank(predicted, rows, all),

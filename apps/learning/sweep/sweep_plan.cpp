@@ -157,7 +157,7 @@ std::vector<SweepRun> sweep_runs(const CaseLists& cases, const std::vector<GridK
                 std::tie(run.train, run.val) = splits[split];
                 run.name = fmt::format("{}{}{}seed{}", file_name(run.point), run.point.empty() ? "" : "_",
                                        run.fold > 0 ? fmt::format("fold{}_", run.fold) : "", seed);
-                if (constexpr std::size_t longest = 120; run.name.size() > longest)  // files have at most 255
+                if (constexpr std::size_t longest = 200; run.name.size() > longest)  // files have at most 255
                     run.name = run.name.substr(0, longest - 17) + "_" + hash_text(xxh64_of_text(run.name));
                 if (!taken.insert(run.name).second)
                     throw UsageError("--grid: two places would have the folder " + run.name + ".");
