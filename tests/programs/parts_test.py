@@ -103,6 +103,9 @@ class Parts(Case):
         self.assertEqual(set(judged), set(of_run))
         for name, values in of_run.items():
             self.assertAlmostEqual(judged[name]["rel_l2"], values["rel_l2"], delta=1e-4 * values["rel_l2"])
+        reported = self.meshard("report", "runs/on_2", "-o", "report")
+        self.assert_good(reported)
+        self.assertNotIn("no drag and lift", reported.out + reported.err)   # which the surface has, and no volume
         wall = self.folder / "cases/run_6/ahmed_6.stl"
         files = ("boundary_6.vtp", "volume_6.vtu")
         for file, other, field, true in (files + ("pressure", "pMean"), files[::-1] + ("velocity", "UMeanTrim")):
