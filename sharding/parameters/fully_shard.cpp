@@ -191,37 +191,36 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     /// gets new memory: what was assigned, or lay there before, may be kept elsewhere.
     void take_assigned(Group& group)
     {
+        auto& part = group.part;
         std::int64_t offset = 0;
-        std::vector<at::Tensor> places;
         bool is_assigned = false;
         for (const auto& entry : group.entries) {
-            places.push_back(group.part.narrow(0, offset, entry.extents[me()]));
-            offset += places.back().numel();
-            const auto& here = places.back();
-            is_assigned = is_assigned || !entry.local.is_alias_of(here) || entry.local.sizes() != here.sizes() ||
-                          entry.local.strides() != here.strides() ||
-                          entry.local.storage_offset() != here.storage_offset();
+            const auto& local = entry.local;
+            const auto count = entry.extents[me()];
+            is_assigned = is_assigned || !local.is_alias_of(part) || local.dim() != 1 || local.numel() != count ||
+                          !local.is_contiguous() || local.storage_offset() != part.storage_offset() + offset;
+            offset += count;
         }
         if (!is_assigned) return;
         const at::NoGradGuard no_grad;
         std::vector<at::Tensor> values;
-        for (std::size_t k = 0; k < places.size(); ++k) {
-            const auto& local = group.entries[k].local;
-            if (local.sizes() != places[k].sizes() || local.scalar_type() != places[k].scalar_type() ||
-                local.device() != places[k].device())
+        for (const auto& entry : group.entries) {
+            const auto& local = entry.local;
+            const auto count = entry.extents[me()];
+            if (local.dim() != 1 || local.numel() != count || local.scalar_type() != part.scalar_type() ||
+                local.device() != part.device())
                 throw InvalidInput(fmt::format(
                     "fully_shard: the part of '{}' was replaced by {} values of {} on {}; expected {} of {} on {}.",
-                    group.entries[k].name, local.numel(), c10::toString(local.scalar_type()), local.device().str(),
-                    places[k].numel(), c10::toString(places[k].scalar_type()), places[k].device().str()));
+                    entry.name, local.numel(), c10::toString(local.scalar_type()), local.device().str(), count,
+                    c10::toString(part.scalar_type()), part.device().str()));
             values.push_back(local.detach());
         }
-        group.part.set_data(at::cat(values));
-        group.part.unsafeGetTensorImpl()->bump_version();
+        part.set_data(at::cat(values));
+        part.unsafeGetTensorImpl()->bump_version();
         offset = 0;
         for (auto& entry : group.entries) {
-            const auto count = entry.extents[me()];
-            entry.local.set_data(group.part.narrow(0, offset, count).detach());
-            offset += count;
+            entry.local.set_data(part.narrow(0, offset, entry.extents[me()]).detach());
+            offset += entry.extents[me()];
         }
     }
 

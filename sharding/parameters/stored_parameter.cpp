@@ -89,8 +89,8 @@ private:
     /// Runs the view once for the metadata of its results, which later fetch the value and run the view again.
     static c10::IValue view(const c10::OperatorHandle& op, torch::jit::Stack arguments)
     {
-        const BelowRecording
-            below;  // also where the view is made: in inference mode, too, it is one of an ordinary tensor
+        // In inference mode, too, the view is one of an ordinary tensor.
+        const BelowRecording below;
         const auto base = arguments[0].toTensor();
         const auto run = [op, arguments, base] {
             const BelowRecording below;
