@@ -2,6 +2,7 @@
 #include "apps/bench/model_benchmark.h"
 
 #include "apps/bench/rank_timing.h"
+#include "apps/console/repeated_times.h"
 #include "apps/devices/device_load.h"
 #include "models/layers/metrics.h"
 #include "models/registry/registry.h"

@@ -2,6 +2,7 @@
 #include "apps/bench/operator_benchmark.h"
 
 #include "apps/bench/rank_timing.h"
+#include "apps/console/repeated_times.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <torch/types.h>

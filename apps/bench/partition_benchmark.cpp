@@ -3,6 +3,7 @@
 // bench_command.cpp.
 #include "apps/bench/benchmark_meshes.h"
 #include "apps/console/json_report.h"
+#include "apps/console/repeated_times.h"
 #include "apps/console/text_table.h"
 #include "apps/program/command_line.h"
 #include "apps/program/sibling_program.h"
@@ -18,7 +19,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <iostream>
 #include <limits>
 #include <map>
@@ -43,19 +43,6 @@ struct BenchOptions {
 struct Measured {
     std::vector<double> cut, ghosts, seconds, imbalance, pieces;
 };
-
-double cpu_seconds()
-{
-    timespec time{};
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-double median(std::vector<double> values)
-{
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
-}
 
 Mesh mesh_of(const std::string& name)
 {

@@ -1,31 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/bench/rank_timing.h"
 
+#include "apps/console/repeated_times.h"
+
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <algorithm>
 #include <chrono>
-#include <ctime>
 
 namespace meshard {
-namespace {
-
-double cpu_seconds()
-{
-    timespec time{};
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-}  // namespace
-
-double median(std::vector<double> values)
-{
-    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    return *middle;
-}
 
 void wait_for_device(const at::Device& device)
 {

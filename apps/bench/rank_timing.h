@@ -4,12 +4,8 @@
 #include "sharding/ranks/device_mesh.h"
 
 #include <functional>
-#include <vector>
 
 namespace meshard {
-
-/// Returns the median; for an even number of values the upper of the two middle ones.
-double median(std::vector<double> values);
 
 /// Waits until all work that was queued on a device is done.
 void wait_for_device(const at::Device& device);

@@ -3,6 +3,7 @@
 
 #include "apps/bench/rank_timing.h"
 #include "apps/bench/training_benchmark.h"
+#include "apps/console/repeated_times.h"
 #include "apps/learning/grids/grid_case.h"
 #include "models/grids/fno.h"
 #include "models/registry/registry.h"

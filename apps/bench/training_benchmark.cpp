@@ -2,6 +2,7 @@
 #include "apps/bench/training_benchmark.h"
 
 #include "apps/bench/rank_timing.h"
+#include "apps/console/repeated_times.h"
 #include "models/layers/metrics.h"
 #include "models/transolver/transolver.h"
 #include "sharding/parameters/fused_adamw.h"

@@ -377,7 +377,8 @@ Hdf5Group::Description Hdf5Group::description(const std::string& name) const
     const Handle set(has(name) ? H5Dopen2(id_, name.c_str(), H5P_DEFAULT) : -1, H5Dclose);
     if (set < 0) fail("has no data set '" + name + "'");
     const auto num_dimensions = dimensions(name).size();
-    Description found{.dimension_names = {}, .unit = get_text_attribute(set, "units").value_or("")};
+    Description found;
+    found.unit = get_text_attribute(set, "units").value_or("");
     if (get_text_attribute(set, "_Unsigned") == "true") found.unread_attribute = "_Unsigned";
     const auto take = [&](const char* name, double& to) {
         const auto numbers = get_real_attribute(set, name);

@@ -257,7 +257,8 @@ void walk(const YAML::Node& node, const std::vector<std::string>& path, const st
 YAML::Node parse_yaml(const std::string& text, const std::string& source)
 {
     try {
-        const auto documents = YAML::LoadAll(text);
+        auto documents = YAML::LoadAll(text);
+        while (documents.size() > 1 && documents.back().IsNull()) documents.pop_back();  // a last line of ---
         if (documents.size() > 1)
             throw UsageError(fmt::format("{}: the file has {} documents, each after a line of ---; expected one.",
                                          source, documents.size()));

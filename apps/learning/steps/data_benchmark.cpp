@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/steps/data_benchmark.h"
 
+#include "apps/console/repeated_times.h"
 #include "apps/learning/steps/step_order.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -50,12 +51,6 @@ public:
 private:
     int descriptor_;
 };
-
-double median(std::vector<double> values)
-{
-    std::ranges::sort(values);
-    return values[values.size() / 2];
-}
 
 }  // namespace
 
