@@ -120,7 +120,7 @@ void FoamFile::read_header()
         fail("expected the header 'FoamFile { ... }' of OpenFOAM's files, found something else");
     FoamEntry header;
     expect('{');
-    read_entries(header, header, 1, true);
+    read_entries({header}, 1, true);
     class_ = header.word("class");
     const std::string format = header.word("format");
     if (format != "ascii" && format != "binary")
@@ -180,6 +180,8 @@ std::string_view FoamFile::next_word()
     }
     // Words may hold balanced parentheses, as in `div(phi,U)`.
     int open = 0;
+    if (const auto end = text_.find('}', begin); text_.substr(begin, 2) == "${" && end != std::string_view::npos)
+        at_ = end + 1;
     for (; at_ < text_.size(); ++at_) {
         const char c = text_[at_];
         if (is_blank(c) || c == ';' || c == '{' || c == '}' || c == '[' || c == ']' || c == '"') break;
@@ -319,7 +321,7 @@ std::vector<FoamEntry> FoamFile::read_named_entries()
     if (count == 0 && peek() != '(') return {};
     expect('(');
     while (peek() != ')') {
-        FoamEntry entry = read_entry(all, 0);
+        FoamEntry entry = read_entry({all}, 0);
         if (!entry.is_dictionary) fail("the entry " + excerpt(entry.key) + " has no '{ ... }'");
         all.entries.push_back(std::move(entry));
     }
@@ -334,7 +336,7 @@ FoamEntry FoamFile::read_dictionary(std::int64_t most_rows)
     most_rows_ = most_rows;
     FoamEntry root;
     root.is_dictionary = true;
-    read_entries(root, root, 0, false);
+    read_entries({root}, 0, false);
     return root;
 }
 
@@ -350,9 +352,40 @@ std::filesystem::path FoamFile::in_case(const std::string& name) const
     return name;
 }
 
-void FoamFile::read_entries(FoamEntry& into, FoamEntry& root, int depth, bool until_brace)
+/// Returns the entry that `$name`, `${name}` or `$group.name` stands for, null if there is none: the nearest in this
+/// dictionary and those around it. `$:` and `$!` look at top level, `$.` in this dictionary, `$..` in the one around
+/// it.
+const FoamEntry* FoamFile::Scope::referenced(std::string_view word) const
+{
+    word.remove_prefix(1);
+    if (word.starts_with('{')) word = word.substr(1, word.size() - 2);
+    const auto* scope = this;
+    bool is_fixed = false;  // names one dictionary
+    if (word.starts_with(':') || word.starts_with('!')) {
+        word.remove_prefix(1);
+        while (scope->outer != nullptr) scope = scope->outer;
+    } else if (word.starts_with('.')) {
+        is_fixed = true;
+        for (word.remove_prefix(1); word.starts_with('.') && scope != nullptr; word.remove_prefix(1))
+            scope = scope->outer;
+    }
+    for (; scope != nullptr; scope = is_fixed ? nullptr : scope->outer) {
+        if (const FoamEntry* entry = scope->dictionary.find(word)) return entry;
+        const FoamEntry* entry = &scope->dictionary;
+        for (std::size_t begin = 0; entry != nullptr && begin <= word.size();) {
+            const auto end = std::min(word.find_first_of("./", begin), word.size());
+            entry = entry->find(word.substr(begin, end - begin));
+            begin = end + 1;
+        }
+        if (entry != nullptr) return entry;
+    }
+    return nullptr;
+}
+
+void FoamFile::read_entries(const Scope& into, int depth, bool until_brace)
 {
     if (depth > max_depth) fail(fmt::format("dictionaries are nested more than {} deep", max_depth));
+    auto& entries = into.dictionary.entries;
     for (;;) {
         if (until_brace ? peek() == '}' : at_end()) break;
         if (peek() == ';') {  // an empty entry, or a semicolon after `}` in some files
@@ -370,7 +403,7 @@ void FoamFile::read_entries(FoamEntry& into, FoamEntry& root, int depth, bool un
                 FoamFile included(path, false);
                 included.include_depth_ = include_depth_ + 1;
                 included.most_rows_ = most_rows_;
-                included.read_entries(into, root, depth, false);
+                included.read_entries(into, depth, false);
             } else if (std::ranges::find(without_effect, directive) != std::end(without_effect)) {
                 at_ = std::min(text_.find('\n', at_), text_.size());
             } else {
@@ -382,20 +415,20 @@ void FoamFile::read_entries(FoamEntry& into, FoamEntry& root, int depth, bool un
             continue;
         }
         if (peek() == '$') {  // a reference to all entries of another dictionary
-            const std::string name(next_word().substr(1));
+            const FoamEntry* other = into.referenced(next_word());
             if (peek() == ';') ++at_;
-            if (const FoamEntry* other = root.find(name)) {
+            if (other != nullptr) {
                 const std::vector<FoamEntry> copies = other->entries;
-                into.entries.insert(into.entries.end(), copies.begin(), copies.end());
+                entries.insert(entries.end(), copies.begin(), copies.end());
             }
             continue;
         }
-        into.entries.push_back(read_entry(root, depth));
+        entries.push_back(read_entry(into, depth));
     }
     if (until_brace) expect('}');
 }
 
-FoamEntry FoamFile::read_entry(FoamEntry& root, int depth)
+FoamEntry FoamFile::read_entry(const Scope& scope, int depth)
 {
     FoamEntry entry;
     const std::string_view key = next_word();
@@ -405,14 +438,14 @@ FoamEntry FoamFile::read_entry(FoamEntry& root, int depth)
     if (peek() == '{') {
         ++at_;
         entry.is_dictionary = true;
-        read_entries(entry, root, depth + 1, true);
+        read_entries({entry, &scope}, depth + 1, true);
     } else {
-        read_value(entry, root);
+        read_value(entry, scope);
     }
     return entry;
 }
 
-void FoamFile::read_value(FoamEntry& entry, const FoamEntry& root)
+void FoamFile::read_value(FoamEntry& entry, const Scope& scope)
 {
     int depth = 0;
     while (depth > 0 || peek() != ';') {
@@ -426,8 +459,7 @@ void FoamFile::read_value(FoamEntry& entry, const FoamEntry& root)
         if (word == ")" || word == "]" || word == "}") --depth;
         if (depth < 0) fail("found " + excerpt(word) + " in the entry " + excerpt(entry.key) + ", expected ';'");
         if (word.starts_with('$')) {
-            word.remove_prefix(word.starts_with("$:") ? 2 : 1);
-            if (const FoamEntry* other = root.find(word); other != nullptr && !other->is_dictionary) {
+            if (const FoamEntry* other = scope.referenced(word); other != nullptr && !other->is_dictionary) {
                 entry.words.insert(entry.words.end(), other->words.begin(), other->words.end());
                 if (other->list) entry.list = other->list;
                 continue;

@@ -53,8 +53,9 @@ public:
     Csr read_faces();                             ///< `N(4(0 1 2 3) ...)`, or two lists in a `faceCompactList`
     std::vector<FoamEntry> read_named_entries();  ///< `N(name { ... } ...)`, as in `boundary`
 
-    /// Parses the rest of the file as entries. `#include "file"` is followed, `$name` replaced by the entry of that
-    /// name at top level. `most_rows` limits lists of one repeated value (`1000{0}`).
+    /// Parses the rest of the file as entries. `#include "file"` is followed, `$name` replaced by the nearest entry of
+    /// that name: in its dictionary, else in those around it. `most_rows` limits lists of one repeated value
+    /// (`1000{0}`).
     FoamEntry read_dictionary(std::int64_t most_rows);
 
     [[noreturn]] void fail(const std::string& what) const;
@@ -75,10 +76,18 @@ private:
     T next_number();
     std::int64_t next_count(std::size_t bytes_per_row);
 
-    FoamEntry read_entry(FoamEntry& root, int depth);
-    void read_value(FoamEntry& entry, const FoamEntry& root);
+    /// A dictionary that is being read, and the one around it.
+    struct Scope {
+        FoamEntry& dictionary;
+        const Scope* outer = nullptr;
+
+        const FoamEntry* referenced(std::string_view word) const;
+    };
+
+    FoamEntry read_entry(const Scope& scope, int depth);
+    void read_value(FoamEntry& entry, const Scope& scope);
     std::filesystem::path in_case(const std::string& name) const;
-    void read_entries(FoamEntry& into, FoamEntry& root, int depth, bool until_brace);
+    void read_entries(const Scope& into, int depth, bool until_brace);
     std::optional<DataArray> read_typed_list(std::string_view type, std::vector<std::string>& words);
     DataArray read_rows(std::int64_t num_rows, int num_components, bool labels, bool parenthesised);
     const std::byte* take_raw(std::size_t size);

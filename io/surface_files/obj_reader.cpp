@@ -33,7 +33,8 @@ public:
         while (!lines.at_end()) {
             ++line_;
             std::string text(lines.line());
-            while (text.ends_with('\\') && !lines.at_end()) {  // continued on the next line
+            // Continued on the next line, if it does not end with a comment.
+            while (text.ends_with('\\') && text.find('#') == std::string::npos && !lines.at_end()) {
                 text.back() = ' ';
                 text += lines.line();
             }

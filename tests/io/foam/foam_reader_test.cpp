@@ -324,6 +324,26 @@ TEST(FoamReader, IncludesFilesOfTheCaseAndRefusesConditions)
     EXPECT_TRUE(throws_with<IoError>("the directive '#ifeq'", [&] { read_mesh(folder / "case"); }));
 }
 
+TEST(FoamReader, LooksForReferencesInTheNearestDictionaryFirst)
+{
+    const TemporaryFolder folder;
+    write_foam_case(folder / "case", cube(2));
+    write_bytes(folder / "case/0.5/T",
+                "FoamFile { version 2.0; format ascii; class volScalarField; object T; }\n"
+                "dimensions [0 0 0 1 0 0 0];\nwarm 1;\ngroup { warm 7; }\ninternalField uniform ${group.warm};\n"
+                "boundaryField { left { type fixedValue; warm 5; value uniform $warm; }\n"
+                "rest { $left; outer 1; value uniform $:warm; } }\n");
+    ReadOptions options;
+    options.blocks = {"internalMesh", "boundary"};
+
+    const auto blocks = read_blocks(folder / "case", options);
+
+    const auto value = [&](int block) { return find_array(blocks.at(block).mesh.cell_data, "T")->value(0); };
+    EXPECT_EQ(value(0), 7);
+    EXPECT_EQ(value(1), 5);
+    EXPECT_EQ(value(2), 1);
+}
+
 TEST(FoamReader, RefusesTwoFoldersOfTheTimeThatIsRead)
 {
     const TemporaryFolder folder;

@@ -42,7 +42,7 @@ TEST(ObjReader, AgreesWithVtk)
 {
     const TemporaryFolder folder;
     const auto path = folder / "plain.obj";
-    write_bytes(path, "v 0 0 0\nv 1 0 0\nv 1.25 1 0\nv 0 1 0.125\nf 1 2 3\nf 1 3 4\nf 4 3 2 1\n");
+    write_bytes(path, "# C:\\models\\\nv 0 0 0\nv 1 0 0\nv 1.25 1 0\nv 0 1 0.125\nf 1 2 3\nf 1 3 4\nf 4 3 2 1\n");
     vtkNew<vtkOBJReader> reader;
     reader->SetFileName(path.c_str());
     reader->Update();
