@@ -104,6 +104,7 @@ RunDescription describe(const Run& run, const nlohmann::json& errors, const Held
         if (!group.optimizer.empty()) groups.push_back(group.name + ": " + group.optimizer);
     std::ranges::sort(*all.group_optimizers);
     for (auto& ids = all.train_cases.emplace(); const auto& source : run.data.cases().train) ids.push_back(source.id);
+    for (auto& ids = all.val_cases.emplace(); const auto& source : run.data.cases().val) ids.push_back(source.id);
     for (const auto& set : config.data.sets) {
         if (set.share > 0) all.shares_of_sets.push_back(set.share);
     }
@@ -131,7 +132,8 @@ void resume(Run& run, bool accepts_data)
 {
     const Checkpoint checkpoint(checkpoint_path(run.config, "last"));
     const auto& before = checkpoint.description();
-    require_same_run(before, describe(run, {}));
+    const auto now = describe(run, {});
+    require_same_run(before, now);
     if (const auto changes = changes_of_data(run, checkpoint); !changes.empty()) {
         const auto what =
             fmt::format("the training cases are not what they were when the run began: {}", fmt::join(changes, "; "));
@@ -147,6 +149,14 @@ void resume(Run& run, bool accepts_data)
     if (run.config.data.is_grid || run.data.states())
         run.data.set_input_scales(checkpoint.input_normalizer().on(device));
     run.progress = before.progress;
+    if (before.val_cases && before.val_cases != now.val_cases) {
+        run.progress.best_error = RunProgress().best_error;
+        run.progress.plateau.best = PlateauState().best;
+        run.progress.early_stop = {};
+        run.log.say(
+            "meshard train: warning: the validation cases are others than before. Their errors are not compared "
+            "with earlier ones: the next validation begins a new best checkpoint");
+    }
     if (const auto planned = before.num_steps.value_or(run.num_steps()); planned != run.num_steps()) {
         run.log.say(fmt::format("the learning rate was planned for {} steps, and goes on as one for {} does", planned,
                                 run.num_steps()));

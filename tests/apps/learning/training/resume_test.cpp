@@ -310,6 +310,25 @@ TEST_F(Resume, RefusesAnotherRun)
     refuses({"model.n_hidden=16"}, "the model's is");
 }
 
+TEST_F(Resume, ChoosesTheBestAnewByOtherValidationCases)
+{
+    ASSERT_EQ(train(kSmall, "runs").exit_code, 0);
+    change_description(last("runs"), [](json& description) { description["best_error"] = 0; });
+    write_body(4);
+    const auto epoch_of_best = [&] {
+        const auto best = read_safetensors(path("runs/car/checkpoints/best.safetensors"));
+        return json::parse(best.metadata.at("meshard"))["epoch"].get<int>();
+    };
+
+    EXPECT_EQ(resume("runs", {"training.num_epochs=3"}).exit_code, 0);
+    EXPECT_LT(epoch_of_best(), 3);
+    const auto result = resume("runs", {"training.num_epochs=4", "data.split.val=['4']"});
+
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_NE(result.err.find("the validation cases are others than before"), std::string::npos) << result.err;
+    EXPECT_EQ(epoch_of_best(), 4);
+}
+
 TEST_F(Resume, RefusesTrainingCasesThatHaveChanged)
 {
     ASSERT_EQ(train(kSmall, "runs", {"training.max_steps=4"}).exit_code, 0);
