@@ -434,7 +434,8 @@ FoamEntry FoamFile::read_entry(const Scope& scope, int depth)
     const std::string_view key = next_word();
     if (punctuation.find(key.front()) != std::string_view::npos)
         fail(fmt::format("expected a name at byte {}, found {}", at_ - 1, excerpt(key)));
-    entry.key = key.front() == '"' ? key.substr(1, key.size() - 2) : key;
+    entry.is_pattern = key.front() == '"';
+    entry.key = entry.is_pattern ? key.substr(1, key.size() - 2) : key;
     if (peek() == '{') {
         ++at_;
         entry.is_dictionary = true;

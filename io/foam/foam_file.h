@@ -18,6 +18,7 @@ namespace meshard {
 /// One entry of an OpenFOAM dictionary: `key words;`, `key List<scalar> 3(1 2 3);` or `key { entries }`.
 struct FoamEntry {
     std::string key;
+    bool is_pattern = false;  ///< the key was quoted: a regular expression
     /// Words of the value, without its lists of numbers; brackets are words of their own.
     std::vector<std::string> words;
     std::optional<DataArray> list;  ///< a list of numbers in the value

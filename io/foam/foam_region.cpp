@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
-#include <regex>
+#include <regex.h>
 #include <utility>
 
 namespace meshard {
@@ -30,20 +30,34 @@ DataArray as_type(const DataArray& array, ScalarType type)
     return DataArray::from("", std::vector<float>(values.begin(), values.end()), array.num_components());
 }
 
-/// The entry of a patch: the one with its name, else the last with one of its groups, else the last pattern that
-/// matches.
+/// Whether an extended regular expression of POSIX, or one that begins with `(?i)`, matches all of a name.
+bool matches(std::string_view pattern, const std::string& name)
+{
+    const bool ignores_case = pattern.starts_with("(?i)");
+    if (ignores_case) pattern.remove_prefix(4);
+    regex_t compiled;
+    const auto whole = "^(" + std::string(pattern) + ")$";
+    if (regcomp(&compiled, whole.c_str(), REG_EXTENDED | REG_NOSUB | (ignores_case ? REG_ICASE : 0)) != 0) return false;
+    const bool is_match = regexec(&compiled, name.c_str(), 0, nullptr, 0) == 0;
+    regfree(&compiled);
+    return is_match;
+}
+
+/// The entry of a patch: the last with its name, else the last with one of its groups, else, but for patches of type
+/// `empty`, the last pattern that matches.
 const FoamEntry* condition_of(const FoamEntry& boundary, const FoamPatch& patch)
 {
-    if (const FoamEntry* entry = boundary.find(patch.name)) return entry;
-    for (auto entry = boundary.entries.rbegin(); entry != boundary.entries.rend(); ++entry)
-        if (std::ranges::find(patch.groups, entry->key) != patch.groups.end()) return &*entry;
-    for (auto entry = boundary.entries.rbegin(); entry != boundary.entries.rend(); ++entry) {
-        try {
-            if (std::regex_match(patch.name, std::regex(entry->key, std::regex::extended))) return &*entry;
-        } catch (const std::regex_error&) {  // the name is not a pattern
-        }
-    }
-    return nullptr;
+    const auto last = [&](const auto& fits) {
+        const auto entry = std::ranges::find_if(boundary.entries.rbegin(), boundary.entries.rend(), fits);
+        return entry == boundary.entries.rend() ? nullptr : &*entry;
+    };
+    if (const auto* entry = last([&](const FoamEntry& e) { return !e.is_pattern && e.key == patch.name; }))
+        return entry;
+    const auto is_group = [&](const FoamEntry& e) {
+        return !e.is_pattern && std::ranges::find(patch.groups, e.key) != patch.groups.end();
+    };
+    if (const auto* entry = last(is_group); entry != nullptr || patch.type == "empty") return entry;
+    return last([&](const FoamEntry& e) { return e.is_pattern && matches(e.key, patch.name); });
 }
 
 std::string join_words(const std::vector<std::string>& words)

@@ -344,6 +344,34 @@ TEST(FoamReader, LooksForReferencesInTheNearestDictionaryFirst)
     EXPECT_EQ(value(2), 1);
 }
 
+TEST(FoamReader, TakesTheLastPatternThatMatchesAPatchWithoutAnEntry)
+{
+    const TemporaryFolder folder;
+    write_foam_case(folder / "case", cube(2));
+    ReadOptions options;
+    options.blocks = {"boundary"};
+    const auto values = [&](const std::string& conditions) {
+        write_bytes(folder / "case/0.5/T", "FoamFile { version 2.0; format ascii; class volScalarField; object T; }\n"
+                                           "dimensions [0 0 0 1 0 0 0];\ninternalField uniform 7;\nboundaryField { " +
+                                               conditions + " }\n");
+        std::vector<double> found;
+        for (const auto& block : read_blocks(folder / "case", options))
+            found.push_back(find_array(block.mesh.cell_data, "T")->value(0));
+        return found;
+    };
+    const std::string all = "\".*\" { type fixedValue; value uniform 9; }";
+
+    EXPECT_EQ(values(all), (std::vector<double>{9, 9}));
+    EXPECT_EQ(values(all + " \"l\\w+\" { type fixedValue; value uniform 4; }"), (std::vector<double>{4, 9}));
+    EXPECT_EQ(values(all + " \"(?i)LEFT|no\" { type fixedValue; value uniform 4; }"), (std::vector<double>{4, 9}));
+    EXPECT_EQ(values("left { type fixedValue; value uniform 4; } " + all), (std::vector<double>{4, 9}));
+    auto patches = read_bytes(folder / "case/constant/polyMesh/boundary");
+    const auto type = patches.find("type", patches.find("left"));
+    patches.replace(type, patches.find(';', type) - type, "type empty");
+    write_bytes(folder / "case/constant/polyMesh/boundary", patches);
+    EXPECT_EQ(values(all), (std::vector<double>{7, 9}));
+}
+
 TEST(FoamReader, RefusesTwoFoldersOfTheTimeThatIsRead)
 {
     const TemporaryFolder folder;
