@@ -107,7 +107,9 @@ struct Coloring {
     {
         if (std::isnan(value)) return not_a_number;
         if (is_categorical) return categorical_color(std::ranges::lower_bound(categories, value) - categories.begin());
-        return color_of_part(high > low ? (value - low) / (high - low) : 0.5);
+        if (!(high > low)) return color_of_part(value < low ? 0 : value > high ? 1 : 0.5);
+        if (std::isinf(value)) return color_of_part(value < 0 ? 0 : 1);
+        return color_of_part((value / 2 - low / 2) / (high / 2 - low / 2));  // the whole range may be beyond a double
     }
     /// The colour of a position in the range, 0 to 1.
     Color color_of_part(double part) const { return is_diverging ? diverging_color(part) : sequential_color(part); }
@@ -156,9 +158,8 @@ std::vector<double> color_values(const DataArray& array, std::int32_t component)
             values[row] = array.value(row, component);
             continue;
         }
-        double sum = 0;
-        for (std::int32_t i = 0; i < array.num_components(); ++i) sum += array.value(row, i) * array.value(row, i);
-        values[row] = std::sqrt(sum);
+        for (std::int32_t i = 0; i < array.num_components(); ++i)
+            values[row] = std::hypot(values[row], array.value(row, i));
     }
     return values;
 }
@@ -256,14 +257,15 @@ Coloring make_coloring(const PictureGlance& glance, const RenderOptions& options
         coloring.low = has_outliers ? low : seen.front().value;
         coloring.high = has_outliers ? high : seen.back().value;
     }
-    coloring.is_clipped = !seen.empty() && (seen.front().value < coloring.low || seen.back().value > coloring.high);
+    coloring.is_clipped = glance.numbers.has_infinite != 0 ||
+                          (!seen.empty() && (seen.front().value < coloring.low || seen.back().value > coloring.high));
     return coloring;
 }
 
-/// The position of a point as seen by the camera, before it is scaled to the picture: to the right, down.
-std::array<double, 2> seen_at(const Vector& point, const Camera& camera)
+/// The position of a point as seen by the camera, before it is scaled to the picture: to the right, down, away.
+Vector seen_at(const Vector& point, const Camera& camera)
 {
-    return {dot(point, camera.right), -dot(point, camera.up)};
+    return {dot(point, camera.right), -dot(point, camera.up), -dot(point, camera.toward)};
 }
 
 PictureGlance glance_at(const Scene& scene, const RenderOptions& options)
@@ -271,6 +273,7 @@ PictureGlance glance_at(const Scene& scene, const RenderOptions& options)
     PictureGlance glance;
     auto& numbers = glance.numbers;
     glance.seen = values_seen(scene);
+    numbers.has_infinite = std::ranges::any_of(scene.values, [](double value) { return std::isinf(value); }) ? 1 : 0;
     numbers.has_values = scene.values.empty() ? 0 : 1;
     numbers.has_fractions = numbers.has_values == 1 && !scene.is_integer ? 1 : 0;
     numbers.has_surface = scene.triangles.empty() ? 0 : 1;
@@ -280,7 +283,7 @@ PictureGlance glance_at(const Scene& scene, const RenderOptions& options)
         for (std::size_t i = 0; i < scene.points.size(); ++i) {
             if (!scene.is_drawn[i]) continue;
             const auto at = seen_at(scene.points[i], cameras[side]);
-            for (int k = 0; k < 2; ++k) {
+            for (int k = 0; k < 3; ++k) {
                 box.low[k] = std::min(box.low[k], at[k]);
                 box.high[k] = std::max(box.high[k], at[k]);
             }
@@ -299,14 +302,14 @@ PictureGlance glance_at(const Scene& scene, const RenderOptions& options)
 struct Projection {
     Camera camera;
     double scale = 1;
-    // Centre of the visible content, and the position of that centre in the picture.
-    std::array<double, 2> middle{}, center{};
+    // Centre of the visible content, and the position of that centre in the picture, at depth 0.
+    Vector middle{}, center{};
 
     ScreenPoint operator()(const Vector& point) const
     {
-        return {static_cast<float>(center[0] + (dot(point, camera.right) - middle[0]) * scale),
-                static_cast<float>(center[1] + (-dot(point, camera.up) - middle[1]) * scale),
-                static_cast<float>(-dot(point, camera.toward) * scale)};
+        const auto at = seen_at(point, camera);
+        const auto placed = [&](int k) { return static_cast<float>(center[k] + (at[k] - middle[k]) * scale); };
+        return {placed(0), placed(1), placed(2)};
     }
 };
 
@@ -319,12 +322,12 @@ Projection make_projection(const PictureGlance::Numbers& numbers, const RenderOp
     const auto& [low, high] = (numbers.has_surface != 0 ? numbers.surface : numbers.dots)[side];
     const double room_x = std::max(8, options.width - 2 * margin - right_margin);
     const double room_y = std::max(8, options.height - header_height - margin);
-    const double scale =
-        std::min(room_x / std::max(high[0] - low[0], 1e-300), room_y / std::max(high[1] - low[1], 1e-300));
+    const double width = high[0] - low[0], height = high[1] - low[1], depth = high[2] - low[2];
+    const double least = std::max({width, height, depth, 1e-300}) * 1e-12;  // of points on one line of sight
     return {camera_of(options.view, side == 1 ? 1 : -1),
-            scale,
-            {(low[0] + high[0]) / 2, (low[1] + high[1]) / 2},
-            {margin + room_x / 2, header_height + room_y / 2}};
+            std::min(room_x / std::max(width, least), room_y / std::max(height, least)),
+            {(low[0] + high[0]) / 2, (low[1] + high[1]) / 2, (low[2] + high[2]) / 2},
+            {margin + room_x / 2, header_height + room_y / 2, 0}};
 }
 
 void draw_scene(Rasterizer& rasterizer, const Scene& scene, const Projection& project, const Coloring& coloring)
@@ -405,7 +408,7 @@ void draw_legend(Image& image, const Coloring& coloring, Color ink)
         fill(image, left + 22, y, 5, 1, ink);
         const bool is_end = coloring.is_clipped && (i == 0 || i == num_labels - 1);
         const auto text = fmt::format("{}{:.{}g}", is_end ? i == 0 ? "<" : ">" : "",
-                                      coloring.low + part * (coloring.high - coloring.low), num_digits);
+                                      std::lerp(coloring.low, coloring.high, part), num_digits);
         draw_text(image, left + 31, y - label_rise, text, label_size, ink);
     }
 }
@@ -429,11 +432,12 @@ void PictureGlance::join(const Numbers& others)
 {
     numbers.has_values |= others.has_values;
     numbers.has_fractions |= others.has_fractions;
+    numbers.has_infinite |= others.has_infinite;
     numbers.has_surface |= others.has_surface;
     for (int side = 0; side < 2; ++side) {
         numbers.shown[side] += others.shown[side];
         for (const auto group : {&Numbers::surface, &Numbers::dots})
-            for (int k = 0; k < 2; ++k) {
+            for (int k = 0; k < 3; ++k) {
                 auto& box = (numbers.*group)[side];
                 box.low[k] = std::min(box.low[k], (others.*group)[side].low[k]);
                 box.high[k] = std::max(box.high[k], (others.*group)[side].high[k]);

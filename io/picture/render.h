@@ -63,14 +63,14 @@ struct ValueCount {
 
 /// Data about a whole mesh that are needed before its first piece is drawn: the merged glances at all of its pieces.
 struct PictureGlance {
-    struct Box {  // bounds of the visible content, to the right and down
+    struct Box {  // bounds of the visible content: to the right, down, and away from the eye
         static constexpr double infinity = std::numeric_limits<double>::infinity();
-        std::array<double, 2> low{infinity, infinity}, high{-infinity, -infinity};
+        std::array<double, 3> low{infinity, infinity, infinity}, high{-infinity, -infinity, -infinity};
     };
     struct Numbers {
         std::array<Box, 2> surface, dots;  ///< for a camera on either side, as in `View`
         std::array<double, 2> shown{};     ///< visible area
-        std::uint8_t has_surface = 0, has_values = 0, has_fractions = 0;
+        std::uint8_t has_surface = 0, has_values = 0, has_fractions = 0, has_infinite = 0;
     };
 
     void join(const Numbers& others);

@@ -189,17 +189,51 @@ TEST(Render, NearerSurfacesHideOthers)
     const TemporaryFolder folder;
     Mesh mesh;
     mesh.kind = MeshKind::Surface;
-    mesh.points = DataArray::from(
-        "Points", std::vector<float>{0, 0, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 1, 0, 1, 1, 1, 1, 0, 1, 1}, 3);
     for (const std::int32_t first : {4, 0})
         mesh.cells.push_row(std::vector<std::int32_t>{first, first + 1, first + 2, first + 3});
     mesh.cell_types = {9, 9};
     mesh.cell_data = {DataArray::from("p", std::vector<double>{1, 0})};
+    for (const double z : {0.0, 5e6}) {
+        mesh.points = DataArray::from("Points", std::vector<double>{0, 0,        z, 1, 0,        z, 1,        1,
+                                                                    z, 0,        1, z, 0,        0, z + 0.05, 1,
+                                                                    0, z + 0.05, 1, 1, z + 0.05, 0, 1,        z + 0.05},
+                                      3);
 
-    render_mesh(mesh, folder / "a.png", {.color_by = "p", .view = View::Top, .width = 400, .height = 400});
+        render_mesh(mesh, folder / "a.png", {.color_by = "p", .view = View::Top, .width = 400, .height = 400});
 
-    const auto seen = decode_png(folder / "a.png").at(130, 200);
-    EXPECT_GT(seen[1], 2 * seen[2]) << "the upper square, of value 1, is yellow";
+        const auto seen = decode_png(folder / "a.png").at(130, 200);
+        EXPECT_GT(seen[1], 2 * seen[2]) << "the upper square, of value 1, is yellow";
+    }
+}
+
+TEST(Render, ShowsPointsOnOneLineOfSight)
+{
+    const TemporaryFolder folder;
+    Mesh mesh;
+    mesh.kind = MeshKind::Unstructured;
+    for (const auto& points : {std::vector<double>{1, 2, 3}, {0, 0, 0, 0, 0, 1, 0, 0, 2}}) {
+        mesh.points = DataArray::from("Points", points, 3);
+        render_mesh(mesh, folder / "a.png", {.view = View::Top, .width = 400, .height = 400});
+        EXPECT_LT(decode_png(folder / "a.png").at(200, 216)[0], 250);
+    }
+}
+
+TEST(Render, InfiniteValuesHaveTheColorsOfTheEnds)
+{
+    const TemporaryFolder folder;
+    constexpr double inf = std::numeric_limits<double>::infinity();
+    Mesh mesh = strip(2);
+    const auto colors_of = [&](double left, double right) {
+        mesh.cell_data = {DataArray::from("p", std::vector<double>{left, right})};
+        render_mesh(mesh, folder / "a.png", {.color_by = "p", .view = View::Top, .width = 600, .height = 400});
+        const auto picture = decode_png(folder / "a.png");
+        return std::array{picture.at(150, 230), picture.at(330, 230)};
+    };
+    const auto ends = colors_of(0, 1);
+
+    EXPECT_EQ(colors_of(-1e308, 1e308), ends);
+    EXPECT_EQ(colors_of(1, inf)[1], ends[1]);
+    EXPECT_EQ(colors_of(-inf, 1)[0], ends[0]);
 }
 
 TEST(Render, DifferencesAreBlueAndRedAndPaleAtZero)
