@@ -17,11 +17,12 @@ std::int64_t count_of(const std::vector<Tile>& ranges)
     return count;
 }
 
-/// Adds the sums of the ranges' samples (ranges, ...) to those of all samples (B, ...); with a single piece replaces
-/// them.
-void add_sums(at::Tensor& all, const at::Tensor& sums, const std::vector<Tile>& ranges, std::int64_t batch)
+/// Adds the sums of the ranges' samples (ranges, ...) to those of all samples (B, ...), whose memory is their own: a
+/// piece's sums are used again. With a single piece, the sums are those of all.
+void add_sums(at::Tensor& all, const at::Tensor& sums, const std::vector<Tile>& ranges, std::int64_t batch,
+              bool is_whole)
 {
-    if (!all.defined() && static_cast<std::int64_t>(ranges.size()) == batch) {
+    if (is_whole) {
         all = sums;
         return;
     }
@@ -85,7 +86,7 @@ at::Tensor DeviceBlockPasses::forward(const std::vector<at::Tensor>& attend_weig
     at::Tensor sums;
     for (const auto& ranges : call_.pieces) {
         auto points = projected(ranges, record);
-        add_sums(sums, layer_.feature_sums(points), ranges, x_.size(0));
+        add_sums(sums, layer_.feature_sums(points), ranges, x_.size(0), is_whole);
         if (!is_whole) points.projected.reset();
         pieces.push_back(std::move(points));
     }
@@ -139,7 +140,7 @@ BlockPassGradients DeviceBlockPasses::backward(const at::Tensor& result_gradient
         }
         seconds.push_back(layer_.second_backward(points, rows(gradient, ranges)));
         piece_sums.push_back(layer_.sums_of(points, seconds.back().mixed));
-        add_sums(state_sums, piece_sums.back(), ranges, batch);
+        add_sums(state_sums, piece_sums.back(), ranges, batch, is_whole);
         if (!is_whole) {
             LayerPoints left;
             left.log_sums = std::move(points.log_sums);

@@ -81,16 +81,21 @@ TEST_P(DeviceBlock, EqualsTheTilesOfTheHost)
 {
     const auto [head_dim, outputs, keep] = GetParam();
     const FusedOptions options{.keep_activations = keep, .tile_points = 400};
-    const auto made = make_case(head_dim, outputs, at::kDouble);
-    const auto expected =
-        outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block(x, block); });
+    auto made = make_case(head_dim, outputs, at::kDouble);
+    for (const std::int64_t num_samples : {2, 1}) {
+        SCOPED_TRACE(num_samples);
+        made.x = made.x.narrow(0, 0, num_samples);
+        const auto expected =
+            outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block(x, block); });
 
-    expect_near(outcome_of(made, [&](const at::Tensor& x,
-                                     const FusedBlock& block) { return fused_block_by_kernels(x, block, options); }),
-                expected, 1e-10);
+        expect_near(
+            outcome_of(made, [&](const at::Tensor& x,
+                                 const FusedBlock& block) { return fused_block_by_kernels(x, block, options); }),
+            expected, 1e-10);
 
-    const at::NoGradGuard no_grad;
-    EXPECT_TRUE(tensors_near(fused_block_by_kernels(made.x, made.block, options), expected.result, 1e-12));
+        const at::NoGradGuard no_grad;
+        EXPECT_TRUE(tensors_near(fused_block_by_kernels(made.x, made.block, options), expected.result, 1e-12));
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceBlock,
