@@ -72,6 +72,16 @@ private:
     std::vector<at::Tensor> here_, results_;
 };
 
+/// Whether a backend says that a message has failed; those that cannot tell have not.
+bool has_failed(c10d::Backend& backend)
+{
+    try {
+        return backend.getError() != c10d::ErrorType::SUCCESS;
+    } catch (const c10::Error&) {
+        return false;
+    }
+}
+
 class HostAndDevices : public c10d::Backend {
 public:
     HostAndDevices(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store,
@@ -107,7 +117,16 @@ public:
         return with_results(host_->alltoall_base(received, sent, out_rows, in_rows, options), {received}, {out});
     }
 
-    c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& options) override { return host_->barrier(options); }
+    /// @throws Error if a transport of devices has given up a message meanwhile: NCCL does so in the background, and
+    /// what a device computed since may have used what had not arrived
+    c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& options) override
+    {
+        for (const auto& [type, carrier] : carriers_) {
+            if (carrier.backend && has_failed(*carrier.backend))
+                throw Error("a message over " + carrier.name + " has failed or taken too long.");
+        }
+        return host_->barrier(options);
+    }
 
     /// Only transports of devices that have connected can coalesce; the host's backend cannot.
     bool supportsCoalescing() const override

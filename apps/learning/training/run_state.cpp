@@ -118,6 +118,7 @@ RunDescription describe(const Run& run, const nlohmann::json& errors, const Held
 
 void save(const Run& run, const char* name, const nlohmann::json& errors, const HeldOutErrors& held_out)
 {
+    run.ranks.all().barrier();  // throws if a message between devices failed: the weights would be wrong
     if (!run.ranks.is_first() && !run.model.is_sharded()) return;
     const auto values = run.model.values();
     if (!run.ranks.is_first()) return;

@@ -22,6 +22,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
+thread_local c10d::ErrorType error_here = c10d::ErrorType::SUCCESS;
+
 /// Carries tensors of the meta device, which stand for those of an accelerator: they have no values, so it only counts
 /// them.
 class CountingBackend : public c10d::Backend {
@@ -34,6 +36,8 @@ public:
         ++count_;
         return {};
     }
+
+    c10d::ErrorType getError() override { return error_here; }
 
 private:
     std::atomic<int>& count_;
@@ -89,6 +93,17 @@ TEST(DeviceTransport, CarriesTensorsOfItsDeviceAndTheHostTheOthers)
         EXPECT_EQ(carrier_of(group, at::kCPU).text(), "shm");
     });
     EXPECT_EQ(num_carried, 2);
+}
+
+TEST(DeviceTransport, SaysAtABarrierThatAMessageOfDevicesHasFailed)
+{
+    run_two({"first", "second"}, "", [](c10d::Backend& group) {
+        EXPECT_EQ(carrier_of(group, kAccelerator).text(), "counting");
+        group.barrier({})->wait();
+        error_here = c10d::ErrorType::TIMEOUT;
+        EXPECT_TRUE(throws_with<Error>("a message over counting has failed", [&] { group.barrier({}); }));
+        error_here = c10d::ErrorType::SUCCESS;
+    });
 }
 
 TEST(DeviceTransport, LeavesSharedDevicesToTheHost)
