@@ -30,9 +30,8 @@ constexpr std::array<std::pair<std::string_view, View>, 4> view_names{
 constexpr Color plain{0.72F, 0.74F, 0.78F}, not_a_number{0.9F, 0, 0.9F};
 constexpr std::size_t max_categories = 20;  // more different values are drawn as a range
 constexpr std::int32_t margin = 24, header_height = 56, legend_width = 150;
-constexpr std::int32_t label_size = 17;            // size of letters, in pixels for each em
-constexpr std::array title_sizes{26, 20, 15, 11};  // the first one that fits is used
-constexpr std::int32_t label_rise = 6;             // half the height of a label's digits
+// Sizes of letters, in pixels for each em: the first one that fits is used.
+constexpr std::array title_sizes{26, 20, 15, 11}, label_sizes{17, 14, 12, 10};
 
 /// Colours around the mesh.
 struct Paper {
@@ -101,7 +100,7 @@ struct Coloring {
     std::vector<double> categories;
     double low = 0, high = 1;
     bool is_diverging = false;
-    bool is_clipped = false;  // some values are outside low ... high
+    std::array<bool, 2> is_clipped{};  // some values are below low, above high
 
     Color color(double value) const
     {
@@ -257,8 +256,9 @@ Coloring make_coloring(const PictureGlance& glance, const RenderOptions& options
         coloring.low = has_outliers ? low : seen.front().value;
         coloring.high = has_outliers ? high : seen.back().value;
     }
-    coloring.is_clipped = glance.numbers.has_infinite != 0 ||
-                          (!seen.empty() && (seen.front().value < coloring.low || seen.back().value > coloring.high));
+    const auto& has_infinite = glance.numbers.has_infinite;
+    coloring.is_clipped = {has_infinite[0] != 0 || (!seen.empty() && seen.front().value < coloring.low),
+                           has_infinite[1] != 0 || (!seen.empty() && seen.back().value > coloring.high)};
     return coloring;
 }
 
@@ -273,7 +273,8 @@ PictureGlance glance_at(const Scene& scene, const RenderOptions& options)
     PictureGlance glance;
     auto& numbers = glance.numbers;
     glance.seen = values_seen(scene);
-    numbers.has_infinite = std::ranges::any_of(scene.values, [](double value) { return std::isinf(value); }) ? 1 : 0;
+    for (const double value : scene.values)
+        if (std::isinf(value)) numbers.has_infinite[value < 0 ? 0 : 1] = 1;
     numbers.has_values = scene.values.empty() ? 0 : 1;
     numbers.has_fractions = numbers.has_values == 1 && !scene.is_integer ? 1 : 0;
     numbers.has_surface = scene.triangles.empty() ? 0 : 1;
@@ -386,31 +387,65 @@ int digits_of_labels(double low, double high, int num_labels)
     return std::clamp(static_cast<int>(std::floor(std::log10(largest)) - std::floor(std::log10(tenth))) + 1, 4, 9);
 }
 
+/// A text to the right of the legend's colours; its middle is at `y`.
+struct Label {
+    std::int32_t y;
+    std::string text;
+};
+
+/// Draws labels in letters of one size, the largest for which all have room to the right and `height` pixels of their
+/// own.
+void draw_labels(Image& image, std::int32_t x, std::int32_t height, const std::vector<Label>& labels, Color ink)
+{
+    const auto fits = [&](std::int32_t size) {
+        return size <= height && std::ranges::all_of(labels, [&](const Label& label) {
+                   return x + text_width(label.text, size) <= image.width;
+               });
+    };
+    const auto* const found = std::ranges::find_if(label_sizes, fits);
+    const auto size = found == label_sizes.end() ? label_sizes.back() : *found;
+    const auto half_of_digits = static_cast<std::int32_t>(std::lround(0.36 * size));
+    for (const auto& [y, text] : labels) draw_text(image, x, y - half_of_digits, text, size, ink);
+}
+
+void draw_categories(Image& image, std::int32_t left, std::int32_t top, const std::vector<double>& categories,
+                     Color ink)
+{
+    const auto count = static_cast<std::int32_t>(categories.size()), room = image.height - top;
+    const auto step = std::clamp(room / std::max(1, count), label_sizes.back() + 2, 26);
+    const auto num_shown = count * step <= room ? count : std::max(0, room / step - 1);
+    const auto height = std::min(18, step - 2);
+    std::vector<Label> labels;
+    for (std::int32_t i = 0; i < num_shown; ++i) {
+        fill(image, left, top + i * step, 22, height, categorical_color(i));
+        labels.push_back({top + i * step + height / 2, category_text(categories[i])});
+    }
+    if (num_shown < count)
+        labels.push_back({top + num_shown * step + height / 2, fmt::format("and {} more", count - num_shown)});
+    draw_labels(image, left + 30, step, labels, ink);
+}
+
 void draw_legend(Image& image, const Coloring& coloring, Color ink)
 {
     const std::int32_t left = image.width - legend_width, top = header_height + margin;
-    if (coloring.is_categorical) {
-        for (std::size_t i = 0; i < coloring.categories.size(); ++i) {
-            const std::int32_t y = top + static_cast<std::int32_t>(i) * 26;
-            fill(image, left, y, 22, 18, categorical_color(static_cast<std::int64_t>(i)));
-            draw_text(image, left + 30, y + 9 - label_rise, category_text(coloring.categories[i]), label_size, ink);
-        }
-        return;
-    }
+    if (coloring.is_categorical) return draw_categories(image, left, top, coloring.categories, ink);
     const std::int32_t height = std::max(8, image.height - top - 2 * margin);
     for (std::int32_t y = 0; y < height; ++y)
         fill(image, left, top + y, 22, 1, coloring.color_of_part(1 - (y + 0.5) / height));
     constexpr int num_labels = 6;
     const int num_digits = digits_of_labels(coloring.low, coloring.high, num_labels);
+    std::vector<Label> labels;
     for (int i = 0; i < num_labels; ++i) {
         const double part = static_cast<double>(i) / (num_labels - 1);
         const auto y = static_cast<std::int32_t>(std::lround(top + (1 - part) * (height - 1)));
         fill(image, left + 22, y, 5, 1, ink);
-        const bool is_end = coloring.is_clipped && (i == 0 || i == num_labels - 1);
-        const auto text = fmt::format("{}{:.{}g}", is_end ? i == 0 ? "<" : ">" : "",
-                                      std::lerp(coloring.low, coloring.high, part), num_digits);
-        draw_text(image, left + 31, y - label_rise, text, label_size, ink);
+        const auto* const beyond = i == 0 && coloring.is_clipped[0]                ? "<"
+                                   : i == num_labels - 1 && coloring.is_clipped[1] ? ">"
+                                                                                   : "";
+        labels.push_back(
+            {y, fmt::format("{}{:.{}g}", beyond, std::lerp(coloring.low, coloring.high, part), num_digits)});
     }
+    draw_labels(image, left + 31, height / num_labels, labels, ink);
 }
 
 std::string title_of(const RenderOptions& options)
@@ -432,7 +467,7 @@ void PictureGlance::join(const Numbers& others)
 {
     numbers.has_values |= others.has_values;
     numbers.has_fractions |= others.has_fractions;
-    numbers.has_infinite |= others.has_infinite;
+    for (int end = 0; end < 2; ++end) numbers.has_infinite[end] |= others.has_infinite[end];
     numbers.has_surface |= others.has_surface;
     for (int side = 0; side < 2; ++side) {
         numbers.shown[side] += others.shown[side];

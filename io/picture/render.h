@@ -70,7 +70,8 @@ struct PictureGlance {
     struct Numbers {
         std::array<Box, 2> surface, dots;  ///< for a camera on either side, as in `View`
         std::array<double, 2> shown{};     ///< visible area
-        std::uint8_t has_surface = 0, has_values = 0, has_fractions = 0, has_infinite = 0;
+        std::uint8_t has_surface = 0, has_values = 0, has_fractions = 0;
+        std::array<std::uint8_t, 2> has_infinite{};  ///< whether a value is minus infinity, infinity
     };
 
     void join(const Numbers& others);
