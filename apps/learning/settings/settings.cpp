@@ -233,6 +233,9 @@ void walk(const YAML::Node& node, const std::vector<std::string>& path, const st
     }
     std::map<std::string, YAML::Mark> seen;
     for (const auto& child : node) {
+        if (!child.first.IsScalar() || child.first.Scalar().empty())
+            throw UsageError(fmt::format("{}: a name {} is no text, or empty.", place(source, child.first.Mark()),
+                                         path.empty() ? "at the top" : "below " + join(path, ".")));
         auto child_path = path;
         child_path.push_back(child.first.Scalar());
         const auto [earlier, is_new] = seen.emplace(child.first.Scalar(), child.first.Mark());

@@ -376,7 +376,11 @@ nlohmann::json json_value(const Setting& setting)
 {
     const auto single = [](const std::string& text) {
         const auto value = nlohmann::json::parse(text, nullptr, false);
-        return value.is_number() || value.is_boolean() ? value : nlohmann::json(text);
+        if (value.is_number() || value.is_boolean()) return value;
+        const auto number = number_in(text);  // YAML's further spellings: .5, +2, 02
+        if (!number) return nlohmann::json(text);
+        const bool is_whole = text.find_first_of(".eE") == std::string::npos && std::abs(*number) < 0x1p53;
+        return is_whole ? nlohmann::json(static_cast<std::int64_t>(*number)) : nlohmann::json(*number);
     };
     if (!setting.is_list) return single(setting.values.at(0));
     auto list = nlohmann::json::array();

@@ -111,6 +111,8 @@ TEST_F(SettingsTest, RefuseBrokenFilesAndWords)
     EXPECT_TRUE(refuses("- a\n- b\n", "the file is no group of keys"));
     EXPECT_TRUE(refuses("---\nroot: a\n---\nname: b\n", "the file has 2 documents"));
     EXPECT_EQ(read("---\nroot: a\n---\n").text("root"), "a");
+    for (const char* name : {"''", "~", "? {a: b}\n  "})
+        EXPECT_TRUE(refuses(std::string("root: a\nfields:\n  ") + name + ": p\n", "a name below fields is no text"));
     EXPECT_TRUE(refuses("root: a\n", "'fast' is no setting; write key=value", {"fast"}));
     EXPECT_TRUE(throws_with<IoError>("absent.yaml cannot be read",
                                      [&] { Settings::read(folder_.path() / "absent.yaml", {}, kRules); }));

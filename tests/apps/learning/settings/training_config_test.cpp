@@ -92,7 +92,7 @@ TEST_F(TrainingConfigTest, ReadsTheSampleConfiguration)
 TEST_F(TrainingConfigTest, TakesEveryModelWithItsOwnKeysAndDefaults)
 {
     const auto geotransolver = read({"model.name=geotransolver", "model.include_local_features=true",
-                                     "model.radii=[0.1]", "model.neighbors_in_radius=[7]"});
+                                     "model.radii=[.1]", "model.neighbors_in_radius=[+7]"});
     const auto arguments = model_arguments(geotransolver.model, geotransolver.data, 4);
     EXPECT_EQ(arguments.at("functional_dim"), 6);
     EXPECT_EQ(arguments.at("out_dim"), 4);
