@@ -83,7 +83,7 @@ def test_polygons_of_numpy_and_of_vtk_are_surfaces():
     refused(lambda: meshard.partition((1, 2, 3), 1), ValueError, "(points, polygons); found tuple")
     try:
         from vtkmodules.util.numpy_support import numpy_to_vtk, numpy_to_vtkIdTypeArray
-        from vtkmodules.vtkCommonCore import vtkPoints
+        from vtkmodules.vtkCommonCore import vtkPoints, vtkStringArray
         from vtkmodules.vtkCommonDataModel import vtkCellArray, vtkPolyData, vtkUnstructuredGrid
     except ImportError:
         return "VTK has no Python here"
@@ -101,6 +101,26 @@ def test_polygons_of_numpy_and_of_vtk_are_surfaces():
     assert abs(meshard.forces(surface, "p").area - 6) < 1e-12
     assert np.array_equal(meshard.merge(meshard.partition(surface, 2)).cell_data["p"], np.arange(6.))
     assert np.array_equal(meshard.merge(meshard.partition(grid, 2)).connectivity, cube.connectivity)
+
+    class OfVtk94(vtkUnstructuredGrid):
+        point_data, cell_data, points = {}, {}, ()
+        cells = cells
+    newer = OfVtk94()
+    newer.DeepCopy(grid)
+    assert np.array_equal(meshard.partition(newer, 1)[0].mesh.connectivity, cube.connectivity)
+    time, note, unnamed = numpy_to_vtk(np.array([0.25]), deep=True), vtkStringArray(), numpy_to_vtk(np.arange(6.), deep=True)
+    time.SetName("TimeValue")
+    note.SetName("note")
+    note.InsertNextValue("made here")
+    for array in (time, note):
+        surface.GetFieldData().AddArray(array)
+    surface.GetCellData().AddArray(unnamed)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        meshard.write(f"{folder}/cube.vtp", surface)
+        again = meshard.read(f"{folder}/cube.vtp")
+    assert again.field_data["TimeValue"].tolist() == [0.25] and again.field_data["note"] == ["made here"]
+    assert ["1 arrays of VTK without a name" in str(one.message) for one in said] == [True], [str(one.message) for one in said]
     surface.SetVerts(cells)
     refused(lambda: meshard.partition(surface, 1), ValueError, "vertices")
 

@@ -203,9 +203,15 @@ def _of_vtk(given: Any) -> Mesh:
     """Of VTK's own polygonal data, whose cells are polygons, or unstructured grid."""
     from vtkmodules.util.numpy_support import vtk_to_numpy
 
+    def values(array: Any) -> Any:
+        return [array.GetValue(i) for i in range(array.GetNumberOfValues())] if array.IsA("vtkStringArray") else vtk_to_numpy(array)
+
     def named(attributes: Any) -> dict[str, Any]:
-        arrays = (attributes.GetArray(i) for i in range(attributes.GetNumberOfArrays()))
-        return {array.GetName(): vtk_to_numpy(array) for array in arrays if array is not None and array.GetName()}
+        arrays = [attributes.GetAbstractArray(i) for i in range(attributes.GetNumberOfArrays())]
+        taken = {array.GetName(): values(array) for array in arrays if array.GetName() and (array.IsA("vtkDataArray") or array.IsA("vtkStringArray"))}
+        if len(taken) < len(arrays):
+            warnings.warn(f"{len(arrays) - len(taken)} arrays of VTK without a name, or of neither numbers nor texts, are left out.", stacklevel=4)
+        return taken
 
     is_surface = hasattr(given, "GetPolys")
     if is_surface and given.GetPolys().GetNumberOfCells() != given.GetNumberOfCells():
@@ -214,8 +220,9 @@ def _of_vtk(given: Any) -> Mesh:
     offsets, connectivity = vtk_to_numpy(cells.GetOffsetsArray()), vtk_to_numpy(cells.GetConnectivityArray())
     types = _polygon_types(offsets) if is_surface else np.array([given.GetCellType(i) for i in range(given.GetNumberOfCells())])
     streams = _face_streams_of_pyvista(given, types) if (types == _POLYHEDRON).any() else None
-    return mesh(vtk_to_numpy(given.GetPoints().GetData()), (offsets, connectivity), types, face_streams=streams, surface=is_surface,
-                point_data=named(given.GetPointData()), cell_data=named(given.GetCellData()))
+    taken = mesh(vtk_to_numpy(given.GetPoints().GetData()), (offsets, connectivity), types, face_streams=streams, surface=is_surface,
+                 point_data=named(given.GetPointData()), cell_data=named(given.GetCellData()))
+    return _with_fields(taken, named(given.GetFieldData()))
 
 
 def _of_polygons(points: Any, polygons: Any) -> Mesh:
@@ -241,10 +248,10 @@ def as_mesh(given: Any) -> Mesh:
         return _of_pyvista(given)
     if hasattr(given, "point_data") and hasattr(given, "cast_to_unstructured_grid"):
         return _of_pyvista(given.cast_to_unstructured_grid())  # grids of pyvista
-    if hasattr(given, "point_data") and hasattr(given, "cells"):
-        return _of_meshio(given)
     if hasattr(given, "GetPolys") or hasattr(given, "GetCells"):
         return _of_vtk(given)
+    if hasattr(given, "point_data") and hasattr(given, "cells"):
+        return _of_meshio(given)
     if isinstance(given, np.ndarray):
         return mesh(given)
     if isinstance(given, tuple) and len(given) == 2:
