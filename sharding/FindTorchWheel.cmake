@@ -15,7 +15,7 @@ if(NOT TORCH_ROOT)
     "$ENV{MESHARD_VENV}/lib/python3*/site-packages/torch"
     "${PROJECT_SOURCE_DIR}/build/venv/lib/python3*/site-packages/torch"
     "$ENV{VIRTUAL_ENV}/lib/python3*/site-packages/torch")
-  if(DEFINED ENV{MESHARD_TORCH})
+  if(NOT "$ENV{MESHARD_TORCH}" STREQUAL "")
     set(candidates "$ENV{MESHARD_TORCH}")
   elseif(TorchWheel_INSTALLED)
     list(PREPEND candidates "${TorchWheel_INSTALLED}")

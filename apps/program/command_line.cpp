@@ -28,6 +28,9 @@ std::vector<std::string> option_names(const CLI::App& app)
     return names;
 }
 
+// Stands for the bracket at the beginning of a value.
+constexpr char kBracket = '\x01';
+
 /// Throws if arguments are left that belong to no option and no positional.
 void refuse_extras(const CLI::App& app)
 {
@@ -39,7 +42,11 @@ void refuse_extras(const CLI::App& app)
     const auto option =
         std::find_if(extras.begin(), extras.end(), [](const std::string& s) { return s.starts_with("-"); });
     const std::string see = fmt::format(" `meshard {} --help` lists the options.", app.get_name());
-    if (option == extras.end()) throw UsageError(fmt::format("unexpected argument '{}'.{}", extras.front(), see));
+    if (option == extras.end()) {
+        auto extra = extras.front();
+        if (extra.starts_with(kBracket)) extra.front() = '[';
+        throw UsageError(fmt::format("unexpected argument '{}'.{}", extra, see));
+    }
 
     const std::string name = option->substr(0, option->find('='));
     const std::vector<std::string> known = option_names(app);
@@ -101,6 +108,30 @@ void take_decimal_numbers(CLI::App& app)
             return value;
         });
     }
+}
+
+/// Gives values of options back the bracket that `with_hidden_brackets` took.
+void show_brackets(CLI::App& app)
+{
+    for (CLI::App* group : app.get_subcommands([](CLI::App*) { return true; })) show_brackets(*group);
+    for (CLI::Option* option : app.get_options()) {
+        option->transform([](std::string value) {
+            if (value.starts_with(kBracket)) value.front() = '[';
+            return value;
+        });
+    }
+}
+
+/// The arguments without the brackets at the beginnings of values: CLI11 takes `[a.vtp]` for a list, and so for the
+/// file a.vtp.
+std::vector<std::string> with_hidden_brackets(std::span<const std::string> arguments)
+{
+    std::vector<std::string> hidden(arguments.begin(), arguments.end());
+    for (auto& argument : hidden) {
+        const auto begin = argument.starts_with("--") ? argument.find('=') + 1 : 0;  // of --name=value, the value's
+        if (begin < argument.size() && argument[begin] == '[') argument[begin] = kBracket;
+    }
+    return hidden;
 }
 
 /// Throws for numbers beyond 64 bits, which CLI11 replaces by the largest one without a word.
@@ -188,9 +219,11 @@ bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
         return false;
     }
     take_decimal_numbers(app);
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order that CLI::App::parse expects
+    show_brackets(app);  // before all other checks, since each takes the first place
+    auto given = with_hidden_brackets(arguments);
+    std::ranges::reverse(given);  // the order that CLI::App::parse expects
     try {
-        app.parse(std::move(reversed));
+        app.parse(std::move(given));
     } catch (const CLI::CallForHelp&) {
         std::cout << help_text(app);
         return false;

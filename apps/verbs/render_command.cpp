@@ -4,6 +4,7 @@
 #include "apps/program/output_file.h"
 #include "apps/program/verbs.h"
 #include "io/bytes/made_folders.h"
+#include "io/foam/foam_reader.h"
 #include "io/mesh_io.h"
 #include "io/picture/render.h"
 #include "io/shards/subdomain_io.h"
@@ -104,7 +105,7 @@ int render_command(std::span<const std::string> arguments)
     require_output(output, {file}, input_as_output);
 
     show_progress("drawing ...");
-    const bool is_of_shards = std::filesystem::is_directory(file) && !is_array_file(file);
+    const bool is_of_shards = std::filesystem::is_directory(file) && !is_array_file(file) && !is_foam_case(file);
     const Mesh mesh = is_of_shards ? merged_with_parts(file, check_of(!no_verify)) : read_mesh(file);
     const MadeFolders folders(output);
     render_mesh(mesh, output, options);

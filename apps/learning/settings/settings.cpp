@@ -64,6 +64,13 @@ bool has_rules_below(std::span<const SettingRule> rules, const std::vector<std::
     return std::any_of(rules.begin(), rules.end(), [&](const auto& rule) { return fits(rule.path, path, false); });
 }
 
+/// Whether the last segment of `path` is a name of the user's, such as that of a field.
+bool is_own_name(std::span<const SettingRule> rules, const std::vector<std::string>& path)
+{
+    const auto known = names_allowed(rules, {path.begin(), path.end() - 1});
+    return !is_one_of(known, path.back()) && is_one_of(known, "*");
+}
+
 /// Returns the names that may stand below `path`.
 std::vector<std::string> names_allowed(std::span<const SettingRule> rules, const std::vector<std::string>& path)
 {
@@ -253,7 +260,13 @@ void walk(const YAML::Node& node, const std::vector<std::string>& path, const st
                 fmt::format("{}: the name '{}' has a point, by which names below each other are joined. Call "
                             "it otherwise; of an array say its name beside it (data.fields.NAME.from).",
                             place(source, child.first.Mark()), child_path.back()));
-        walk(child.second, child_path, source, rules, is_removed, take);
+        const auto& below = child.second;
+        if ((below.IsNull() || (below.IsMap() && below.size() == 0)) && has_rules_below(rules, child_path) &&
+            is_own_name(rules, child_path))
+            throw UsageError(fmt::format("{}: {} says nothing. Remove it, or give it some of {}.",
+                                         place(source, child.first.Mark()), join(child_path, "."),
+                                         fmt::join(names_allowed(rules, child_path), ", ")));
+        walk(below, child_path, source, rules, is_removed, take);
     }
 }
 
@@ -567,11 +580,20 @@ std::string describe(std::span<const SettingRule> rules)
 
 bool is_default(const Setting& setting, const std::vector<SettingRule>& rules)
 {
-    auto text = fmt::format("{}", fmt::join(setting.values, ", "));
-    if (setting.is_list) text = "[" + text + "]";
-    return setting.source == "default" || std::ranges::any_of(rules, [&](const auto& rule) {
-               return rule.path == setting.path && rule.fallback == text;
-           });
+    if (setting.source == "default") return true;
+    const auto is_same = [](const std::string& a, const std::string& b) {
+        const auto number = number_in(a);
+        return a == b || (number && number == number_in(b));
+    };
+    return std::ranges::any_of(rules, [&](const auto& rule) {
+        if (rule.path != setting.path) return false;
+        const auto fallback = YAML::Load(rule.fallback);
+        if (!fallback.IsSequence())
+            return !setting.is_list && fallback.IsScalar() && is_same(setting.values.front(), fallback.Scalar());
+        return setting.is_list &&
+               std::ranges::equal(setting.values, fallback,
+                                  [&](const auto& value, const auto& entry) { return is_same(value, entry.Scalar()); });
+    });
 }
 
 }  // namespace meshard

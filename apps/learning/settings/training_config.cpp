@@ -220,6 +220,14 @@ void check_places(const Settings& settings, const DataConfig& data)
         throw UsageError(settings.where("data.forces.up") +
                          " has no length, and height is measured along it. Give a direction, e.g. [0, 0, 1].");
     }
+    for (std::istringstream lengths(data.frame.length); !lengths.eof();) {
+        std::string length;
+        std::getline(lengths, length, ',');
+        length.erase(0, length.find_first_not_of(' '));
+        if (const auto number = number_in(length); number && !(*number > 0))
+            throw UsageError(fmt::format("{} is '{}'; places are divided by it, so it must be above 0.",
+                                         settings.where("data.length"), data.frame.length));
+    }
     if (data.encoding.scales.empty())
         throw UsageError(settings.where("data.encoding_scales") + " is empty; expected numbers, e.g. [0.25, 1, 4].");
 }
@@ -446,7 +454,17 @@ void complete_loss(const Settings& settings, TrainingRunConfig& config)
     if (!(sum > 0))
         throw UsageError(settings.where("training.loss_weights") + " are all 0. Give one of them a positive number.");
 
+    const auto weighs_nothing = [&](const auto& field) {
+        const auto found = training.field_weights.find(field.name);
+        return found != training.field_weights.end() &&
+               std::ranges::all_of(found->second, [](double weight) { return weight == 0; });
+    };
+    if (std::ranges::all_of(fields, weighs_nothing))
+        throw UsageError("training.field_weights are 0 for all fields. Give one of them a positive number.");
     for (const auto& [name, numbers] : training.field_weights) {
+        if (numbers.empty())
+            throw UsageError(settings.where("training.field_weights." + name) +
+                             " is empty; expected a number, or one for each channel.");
         std::string names;
         for (const auto& field : fields) names += (names.empty() ? "" : ", ") + field.name;
         const bool is_field =
@@ -479,6 +497,17 @@ void complete_augmentation(const Settings& settings, TrainingRunConfig& config)
         }
     }
     const auto& stream = augmentation.free_stream;
+    for (const auto& name : augmentation.sided_constants) {
+        const bool is_twice = std::ranges::count(augmentation.sided_constants, name) > 1;
+        if (!is_twice && std::ranges::find(stream, name) == stream.end()) continue;
+        throw UsageError(fmt::format("{} names '{}' {}, and it would be turned twice. Name it once.",
+                                     settings.where(path + "sided_constants"), name,
+                                     is_twice ? "twice" : "as training.augment.free_stream does"));
+    }
+    const auto& up = config.data.frame.up;
+    if (augmentation.rotation > 0 && !(std::hypot(up[0], up[1], up[2]) > 0))
+        throw UsageError(settings.where("data.forces.up") +
+                         " has no length, and cases are turned about it. Give a direction, e.g. [0, 0, 1].");
     if (!stream.empty() && std::set<std::string>(stream.begin(), stream.end()).size() != 3) {
         throw UsageError(settings.where(path + "free_stream") +
                          " must be three columns: the free stream's x, y and z.");
@@ -853,6 +882,10 @@ std::array<std::int64_t, 2> mesh_shape(const TrainingRunConfig& config, std::int
                                      "Start as many, or change parallel.data and parallel.domain.",
                                      data, domain, data * domain, num_ranks));
     }
+    if (config.training.exact && data > 2)
+        throw UsageError(fmt::format("training.exact does not go with {} data groups, whose gradients are averaged in "
+                                     "an order that depends on the ranks. Set parallel.data to 1 or 2.",
+                                     data));
     if (config.shard_parameters && data > 1 && config.training.unroll.num_steps > 1) {
         throw UsageError(fmt::format(
             "parallel.parameters=sharded does not go with training.unroll={} in {} data groups: near the end of a run "

@@ -26,26 +26,28 @@ std::vector<std::int64_t> in_order(std::int64_t n, bool is_shuffled, std::uint64
     return order;
 }
 
-/// Returns the sets' shares, which add up to 1; empty if the sets have none.
-std::vector<double> shares_of(const std::vector<DataSetConfig>& sets)
+/// Returns the sets' shares, which add up to 1; empty if the sets have none. Sets none of whose cases train get 0.
+std::vector<double> shares_of(const std::vector<DataSetConfig>& sets, const std::vector<CaseSource>& cases)
 {
-    double sum = 0;
-    for (const auto& set : sets) sum += set.share;
     std::vector<double> shares;
+    double sum = 0;
     for (const auto& set : sets) {
-        if (sum > 0) shares.push_back(set.share / sum);
+        shares.push_back(std::ranges::find(cases, set.name, &CaseSource::set) != cases.end() ? set.share : 0);
+        sum += shares.back();
     }
+    if (!(sum > 0)) return {};
+    for (auto& share : shares) share /= sum;
     return shares;
 }
 
-/// Splits `total` into whole numbers of at least 1 that are as near to the shares as possible.
+/// Splits `total` into whole numbers that are as near to the shares as possible, at least 1 for shares above 0.
 std::vector<std::int64_t> quotas_of(const std::vector<double>& shares, std::int64_t total)
 {
     std::vector<std::int64_t> quotas;
     std::int64_t sum = 0;
     for (const auto share : shares) {
-        quotas.push_back(
-            std::max<std::int64_t>(1, static_cast<std::int64_t>(std::floor(share * static_cast<double>(total)))));
+        quotas.push_back(std::max<std::int64_t>(
+            share > 0 ? 1 : 0, static_cast<std::int64_t>(std::floor(share * static_cast<double>(total)))));
         sum += quotas.back();
     }
     const auto lacks = [&](std::size_t s) {
@@ -70,7 +72,7 @@ CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std:
     : num_cases_(static_cast<std::int64_t>(cases.size())), seed_(seed), shuffle_(config.shuffle),
       file_(config.order_file.string())
 {
-    const auto shares = shares_of(sets);
+    const auto shares = shares_of(sets, cases);
     if (!shares.empty()) {
         if (!file_.empty())
             throw InvalidInput("training.order_file " + file_ +
@@ -156,6 +158,13 @@ std::vector<std::int64_t> CaseOrder::times_of_epoch(std::int64_t epoch) const
     return times;
 }
 
+void CaseOrder::require_epoch(std::int64_t epoch) const
+{
+    if (file_.empty() || epoch <= static_cast<std::int64_t>(epochs_.size())) return;
+    throw InvalidInput(fmt::format("training.order_file {} ends after epoch {}; epoch {} has no order.", file_,
+                                   epochs_.size(), epoch));
+}
+
 std::vector<std::int64_t> CaseOrder::of_epoch(std::int64_t epoch) const
 {
     if (!sets_.empty()) {
@@ -163,13 +172,8 @@ std::vector<std::int64_t> CaseOrder::of_epoch(std::int64_t epoch) const
         for (const auto& [index, time] : mixed(epoch)) order.push_back(index);
         return order;
     }
-    if (!file_.empty()) {
-        if (epoch > static_cast<std::int64_t>(epochs_.size())) {
-            throw InvalidInput(fmt::format("training.order_file {} ends after epoch {}; epoch {} has no order.", file_,
-                                           epochs_.size(), epoch));
-        }
-        return epochs_[epoch - 1];
-    }
+    require_epoch(epoch);
+    if (!file_.empty()) return epochs_[epoch - 1];
     return in_order(num_cases_, shuffle_,
                     static_cast<std::uint64_t>(seed_) + kEpochStride * static_cast<std::uint64_t>(epoch));
 }

@@ -13,9 +13,9 @@ namespace meshard {
 
 /// The order of the cases in each epoch, as indices into `cases`. It depends on seed and epoch alone.
 ///
-/// If data sets have shares, an epoch of n cases has round(n share) of each set, at least one; the largest remainders
-/// are rounded up, so that there are n in all. The cases of a set come in passes through the whole set, each in its own
-/// order, which continue from epoch to epoch; within an epoch the sets are mixed.
+/// If data sets have shares, an epoch of n cases has round(n share) of each set with training cases, at least one; the
+/// largest remainders are rounded up, so that there are n in all. The cases of a set come in passes through the whole
+/// set, each in its own order, which continue from epoch to epoch; within an epoch the sets are mixed.
 class CaseOrder {
 public:
     /// @param sets   all with shares or all without
@@ -26,6 +26,9 @@ public:
 
     /// @param epoch   from 1   @throws InvalidInput if the order file ends before.
     std::vector<std::int64_t> of_epoch(std::int64_t epoch) const;
+
+    /// @throws InvalidInput as `of_epoch`
+    void require_epoch(std::int64_t epoch) const;
 
     /// Returns for each case of an epoch, in its order, how many times it has trained, counting this one. Its points
     /// and variations are drawn by this number.

@@ -46,14 +46,18 @@ TrainingData::TrainingData(const TrainingRunConfig& config, const CaseLists& cas
       order_(CaseOrder(config.training, config.seed, cases.train, config.data.sets), num_in_epoch_, ranks.num_groups,
              ranks.group, config.training.accumulate)
 {
+    if (cases_.val.empty() && (config.training.stop_patience > 0 || config.training.scheduler == "plateau")) {
+        throw InvalidInput("training.early_stop and the scheduler plateau go by the error of validation cases, and "
+                           "there are none. Give data.split some, e.g. "
+                           "val: 0.1.");
+    }
+    const auto num_in_epoch = order_.steps_per_epoch(), num_steps = config.training.max_steps;
+    const auto num_epochs = num_steps > 0 ? (num_steps + num_in_epoch - 1) / num_in_epoch : config.training.num_epochs;
+    order_.order().require_epoch(std::min(config.training.num_epochs, num_epochs));
     if (start.is_trial()) {
         cases_.train.resize(1);
         cases_.val.clear();
         cases_.test.clear();
-    } else if (cases_.val.empty() && (config.training.stop_patience > 0 || config.training.scheduler == "plateau")) {
-        throw InvalidInput("training.early_stop and the scheduler plateau go by the error of validation cases, and "
-                           "there are none. Give data.split some, e.g. "
-                           "val: 0.1.");
     }
     for (std::size_t part = 0; part < config.num_parts(); ++part) prepare_part(part, start, log, stop_requested);
     check_augmentation();

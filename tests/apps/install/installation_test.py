@@ -110,6 +110,11 @@ class Installed(Case):
             self.assertIn(f"version: {version}", refusal(f"{other} REQUIRED"))
         if TORCH:
             self.assertRegex(refusal("REQUIRED", "-DCMAKE_DISABLE_FIND_PACKAGE_TorchWheel=ON"), "needs LibTorch. Set MESHARD_TORCH or -DTORCH_ROOT")
+            other = folder / "torch"
+            (other / "lib").mkdir(parents=True)
+            (other / "lib/libtorch_cpu.so").touch()
+            (other / "version.py").write_text("__version__ = '2.%d.0'\n" % (11 if "2.15" in (pathlib.Path(TORCH) / "version.py").read_text() else 15))
+            self.assertRegex(refusal("REQUIRED", f"-DTORCH_ROOT={other}"), r"LibTorch in .* is 2\.1\d\.0, and meshard's component '\w+' was built with 2\.1")
 
     def test_headers(self):
         """None includes what is not installed; those of partition and io compile each alone. Of the others, examples include some first."""
@@ -198,7 +203,7 @@ class Package(Case):
         link = EXTRACTED / "usr/lib/meshard/torch"
         link.unlink(missing_ok=True)
         train = (program, "train", "--list-keys")
-        self.assertRegex(self.fail_with(2, *train), f"^meshard train: train needs LibTorch .*, which is not in {link}. `bash .*/share/meshard/setup.sh` installs it; .*MESHARD_TORCH")
+        self.assertRegex(self.fail_with(2, *train), f"^meshard train: train needs LibTorch .*, which is not in {link}. `bash '.*/share/meshard/setup.sh'` installs it; .*MESHARD_TORCH")
         self.assertIn("model.name", self.succeed(*train, MESHARD_TORCH=TORCH))
         self.assertRegex(self.fail_with(2, *train, MESHARD_TORCH=str(folder)), f"MESHARD_TORCH is '{folder}', where there is no lib/libtorch_cpu.so")
         (folder / "lib").mkdir()

@@ -97,6 +97,14 @@ TEST_F(CommandLine, RefusesWhatNoOptionTakes)
     EXPECT_TRUE(fails_with(meshard({"info", file, "-x"}), 2, {"unknown option '-x'", "meshard info --help"}));
 }
 
+TEST_F(CommandLine, TakesBracketsForPartsOfNames)
+{
+    const std::string file = write("strip.vtp", strip(3));
+
+    EXPECT_TRUE(fails_with(meshard({"forces", "[" + file + "]", "--pressure", "p"}), 3, {"[" + file + "]"}));
+    EXPECT_TRUE(fails_with(meshard({"info", file, "[more]"}), 2, {"unexpected argument '[more]'"}));
+}
+
 TEST_F(CommandLine, SaysWhichArgumentIsMissing)
 {
     EXPECT_TRUE(fails_with(meshard({"info"}), 2, {"meshard info: ", "file"}));

@@ -248,6 +248,13 @@ TEST_F(TrainingConfigTest, ReadsAugmentation)
               "training.augment.free_stream=[a, b, c]", "data.inputs=[points, box]"});
     }));
     EXPECT_TRUE(refuses("training.augment.sided_constants=[yaw]", "names 'yaw', which is none of data.constants"));
+    EXPECT_TRUE(throws_with<UsageError>("names 'a' as training.augment.free_stream does", [&] {
+        read({"data.constants=[a, b, c]", "training.augment.mirror=y", "training.augment.free_stream=[a, b, c]",
+              "training.augment.sided_constants=[a]"});
+    }));
+    EXPECT_TRUE(throws_with<UsageError>("names 'a' twice", [&] {
+        read({"data.constants=[a]", "training.augment.mirror=y", "training.augment.sided_constants=[a, a]"});
+    }));
 }
 
 TEST_F(TrainingConfigTest, ReadsLosses)
@@ -338,6 +345,12 @@ TEST_F(TrainingConfigTest, RefusesWhatDoesNotFitTogether)
     EXPECT_TRUE(refuses("training.field_weights.cp=2", "a field that data.fields has not; it has pressure, wss"));
     EXPECT_TRUE(refuses("training.point_weights=[none, areas]", "must be none, areas, volumes"));
     EXPECT_TRUE(refuses("data.fields.extra.kind=cp", "data.fields.extra must say which array it is"));
+    EXPECT_TRUE(refuses("training.field_weights={pressure: 0, wss: 0}", "are 0 for all fields"));
+    EXPECT_TRUE(refuses("training.field_weights.pressure=[]", "is empty; expected a number"));
+    EXPECT_TRUE(refuses("training.optimizer.groups={frozen: {}}", "training.optimizer.groups.frozen says nothing"));
+    EXPECT_TRUE(refuses("data.fields={pressure: , wss: {from: wss}}", "data.fields.pressure says nothing"));
+    for (const char* length : {"0", "-1", "'1, 0, 2'"})
+        EXPECT_TRUE(refuses(std::string("data.length=") + length, "places are divided by it"));
 }
 
 TEST_F(TrainingConfigTest, SpreadsRanksOverDataAndDomain)
@@ -357,6 +370,8 @@ TEST_F(TrainingConfigTest, SpreadsRanksOverDataAndDomain)
     EXPECT_EQ(mesh_shape(blocks, 12), (Shape{2, 6}));
     EXPECT_TRUE(throws_with<UsageError>("make 6 ranks, and there are 4", [&] { mesh_shape(blocks, 4); }));
 
+    EXPECT_TRUE(throws_with<UsageError>("training.exact does not go with 3 data groups",
+                                        [&] { mesh_shape(read({"training.exact=true", "parallel.domain=1"}), 3); }));
     auto unrolled = read({"parallel.parameters=sharded", "parallel.domain=1"});
     unrolled.training.unroll.num_steps = 3;
     EXPECT_TRUE(throws_with<UsageError>("training.unroll=3 in 4 data groups", [&] { mesh_shape(unrolled, 4); }));

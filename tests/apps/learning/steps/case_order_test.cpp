@@ -63,6 +63,12 @@ TEST(CaseOrder, TakesTheSharesOfDataSets)
     EXPECT_EQ(CaseOrder(config, 5, cases, sets).cases_of_sets(), (Order{1, 11}));
     sets[0].share = 1;
     EXPECT_EQ(CaseOrder(config, 5, cases, sets).cases_of_sets(), (Order{2, 10}));
+    sets.push_back({});
+    sets[2].name = "only for tests";
+    sets[2].share = 3;
+    EXPECT_EQ(CaseOrder(config, 5, cases, sets).cases_of_sets(), (Order{2, 10, 0}));
+    EXPECT_EQ(CaseOrder(config, 5, cases, sets).of_epoch(1).size(), 12U);
+    sets.pop_back();
     sets[0].share = sets[1].share = 0;
     EXPECT_EQ(CaseOrder(config, 5, cases, sets).of_epoch(2), CaseOrder(config, 5, cases).of_epoch(2));
     EXPECT_EQ(CaseOrder(config, 5, cases, sets).times_of_epoch(2), Order(12, 2));
