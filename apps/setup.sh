@@ -105,6 +105,7 @@ if [ ! -f "$stamp" ]; then
     "$venv/bin/pip" install -q --no-deps "${wheels[@]}" ||
       fail "pip could not install ${wheels[*]}. Is there a network? For a mirror set PIP_INDEX_URL."
   fi
+  rm -f "$venv"/.meshard-torch-*   # another version that this one replaced
   touch "$stamp"
 fi
 

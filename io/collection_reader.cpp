@@ -2,6 +2,7 @@
 #include "io/collection_reader.h"
 
 #include "io/bytes/ascii_numbers.h"
+#include "io/bytes/atomic_file.h"
 #include "io/bytes/mapped_file.h"
 #include "io/bytes/time_choice.h"
 #include "io/vtk/vtk_parallel_reader.h"
@@ -183,7 +184,7 @@ private:
     {
         constexpr std::size_t most_files = 100000;
         if (++num_files_ > most_files) throw IoError(where_ + ": it names more than 100000 files.");
-        return read_member_(path_.parent_path() / source);
+        return read_member_(listed_file(path_, source));
     }
 
     void add_file(const std::string& name, const std::string& source)

@@ -80,7 +80,11 @@ constexpr Format kFormats[] = {
      [](const Path& path, const Mesh& mesh, const WriteOptions& o) { write_vtkhdf(path, std::span(&mesh, 1), o); }},
     {".hdf", nullptr,
      [](const Path& path, const Mesh& mesh, const WriteOptions& o) { write_vtkhdf(path, std::span(&mesh, 1), o); }},
-    {".vti", [](const Path& path, const ReadOptions&) { return mesh_of(read_image(path)); }},
+    {".vti",
+     [](const Path& path, const ReadOptions& options) {
+         const auto image = read_image_of_one_piece(path);
+         return image ? mesh_of(*image) : read_grid(path, options);
+     }},
     {".pvti", read_grid},
     {".zarr", read_grid},
     {".h5", read_grid},

@@ -78,8 +78,7 @@ std::vector<double> times_of_xml(const fs::path& path, int depth = 0)
     const std::string* const source = content != nullptr ? first_file(*content) : nullptr;
     if (source == nullptr || depth == deepest) return {};
     std::error_code ignored;
-    fs::path member = path.parent_path() / *source;
-    if (!fs::exists(member, ignored)) member = followed_links(path).parent_path() / *source;
+    const fs::path member = listed_file(path, *source);
     const auto extension = lower_extension(member);
     const bool is_xml = extension.starts_with(".vt") || extension.starts_with(".pvt");
     if (!is_xml || extension == ".vtk" || extension == ".vtkhdf" || !fs::exists(member, ignored)) return {};
@@ -142,7 +141,7 @@ std::vector<SeriesState> states_of_index(const fs::path& path)
     std::map<double, std::vector<TimedFile>> by_time;
     for (TimedFile& file : timed_files(path)) {
         std::error_code ignored;
-        const fs::path member = path.parent_path() / file.file;
+        const fs::path member = listed_file(path, file.file);
         if (!fs::exists(member, ignored))
             throw IoError(fmt::format("{}: the file of time {}, {}, does not exist. Restore it, or remove it from the "
                                       "index.",
@@ -152,7 +151,7 @@ std::vector<SeriesState> states_of_index(const fs::path& path)
     std::vector<SeriesState> states;
     for (const auto& [time, parts] : by_time) {
         if (parts.size() == 1) {
-            states.push_back({time, path.parent_path() / parts.front().file});
+            states.push_back({time, listed_file(path, parts.front().file)});
             continue;
         }
         std::map<std::pair<std::string, std::string>, std::string> files;  // by group and part

@@ -36,7 +36,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-build=${MESHARD_BUILD:-$root/build/$folder$suffix}
+build=$(realpath -m "${MESHARD_BUILD:-$root/build/$folder$suffix}")
 export MESHARD_VENV=${MESHARD_VENV:-$root/build/venv$suffix}
 out=${out:-$root/build/wheels/$kind$suffix}
 [ "$with_setup" = no ] || bash "$root/apps/setup.sh" "${setup[@]}"

@@ -86,10 +86,11 @@ void prepare_torch(const std::string& verb, const std::filesystem::path& program
     if (!std::filesystem::is_directory(installed) || is_on_library_path()) return;
     if (std::filesystem::exists(installed / "torch" / kTorchLibrary))
         return check_torch(installed / "torch", "the target of " + (installed / "torch").string());
-    throw UsageError(fmt::format("{} needs LibTorch {}, which is not in {}. `bash '{}'` installs it; or set "
+    throw UsageError(fmt::format("{} needs LibTorch {}, which is not in {}. `bash '{}' --torch {}` installs it; or set "
                                  "MESHARD_TORCH to the folder `torch` of its wheel.",
                                  verb, expected_torch(), (installed / "torch").string(),
-                                 (prefix / "share/meshard/setup.sh").string()));
+                                 (prefix / "share/meshard/setup.sh").string(),
+                                 expected_torch().substr(0, expected_torch().rfind('.'))));
 }
 
 }  // namespace meshard

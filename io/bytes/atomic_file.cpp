@@ -45,6 +45,14 @@ std::filesystem::path followed_links(const std::filesystem::path& path)
     return target;
 }
 
+std::filesystem::path listed_file(const std::filesystem::path& index, const std::filesystem::path& name)
+{
+    std::error_code error;
+    const auto beside = index.parent_path() / name;
+    if (std::filesystem::exists(beside, error) || !std::filesystem::is_symlink(index, error)) return beside;
+    return followed_links(index).parent_path() / name;
+}
+
 std::filesystem::path file_to_write(const std::filesystem::path& path)
 {
     auto target = followed_links(path);
@@ -65,12 +73,15 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), tar
     if (!std::filesystem::is_directory(folder))
         throw IoError("write: " + path_.string() + ": there is no folder " + folder.string() + ". Create it first.");
 
+    const auto name = target_.filename().string().substr(0, 200);  // file systems take 255 bytes
     // In containers a process often has the id of an earlier one, which may have been killed and left its file behind.
     do {
-        temporary_ = folder / fmt::format(".{}.partial-{}-{}", target_.filename().string(), ::getpid(), counter++);
+        temporary_ = folder / fmt::format(".{}.partial-{}-{}", name, ::getpid(), counter++);
         descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (descriptor_ < 0 && errno == EEXIST);
     if (descriptor_ < 0) throw_errno(path_, "cannot create a file in " + folder.string(), errno);
+    struct stat replaced = {};
+    if (::stat(target_.c_str(), &replaced) == 0) ::fchmod(descriptor_, replaced.st_mode & 0777);
 }
 
 AtomicFile::~AtomicFile()

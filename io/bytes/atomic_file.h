@@ -16,6 +16,9 @@ namespace meshard {
 /// circular links
 std::filesystem::path followed_links(const std::filesystem::path& path);
 
+/// The file that an index names: beside the index, or, where there is none, beside what the index is a link to.
+std::filesystem::path listed_file(const std::filesystem::path& index, const std::filesystem::path& name);
+
 /// `followed_links` of a path that can be written as a file. @throws IoError also for a folder, a device or a pipe
 std::filesystem::path file_to_write(const std::filesystem::path& path);
 

@@ -2,6 +2,7 @@
 #include "io/vtk/grid_file.h"
 
 #include "io/bytes/ascii_numbers.h"
+#include "io/bytes/atomic_file.h"
 #include "io/bytes/xml.h"
 #include "io/vtk/array_grid.h"
 #include "io/vtk/encoded_array.h"
@@ -98,7 +99,7 @@ void XmlGridFile::add_piece(const XmlElement& element, std::size_t index)
     if (is_of_pieces()) {
         const auto* source = element.attribute("Source");
         if (source == nullptr) file_.fail(fmt::format("<Piece> number {} has no Source", pieces_.size()));
-        piece.file = path_.parent_path() / *source;
+        piece.file = listed_file(path_, *source);
     }
     for (int axis = 0; axis < 3; ++axis) {
         piece.points.first[axis] = extent[2 * axis] - grid_.first[axis];
@@ -124,7 +125,11 @@ void XmlGridFile::read_field_data(const XmlElement& group)
         auto array = file_.declared_array(element);
         if (array.type() == ScalarType::String) return array;
         auto values = encoded(element, array.name());
-        if (!values) return file_.read_array(element, -1);
+        if (!values) {
+            const VtkXmlFile whole(path_);  // the outline leaves long texts out
+            const auto& same = whole.require_child(whole.require_child(whole.root(), file_.type()), "FieldData");
+            return whole.read_array(same.children[static_cast<std::size_t>(&element - group.children.data())], -1);
+        }
         const auto row_size = size_of(array.type()) * static_cast<std::size_t>(array.num_components());
         DataArray read(array.name(), array.type(), static_cast<std::int64_t>(values->size() / row_size),
                        array.num_components());

@@ -85,9 +85,16 @@ ImageGrid image_head(const VtkXmlFile& file, const XmlElement& image)
 
 ImageGrid read_image(const std::filesystem::path& path)
 {
+    if (auto grid = read_image_of_one_piece(path)) return std::move(*grid);
+    throw IoError("read_image: " + path.string() + " has several pieces. `meshard convert` makes one of them.");
+}
+
+std::optional<ImageGrid> read_image_of_one_piece(const std::filesystem::path& path)
+{
     const VtkXmlFile file(path);
     if (file.type() != "ImageData") file.fail("holds '" + file.type() + "', image data (.vti) are expected");
     const auto& image = file.require_child(file.root(), "ImageData");
+    if (std::ranges::count(image.children, "Piece", &XmlElement::name) > 1) return {};
     const auto& piece = file.require_child(image, "Piece");
     const auto extent = image_extent(file, image, "WholeExtent");
     if (const auto of_piece = numbers_of(file, piece, "Extent", 6, extent); of_piece != extent)

@@ -45,6 +45,9 @@ std::vector<std::int64_t> image_extent(const VtkXmlFile& file, const XmlElement&
 /// @throws IoError if it is missing, damaged, no image data, or in several pieces
 ImageGrid read_image(const std::filesystem::path& path);
 
+/// Reads an image as `read_image`; none if its file has several pieces.
+std::optional<ImageGrid> read_image_of_one_piece(const std::filesystem::path& path);
+
 /// Writes a .vti file, its arrays appended and uncompressed. Atomic. Texts are left out.
 /// @throws InvalidInput if an array has another number of rows than the grid has points or cells; IoError if it cannot
 /// be written

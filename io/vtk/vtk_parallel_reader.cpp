@@ -205,9 +205,7 @@ Mesh read_vtk_parallel(const std::filesystem::path& path, const ReadOptions& opt
         if (element.name != "Piece") continue;
         const auto* source = element.attribute("Source");
         if (source == nullptr) file.fail(fmt::format("<Piece> number {} has no Source", pieces.size()));
-        auto piece_path = path.parent_path() / *source;
-        if (!std::filesystem::exists(piece_path))
-            piece_path = followed_links(path).parent_path() / *source;  // `path` is a link to the index
+        const auto piece_path = listed_file(path, *source);
         const auto extension = lower_extension(piece_path);
         if (extension != (is_surface ? ".vtp" : ".vtu"))
             file.fail("piece '" + *source + "' is no " + (is_surface ? ".vtp" : ".vtu") + " file");

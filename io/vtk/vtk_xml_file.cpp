@@ -248,10 +248,10 @@ DataArray VtkXmlFile::read_array(const XmlElement& element, std::int64_t num_row
 
     const std::size_t row_size = static_cast<std::size_t>(num_components) * size_of(type);
     if (num_rows < 0) num_rows = static_cast<std::int64_t>(payload.size / row_size);
-    if (payload.size != static_cast<std::size_t>(num_rows) * row_size)
-        fail(fmt::format("array '{}' should hold {} rows of {} {}, that is {} bytes; found {}. The file is damaged",
-                         name, num_rows, num_components, to_string(type), static_cast<std::size_t>(num_rows) * row_size,
-                         payload.size));
+    if (payload.size % row_size != 0 || payload.size / row_size != static_cast<std::size_t>(num_rows))
+        fail(fmt::format("array '{}' should hold {} rows of {} {}, that is {:.0f} bytes; found {}. The file is damaged",
+                         name, num_rows, num_components, to_string(type),
+                         static_cast<double>(num_rows) * static_cast<double>(row_size), payload.size));
     if (reinterpret_cast<std::uintptr_t>(payload.data) % size_of(type) != 0) {
         auto copy = allocate(payload.size);
         std::memcpy(copy.get(), payload.data, payload.size);

@@ -202,6 +202,9 @@ Failure explain(const std::vector<int>& order, const std::vector<int>& status, c
         if (is_interrupted(status[rank])) {
             failure = {rank, kExitOfInterruption, {}};
             kind = 2;
+        } else if (WIFSIGNALED(status[rank]) && WTERMSIG(status[rank]) == SIGPIPE) {
+            failure = {rank, 128 + SIGPIPE, {}};  // who reads its output has enough, as of a program without ranks
+            kind = 0;
         } else if (WIFSIGNALED(status[rank])) {
             const int signal = WTERMSIG(status[rank]);
             failure.message = fmt::format("meshard: rank {} was killed by signal {} ({}{}). All ranks have stopped.",
@@ -222,11 +225,11 @@ Failure explain(const std::vector<int>& order, const std::vector<int>& status, c
 std::optional<int> run(int size, const std::vector<std::string>* arguments, double grace_seconds)
 {
     const RememberedSignals signals;  // in effect until the folder is removed, too
-    const MeetingPlace place;
+    std::optional<MeetingPlace> place(std::in_place);
 
     std::vector<pid_t> pids(size, -1);
     for (int rank = 0; rank < size; ++rank) {
-        pids[rank] = start_rank(rank, size, arguments, place.folder(), signals);
+        pids[rank] = start_rank(rank, size, arguments, place->folder(), signals);
         if (pids[rank] == 0) return std::nullopt;
     }
 
@@ -266,7 +269,8 @@ std::optional<int> run(int size, const std::vector<std::string>* arguments, doub
             }
         }
     }
-    const auto failure = explain(order, status, place.folder());
+    const auto failure = explain(order, status, place->folder());
+    place.reset();  // first: a message to a closed pipe ends this process
     if (failure.rank < 0) return 0;
     if (!failure.message.empty()) std::fprintf(stderr, "%s\n", failure.message.c_str());
     return failure.exit_code;

@@ -203,7 +203,7 @@ class Package(Case):
         link = EXTRACTED / "usr/lib/meshard/torch"
         link.unlink(missing_ok=True)
         train = (program, "train", "--list-keys")
-        self.assertRegex(self.fail_with(2, *train), f"^meshard train: train needs LibTorch .*, which is not in {link}. `bash '.*/share/meshard/setup.sh'` installs it; .*MESHARD_TORCH")
+        self.assertRegex(self.fail_with(2, *train), f"^meshard train: train needs LibTorch .*, which is not in {link}. `bash '.*/share/meshard/setup.sh' --torch 2.1[15]` installs it; .*MESHARD_TORCH")
         self.assertIn("model.name", self.succeed(*train, MESHARD_TORCH=TORCH))
         self.assertRegex(self.fail_with(2, *train, MESHARD_TORCH=str(folder)), f"MESHARD_TORCH is '{folder}', where there is no lib/libtorch_cpu.so")
         (folder / "lib").mkdir()

@@ -111,6 +111,19 @@ TEST(AtomicFile, SaysWhyItCannotWrite)
     EXPECT_TRUE(throws_with<IoError>("cannot create a file in /proc", [&] { AtomicFile("/proc/a.txt"); }));
 }
 
+TEST(AtomicFile, TakesTheModeOfTheFileThatItReplacesAndNamesOfAnyLength)
+{
+    const TemporaryFolder folder;
+    const auto path = folder / std::string(250, 'x');
+    write_file_atomically(path, "new");
+    std::filesystem::permissions(path, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+
+    write_file_atomically(path, "private");
+
+    EXPECT_EQ(read_bytes(path), "private");
+    EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms(0600));
+}
+
 TEST(AtomicFile, WritesWhatALinkLeadsTo)
 {
     const TemporaryFolder folder;
