@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/collection_reader.h"
 #include "io/mesh_io.h"
+#include "io/series.h"
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
@@ -54,6 +55,20 @@ void write_same(const TemporaryFolder& folder, F&& change)
         content += "<DataSet name=\"same\" file=\"" + std::string(name) + ".vtp\"/>\n";
     }
     write_bytes(folder / "all.vtm", multi_block(content));
+}
+
+TEST(Collections, AreReadThroughALinkFromAnotherFolder)
+{
+    const TemporaryFolder folder;
+    write_case(folder);
+    write_bytes(folder / "case.pvd", "<VTKFile type=\"Collection\"><Collection><DataSet timestep=\"2\" "
+                                     "file=\"case/internal.vtu\"/></Collection></VTKFile>");
+    std::filesystem::create_directories(folder / "links");
+    for (const char* name : {"case.vtm", "case.pvd"}) {
+        std::filesystem::create_symlink(folder / name, folder / "links" / name);
+        EXPECT_EQ(read_mesh(folder / "links" / name).num_cells(), read_mesh(folder / name).num_cells()) << name;
+    }
+    EXPECT_EQ(read_series(folder / "links/case.pvd").size(), 1U);
 }
 
 TEST(Collections, HaveGhostsOnlyWhereABlockHasSome)

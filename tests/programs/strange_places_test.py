@@ -180,6 +180,16 @@ class Streams(Case):
             self.assertIn(result.code, (0, 128 + signal.SIGPIPE), str(result))
             self.assertEqual(result.err, "")
 
+    def test_of_several_ranks_to_a_closed_pipe(self):
+        copy_sample("box.vtu", self.folder / "box.vtu")
+        folder = self.folder / "temporary"
+        folder.mkdir()
+        for also in ("", "2>&1"):
+            result = self.run_words("bash", "-c", f"set -o pipefail; TMPDIR='{folder}' '{PROGRAM}' derive box.vtu --gradient pressure -o new.vtu --nproc 2 {also} | true")
+            self.assertIn(result.code, (0, 128 + signal.SIGPIPE), str(result))
+            self.assertEqual(result.err, "")
+            self.assertEqual(list(folder.iterdir()), [])
+
     def test_to_dev_null_as_output_file(self):
         result = self.meshard("convert", sample("box.vtu"), "/dev/null")
         self.assert_fails(result, 3, "/dev/null is no file but a device")

@@ -64,13 +64,6 @@ bool has_rules_below(std::span<const SettingRule> rules, const std::vector<std::
     return std::any_of(rules.begin(), rules.end(), [&](const auto& rule) { return fits(rule.path, path, false); });
 }
 
-/// Whether the last segment of `path` is a name of the user's, such as that of a field.
-bool is_own_name(std::span<const SettingRule> rules, const std::vector<std::string>& path)
-{
-    const auto known = names_allowed(rules, {path.begin(), path.end() - 1});
-    return !is_one_of(known, path.back()) && is_one_of(known, "*");
-}
-
 /// Returns the names that may stand below `path`.
 std::vector<std::string> names_allowed(std::span<const SettingRule> rules, const std::vector<std::string>& path)
 {
@@ -81,6 +74,13 @@ std::vector<std::string> names_allowed(std::span<const SettingRule> rules, const
         if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     }
     return names;
+}
+
+/// Whether the last segment of `path` is a name of the user's, such as that of a field.
+bool is_own_name(std::span<const SettingRule> rules, const std::vector<std::string>& path)
+{
+    const auto known = names_allowed(rules, {path.begin(), path.end() - 1});
+    return !is_one_of(known, path.back()) && is_one_of(known, "*");
 }
 
 [[noreturn]] void refuse_unknown(std::span<const SettingRule> rules, std::vector<std::string> path,

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "io/mesh_io.h"
 #include "io/vtk/grid_file.h"
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
@@ -144,6 +145,7 @@ TEST(GridFile, JoinsPieces)
     };
     EXPECT_EQ(read(0, 4), (std::vector<double>{0, 1, 2, 3}));
     EXPECT_EQ(read(2, 2), (std::vector<double>{2, 3}));
+    EXPECT_EQ(find_array(read_mesh(folder / "a.vti").cell_data, "c")->to_doubles(), (std::vector<double>{0, 1, 2, 3}));
 
     write_bytes(folder / "a.vti", text("2 5 0 1 0 0"));
     EXPECT_TRUE(
@@ -152,6 +154,25 @@ TEST(GridFile, JoinsPieces)
     gap.replace(gap.find("1 2 3"), 5, "1 2");
     write_bytes(folder / "a.vti", gap);
     EXPECT_TRUE(throws_with<IoError>("none of its 2 pieces has the cell (3, 0, 0)", [&] { read(2, 2); }));
+}
+
+TEST(GridFile, HasNumbersAboutItselfInTextsOfAnyLength)
+{
+    const TemporaryFolder folder;
+    std::string numbers;
+    for (int i = 0; i < 3000; ++i) numbers += std::to_string(i) + " ";
+    write_bytes(folder / "a.vti", "<VTKFile type=\"ImageData\" version=\"1.0\" byte_order=\"LittleEndian\"><ImageData "
+                                  "WholeExtent=\"0 1 0 1 0 0\"><FieldData><DataArray type=\"Float64\" Name=\"few\" "
+                                  "format=\"ascii\">1 2</DataArray><DataArray type=\"Float64\" Name=\"many\" "
+                                  "format=\"ascii\">" +
+                                      numbers +
+                                      "</DataArray></FieldData><Piece Extent=\"0 1 0 1 0 0\"/></ImageData></VTKFile>");
+
+    const auto grid = GridFile::open(folder / "a.vti")->grid();
+
+    EXPECT_EQ(find_array(grid.field_data, "few")->to_doubles(), (std::vector<double>{1, 2}));
+    ASSERT_EQ(find_array(grid.field_data, "many")->num_rows(), 3000);
+    EXPECT_EQ(find_array(grid.field_data, "many")->value(2999), 2999);
 }
 
 TEST(GridFile, OpensThePiecesThatItNeeds)
