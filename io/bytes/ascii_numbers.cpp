@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <locale.h>
 #include <string>
 
 namespace meshard {
@@ -16,6 +17,13 @@ namespace {
 bool is_space(char c)
 {
     return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == '\v' || c == '\f';
+}
+
+/// A locale whose numbers have a point, whatever the process has set.
+locale_t with_decimal_point()
+{
+    static const locale_t locale = newlocale(LC_ALL_MASK, "C", nullptr);
+    return locale;
 }
 
 }  // namespace
@@ -60,7 +68,7 @@ std::optional<double> unusual_number(std::string_view word)
     double value = 0;
     if (const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
         error != std::errc::invalid_argument && end == word.data() + word.size())
-        return std::strtod(std::string(word).c_str(), nullptr);
+        return strtod_l(std::string(word).c_str(), nullptr, with_decimal_point());
     const double sign = word.starts_with('-') ? -1 : 1;
     if (word.starts_with('-') || word.starts_with('+')) word.remove_prefix(1);
     if (!word.starts_with("1.#")) return std::nullopt;

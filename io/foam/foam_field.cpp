@@ -62,7 +62,7 @@ std::optional<DataArray> foam_field_values(const FoamFile& file, const FoamEntry
         return entry.list;
     }
     if (!entry.words.empty() && entry.words.front() == "nonuniform") {
-        if (num_rows == 0) return DataArray("", ScalarType::Float64, 0, num_components);
+        if (num_rows == 0) return DataArray("", file.scalar_type(), 0, num_components);
         return std::nullopt;
     }
     std::vector<double> values;
@@ -73,9 +73,11 @@ std::optional<DataArray> foam_field_values(const FoamFile& file, const FoamEntry
         values.push_back(*value);
     }
     if (values.size() != static_cast<std::size_t>(num_components)) return std::nullopt;
-    DataArray result("", ScalarType::Float64, num_rows, num_components);
-    const auto to = result.mutable_values<double>();
-    for (std::size_t i = 0; i < to.size(); ++i) to[i] = values[i % values.size()];
+    DataArray result("", file.scalar_type(), num_rows, num_components);
+    with_scalar_type(file.scalar_type(), [&]<class T>() {
+        const auto to = result.mutable_values<T>();
+        for (std::size_t i = 0; i < to.size(); ++i) to[i] = static_cast<T>(values[i % values.size()]);
+    });
     return result;
 }
 

@@ -244,12 +244,17 @@ const std::byte* FoamFile::take_raw(std::size_t size)
     return data;
 }
 
+ScalarType FoamFile::scalar_type() const
+{
+    return scalar_size_ == 4 && binary_ ? ScalarType::Float32 : ScalarType::Float64;
+}
+
 /// Reads rows after their number: `( ... )`, in binary files with raw bytes between the parentheses. An empty list may
 /// lack the parentheses.
 DataArray FoamFile::read_rows(std::int64_t num_rows, int num_components, bool labels, bool parenthesised)
 {
-    const ScalarType type = labels ? (label_size_ == 8 && binary_ ? ScalarType::Int64 : ScalarType::Int32)
-                                   : (scalar_size_ == 4 && binary_ ? ScalarType::Float32 : ScalarType::Float64);
+    const ScalarType type =
+        labels ? (label_size_ == 8 && binary_ ? ScalarType::Int64 : ScalarType::Int32) : scalar_type();
     DataArray rows("", type, num_rows, num_components);
     if (num_rows == 0 && peek() != '(') return rows;
     expect('(');

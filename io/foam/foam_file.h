@@ -48,6 +48,7 @@ public:
     const std::string& class_name() const { return class_; }
     const std::string& note() const { return note_; }
     const std::string& where() const { return where_; }
+    ScalarType scalar_type() const;  ///< of lists of numbers, labels excepted
 
     DataArray read_vectors();                     ///< `N((x y z) ...)`, (N, 3), Float64 or what a binary file has
     std::vector<std::int32_t> read_labels();      ///< `N(i ...)` or `N{i}`. @throws IoError beyond 32 bits

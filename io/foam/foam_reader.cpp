@@ -10,6 +10,7 @@
 #include "partition/error.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -46,16 +47,27 @@ std::vector<FoamTime> time_folders(const fs::path& folder)
     return times;
 }
 
-/// Names of the regions; one empty name for a case with a single mesh.
-std::vector<std::string> regions_of(const fs::path& folder)
+bool has_mesh(const fs::path& folder)
 {
-    const auto has_mesh = [](const fs::path& path) { return FoamFile::exists(path / "polyMesh" / "faces"); };
+    return FoamFile::exists(folder / "polyMesh" / "faces");
+}
+
+/// Names of the regions with meshes in folders of their own.
+std::vector<std::string> named_regions(const fs::path& folder)
+{
     std::error_code ignored;
-    if (has_mesh(folder / "constant")) return {""};
     std::vector<std::string> regions;
     for (const auto& entry : fs::directory_iterator(folder / "constant", ignored))
         if (entry.is_directory() && has_mesh(entry.path())) regions.push_back(entry.path().filename().string());
     std::ranges::sort(regions);
+    return regions;
+}
+
+/// Names of the regions; one empty name for a case with a single mesh, also if it has regions besides.
+std::vector<std::string> regions_of(const fs::path& folder)
+{
+    if (has_mesh(folder / "constant")) return {""};
+    const auto regions = named_regions(folder);
     if (regions.empty())
         for (const FoamTime& time : time_folders(folder))
             if (has_mesh(time.path)) return {""};
@@ -211,7 +223,20 @@ std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& option
     const fs::path folder = case_folder(path);
     const std::vector<fs::path> processors = processor_folders(folder);
     const bool is_decomposed = !processors.empty() && is_better_decomposed(folder, processors.front(), options.time);
-    const auto regions = regions_of(is_decomposed ? processors.front() : folder);
+    const auto& mesh_folder = is_decomposed ? processors.front() : folder;
+    auto regions = regions_of(mesh_folder);
+    if (const auto others = named_regions(mesh_folder); regions == std::vector<std::string>{""} && !others.empty()) {
+        // The mesh that splitMeshRegions was given stays where it was.
+        const auto is_of_another = [&](const std::string& block) {
+            return std::ranges::find(others, block.substr(0, block.find('/'))) != others.end();
+        };
+        if (std::ranges::any_of(options.blocks, is_of_another))
+            regions = others;
+        else
+            options.warnings->push_back(fmt::format("{} has a mesh of its own, which is read, and regions, which are "
+                                                    "not: {}. Choose one as a block, e.g. {}.",
+                                                    folder.string(), fmt::join(others, ", "), others.front()));
+    }
     if (regions.empty())
         throw IoError(
             where +

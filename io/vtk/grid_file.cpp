@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -334,6 +335,10 @@ ImageGrid read_whole_grid(const std::filesystem::path& path, std::optional<doubl
 {
     const auto file = GridFile::open(path, time);
     auto grid = file->grid();
+    if (const auto num_points = whole_box(grid, false).num_rows();
+        num_points > std::numeric_limits<std::int32_t>::max())
+        throw IoError(fmt::format("read_mesh: {}: the grid has {} points; a mesh has at most 2147483647.",
+                                  path.string(), num_points));
     for (auto* arrays : {&grid.point_data, &grid.cell_data}) {
         const bool of_cells = arrays == &grid.cell_data;
         for (auto& array : *arrays) {

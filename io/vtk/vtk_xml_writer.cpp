@@ -16,6 +16,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <unistd.h>
 #include <utility>
 
 namespace meshard {
@@ -360,22 +361,25 @@ std::vector<std::filesystem::path> write_vtk_parallel(const std::filesystem::pat
     const MeshKind kind = lower_extension(named) == ".pvtp" ? MeshKind::Surface : MeshKind::Unstructured;
     const auto path = file_to_write(named);  // pieces are beside the index itself, not beside a link to it
     std::error_code ignored;
-    // While pieces are replaced, an older index would list pieces of two meshes.
-    std::filesystem::remove(path, ignored);
-    std::vector<std::filesystem::path> written;
+    std::vector<std::filesystem::path> written, hidden;  // the files, and their names until all are whole
+    const auto next = [&](const std::string& name) -> const std::filesystem::path& {
+        written.push_back(path.parent_path() / name);
+        return hidden.emplace_back(path.parent_path() / fmt::format(".{}-{}", ::getpid(), name));
+    };
     std::vector<std::string> sources;
     try {
         for (const Mesh& piece : pieces) {
             sources.push_back(fmt::format("{}_{:04}{}", path.stem().string(), sources.size(), extension_of(kind)));
-            write_vtk_xml(path.parent_path() / sources.back(), piece, kind, options);
-            written.push_back(path.parent_path() / sources.back());
+            write_vtk_xml(next(sources.back()), piece, kind, options);
         }
-        write_vtk_index(path, pieces.front(), sources, num_ghost_layers);
+        write_vtk_index(next(path.filename().string()), pieces.front(), sources, num_ghost_layers);
+        // While pieces are replaced, an older index would list pieces of two meshes.
+        std::filesystem::remove(path, ignored);
+        for (std::size_t i = 0; i < written.size(); ++i) std::filesystem::rename(hidden[i], written[i]);
     } catch (...) {
-        for (const auto& file : written) std::filesystem::remove(file, ignored);
+        for (const auto& file : hidden) std::filesystem::remove(file, ignored);
         throw;
     }
-    written.push_back(path);
     return written;
 }
 

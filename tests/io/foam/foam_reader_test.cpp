@@ -531,6 +531,28 @@ TEST(FoamReader, RefusesALatestTimeThatAProcessorLacks)
     }
 }
 
+TEST(FoamReader, ReadsRegionsBesideAMeshThatWasSplitIfTheyAreChosen)
+{
+    const TemporaryFolder folder;
+    write_foam_case(folder / "case", cube(3));
+    write_foam_case(folder / "heater", cube(1));
+    std::filesystem::create_directory(folder / "case/constant/heater");
+    std::filesystem::rename(folder / "heater/constant/polyMesh", folder / "case/constant/heater/polyMesh");
+    std::filesystem::rename(folder / "heater/0.5", folder / "case/0.5/heater");
+    std::vector<std::string> warnings;
+    ReadOptions options;
+    options.warnings = &warnings;
+
+    EXPECT_EQ(read_mesh(folder / "case", options).num_cells(), 27);
+    ASSERT_EQ(warnings.size(), 1U);
+    EXPECT_NE(warnings[0].find("regions, which are not: heater"), std::string::npos) << warnings[0];
+    options.blocks = {"heater/internalMesh"};
+    const Mesh heater = read_mesh(folder / "case", options);
+    EXPECT_EQ(heater.num_cells(), 1);
+    EXPECT_EQ(find_array(heater.cell_data, "T")->value(0), 300);
+    EXPECT_EQ(warnings.size(), 1U);
+}
+
 TEST(FoamReader, NumbersPatchesAndZonesOverAllRegions)
 {
     const TemporaryFolder folder;

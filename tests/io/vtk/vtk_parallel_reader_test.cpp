@@ -94,6 +94,21 @@ TEST(VtkParallelReader, LeavesArraysOutOfEmptyPieces)
     EXPECT_EQ(mesh.cell_data.size(), two_triangles().cell_data.size());
 }
 
+TEST(VtkParallelWriter, LeavesWhatWasThereIfTheNewFilesCannotBeWritten)
+{
+    const TemporaryFolder folder;
+    write_mesh(folder / "a.pvtp", two_triangles());
+    const auto before = folder.size();
+
+    EXPECT_THROW(write_mesh(folder / "a.pvtp", tet_cube(1)), InvalidInput);
+
+    EXPECT_EQ(read_mesh(folder / "a.pvtp").num_cells(), 2);
+    EXPECT_EQ(folder.size(), before);
+    write_mesh(folder / "a.pvtp", strip(3));
+    EXPECT_EQ(read_mesh(folder / "a.pvtp").num_cells(), 3);
+    EXPECT_EQ(folder.size(), before);
+}
+
 TEST(VtkParallelReader, SaysWhatIsWrong)
 {
     const TemporaryFolder folder;
