@@ -88,6 +88,8 @@ def main():
                   env=environment)
         repaired, = (folder / "repaired").glob("*.whl")
         options.o.mkdir(parents=True, exist_ok=True)
+        for earlier in options.o.glob(f"meshard-*-{repaired.name.split('-')[2]}-*.whl"):   # of the same Python: pip takes one
+            earlier.unlink()
         shutil.copy(repaired, options.o)
     print(options.o / repaired.name)
 

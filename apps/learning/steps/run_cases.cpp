@@ -138,14 +138,16 @@ void keep_cases(RunCases& cases, const DataConfig& data, const at::Device& devic
     const auto in_host = given ? static_cast<std::int64_t>(1e9 * *given) : room(at::kCPU);
     const auto on_device = device.is_cpu() ? 0 : given ? std::min(room(device), in_host) : room(device);
     const auto bytes = cases.num_bytes();
-    if (bytes > std::max(on_device, in_host)) {
+    // Ranks differ in memory, and all must do the same: those that read in turn tell each other how long they waited.
+    const bool fits_on_device = all.all_agree(bytes <= on_device), fits_in_host = all.all_agree(bytes <= in_host);
+    if (!fits_on_device && !fits_in_host) {
         log.say(fmt::format("the cases take {:.3g} GB a rank, and {:.3g} may stay in memory (data.memory): each is "
                             "read when it is its turn",
                             static_cast<double>(bytes) * 1e-9, static_cast<double>(in_host) * 1e-9));
         return;
     }
-    for (auto* set : {&cases.train, &cases.val, &cases.test}) set->keep(bytes <= on_device);
-    if (device.is_cpu() || bytes <= on_device) return;
+    for (auto* set : {&cases.train, &cases.val, &cases.test}) set->keep(fits_on_device);
+    if (device.is_cpu() || fits_on_device) return;
     log.say(fmt::format("the cases take {:.3g} GB a rank, and each is copied to the device for its step",
                         static_cast<double>(bytes) * 1e-9));
 }
