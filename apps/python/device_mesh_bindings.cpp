@@ -86,14 +86,26 @@ private:
     std::map<std::string, c10::intrusive_ptr<c10d::Backend>> backends_, device_backends_;
 };
 
-/// Meshes that are alive, newest last. A tensor that is loaded from a file is put on the one that it was saved from.
-std::vector<std::weak_ptr<const DeviceMesh>> living_meshes;
+struct LivingMesh {
+    std::weak_ptr<const DeviceMesh> mesh;
+    c10::intrusive_ptr<c10d::Backend> carrier;  // of messages of its ranks; null for one rank
+};
 
-PythonMesh remembered(std::shared_ptr<const DeviceMesh> mesh)
+/// Meshes that are alive, newest last. A tensor that is loaded from a file is put on the one that it was saved from.
+std::vector<LivingMesh> living_meshes;
+
+c10::intrusive_ptr<c10d::Backend> carrier_of_mesh(const DeviceMesh& mesh)
 {
-    std::erase_if(living_meshes, [](const auto& held) { return held.expired(); });
-    if (std::none_of(living_meshes.begin(), living_meshes.end(), [&](const auto& held) { return held.lock() == mesh; }))
-        living_meshes.push_back(mesh);
+    const auto found =
+        std::ranges::find_if(living_meshes, [&](const auto& living) { return living.mesh.lock().get() == &mesh; });
+    return found == living_meshes.end() ? nullptr : found->carrier;
+}
+
+PythonMesh remembered(std::shared_ptr<const DeviceMesh> mesh, c10::intrusive_ptr<c10d::Backend> carrier)
+{
+    std::erase_if(living_meshes, [](const auto& living) { return living.mesh.expired(); });
+    if (std::ranges::none_of(living_meshes, [&](const auto& living) { return living.mesh.lock() == mesh; }))
+        living_meshes.push_back({mesh, std::move(carrier)});
     return {std::move(mesh)};
 }
 
@@ -115,7 +127,7 @@ std::optional<PythonMesh> living_mesh(const std::vector<std::string>& names, con
                                       const std::vector<std::int64_t>& coordinate)
 {
     for (auto held = living_meshes.rbegin(); held != living_meshes.rend(); ++held) {
-        const auto mesh = held->lock();
+        const auto mesh = held->mesh.lock();
         if (mesh && mesh->axis_names() == names && shape_of(*mesh) == shape && coordinate_of(*mesh) == coordinate)
             return PythonMesh{mesh};
     }
@@ -132,14 +144,13 @@ PythonMesh make_mesh(std::vector<std::int64_t> shape, std::vector<std::string> n
         const py::gil_scoped_release without_gil;
         mesh = DeviceMesh::create(factory, std::move(shape), std::move(names));
     }
-    auto made = remembered(std::move(mesh));
-    made.carrier = factory.carrier();
-    return made;
+    return remembered(std::move(mesh), factory.carrier());
 }
 
 std::string transport_of(const PythonMesh& mesh, const std::string& device)
 {
-    return mesh.carrier ? carrier_of(*mesh.carrier, at::Device(device)).text() : "none";
+    const auto carrier = mesh.mesh->num_ranks() > 1 ? carrier_of_mesh(*mesh.mesh) : nullptr;
+    return carrier ? carrier_of(*carrier, at::Device(device)).text() : "none";
 }
 
 std::int64_t axis_of(const PythonMesh& mesh, const std::variant<std::int64_t, std::string>& dim)
@@ -188,7 +199,7 @@ void bind_device_mesh(py::module_& module)
              py::arg("groups"), py::arg("device_groups") = GroupsByAxis(), py::arg("store") = nullptr,
              py::arg("time_limit") = std::chrono::milliseconds(300'000))
         .def_static(
-            "single", [] { return remembered(DeviceMesh::single()); },
+            "single", [] { return remembered(DeviceMesh::single(), nullptr); },
             "One rank by itself, with the axis `domain`; needs no torch.distributed.")
         .def_property_readonly("mesh_dim_names",
                                [](const PythonMesh& m) { return py::tuple(py::cast(m.mesh->axis_names())); })
@@ -210,9 +221,12 @@ void bind_device_mesh(py::module_& module)
             "This rank's position along each axis.")
         .def(
             "__getitem__",
-            [](const PythonMesh& m, const std::string& axis) { return remembered(m.mesh->sub_mesh(axis)); },
+            [](const PythonMesh& m, const std::string& axis) {
+                return remembered(m.mesh->sub_mesh(axis), carrier_of_mesh(*m.mesh));
+            },
             py::arg("mesh_dim"), "The ranks along one axis that include this one, as a mesh of that axis alone.")
-        .def("__eq__", [](const PythonMesh& a, const PythonMesh& b) { return a.mesh == b.mesh; })
+        .def(
+            "__eq__", [](const PythonMesh& a, const PythonMesh& b) { return a.mesh == b.mesh; }, py::is_operator())
         .def("__hash__", [](const PythonMesh& m) { return std::hash<const void*>()(m.mesh.get()); })
         .def("__repr__", &describe)
         .def(

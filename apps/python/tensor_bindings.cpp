@@ -307,6 +307,7 @@ void bind_tensors(py::module_& module)
     module.def("device_mesh", [](const at::Tensor& x) { return PythonMesh{spec_of(x)->device_mesh}; });
     module.def("describe", [](const at::Tensor& x) { return to_string(*spec_of(x)); });
     module.def("held_part", &held_part);
+    module.def("is_stale", &is_stale);
     module.def("portable_layout", &portable_layout);
     module.def("with_portable_layout", &with_portable_layout);
     module.def("from_local", &local_to_sharded, WithoutGil());

@@ -324,7 +324,7 @@ Projection make_projection(const PictureGlance::Numbers& numbers, const RenderOp
     const double room_x = std::max(8, options.width - 2 * margin - right_margin);
     const double room_y = std::max(8, options.height - header_height - margin);
     const double width = high[0] - low[0], height = high[1] - low[1], depth = high[2] - low[2];
-    const double least = std::max({width, height, depth, 1e-300}) * 1e-12;  // of points on one line of sight
+    const double least = std::max(1e-12 * std::max({width, height, depth}), 1e-300);  // of points on one line of sight
     return {camera_of(options.view, side == 1 ? 1 : -1),
             std::min(room_x / std::max(width, least), room_y / std::max(height, least)),
             {(low[0] + high[0]) / 2, (low[1] + high[1]) / 2, (low[2] + high[2]) / 2},

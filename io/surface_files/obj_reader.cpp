@@ -34,11 +34,11 @@ public:
             ++line_;
             std::string text(lines.line());
             // Continued on the next line, if it does not end with a comment.
-            while (text.ends_with('\\') && text.find('#') == std::string::npos && !lines.at_end()) {
+            while (text.ends_with('\\') && comment_in(text) == std::string::npos && !lines.at_end()) {
                 text.back() = ' ';
                 text += lines.line();
             }
-            read_line(std::string_view(text).substr(0, text.find('#')));
+            read_line(std::string_view(text).substr(0, comment_in(text)));
         }
         if (coordinates_.empty()) fail("has no points ('v x y z'): it is empty, or no .obj file");
         return finish();
@@ -50,6 +50,15 @@ private:
     [[noreturn]] void fail_line(const std::string& what) const
     {
         fail(fmt::format("is no valid .obj file: statement {} {}", line_, what));
+    }
+
+    /// Where a comment begins: at a # that is not within a word.
+    static std::size_t comment_in(std::string_view text)
+    {
+        auto at = text.find('#');
+        while (at != std::string_view::npos && at > 0 && text[at - 1] != ' ' && text[at - 1] != '\t')
+            at = text.find('#', at + 1);
+        return at;
     }
 
     void read_line(std::string_view text)

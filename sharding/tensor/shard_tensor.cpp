@@ -381,6 +381,17 @@ void refresh_copy(const at::Tensor& tensor)
     if (is_copy(tensor)) refresh(impl_of(tensor)->value());
 }
 
+bool is_stale(const at::Tensor& tensor)
+{
+    if (!is_copy(tensor)) return false;
+    for (const auto* value = &impl_of(tensor)->value();; value = value->moved->original.get()) {
+        const auto now = value->memory->num_writes;
+        if (std::ranges::any_of(value->rows, [&](const auto& copy) { return copy.num_writes != now; })) return true;
+        if (!value->moved) return false;
+        if (value->moved->num_writes != now) return true;
+    }
+}
+
 void note_write(const at::Tensor& tensor)
 {
     if (!is_sharded(tensor)) return;

@@ -97,6 +97,9 @@ void inherit_copy(const at::Tensor& from, c10::ArrayRef<c10::IValue> views);
 /// Updates a copy if its original has been written to. Collective if it has.
 void refresh_copy(const at::Tensor& tensor);
 
+/// Whether the original of a copy has been written to since the copy was last updated. Not collective.
+bool is_stale(const at::Tensor& tensor);
+
 /// To be called after a write to a tensor: if it is a copy, writes the new value to the original. Collective if it is.
 void note_write(const at::Tensor& tensor);
 

@@ -53,7 +53,9 @@ def test_meshes_take_a_type_of_device():
 
 def test_messages_go_where_the_device_lets_them():
     assert mesh().transport(device()) == expected_carrier(), mesh().transport(device())
-    assert mesh().transport("cpu") == ("shm" if num_ranks() > 1 else "none")
+    for made in (mesh(), mesh()["domain"], meshard.device_mesh(cut(rows()))):
+        assert made.transport("cpu") == ("shm" if num_ranks() > 1 else "none")
+    assert mesh() == mesh() and mesh() != "domain" and mesh() is not None and mesh() not in ["domain", None]
     x = cut(rows())
     assert x.device.type == device() and meshard.to_local(x).device.type == device()
     near(x.sum(0), rows().sum(0), 1e-5)

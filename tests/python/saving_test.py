@@ -54,6 +54,22 @@ def test_pickle():
         same(pickle.loads(pickle.dumps(x.detach() if not x.is_leaf else x)), x.detach() if not x.is_leaf else x)
 
 
+def test_views_that_their_base_has_outrun_are_refused():
+    x = cut(torch.arange(40.).view(10, 4))
+    for view in (x.unbind(0)[8], x[3]):
+        x.mul_(10)
+        stale = meshard._core.is_stale(view)
+        assert not stale or "before its base was written to" in repr(view), repr(view)
+        assert stale == (num_ranks() > 1)
+        if stale:
+            refused(lambda: pickle.dumps(view), RuntimeError, "Save x.clone()")
+        kept = view.clone()
+        same(pickle.loads(pickle.dumps(kept)), kept)
+        near(view, kept, 0)
+        assert not meshard._core.is_stale(view)
+        same(pickle.loads(pickle.dumps(view)), view)
+
+
 def test_torch_save_writes_this_ranks_part_alone():
     big = cut(torch.zeros(100_000, 4), 0)
     file = io.BytesIO()

@@ -163,9 +163,9 @@ std::vector<ShapeSensitivity> sensitivities(std::span<Predictor> models, CaseMes
         }
         const auto moved = shape_inputs(surface, inputs, shape, type, ranks);
         const WithType of_model(model, type);
-        model.set_memory(options.memory ? *options.memory
-                                        : model.memory_for(kMoreInBackward * std::ssize(mesh.rows()),
-                                                           memory_for_points(device, ranks)));
+        model.set_memory(options.memory
+                             ? *options.memory
+                             : memory_for_points(model, kMoreInBackward * std::ssize(mesh.rows()), device, ranks));
         const auto found = shape_sensitivities(options.sensitivities, model, surface, shape, moved,
                                                field_scaling(said.data, model.channels(), said.source),
                                                JudgedFields(said.data.fields, model.channels()), flow, signs, ranks);
@@ -281,9 +281,14 @@ void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std
     }
 }
 
-std::int64_t memory_for_points(const at::Device& device, const RankGroup& all)
+MemoryMode memory_for_points(const Predictor& model, std::int64_t num_points, const at::Device& device,
+                             const RankGroup& all)
 {
-    return memory_of(device) / 4 / (device.is_cpu() ? all.size() : ranks_a_device(device, all));
+    const auto bytes = memory_of(device) / 4 / (device.is_cpu() ? all.size() : ranks_a_device(device, all));
+    // Ranks differ in points and memory. The modes are in the order of what they take, the thriftiest last.
+    auto mode = at::full({1}, static_cast<int>(model.memory_for(num_points, bytes)), at::kInt);
+    all.all_reduce(mode, Reduction::Max);
+    return static_cast<MemoryMode>(mode.item<int>());
 }
 
 void require_same_fields(std::span<const Predictor> models, bool with_dropout)
@@ -387,7 +392,6 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
     auto mesh = read_case(models, source, input, options, device_mesh);
     const auto& rows = mesh.rows();
 
-    const auto bytes = memory_for_points(device, all);
     const JudgedFields layout(data.fields, models.front().channels());
     std::map<std::string, std::vector<double>> by_heads;  // Cd, Cl
     PredictionSpread predictions;
@@ -398,7 +402,7 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
         const auto& said = cases[m];
         const auto scaling = field_scaling(said.data, model.channels(), said.source);
         model.move_to(device);
-        model.set_memory(options.memory ? *options.memory : model.memory_for(std::ssize(rows), bytes));
+        model.set_memory(options.memory ? *options.memory : memory_for_points(model, std::ssize(rows), device, all));
         const auto inputs = mesh.inputs(model, said.data, device);
         if (model.other_part() && options.other_part.empty() && speaks && m == 0)
             warn("predict", name + ": " + kOtherPartUnknown + " Give its file with --other-part.");

@@ -23,9 +23,10 @@ namespace meshard {
 
 struct SaidCase;
 
-/// What a rank may take of its device for points between layers: of the machine's memory, or of what its device has
-/// free, a quarter, shared by the ranks there. Collective over `all`.
-std::int64_t memory_for_points(const at::Device& device, const RankGroup& all);
+/// The memory mode for so many points of this rank, the same on all ranks: points between layers may take a quarter of
+/// the machine's memory, or of what the device has free, shared by the ranks there. Collective over `all`.
+MemoryMode memory_for_points(const Predictor& model, std::int64_t num_points, const at::Device& device,
+                             const RankGroup& all);
 
 /// How a mesh is predicted on.
 struct PredictionOptions {

@@ -145,11 +145,11 @@ SeriesRollOut::SeriesRollOut(const SeriesPlan& plan, std::span<Predictor> models
         };
         mesh_.emplace(source, models, reading, output, device_mesh_);
     }
-    const auto bytes = memory_for_points(device_, all);
     for (const auto& [model, data, source, member] : tracks_) {
         model->move_to(device_);
         model->set_memory(memory ? *memory
-                                 : model->memory_for(grid_ ? grid_->box.num_rows() : std::ssize(mesh_->rows()), bytes));
+                                 : memory_for_points(*model, grid_ ? grid_->box.num_rows() : std::ssize(mesh_->rows()),
+                                                     device_, all));
         frames_.push_back(mesh_ ? case_frame(data.frame, mesh_->bounds(), source) : CaseFrame());
         auto told = mesh_ ? mesh_->inputs(*model, data, device_) : grid_->layout.inputs(told_of_grid);
         if (grid_) add_case_inputs(told, *model, data, source, device_);

@@ -131,7 +131,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     const auto& bounds = mesh.bounds();
     const auto inputs = mesh.inputs(predictor, data, world.device());
     const auto truth = field_values(mesh.subdomain().mesh, rows, data, where);
-    predictor.set_memory(predictor.memory_for(std::ssize(rows), memory_for_points(world.device(), all)));
+    predictor.set_memory(memory_for_points(predictor, std::ssize(rows), world.device(), all));
     if (predictor.other_part() && source.other_part.empty()) note(kOtherPartUnknown);
     auto beyond = predictor.ranges().beyond(inputs, data, all);
     if (const auto size = predictor.ranges().other_size(bounds); !size.empty()) beyond.push_back(size);

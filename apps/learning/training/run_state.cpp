@@ -167,8 +167,7 @@ void resume(Run& run, bool accepts_data)
                     "was drawn before: with dropout, or "
                     "Transolver++'s noise, the run does not go on exactly as it would have without the stop");
     }
-    run.log.go_back_to(run.progress.num_steps, run.data.steps_per_epoch(),
-                       run.progress.num_steps >= run.num_steps_limit());
+    run.log.go_back_to(run.progress.num_steps, run.data.steps_per_epoch(), run.is_over());
 }
 
 }  // namespace meshard

@@ -30,10 +30,17 @@ def rebuilt(part: torch.Tensor, names: Sequence[str], shape: Sequence[int], coor
     return _core.with_portable_layout(part, mesh, list(axes), list(sizes), list(strides)).requires_grad_(requires_grad)
 
 
+def _part_to_save(tensor: torch.Tensor) -> torch.Tensor:
+    if _core.is_stale(tensor):
+        raise RuntimeError("a view that lies otherwise than its base, which was written to since the view was last used: ranks bring it up to date together. "
+                           "Save x.clone() of it.")
+    return _core.held_part(tensor)
+
+
 def reduced(tensor: torch.Tensor) -> tuple:
     """What pickle keeps of a sharded tensor: only this rank's part. Not collective."""
     mesh = _core.device_mesh(tensor)
-    return rebuilt, (_core.held_part(tensor), list(mesh.mesh_dim_names), list(mesh.shape), mesh.get_coordinate(), _core.portable_layout(tensor),
+    return rebuilt, (_part_to_save(tensor), list(mesh.mesh_dim_names), list(mesh.shape), mesh.get_coordinate(), _core.portable_layout(tensor),
                      list(tensor.shape), list(tensor.stride()), tensor.requires_grad)
 
 
@@ -148,7 +155,7 @@ def install_in_checkpoint_lookup() -> None:
                 return plain(tensor, index)
             for chunk in _chunks(tensor, to_write=False):
                 if index.offset is None or chunk.offsets == index.offset:
-                    return chunk.of(_core.held_part(tensor))
+                    return chunk.of(_part_to_save(tensor))
             raise InvalidInput(f"torch.distributed.checkpoint: this rank holds no block of '{index.fqn}' that begins at {tuple(index.offset)}.")
 
         return find

@@ -25,7 +25,8 @@ def _with_repr(plain: Callable) -> Callable:
         rank = _core.device_mesh(tensor).get_rank()
         with torch._C.DisableTorchFunction():
             part = plain(_core.held_part(tensor))
-        return f"ShardTensor(shape={tuple(tensor.shape)}, {_core.describe(tensor)}, rank {rank} holds {part}{gradient})"
+        age = " as it was before its base was written to" if _core.is_stale(tensor) else ""
+        return f"ShardTensor(shape={tuple(tensor.shape)}, {_core.describe(tensor)}, rank {rank} holds {part}{age}{gradient})"
 
     @functools.wraps(plain)
     def text(self: torch.Tensor, *, tensor_contents: Any = None) -> str:

@@ -16,7 +16,8 @@ namespace {
 
 constexpr const char* house =
     "# a house\r\nmtllib house.mtl\nv 0 0 0\nv 1 0 0 # with a comment\nv 1 1 0\nv 0 1 0\nv 0.5 1.5 1e-1\n"
-    "vt 0 0\nvn 0 0 1\nusemtl brick\ng wall\nf 1/1/1 2/1/1 3/1/1 4/1/1\ng roof\nf 4//1 3//1 \\\n 5//1\nf -2 -3 -1\nl 1 "
+    "vt 0 0\nvn 0 0 1\nusemtl brick\ng wall#1\nf 1/1/1 2/1/1 3/1/1 4/1/1\ng roof\nf 4//1 3//1 \\\n 5//1\nf -2 -3 -1\nl "
+    "1 "
     "2 3\n";
 
 TEST(ObjReader, ReadsPointsFacesLinesAndGroups)
