@@ -249,11 +249,12 @@ TEST_F(TrainingConfigTest, ReadsAugmentation)
     }));
     EXPECT_TRUE(refuses("training.augment.sided_constants=[yaw]", "names 'yaw', which is none of data.constants"));
     EXPECT_TRUE(throws_with<UsageError>("names 'a' as training.augment.free_stream does", [&] {
-        read({"data.constants=[a, b, c]", "training.augment.mirror=y", "training.augment.free_stream=[a, b, c]",
-              "training.augment.sided_constants=[a]"});
+        read({"data.cases=cases.csv", "data.constants=[a, b, c]", "training.augment.mirror=y",
+              "training.augment.free_stream=[a, b, c]", "training.augment.sided_constants=[a]"});
     }));
     EXPECT_TRUE(throws_with<UsageError>("names 'a' twice", [&] {
-        read({"data.constants=[a]", "training.augment.mirror=y", "training.augment.sided_constants=[a, a]"});
+        read({"data.cases=cases.csv", "data.constants=[a]", "training.augment.mirror=y",
+              "training.augment.sided_constants=[a, a]"});
     }));
 }
 
