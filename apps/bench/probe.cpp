@@ -241,9 +241,10 @@ ProbedDifference compare(const std::string& name, const at::Tensor& found, const
     const auto e = expected.to(at::kDouble), finite = e.masked_select(e.isfinite());
     difference.largest_difference = largest_difference(found, expected);
     difference.scale = finite.numel() ? finite.abs().max().item<double>() : 0;
-    const double tolerance = expected.scalar_type() == at::kDouble               ? 1e-10
-                             : at::isReducedFloatingType(expected.scalar_type()) ? 2e-2
-                                                                                 : 1e-5;
+    const double tolerance = !expected.is_floating_point() && !expected.is_complex() ? 0
+                             : expected.scalar_type() == at::kDouble                 ? 1e-10
+                             : at::isReducedFloatingType(expected.scalar_type())     ? 2e-2
+                                                                                     : 1e-5;
     difference.equal = difference.largest_difference <= tolerance * difference.scale;
     return difference;
 }

@@ -240,6 +240,7 @@ PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const Cu
     const auto num_rows = steps.num_cells() == 0 ? steps.mesh().num_points() : steps.num_cells();
     require_rows(steps, num_rows, source.name, arguments);
     auto given = given_partition(steps, num_rows, arguments, messages);
+    require_rows(steps, num_rows, source.name, arguments);  // the partition that is given says how many parts
     const auto capacities = part_capacities(arguments);
     PartitionReport report = report_on(source.name, arguments, steps);
     CutJob job{arguments, std::move(given), report, timer};

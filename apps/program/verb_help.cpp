@@ -10,17 +10,18 @@
 namespace meshard {
 namespace {
 
-/// Returns the placeholder of the option's value without the validator's text, which CLI11 appends.
+/// Returns the placeholder of the option's value without the validators' texts, which CLI11 appends.
 std::string value_name(const CLI::Option& option)
 {
     if (option.get_type_size() == 0) return {};
     auto text = option.get_type_name();
     try {
-        const auto check =
-            ":" + const_cast<CLI::Option&>(option).get_validator(0)->get_description();  // there is no const overload
-        if (text.ends_with(check)) text.resize(text.size() - check.size());
+        for (int i = 0;; ++i) {
+            const auto check = ":" + const_cast<CLI::Option&>(option).get_validator(i)->get_description();  // not const
+            if (check.size() > 1 && text.find(check) != std::string::npos) text.erase(text.find(check), check.size());
+        }
     } catch (const CLI::OptionNotFound&) {
-        // it has no validator
+        // there is no further one
     }
     return text;
 }

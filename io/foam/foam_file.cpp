@@ -169,6 +169,12 @@ std::string_view FoamFile::next_word()
         fail(fmt::format("the file ends after {} bytes where more is expected: it is truncated. Copy or write it again",
                          text_.size()));
     const std::size_t begin = at_;
+    if (text_.substr(at_).starts_with("#{")) {  // code, as it stands
+        at_ = text_.find("#}", at_ + 2);
+        if (at_ == std::string_view::npos) fail(fmt::format("code that begins at byte {} has no end '#}}'", begin));
+        at_ += 2;
+        return text_.substr(begin, at_ - begin);
+    }
     if (punctuation.find(text_[at_]) != std::string_view::npos) return text_.substr(at_++, 1);
     if (text_[at_] == '"') {
         do {

@@ -62,8 +62,11 @@ std::vector<std::int64_t> largest_weights_allowed(std::int64_t num_rows, std::in
     const auto shares = shares_of(num_parts, balance);
     for (std::size_t at = 0; at < most.size(); ++at) {
         const auto fair = shares[at / num_weights] * static_cast<double>(totals[at % num_weights]);
-        most[at] = std::max(static_cast<std::int64_t>(std::ceil(fair - 1e-9)),
-                            static_cast<std::int64_t>(std::floor(balance.imbalance * fair)));
+        const auto total = totals[at % num_weights];
+        const auto allowed = std::floor(balance.imbalance * fair);
+        most[at] = allowed >= static_cast<double>(total) ? total
+                                                         : std::max(static_cast<std::int64_t>(std::ceil(fair - 1e-9)),
+                                                                    static_cast<std::int64_t>(allowed));
     }
     return most;
 }

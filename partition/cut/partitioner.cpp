@@ -307,9 +307,9 @@ const PartitionMethod& partition_method(std::string_view name)
 CutResult improve_cut(Partition start, const PartitionProblem& problem, const CutOptions& options)
 {
     CutResult result{std::move(start), options.method, {}};
-    if (!problem.edge_weights.empty())
+    if (!problem.edge_weights.empty() || (options.contiguous && !options.refine))
         result.in_pieces = repair_partition(result.partition, *problem.graph, problem.balance, options.contiguous);
-    else if (options.refine || options.contiguous)
+    else if (options.refine)
         result.in_pieces = refine_partition(result.partition, *problem.graph, refinement_options(problem, options));
     else
         balance_weights(result.partition, *problem.graph, problem.balance);

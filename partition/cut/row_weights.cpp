@@ -57,6 +57,8 @@ std::vector<double> owned_points(const Mesh& mesh)
 WeightScale::WeightScale(double total, bool are_integers)
     : factor_(are_integers && total <= total_of_scaled ? 1 : total_of_scaled / std::max(total, 1e-300))
 {
+    if (!std::isfinite(total))
+        throw InvalidInput("row_weights: the sum of the weights is beyond 1.8e308. Divide them all by a number.");
 }
 
 std::int32_t WeightScale::operator()(double value) const

@@ -6,6 +6,7 @@ import importlib
 import io
 import pickle
 import types
+import warnings
 
 import meshard
 import torch
@@ -139,6 +140,30 @@ def test_is_a_module_like_others():
     assert not model.training
 
 
+def test_parts_of_a_model_have_no_life_of_their_own():
+    model, inputs = transolver(), points()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model.get_submodule("blocks.0").register_forward_hook(lambda *_: None)
+    assert len(said) == 1 and "never called" in str(said[0].message)
+    for child in model.children():
+        child.eval()
+    refused(lambda: model(*inputs), ValueError, "is in another mode than the model")
+    model.eval()
+    model(*inputs)
+    model.blocks.add_module("0", nn.Identity())
+    refused(lambda: model(*inputs), ValueError, "its module '0' was replaced")
+
+
+def test_copies_draw_nothing_and_keep_the_memory_mode():
+    model = transolver().train()
+    model.set_memory("recomputed")
+    state = torch.random.get_rng_state()
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(torch.random.get_rng_state(), state) and twin._mode == "recomputed"
+        near(twin(*points()), model(*points()), 1e-12)
+
+
 class Own(meshard.models.Transolver):
     """A subclass with a constructor, a module and attributes of its own."""
 
@@ -242,6 +267,18 @@ class PartOnly(nn.Module):
 
     def forward(self, x):
         return x * meshard.to_local(x).sum() if meshard.is_sharded(x) else x * x.sum()
+
+
+def test_probe_compares_what_has_no_difference():
+    from meshard._probe import _differences
+
+    def equal(ours, serial):
+        return _differences({"y": torch.tensor(ours)}, {"y": torch.tensor(serial)})[0].equal
+
+    inf, nan = float("inf"), float("nan")
+    assert equal([inf, -inf, nan, 1.], [inf, -inf, nan, 1.]) and equal([1., 2.], [1.000001, 2.]) and equal([7, 8], [7, 8])
+    assert not equal([5., 1.], [inf, 1.]) and not equal([inf, 1.], [5., 1.]) and not equal([nan, 1.], [5., 1.])
+    assert not equal([1000, 20], [1000, 21]) and not equal([2**53 + 1], [2**53])
 
 
 def test_probe_says_different():

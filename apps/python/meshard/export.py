@@ -203,7 +203,8 @@ def network_of(learnt: Any) -> tuple[Network, Network, Description]:
                            "MeshGraphNet on one graph, which learnt surfaces or volumes.")
     kind, arguments = description["model_class"], description["model"]
     plain = _loaded(_networks.ARCHITECTURES[kind](arguments), "", tensors)
-    library = getattr(models, kind)(**arguments).float()
+    with torch.random.fork_rng(devices=[]):
+        library = getattr(models, kind)(**arguments).float()
     library.load_state_dict({name: tensors[name] for name in library.state_dict()})
     library.eval().requires_grad_(False)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 from typing import Any, Optional, Sequence, Union
 
 import torch
@@ -19,6 +20,25 @@ from . import _core
 from ._core import InvalidInput
 
 __all__ = ["FLARE", "GeoTransolver", "LibraryModel", "MeshGraphNet", "Transolver"]
+
+
+class _Part(torch.nn.Module):
+    """A module that only gives parameters of a library model their names: the library computes the whole."""
+
+    def _say(self, *_: Any, **__: Any) -> None:
+        warnings.warn("hooks of a module within a model of meshard.models are never called: the library computes the model as a whole. Put them on the model.", stacklevel=3)
+
+    def register_forward_hook(self, *given: Any, **named: Any) -> Any:
+        self._say()
+        return super().register_forward_hook(*given, **named)
+
+    def register_forward_pre_hook(self, *given: Any, **named: Any) -> Any:
+        self._say()
+        return super().register_forward_pre_hook(*given, **named)
+
+    def register_full_backward_hook(self, *given: Any, **named: Any) -> Any:
+        self._say()
+        return super().register_full_backward_hook(*given, **named)
 
 
 class LibraryModel(torch.nn.Module):
@@ -38,6 +58,8 @@ class LibraryModel(torch.nn.Module):
             raise InvalidInput(f"{self._kind}: arguments are finite numbers, texts and lists of them: {error}.") from None
         self._model = _core.Model(self._kind, text)
         self.arguments = json.loads(self._model.arguments())
+        self._mode: Optional[str] = None   # of set_memory
+        self._places: list[tuple[dict, str, torch.nn.Module]] = []      # modules that name tensors, and where their parents keep them
         self._tensors: dict[str, tuple[dict, str, torch.Tensor]] = {}   # what the model computes with, and where the module keeps it
         for name, parameter in self._model.parameters():
             parameter.__class__ = torch.nn.Parameter   # the very tensor
@@ -57,7 +79,8 @@ class LibraryModel(torch.nn.Module):
         owner: torch.nn.Module = self
         for part in path:
             if part not in owner._modules:
-                owner.add_module(part, torch.nn.Module())
+                owner.add_module(part, _Part())
+                self._places.append((owner._modules, part, owner._modules[part]))
             owner = owner._modules[part]
         return owner, leaf
 
@@ -75,6 +98,13 @@ class LibraryModel(torch.nn.Module):
             if kept.get(leaf) is not own:
                 raise InvalidInput(f"{self._kind}: a parameter or buffer was replaced by another tensor, which the model does not compute with. Write to the "
                                    "tensors instead, as load_state_dict does without assign=True.")
+        for parts, leaf, part in self._places:
+            if parts.get(leaf) is not part:
+                raise InvalidInput(f"{self._kind}: its module '{leaf}' was replaced by another, which the model does not compute with: the library computes it as a "
+                                   "whole. Put other layers before or behind the model.")
+            if part.training != self.training:
+                raise InvalidInput(f"{self._kind}: its module '{leaf}' is in another mode than the model (train or eval), which the library computes as a whole. Set "
+                                   "the mode of the model.")
 
     def train(self, mode: bool = True) -> LibraryModel:
         """As of torch.nn.Module."""
@@ -85,6 +115,7 @@ class LibraryModel(torch.nn.Module):
         """What training keeps of each point: 'stored' (all, the fastest), 'recomputed' (the layers' inputs) or 'streamed' (only the model's). Results differ by
         rounding only. Raises InvalidInput (a ValueError) for a mode that the model does not have."""
         self._model.set_memory(mode)
+        self._mode = mode
 
     def seed_draws(self, seed: int) -> None:
         """Seeds torch's generators and the model's own noise (of Transolver++). Ranks that share rows pass the same seed."""
@@ -115,7 +146,7 @@ class LibraryModel(torch.nn.Module):
         """What a subclass or a user has added to the library's module: attributes, hooks, parameters, buffers and modules."""
         library = {leaf for kept, leaf, _ in self._tensors.values() if kept is self._parameters or kept is self._buffers}
         library.update(name.split(".")[0] for name in self._tensors)
-        added = {name: value for name, value in self.__dict__.items() if name not in ("_model", "_tensors", "arguments")}
+        added = {name: value for name, value in self.__dict__.items() if name not in ("_model", "_tensors", "_places", "arguments")}
         for kind in ("_parameters", "_buffers", "_modules"):
             added[kind] = {name: value for name, value in self.__dict__[kind].items() if name not in library}
         return added
@@ -127,6 +158,8 @@ class LibraryModel(torch.nn.Module):
             else:
                 self.__dict__[name] = value
         self._model.train(self.training)
+        if self._mode is not None:
+            self._model.set_memory(self._mode)
         for name, module in self._modules.items():
             if name not in added["_modules"]:
                 module.train(self.training)
@@ -138,7 +171,8 @@ class LibraryModel(torch.nn.Module):
 def _made(kind: type[LibraryModel], arguments: dict[str, Any]) -> LibraryModel:
     """A model of the class without a call of its constructor, whose arguments may be a subclass's own."""
     made = kind.__new__(kind)
-    LibraryModel.__init__(made, **arguments)
+    with torch.random.fork_rng(devices=[]):   # its parameters are then overwritten: a copy draws nothing
+        LibraryModel.__init__(made, **arguments)
     return made
 
 

@@ -344,6 +344,23 @@ TEST(FoamReader, LooksForReferencesInTheNearestDictionaryFirst)
     EXPECT_EQ(value(2), 1);
 }
 
+TEST(FoamReader, PassesOverCode)
+{
+    const TemporaryFolder folder;
+    write_foam_case(folder / "case", cube(2));
+    ReadOptions options;
+    options.blocks = {"boundary/left"};
+    for (const std::string code : {"operator==(min(10, 0.1*t));", "if (a < b) { x = foo(a, b); }",
+                                   "vectorField f(patch().size(), Zero);\n#include \"x.H\"", "char c = '\"';"}) {
+        write_bytes(folder / "case/0.5/T",
+                    "FoamFile { version 2.0; format ascii; class volScalarField; object T; }\n"
+                    "dimensions [0 0 0 1 0 0 0];\ninternalField uniform 7;\nboundaryField { left { type "
+                    "codedFixedValue; name x; code #{ " +
+                        code + " #}; value uniform 4; } }\n");
+        EXPECT_EQ(find_array(read_mesh(folder / "case", options).cell_data, "T")->value(0), 4) << code;
+    }
+}
+
 TEST(FoamReader, TakesTheLastPatternThatMatchesAPatchWithoutAnEntry)
 {
     const TemporaryFolder folder;

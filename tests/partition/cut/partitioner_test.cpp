@@ -148,6 +148,31 @@ TEST(CutRows, TakesTheBetterOfTwoByAuto)
     EXPECT_LE(edge_cut(result.partition, cell_graph(mesh)), 3 * 256);
 }
 
+TEST(CutRows, IsNoWorseWithALooserBound)
+{
+    const auto graph = cell_graph(cube(12));
+    const std::vector<std::int32_t> weights(static_cast<std::size_t>(graph.num_rows()), 3);
+    const auto cut_within = [&](double imbalance) {
+        return edge_cut(cut_rows({&graph, {}, 7, {imbalance, 1, weights}, 1}, {}).partition, graph);
+    };
+
+    const auto within = cut_within(1.03);
+
+    for (const double imbalance : {1e18, 1e19, 1e300}) EXPECT_LE(cut_within(imbalance), within) << imbalance;
+}
+
+TEST(CutRows, AreNotRefinedIfPartsMustBeWholeAlone)
+{
+    const auto mesh = cube(20);
+    const auto graph = cell_graph(mesh);
+    const auto plain = cut(mesh, 8, {.refine = false});
+
+    const auto whole = cut(mesh, 8, {.refine = false, .contiguous = true});
+
+    if (parts_in_pieces(plain.partition, graph).empty()) EXPECT_EQ(whole.partition.owners, plain.partition.owners);
+    EXPECT_TRUE(parts_in_pieces(whole.partition, graph).empty());
+}
+
 TEST(CutRows, IsBetterWithQuality)
 {
     double quick = 0, thorough = 0;
