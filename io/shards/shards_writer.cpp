@@ -56,11 +56,13 @@ std::array<double, 6> bounds_of(const std::vector<WrittenShard>& shards)
 
 }  // namespace
 
-PartialFolder::PartialFolder(const std::filesystem::path& dir)
-    : final_(std::filesystem::absolute(dir).lexically_normal())
+PartialFolder::PartialFolder(const std::filesystem::path& dir) : final_(std::filesystem::absolute(dir))
 {
     if (!final_.has_filename()) final_ = final_.parent_path();
     std::error_code error;
+    // Links are followed before `..`, as the system does, but for the folder's own name.
+    final_ = std::filesystem::weakly_canonical(final_.parent_path()) / final_.filename();
+    if (final_.filename() == ".." || final_.filename() == ".") final_ = std::filesystem::weakly_canonical(final_);
     if (std::filesystem::exists(std::filesystem::symlink_status(final_, error)))
         throw IoError("save_subdomains: " + dir.string() + " exists; choose another name or remove it first.");
     partial_ = final_;

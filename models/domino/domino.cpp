@@ -105,7 +105,7 @@ void DominoImpl::set_memory(MemoryMode mode)
 
 void DominoImpl::seed_noise(std::uint64_t seed)
 {
-    noise_ = RowNoise(seed);
+    noise_.reseed(seed);
 }
 
 void DominoImpl::check_inputs(const DominoInputs& inputs) const

@@ -89,7 +89,7 @@ public:
     void set_noise(UniformNoise noise) { noise_->given = std::move(noise); }
     void set_noise(NoiseWhen when) { noise_->when = when; }
 
-    void seed_noise(std::uint64_t seed) override { noise_->rows = RowNoise(seed); }
+    void seed_noise(std::uint64_t seed) override { noise_->rows.reseed(seed); }
 
     /// Sets what training stores for each point between forward and backward. @throws InvalidInput for Streamed
     void set_memory(MemoryMode mode) override;

@@ -28,9 +28,9 @@ struct RowDraw::DeviceIds {
             if (copy.map.lock() == map && copy.ids.device() == device) return copy.ids;
         }
         const auto owned = map->owned();
-        return copies
-            .emplace_back(map, at::tensor(at::ArrayRef<std::int64_t>(owned.data(), owned.size()), at::kLong).to(device))
-            .ids;
+        auto ids = at::tensor(at::ArrayRef<std::int64_t>(owned.data(), owned.size()), at::kLong);
+        if (!device.is_cpu()) ids = ids.pin_memory();
+        return copies.emplace_back(map, ids.to(device, /*non_blocking=*/true)).ids;
     }
 
     struct Copy {
@@ -61,6 +61,13 @@ template void RowDraw::fill(std::int64_t, std::int64_t, std::int64_t, std::int64
 template void RowDraw::fill(std::int64_t, std::int64_t, std::int64_t, std::int64_t, Strides, double*) const;
 
 RowNoise::RowNoise(std::uint64_t seed) : seed_(seed), device_ids_(std::make_shared<RowDraw::DeviceIds>()) {}
+
+void RowNoise::reseed(std::uint64_t seed)
+{
+    seed_ = seed;
+    num_draws_ = 0;
+    rows_ = nullptr;
+}
 
 void RowNoise::set_rows(at::TensorList points)
 {

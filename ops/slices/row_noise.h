@@ -52,6 +52,9 @@ class RowNoise {
 public:
     explicit RowNoise(std::uint64_t seed);
 
+    /// Draws from here on as one that was made with this seed. Copies of the rows' ids on devices are kept.
+    void reseed(std::uint64_t seed);
+
     /// Sets the rows of the next draws: those of a tensor (B, N, ...) as passed to the model, whose spec has the global
     /// ids. The first tensor with ids is used; some may be undefined.
     void set_rows(at::TensorList points);

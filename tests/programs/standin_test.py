@@ -85,6 +85,17 @@ class StandIn(OnDevice):
             # On each rank; sums over the ranks, of gradients too, are no waits of the host.
             self.assertEqual(waits, {("copy", "copy_to_host_late"): num_ranks, ("sync", "synchronize_event"): num_ranks})
 
+    def test_copies_nothing_for_its_draws_once_all_cases_were_seen(self):
+        for words in (["model.dropout=0.1"], ["model.plus=true"]):
+            found = self.of_one_step("training.num_epochs=9", *words, after=8)
+            self.assertEqual({key: number for key, number in found.items() if key[0] != "launch"},
+                             {("copy", "copy_to_host_late"): 1, ("sync", "synchronize_event"): 1}, words)
+
+    def test_cases_that_are_read_in_each_step_are_copied_beside_its_work(self):
+        found = self.of_one_step("data.memory=0")
+        self.assertNotIn(("copy", "copy_to_device_pageable"), found)
+        self.assertIn(("copy", "copy_to_device_late"), found)
+
     def test_seconds_of_a_step_are_those_of_the_device(self):
         # Each launch takes 20 ms there, by its own clock, which no host waits for: a step takes as long as its launches.
         launches = sum(number for (what, _), number in self.of_one_step().items() if what == "launch")

@@ -317,8 +317,11 @@ PointInputs sharded_inputs(const at::Tensor& rows, RowIds ids, const std::shared
 PointInputs sharded_inputs(const at::Tensor& rows, const SpecPtr& spec)
 {
     const auto batch = rows.unsqueeze(0);
+    auto places = batch.narrow(-1, 0, 3);
+    if (!places.is_contiguous())  // of page-locked memory another such, which devices copy beside their work
+        places = at::empty(places.sizes(), places.options().pinned_memory(rows.is_pinned())).copy_(places);
     return {.embedding = from_local(batch, spec),
-            .positions = from_local(batch.narrow(-1, 0, 3).contiguous(), spec),
+            .positions = from_local(places, spec),
             .constants = {},
             .time = {}};
 }
