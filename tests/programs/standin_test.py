@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import threading
+import zlib
 
 from runner import PROGRAM, Case
 from grids_test import MODELS as MODELS_OF_GRIDS
@@ -37,7 +38,7 @@ class OnDevice(Case):
 
     def counts(self, num_steps, *words, num_ranks=1):
         """What a run of so many steps asks of its devices."""
-        name = f"steps{num_steps}of{num_ranks}{len(words)}"
+        name = f"steps{num_steps}of{num_ranks}-{zlib.crc32(str(words).encode())}"
         report = self.folder / name
         self.assert_good(self.on_device("train", "car.yaml", f"run_id={name}", "training.num_epochs=1", f"training.max_steps={num_steps}", *words,
                                         "--nproc", num_ranks, MESHARD_STANDIN_REPORT=str(report)))
