@@ -253,7 +253,8 @@ DeviceLayer::Second DeviceLayer::second_backward(LayerPoints& points, const at::
 {
     at::Tensor stream;
     if (shape_.outputs > 0) {
-        const auto g = at::constant_pad_nd(result_gradient.to(type_), {0, rounded_up(shape_.outputs) - shape_.outputs});
+        const auto g = for_kernels(
+            at::constant_pad_nd(result_gradient.to(type_), {0, rounded_up(shape_.outputs) - shape_.outputs}));
         add_product(found_.head.weight, g, points.last.x_hat);
         add(found_.head.bias, sums_of_rows(g));
         stream = normal_rows_backward(at::mm(g, head_.weight), points.last, {});

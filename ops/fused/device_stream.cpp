@@ -189,9 +189,10 @@ StreamGradients DeviceStreamPasses::backward(const std::vector<SliceStates>& sli
         advance_layer(l - 1);
         if (l % kStreamLayersApart == 0) inputs_.push_back(x_.clone());
     }
+    const auto of_result = result_gradient.contiguous();
     gradient_ = at::empty_like(x_);
     for (auto l = top; l >= 0; --l) {
-        backward_of_layer(l, slices[l], result_gradient, found.attend_weights[l]);
+        backward_of_layer(l, slices[l], of_result, found.attend_weights[l]);
         inputs_.resize(
             std::min(inputs_.size(), static_cast<std::size_t>(std::max<std::int64_t>(l - 1, 0) / kStreamLayersApart)));
     }

@@ -320,10 +320,7 @@ PointInputs sharded_inputs(const at::Tensor& rows, const SpecPtr& spec)
     auto places = batch.narrow(-1, 0, 3);
     if (!places.is_contiguous())  // of page-locked memory another such, which devices copy beside their work
         places = at::empty(places.sizes(), places.options().pinned_memory(rows.is_pinned())).copy_(places);
-    return {.embedding = from_local(batch, spec),
-            .positions = from_local(places, spec),
-            .constants = {},
-            .time = {}};
+    return {.embedding = from_local(batch, spec), .positions = from_local(places, spec), .constants = {}, .time = {}};
 }
 
 PointInputs thinned_inputs(const PointInputs& inputs, std::int64_t most)

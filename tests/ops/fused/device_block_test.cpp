@@ -56,7 +56,7 @@ Outcome outcome_of(const BlockCase& made, const Apply& apply)
     block.attend_weights = {leaf(block.attend_weights[0])};
     const auto x = made.x.detach().clone().requires_grad_();
     const auto result = apply(x, block);
-    result.square().sum().backward();
+    result.transpose(1, 2).contiguous().square().sum().backward();  // a gradient with channels first
     Outcome outcome{result.detach(), x.grad(), {}};
     for (const auto* weight : block.weights.all()) {
         if (weight->defined()) outcome.weight_gradients.push_back(weight->grad());

@@ -26,7 +26,7 @@ struct StreamCase {
     at::Tensor points;
 };
 
-StreamCase make_stream(std::int64_t num_layers, bool with_offset, at::ScalarType type)
+StreamCase make_stream(std::int64_t num_layers, bool with_offset, at::ScalarType type, std::int64_t outputs = 4)
 {
     at::manual_seed(5);
     const auto random = [&](at::IntArrayRef sizes) { return at::randn(sizes, type).mul_(0.4).requires_grad_(); };
@@ -40,7 +40,7 @@ StreamCase make_stream(std::int64_t num_layers, bool with_offset, at::ScalarType
                                    .head_dim = 8,
                                    .slices = 5,
                                    .hidden = 20,
-                                   .outputs = l + 1 == num_layers ? 4 : 0},
+                                   .outputs = l + 1 == num_layers ? outputs : 0},
                                   type, 0.4);
         block.attend = [](const at::Tensor& tokens, const std::vector<at::Tensor>& weights) {
             return at::matmul(tokens, weights[0]).tanh();
@@ -77,7 +77,7 @@ StreamOutcome stream_outcome(const StreamCase& made, const Apply& apply)
     }
     const auto points = made.points.detach().clone().requires_grad_();
     const auto result = apply(points, model);
-    result.square().sum().backward();
+    result.transpose(1, 2).contiguous().square().sum().backward();  // a gradient with channels first
     StreamOutcome outcome{result.detach(), points.grad(), {}};
     for (const auto& weight : leaves) outcome.weight_gradients.push_back(weight.grad());
     return outcome;
@@ -163,6 +163,19 @@ TEST_P(DeviceStream, SendsWhatTheHostSendsAndEqualsSerialOnUnevenRanks)
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, DeviceStream, testing::Combine(testing::Values(1, 3, 9), testing::Bool()));
+
+TEST(DeviceStreamOfOneTile, TakesGradientsWithChannelsFirst)
+{
+    auto made = make_stream(2, true, at::kDouble, 8);  // as many as a word has, so that nothing is padded
+    made.points = made.points.narrow(0, 0, 1);
+    made.model.offset = made.model.offset.narrow(0, 0, 1).detach();
+    made.model.tile_points = 0;
+
+    expect_stream_near(
+        stream_outcome(made, [](const at::Tensor& points,
+                                const StreamedModel& model) { return streamed_blocks_by_kernels(points, model); }),
+        stream_outcome(made, block_after_block), 1e-9);
+}
 
 TEST(StreamedByKernels, KeepsWhatOneTileHasComputed)
 {
