@@ -34,9 +34,13 @@ if(TORCH_ROOT AND EXISTS "${TORCH_ROOT}/version.py")
   string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" TorchWheel_VERSION "${version_line}")
 endif()
 
+set(where "${TORCH_ROOT}")
+if(where STREQUAL "")
+  set(where "$ENV{MESHARD_TORCH}")
+endif()
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(TorchWheel REQUIRED_VARS TORCH_ROOT TorchWheel_VERSION VERSION_VAR TorchWheel_VERSION
-  REASON_FAILURE_MESSAGE "There is no LibTorch in '${TORCH_ROOT}'. Run apps/setup.sh, pass -DTORCH_ROOT=<the wheel's folder `torch`>, or set MESHARD_TORCH to it.")
+  REASON_FAILURE_MESSAGE "There is no LibTorch in '${where}'. Run apps/setup.sh, pass -DTORCH_ROOT=<the wheel's folder `torch`>, or set MESHARD_TORCH to it.")
 
 if(TorchWheel_FOUND AND NOT TARGET TorchWheel::cpu)
   string(REGEX MATCH "^[0-9]+\\.[0-9]+" minor "${TorchWheel_VERSION}")

@@ -16,6 +16,7 @@ while true; do
   case "${1:-}" in
     --python | --peers) setup+=("$1"); shift ;;
     --torch)
+      [ $# -ge 2 ] || { echo "run.sh: --torch needs 2.11 or 2.15." >&2; exit 2; }
       setup+=(--torch "$2")
       build=${MESHARD_BUILD:-$root/build/release-$2}
       export MESHARD_VENV=${MESHARD_VENV:-$root/build/venv-$2}
