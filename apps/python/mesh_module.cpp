@@ -221,7 +221,10 @@ std::vector<SharedPart> partition(const SharedMesh& mesh, std::int32_t num_parts
 std::vector<Subdomain> copied(const std::vector<SharedPart>& parts)
 {
     std::vector<Subdomain> subdomains;
-    for (const auto& part : parts) subdomains.push_back(*part);
+    for (const auto& part : parts) {
+        if (!part) throw InvalidInput("expected parts of a mesh, found None among them.");
+        subdomains.push_back(*part);
+    }
     return subdomains;
 }
 

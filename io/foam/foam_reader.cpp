@@ -141,7 +141,7 @@ void require_times(const std::vector<FoamTime>& times, const fs::path& processor
 {
     const auto here = time_folders(processor);
     for (const FoamTime& time : times)
-        if (find_time(here, time.value) == here.end())
+        if (std::ranges::find(here, time.value, &FoamTime::value) == here.end())
             throw IoError("read_mesh: " + processor.string() + " has no time " + time.path.filename().string() +
                           ", which " + time.path.parent_path().filename().string() +
                           " has. Was the run stopped while it wrote? Remove that time from all processors, or choose "

@@ -297,6 +297,19 @@ void require_same_layout(const Mesh& first, const Mesh& state, double time)
         throw InvalidInput(fmt::format("write_vtkhdf_series: the state at {} has other arrays than the first.", time));
 }
 
+/// @throws InvalidInput for texts that VTKHDF files cannot hold
+void require_texts(const DataArray& array)
+{
+    if (array.type() == ScalarType::String &&
+        std::ranges::any_of(array.strings(), [](const auto& text) { return text.find('\0') != std::string::npos; }))
+        throw InvalidInput("write_mesh: a string of array '" + array.name() +
+                           "' contains the character 0, which VTK's files cannot hold. Remove it.");
+    if (std::ranges::any_of(array.component_names,
+                            [](const auto& name) { return name.find('\n') != std::string::npos; }))
+        throw InvalidInput("write_mesh: a component of array '" + array.name() +
+                           "' has a line feed in its name, which VTKHDF files cannot hold. Give it another name.");
+}
+
 }  // namespace
 
 void write_vtkhdf(const std::filesystem::path& path, Pieces pieces, const WriteOptions& options)
@@ -312,6 +325,9 @@ void write_vtkhdf(const std::filesystem::path& path, Pieces pieces, const WriteO
                     fmt::format("{}: the array '{}' has texts, at which VTK 9.7's reader of VTKHDF stops: "
                                 "ParaView lacks it and arrays after it; meshard reads all",
                                 path.string(), array.name()));
+    for (const Mesh& piece : pieces)
+        for (const auto* arrays : {&piece.point_data, &piece.cell_data, &piece.field_data})
+            for (const DataArray& array : *arrays) require_texts(array);
     deliver_read_warnings(warnings, {});
     AtomicFile finished(path);
     finished.reserve(size_bound(pieces));

@@ -265,7 +265,7 @@ struct PointGradients {
                         add_to_found(left, tables.slices + b * 16 * kLineX);
                         const auto across = tile.transposed(left[0]);
                         TILE_UNROLL
-                        for (int k = 0; k < kSteps; ++k) tile.mma(slice_sums[b][k], across, x_rows[k]);
+                        for (int k = 0; k < kSteps; ++k) tile.mma_to_sum(slice_sums[b][k], across, x_rows[k]);
                     }
                 } else {
                     Acc w[P], g[P];
@@ -438,7 +438,7 @@ struct SliceWeightGradients {
                 for (int k = 0; k < kSteps; ++k) {
                     const auto x_rows = tile.load_b_rows(ring.array(slot, 0) + k * 16, kLineX);
                     TILE_UNROLL
-                    for (int b = 0; b < kBlocks; ++b) tile.mma(sums[b][k], left[b], x_rows);
+                    for (int b = 0; b < kBlocks; ++b) tile.mma_to_sum(sums[b][k], left[b], x_rows);
                 }
             });
         store_part<Tile, D, SC>(tile, block, sums, totals, points.heads, S, dim, of.parts);

@@ -104,7 +104,7 @@ struct SliceSums {
                 for (int k = 0; k < kSteps; ++k) {
                     const auto right = tile.load_b_rows(ring.array(slot, 1) + k * 16, kLineX);
                     TILE_UNROLL
-                    for (int b = 0; b < kBlocks; ++b) tile.mma(sums[b][k], left[b], right);
+                    for (int b = 0; b < kBlocks; ++b) tile.mma_to_sum(sums[b][k], left[b], right);
                 }
             });
         store_part<Tile, D, SC>(tile, block, sums, totals, points.heads, S, dim, parts);

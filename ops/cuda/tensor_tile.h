@@ -347,6 +347,19 @@ struct Tile : WarpLanes {  // fp32 in memory and in the fragments
             }
         }
     }
+    /// `mma` to a sum over many points. Tensor cores cut sums off instead of rounding them, by up to a unit in the last
+    /// place each, all in one direction: in Float32 each product is added by an addition that rounds.
+    TILE_FN void mma_to_sum(Acc& sum, const A& a, const B& b) const
+    {
+        if (M != TileMath::Float32) return mma(sum, a, b);
+        Acc product = {};
+        mma(product, a, b);
+        TILE_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+            TILE_UNROLL
+            for (int c = 0; c < kCols; ++c) sum.v[r][c] += product.v[r][c];
+        }
+    }
     TILE_FN A transposed(const A& a) const { return a; }  // not supported
     /// Stores an accumulator times a factor as rows of global memory, of which `rows` and `channels` exist.
     TILE_FN void store_out(T* to, std::int64_t stride, const Acc& acc, float factor, int rows, int channels) const
@@ -443,6 +456,7 @@ struct HalfTile : WarpLanes {
                     : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[2 * half]), "r"(b.v[2 * half + 1]));
         }
     }
+    TILE_FN void mma_to_sum(Acc& sum, const A& a, const B& b) const { mma(sum, a, b); }
     TILE_FN static std::uint32_t transposed_8(std::uint32_t m)
     {
         std::uint32_t t;
@@ -621,6 +635,7 @@ struct HostTile {
             for (int k = 0; k < 16; ++k)
                 for (int c = 0; c < 16; ++c) acc.v[r][c] += a.v[r][k] * b.v[k][c];
     }
+    void mma_to_sum(Acc& sum, const A& a, const B& b) const { mma(sum, a, b); }
     [[gnu::noinline]] A transposed(const A& a) const
     {
         A t;

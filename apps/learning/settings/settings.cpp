@@ -407,6 +407,9 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
         const auto value = rule && rule->type == SettingType::Text
                                ? text_value(word.substr(equals + 1))
                                : parse_yaml(word.substr(equals + 1), "command line");
+        if (value.IsNull())
+            throw UsageError(fmt::format("command line: '{}' has no value after the =. To remove the setting: '~{}'.",
+                                         word, word.substr(0, equals)));
         walk(value, path, "command line", rules, none_removed, [&](Setting setting) {
             setting.source = "command line";
             take(std::move(setting));

@@ -7,6 +7,7 @@
 #include "apps/learning/settings/model_rules.h"
 #include "apps/learning/settings/simulation_settings.h"
 #include "partition/error.h"
+#include "partition/nearest_name.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
@@ -171,8 +172,15 @@ void complete_scaling(const Settings& settings, DataConfig& data)
                          " is nondimensional, and no field says its kind, by which it would be divided, e.g. "
                          "data.fields.pressure.kind=kinematic.");
     }
+    const std::vector<std::string> known{"U_inf", "rho", "p_inf", "T_inf", "L"};
     for (auto it = data.reference_columns.begin(); it != data.reference_columns.end();) {
         const auto& [name, entries] = *it;
+        if (std::ranges::find(known, name) == known.end()) {
+            const auto nearest = nearest_name(name, known);
+            throw UsageError(fmt::format("{} is no quantity that is used; known are {}.{}",
+                                         settings.where("data.reference." + name), fmt::join(known, ", "),
+                                         nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+        }
         if (entries.size() != 1 && !(name == "U_inf" && entries.size() == 3)) {
             throw UsageError(fmt::format("{} has {} values; expected one{}", settings.where("data.reference." + name),
                                          entries.size(),
@@ -237,6 +245,10 @@ void check_fields(const DataConfig& data, const std::string& base)
     for (const auto& field : data.fields) {
         if (field.from.empty())
             throw UsageError(base + "." + field.name + " must say which array it is: {from: NAME}.");
+        if (std::ranges::any_of(data.fields,
+                                [&](const auto& other) { return field.name == other.name + "_predicted"; }))
+            throw UsageError(base + "." + field.name +
+                             " has the name that predictions of another field have. Give it another.");
     }
     if (data.fields.empty())
         throw UsageError(base + " must name at least one field, e.g. {pressure: {from: pMean, kind: kinematic}}.");

@@ -150,6 +150,7 @@ void resume(Run& run, bool accepts_data)
     if (run.config.data.is_grid || run.data.states())
         run.data.set_input_scales(checkpoint.input_normalizer().on(device));
     run.progress = before.progress;
+    if (run.config.training.scheduler != "plateau") run.progress.plateau = {};
     if (before.val_cases && before.val_cases != now.val_cases) {
         run.progress.best_error = RunProgress().best_error;
         run.progress.plateau.best = PlateauState().best;

@@ -379,13 +379,14 @@ TrainedValues TrainedModel::values() const
     return trained_values(*model_.module, update_->optimizers(), update_->average(), sharded_ ? &*sharded_ : nullptr);
 }
 
-void TrainedModel::load(const Checkpoint& checkpoint)
+void TrainedModel::load(const Checkpoint& checkpoint, bool to_train)
 {
     const auto* sharded = sharded_ ? &*sharded_ : nullptr;
     checkpoint.load_weights(*model_.module, sharded);
     checkpoint.load_optimizer(*model_.module, update_->optimizers(), sharded);
     if (update_->average()) update_->average()->restart();
-    checkpoint.load_raw_weights(*model_.module, sharded);
+    // Without a mean of its own the run would judge by the raw weights, where the checkpoint has both.
+    if (to_train || update_->average()) checkpoint.load_raw_weights(*model_.module, sharded);
     update_->resume(checkpoint.description());
     if (config_.data.is_grid)
         take_rows_of_grids(model_, checkpoint.input_normalizer(), !config_.data.mask.empty(), data_.categories());

@@ -70,8 +70,9 @@ public:
 
     /// Collects what a checkpoint keeps. Collective where parameters are cut among the ranks.
     TrainedValues values() const;
-    /// Takes weights, optimiser state and averages from a checkpoint.
-    void load(const Checkpoint& checkpoint);
+    /// Takes weights, optimiser state and averages from a checkpoint. @param to_train   otherwise the weights are those
+    /// that predict, also where the run has no mean of them any more
+    void load(const Checkpoint& checkpoint, bool to_train = true);
     /// Returns the bytes of parameters, gradients and optimiser state on the rank that holds most of each. Collective.
     std::array<std::int64_t, 3> bytes_held() const;
 

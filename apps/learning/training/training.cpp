@@ -71,7 +71,7 @@ void judge_best(Run& run)
     auto num_steps = run.progress.num_steps;
     if (run.ranks.all().all_agree(std::filesystem::exists(path))) {
         const Checkpoint checkpoint(path);
-        run.model.load(checkpoint);
+        run.model.load(checkpoint, /*to_train=*/false);
         num_steps = checkpoint.description().progress.num_steps;
     } else {
         path = folder / "last.safetensors";

@@ -59,6 +59,14 @@ TrainingData::TrainingData(const TrainingRunConfig& config, const CaseLists& cas
         cases_.val.clear();
         cases_.test.clear();
     }
+    for (std::size_t part = 0; part < config.num_parts(); ++part) {  // before cases are cut for hours
+        const auto data = config_.of_part(part).data;
+        if (data.is_grid || data.series.is_on) continue;
+        for (const auto& source : cases_.of_part(part).all()) {
+            constants_of_case(data, source);
+            if (!data.time.empty()) source.number(data.time);
+        }
+    }
     for (std::size_t part = 0; part < config.num_parts(); ++part) prepare_part(part, start, log, stop_requested);
     check_augmentation();
 }

@@ -313,24 +313,34 @@ def read_shards(folder: Union[str, os.PathLike], part: Optional[int] = None, *, 
         return read_part(os.path.abspath(folder), part, verify)
     parts = _meshes.read_shards(folder, verify)
     for one in parts:
-        _folders[one] = os.path.abspath(folder)
+        _folders[one] = os.path.abspath(folder), _arrays_of(one)
     return parts
 
 
-_folders: weakref.WeakKeyDictionary[Part, str] = weakref.WeakKeyDictionary()   # where parts were read
+_folders: weakref.WeakKeyDictionary[Part, tuple[str, list]] = weakref.WeakKeyDictionary()   # where parts were read, and what they had then
+
+
+def _arrays_of(part: Part) -> list:
+    """Names of the arrays and where their values lie, which assigning changes: arrays are read-only."""
+    of_mesh = [(place, name, part.mesh._arrays(place)[name]) for place in ("point", "cell", "field") for name in part.mesh._arrays(place)]
+    return [(place, name, values.ctypes.data if isinstance(values, np.ndarray) else list(values)) for place, name, values in of_mesh]
 
 
 def read_part(folder: str, number: int, verify: bool) -> Part:
     """One part of a folder of shards. It can be pickled: another process reads it from there."""
     part = _meshes.read_part(folder, number, verify)
-    _folders[part] = folder
+    _folders[part] = folder, _arrays_of(part)
     return part
 
 
 def _reduced(part: Part) -> tuple:
     if part not in _folders:
         raise TypeError("a Part can be pickled only if it was read from a folder of shards. Write it with meshard.write_shards.")
-    return read_part, (_folders[part], part.part, False)
+    folder, arrays = _folders[part]
+    if _arrays_of(part) != arrays:
+        raise TypeError("a Part whose arrays were changed since it was read cannot be pickled: another process reads it from its folder. Write it with "
+                        "meshard.write_shards, or change it there.")
+    return read_part, (folder, part.part, False)
 
 
 copyreg.pickle(Part, _reduced)

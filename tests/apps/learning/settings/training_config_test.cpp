@@ -350,6 +350,11 @@ TEST_F(TrainingConfigTest, RefusesWhatDoesNotFitTogether)
     EXPECT_TRUE(refuses("training.field_weights.pressure=[]", "is empty; expected a number"));
     EXPECT_TRUE(refuses("training.optimizer.groups={frozen: {}}", "training.optimizer.groups.frozen says nothing"));
     EXPECT_TRUE(refuses("data.fields={pressure: , wss: {from: wss}}", "data.fields.pressure says nothing"));
+    EXPECT_TRUE(
+        refuses("data.reference.Rho=2", "data.reference.Rho is no quantity that is used; known are U_inf, rho"));
+    EXPECT_TRUE(refuses("data.fields.wss_predicted.from=x", "the name that predictions of another field have"));
+    for (const char* nothing : {"null", "~", "#5"})
+        EXPECT_TRUE(refuses(std::string("training.num_epochs=") + nothing, "has no value after the ="));
     for (const char* length : {"0", "-1", "'1, 0, 2'"})
         EXPECT_TRUE(refuses(std::string("data.length=") + length, "places are divided by it"));
 }
