@@ -62,6 +62,11 @@ def test_cases_are_sharded_tensors():
         single = meshard.datasets.Shards(root / "case_1", mesh(), fields=["p"])
         assert len(single) == 1 and single[0]["p"].dtype is torch.float32 and set(single[0]) == {"points", "p", "ids", "name", "part"}
         refused(lambda: pickle.dumps(parts[0]), TypeError, "write_shards")
+        read = single[0]["part"]
+        assert np.array_equal(pickle.loads(pickle.dumps(read)).global_ids, read.global_ids)
+        read.mesh.cell_data["p"] = np.zeros(read.mesh.n_cells)
+        refused(lambda: pickle.dumps(read), TypeError, "were changed since it was read")
+        refused(lambda: meshard.merge([read, None]), ValueError, "found None")
         renamed = meshard.partition(parted()[0], num_ranks())
         for one in renamed:
             one.mesh.cell_data["ids"] = np.zeros(one.mesh.n_cells)
