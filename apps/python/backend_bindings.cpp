@@ -58,6 +58,7 @@ class HostCopies {
 public:
     explicit HostCopies(bool copies) : copies_(copies) {}
 
+    /// Tensors to which the collective writes, given as one, a list or lists of lists.
     at::Tensor operator()(const at::Tensor& tensor)
     {
         if (!copies_) return tensor;
@@ -65,16 +66,21 @@ public:
         here_.push_back(tensor.cpu());
         return here_.back();
     }
-    Tensors operator()(const Tensors& tensors)
+    template <class Given>
+    std::vector<Given> operator()(const std::vector<Given>& given)
     {
-        Tensors all;
-        for (const auto& tensor : tensors) all.push_back((*this)(tensor));
+        std::vector<Given> all;
+        for (const auto& one : given) all.push_back((*this)(one));
         return all;
     }
-    std::vector<Tensors> operator()(const std::vector<Tensors>& lists)
+
+    /// Tensors that the collective only reads: they do not come back, since results may lie in the same memory.
+    at::Tensor sent(const at::Tensor& tensor) const { return copies_ ? tensor.cpu() : tensor; }
+    template <class Given>
+    std::vector<Given> sent(const std::vector<Given>& given) const
     {
-        std::vector<Tensors> all;
-        for (const auto& list : lists) all.push_back((*this)(list));
+        std::vector<Given> all;
+        for (const auto& one : given) all.push_back(sent(one));
         return all;
     }
 
@@ -154,7 +160,7 @@ public:
     {
         return served(in.front(), [&](Backend& backend, HostCopies& here) {
             auto to = here(out);
-            auto from = here(in);
+            auto from = here.sent(in);
             return backend.allgather(to, from, options);
         });
     }
@@ -163,7 +169,7 @@ public:
     {
         return served(in, [&](Backend& backend, HostCopies& here) {
             auto to = here(out);
-            auto from = here(in);
+            auto from = here.sent(in);
             return backend._allgather_base(to, from, options);
         });
     }
@@ -172,7 +178,7 @@ public:
     {
         return served(in.front(), [&](Backend& backend, HostCopies& here) {
             auto to = here(out);
-            auto from = here(in);
+            auto from = here.sent(in);
             return backend.allgather_coalesced(to, from, options);
         });
     }
@@ -181,7 +187,7 @@ public:
     {
         return served(in.front(), [&](Backend& backend, HostCopies& here) {
             auto to = here(out);
-            auto from = here(in);
+            auto from = here.sent(in);
             return backend.allgather_into_tensor_coalesced(to, from, options);
         });
     }
@@ -202,7 +208,7 @@ public:
     {
         return served(in.front(), [&](Backend& backend, HostCopies& here) {
             auto to = here(out);
-            auto from = here(in);
+            auto from = here.sent(in);
             return backend.gather(to, from, options);
         });
     }
@@ -211,7 +217,7 @@ public:
     {
         return served(out.front(), [&](Backend& backend, HostCopies& here) {
             auto to = here(out);
-            auto from = here(in);
+            auto from = here.sent(in);
             return backend.scatter(to, from, options);
         });
     }
@@ -220,7 +226,7 @@ public:
     {
         return served(out.front(), [&](Backend& backend, HostCopies& here) {
             auto to = here(out);
-            auto from = here(in);
+            auto from = here.sent(in);
             return backend.reduce_scatter(to, from, options);
         });
     }
@@ -229,7 +235,7 @@ public:
     {
         return served(out, [&](Backend& backend, HostCopies& here) {
             auto to = here(out);
-            auto from = here(in);
+            auto from = here.sent(in);
             return backend._reduce_scatter_base(to, from, options);
         });
     }
@@ -238,7 +244,7 @@ public:
     {
         return served(out.front(), [&](Backend& backend, HostCopies& here) {
             auto to = here(out);
-            auto from = here(in);
+            auto from = here.sent(in);
             return backend.reduce_scatter_tensor_coalesced(to, from, options);
         });
     }
@@ -253,7 +259,7 @@ public:
                         "all_to_all: a split has less than 0 rows.");
         if (!out.is_cpu()) {
             return served(out, [&](Backend& backend, HostCopies& here) {
-                auto to = here(out), from = here(in);
+                auto to = here(out), from = here.sent(in);
                 return backend.alltoall_base(to, from, out_rows, in_rows, options);
             });
         }
@@ -274,7 +280,7 @@ public:
     {
         if (!out.front().is_cpu()) {
             return served(out.front(), [&](Backend& backend, HostCopies& here) {
-                auto to = here(out), from = here(in);
+                auto to = here(out), from = here.sent(in);
                 return backend.alltoall(to, from, options);
             });
         }
@@ -295,7 +301,7 @@ public:
     c10::intrusive_ptr<Work> send(Tensors& tensors, int to, int tag) override
     {
         return by_host(tensors.front(), [&](Backend& backend, HostCopies& here) {
-            return with_list(here(tensors), backend, &Backend::send, to, tag);
+            return with_list(here.sent(tensors), backend, &Backend::send, to, tag);
         });
     }
     c10::intrusive_ptr<Work> recv(Tensors& tensors, int from, int tag) override
