@@ -114,7 +114,12 @@ std::int64_t memory_of(const at::Device& device)
         return is_limited ? std::min(of_machine, static_cast<std::int64_t>(limit.rlim_cur)) : of_machine;
     }
     try {
-        return static_cast<std::int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first);
+        auto* const allocator = c10::getDeviceAllocator(device.type());
+        const auto stats = allocator->getDeviceStats(device.index());
+        constexpr auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+        // What LibTorch has freed and keeps for later is free, too.
+        return static_cast<std::int64_t>(allocator->getMemoryInfo(device.index()).first) +
+               stats.reserved_bytes[all].current - stats.allocated_bytes[all].current;
     } catch (const c10::Error&) {
         return of_machine;  // the accelerator does not report its memory
     }

@@ -89,6 +89,7 @@ private:
 struct LivingMesh {
     std::weak_ptr<const DeviceMesh> mesh;
     c10::intrusive_ptr<c10d::Backend> carrier;  // of messages of its ranks; null for one rank
+    std::int64_t number;  // of meshes made before it: the same in processes that were forked from this
 };
 
 /// Meshes that are alive, newest last. A tensor that is loaded from a file is put on the one that it was saved from.
@@ -101,11 +102,13 @@ c10::intrusive_ptr<c10d::Backend> carrier_of_mesh(const DeviceMesh& mesh)
     return found == living_meshes.end() ? nullptr : found->carrier;
 }
 
+std::int64_t num_made = 0;
+
 PythonMesh remembered(std::shared_ptr<const DeviceMesh> mesh, c10::intrusive_ptr<c10d::Backend> carrier)
 {
     std::erase_if(living_meshes, [](const auto& living) { return living.mesh.expired(); });
     if (std::ranges::none_of(living_meshes, [&](const auto& living) { return living.mesh.lock() == mesh; }))
-        living_meshes.push_back({mesh, std::move(carrier)});
+        living_meshes.push_back({mesh, std::move(carrier), num_made++});
     return {std::move(mesh)};
 }
 
@@ -124,14 +127,25 @@ std::vector<std::int64_t> coordinate_of(const DeviceMesh& mesh)
 }
 
 std::optional<PythonMesh> living_mesh(const std::vector<std::string>& names, const std::vector<std::int64_t>& shape,
-                                      const std::vector<std::int64_t>& coordinate)
+                                      const std::vector<std::int64_t>& coordinate, std::int64_t number)
 {
+    std::optional<PythonMesh> newest;
     for (auto held = living_meshes.rbegin(); held != living_meshes.rend(); ++held) {
         const auto mesh = held->mesh.lock();
-        if (mesh && mesh->axis_names() == names && shape_of(*mesh) == shape && coordinate_of(*mesh) == coordinate)
-            return PythonMesh{mesh};
+        if (!mesh || mesh->axis_names() != names || shape_of(*mesh) != shape || coordinate_of(*mesh) != coordinate)
+            continue;
+        if (held->number == number) return PythonMesh{mesh};
+        if (!newest) newest = PythonMesh{mesh};
     }
-    return std::nullopt;
+    return newest;
+}
+
+/// The number of a mesh among those that were made; -1 if it is not remembered.
+std::int64_t number_of_mesh(const PythonMesh& mesh)
+{
+    const auto found =
+        std::ranges::find_if(living_meshes, [&](const auto& one) { return one.mesh.lock() == mesh.mesh; });
+    return found == living_meshes.end() ? -1 : found->number;
 }
 
 PythonMesh make_mesh(std::vector<std::int64_t> shape, std::vector<std::string> names, int rank, int size,
@@ -243,6 +257,7 @@ void bind_device_mesh(py::module_& module)
             "num_bytes", [](const PythonMesh& m) { return m.mesh->counter().total_bytes(); },
             "Bytes of those, of this rank.");
     module.def("living_mesh", &living_mesh);
+    module.def("number_of_mesh", &number_of_mesh);
 }
 
 }  // namespace meshard

@@ -131,6 +131,15 @@ private:
     c10::InferenceMode for_gradients_too_{false};
 };
 
+/// @param index   of the device; beyond those that there are it is refused, as by torch
+at::Device device_named(const std::string& type, int index)
+{
+    const auto device = device_of_rank(type, {.local_rank = std::max(0, index)});
+    if (!device.is_cpu() && device.index() != index)
+        throw InvalidInput(fmt::format("load: there is no device '{}:{}' here.", type, index));
+    return device;
+}
+
 /// Trained models that predict together.
 class Models {
 public:
@@ -139,8 +148,7 @@ public:
     /// @param ranks       that share each mesh; null: this one alone
     Models(const std::vector<std::filesystem::path>& runs, bool in_volume, const std::string& orient,
            const std::string& device, int device_index, const PythonMesh* ranks)
-        : device_(device_of_rank(device, {.local_rank = device_index})),
-          device_mesh_(ranks ? ranks->mesh : DeviceMesh::single())
+        : device_(device_named(device, device_index)), device_mesh_(ranks ? ranks->mesh : DeviceMesh::single())
     {
         const OwnNumerics whatever_the_caller_set;
         const KeptWarnings warnings;

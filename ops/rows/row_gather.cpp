@@ -26,6 +26,8 @@ struct Access {
     at::Tensor values;                        ///< rows that this rank scatters, one for each id; undefined for a gather
     std::shared_ptr<const RowRoutes> routes;  ///< null if this rank holds all rows
 
+    /// The ids, cut as they were given, on the device of a tensor.
+    at::Tensor ids_beside(const at::Tensor& tensor) const { return wanted.like(ids.to(tensor.device())); }
     at::Tensor gather(const at::Tensor& from) const { return routes ? routes->gather(from) : take_rows(from, ids); }
     at::Tensor scatter(const at::Tensor& values) const
     {
@@ -79,7 +81,7 @@ at::Tensor gather_rows(const at::Tensor& tensor, const at::Tensor& ids)
 {
     const auto access = access_to("gather_rows", tensor, ids);
     // Each rank has gradients of the rows that it wants, whose sum over the ranks is that of a tensor that all have.
-    if (!access.part.is_cut() && access.wanted.is_cut()) return tensor.index_select(0, ids);
+    if (!access.part.is_cut() && access.wanted.is_cut()) return tensor.index_select(0, access.ids_beside(tensor));
     return access.wanted.like(access.gather(access.part.own));
 }
 
@@ -88,7 +90,7 @@ at::Tensor scatter_add(const at::Tensor& tensor, const at::Tensor& ids, const at
     const auto access = access_to("scatter_add", tensor, ids, values);
     // All ranks have all rows, and each adds the values of its own ids: the result is the sum over the ranks.
     if (!access.part.is_cut() && access.wanted.is_cut())
-        return tensor.index_add(0, ids, access.wanted.like(access.values));
+        return tensor.index_add(0, access.ids_beside(tensor), access.wanted.like(access.values));
     return access.part.like(access.part.own + access.scatter(access.values));
 }
 

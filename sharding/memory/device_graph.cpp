@@ -113,7 +113,10 @@ OwnStream::OwnStream(const c10::Device& device) : before_(c10::impl::VirtualGuar
 OwnStream::~OwnStream()
 {
     const c10::impl::VirtualGuardImpl guard(before_.device_type());
-    put_in_order(guard.getStream(before_.device()), before_);
+    try {
+        put_in_order(guard.getStream(before_.device()), before_);
+    } catch (const std::exception&) {  // the device has failed; the error that says so is on its way
+    }
     guard.exchangeStream(before_);
 }
 

@@ -95,13 +95,18 @@ void WindowCut::cut_along_curve()
     for (std::int32_t part = 0; part < options_.num_parts; ++part)
         before.push_back(before.back() + (options_.capacities.empty() ? 1 : options_.capacities[part]));
     const auto total = std::accumulate(totals.begin(), totals.end(), 0.0);
-    auto sum = std::accumulate(totals.begin(), totals.begin() + windows_.first_window(), 0.0);
     std::int32_t part = 0;
-    for (std::size_t i = 0; i < owners_.size(); ++i) {
-        const auto weight = weight_of(static_cast<std::int64_t>(i));
-        while (part + 1 < options_.num_parts && (sum + 0.5 * weight) * before.back() > before[part + 1] * total) ++part;
-        owners_[i] = part;
-        sum += weight;
+    for (auto window = windows_.first_window(); window < windows_.end_window(); ++window) {
+        // Each window begins with the sum of those before, so that rounding does not depend on the ranks.
+        auto sum = std::accumulate(totals.begin(), totals.begin() + window, 0.0);
+        const auto first = windows_.begin(window) - begin;
+        for (auto i = first; i < first + windows_.size(window); ++i) {
+            const auto weight = weight_of(i);
+            while (part + 1 < options_.num_parts && (sum + 0.5 * weight) * before.back() > before[part + 1] * total)
+                ++part;
+            owners_[i] = part;
+            sum += weight;
+        }
     }
 }
 

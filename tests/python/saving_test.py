@@ -70,6 +70,13 @@ def test_views_that_their_base_has_outrun_are_refused():
         same(pickle.loads(pickle.dumps(view)), view)
 
 
+def test_pickle_comes_back_on_the_mesh_of_the_tensor():
+    x, other = cut(), meshard.init_device_mesh((num_ranks(),))
+    assert meshard.device_mesh(pickle.loads(pickle.dumps(x))) == mesh() != other
+    y = meshard.distribute_tensor(whole, other, [meshard.Shard(0)])
+    assert meshard.device_mesh(pickle.loads(pickle.dumps(y))) == other
+
+
 def test_torch_save_writes_this_ranks_part_alone():
     big = cut(torch.zeros(100_000, 4), 0)
     file = io.BytesIO()
@@ -97,7 +104,7 @@ def test_what_no_mesh_fits_is_refused():
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120).stdout
     if num_ranks() > 1:
         assert f"init_device_mesh(({num_ranks()},), mesh_dim_names=('domain',))" in said and "torch.distributed.checkpoint" in said, said
-    part, names, shape, coordinate, axes, sizes, strides, gradient = cut().__reduce_ex__(2)[1]
+    part, names, shape, coordinate, axes, sizes, strides, gradient, _ = cut().__reduce_ex__(2)[1]
     from meshard._saving import rebuilt
     refused(lambda: rebuilt(part[:-1] if len(part) else part.new_zeros(1, 4), names, shape, coordinate, axes, sizes, strides, gradient), ValueError, "does not fit")
     refused(lambda: rebuilt(part, names, shape, coordinate, [(7, 0, 0, None, 1)], sizes, strides, gradient), ValueError, "damaged")

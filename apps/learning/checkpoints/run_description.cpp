@@ -144,11 +144,13 @@ void require_same_run(const RunDescription& before, const RunDescription& now)
     }
     for (std::size_t part = 0; part < now.parts.size(); ++part) {
         const auto data_before = to_json(before.parts[part].data), data_now = to_json(now.parts[part].data);
-        for (const auto& [key, value] : data_now.items()) {
-            if (data_before.value(key, nlohmann::json()) == value) continue;
+        auto keys = data_before;  // of both: some are there only where they are set
+        keys.update(data_now);
+        for (const auto& [key, unused] : keys.items()) {
+            const auto was = data_before.value(key, nlohmann::json()), is = data_now.value(key, nlohmann::json());
+            if (was == is) continue;
             refuse(fmt::format("{}{} was {} when the run began, and is {} now. {}",
-                               part == 1 ? "data.volume." : "data.", key,
-                               data_before.value(key, nlohmann::json()).dump(), value.dump(), kAsItWas));
+                               part == 1 ? "data.volume." : "data.", key, was.dump(), is.dump(), kAsItWas));
         }
     }
     if (before.shares_of_sets != now.shares_of_sets) {

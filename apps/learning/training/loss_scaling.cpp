@@ -15,6 +15,19 @@ constexpr double kLeastScale = 1.0 / 65536;
 
 }  // namespace
 
+at::Tensor LossScaling::scaled(const at::Tensor& loss) const
+{
+    if (!there.defined()) return loss * scale;
+    loss.register_hook([there = there](const at::Tensor& gradient) { return gradient * there; });
+    return loss;
+}
+
+void LossScaling::put_on(const at::Device& device)
+{
+    if (!there.defined()) there = at::empty({}, at::TensorOptions(at::kFloat).device(device));
+    there.fill_(scale);
+}
+
 bool LossScaling::unscale(const std::vector<at::Tensor>& gradients, const RankGroup& ranks)
 {
     const at::NoGradGuard no_grad;
@@ -31,6 +44,7 @@ bool LossScaling::unscale(const std::vector<at::Tensor>& gradients, const RankGr
     all_finite = ranks.all_agree(all_finite);
     if (!all_finite) {
         scale /= 2;
+        if (there.defined()) there.fill_(scale);
         num_good_steps = 0;
         if (scale >= kLeastScale) return false;
         throw Error("training: gradients in float16 are not finite however small the loss is scaled. Set "
@@ -38,6 +52,7 @@ bool LossScaling::unscale(const std::vector<at::Tensor>& gradients, const RankGr
     }
     if (++num_good_steps == growth_interval) {
         scale *= 2;
+        if (there.defined()) there.fill_(scale);
         num_good_steps = 0;
     }
     return true;

@@ -359,7 +359,7 @@ std::string TrainedModel::why_no_graphs() const
 StepInputs TrainedModel::inputs_of_step(const Example& example, double weight) const
 {
     StepInputs inputs;
-    inputs.key = fmt::format("{:.17g} {:.17g} ", weight, update_->loss_scale().value_or(1));
+    inputs.key = fmt::format("{:.17g} ", weight);
     inputs.subject = example.front().id;
     bool knows_case = data_.coefficient_targets().has_value();
     for (std::size_t part = 0; part < example.size(); ++part) {

@@ -97,6 +97,8 @@ WeightUpdate::WeightUpdate(const TrainingConfig& config, const torch::nn::Module
       optimizers_(optimized_groups(config, trained_parameters(model, sharded)), parts_of_)
 {
     if (config.precision == Precision::Float16) loss_scaling_.emplace();
+    if (const auto all = parameters(); loss_scaling_ && !all.empty() && !all.front().is_cpu())
+        loss_scaling_->put_on(all.front().device());
     if (config.average_decay > 0) average_.emplace(parameters(), config.average_decay);
 }
 
@@ -139,6 +141,7 @@ void WeightUpdate::resume(const RunDescription& description)
     if (!loss_scaling_ || !description.loss_scale) return;
     loss_scaling_->scale = description.loss_scale->scale;
     loss_scaling_->num_good_steps = description.loss_scale->num_good_steps;
+    if (loss_scaling_->there.defined()) loss_scaling_->put_on(loss_scaling_->there.device());
 }
 
 }  // namespace meshard

@@ -15,11 +15,12 @@ from ._core import DeviceMesh, InvalidInput
 
 
 def rebuilt(part: torch.Tensor, names: Sequence[str], shape: Sequence[int], coordinate: Sequence[int], axes: Sequence[tuple], sizes: Sequence[int],
-            strides: Sequence[int], requires_grad: bool) -> torch.Tensor:
-    """The tensor that `reduced` took apart, on a mesh of this process with the same axes and the same rank. Not collective.
+            strides: Sequence[int], requires_grad: bool, number: int = -1) -> torch.Tensor:
+    """The tensor that `reduced` took apart, on a mesh of this process with the same axes and the same rank: the one of that number, else the newest. Not
+    collective.
 
     Raises InvalidInput (a ValueError) where there is no such mesh, or part and layout do not fit."""
-    mesh = _core.living_mesh(list(names), list(shape), list(coordinate))
+    mesh = _core.living_mesh(list(names), list(shape), list(coordinate), number)
     if mesh is None and all(size == 1 for size in shape) and list(names) == ["domain"]:
         mesh = DeviceMesh.single()
     if mesh is None:
@@ -41,7 +42,7 @@ def reduced(tensor: torch.Tensor) -> tuple:
     """What pickle keeps of a sharded tensor: only this rank's part. Not collective."""
     mesh = _core.device_mesh(tensor)
     return rebuilt, (_part_to_save(tensor), list(mesh.mesh_dim_names), list(mesh.shape), mesh.get_coordinate(), _core.portable_layout(tensor),
-                     list(tensor.shape), list(tensor.stride()), tensor.requires_grad)
+                     list(tensor.shape), list(tensor.stride()), tensor.requires_grad, _core.number_of_mesh(mesh))
 
 
 def with_reduce(plain: Callable) -> Callable:

@@ -80,7 +80,8 @@ def redistribute(tensor: torch.Tensor, placements: Sequence[Placement], *, exten
 
 
 def to_local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part as a plain tensor; of a pending sum this rank's summand. Not collective. Differentiable.
+    """This rank's part as a plain tensor; of a pending sum this rank's summand. Differentiable. Not collective, but for a view
+    of cut rows (`x[3]`, `x.unbind(0)`) whose base was written to since it was last used: ranks then bring it up to date together.
 
     What is computed from it is plain: gradients of plain parameters that meet it are this rank's alone."""
     return _core.to_local(tensor)

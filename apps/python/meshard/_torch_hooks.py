@@ -30,6 +30,8 @@ def _with_repr(plain: Callable) -> Callable:
 
     @functools.wraps(plain)
     def text(self: torch.Tensor, *, tensor_contents: Any = None) -> str:
+        if _core.is_stored(self):
+            return f"Parameter(shape={tuple(self.shape)}, dtype={self.dtype}, stored in parts by fully_shard)"
         return text_of(self) if _core.is_sharded(self) else plain(self, tensor_contents=tensor_contents)
 
     return text
@@ -58,6 +60,8 @@ def _refused(plain: Callable, what: str, remedy: str = "use to_local or full_ten
     def call(self: torch.Tensor, *arguments: Any, **options: Any) -> Any:
         if _core.is_sharded(self):
             raise RuntimeError(f"{what}: a sharded tensor has no memory of the whole; {remedy}")
+        if _core.is_stored(self):
+            raise RuntimeError(f"{what}: a parameter under fully_shard is stored in parts; use handle.full_parameters() or handle.local_parameters()")
         return plain(self, *arguments, **options)
 
     return call
@@ -66,7 +70,7 @@ def _refused(plain: Callable, what: str, remedy: str = "use to_local or full_ten
 def _with_is_shared(plain: Callable) -> Callable:
     @functools.wraps(plain)
     def is_shared(self: torch.Tensor) -> bool:
-        return not _core.is_sharded(self) and plain(self)
+        return not _core.is_sharded(self) and not _core.is_stored(self) and plain(self)
 
     return is_shared
 
@@ -110,8 +114,8 @@ def _install_in_compiler() -> None:
 
     @functools.wraps(plain)
     def wrap_tensor(self: Any, value: torch.Tensor) -> Any:
-        if _core.is_sharded(value):
-            unimplemented(gb_type="sharded tensor of meshard", context=_core.describe(value),
+        if _core.is_sharded(value) or _core.is_stored(value):
+            unimplemented(gb_type="sharded tensor of meshard", context=_core.describe(value) if _core.is_sharded(value) else "a parameter under fully_shard",
                           explanation="Kernels that torch.compile writes read the memory of a whole that is on no rank.",
                           hints=["Functions that take sharded tensors run without being compiled: leave fullgraph off."], skip_frame=True)
         return plain(self, value)

@@ -46,6 +46,22 @@ TEST(LossScaling, DoublesAfterGoodStepsAndHalvesAfterBadOnes)
     EXPECT_EQ(scaling.num_good_steps, 1);
 }
 
+TEST(LossScaling, TakesTheScaleFromADeviceWhereItIs)
+{
+    const auto weights = torch::ones({4}).requires_grad_();
+    LossScaling scaling{.growth_interval = 1}, there = scaling;
+    there.put_on(at::kCPU);
+    for (int step = 0; step < 3; ++step) {
+        const auto gradient = [&](const LossScaling& by) {
+            return torch::autograd::grad({by.scaled((weights * 3).sum())}, {weights})[0];
+        };
+        EXPECT_TRUE(torch::equal(gradient(there), gradient(scaling)));
+        for (auto* one : {&scaling, &there}) EXPECT_TRUE(one->unscale({gradient(*one)}, RankGroup()));
+        EXPECT_EQ(there.there.item<float>(), scaling.scale);
+    }
+    EXPECT_EQ(scaling.scale, 65536 * 8);
+}
+
 TEST(LossScaling, LeavesOutAStepOnAllRanksIfItIsBadOnOne)
 {
     run_ranks(3, [](std::shared_ptr<const DeviceMesh> device_mesh) {
