@@ -65,22 +65,15 @@ void warn_of_crowds(const std::string& name, const FacetCrowds& crowds)
                                       name, crowds.most_cells, most_mutual_cells));
 }
 
-/// Warns of weights of which some part has more than is allowed.
-void warn_of_imbalance(const PartitionReport& report, const CutArguments& arguments, std::int64_t num_rows)
+void warn_of_imbalance(const PartitionReport& report)
 {
-    std::string above;
-    for (const auto& [weight, imbalance] : report.imbalances) {
-        // A part of whole rows may have up to one more than its share.
-        const auto of_one_row =
-            static_cast<double>(arguments.num_parts) / static_cast<double>(std::max<std::int64_t>(1, num_rows));
-        if (imbalance > report.imbalance_allowed + of_one_row + 1e-6)
-            above += fmt::format("{}{} {:.4g}", above.empty() ? "" : ", ", weight, imbalance);
-    }
-    if (!above.empty())
-        warn("partition",
-             fmt::format("parts are above the allowed imbalance of {:.4g}: {}. Ask for fewer parts, or allow "
-                         "more with --imbalance.",
-                         report.imbalance_allowed, above));
+    if (!report.is_above_bound) return;
+    std::string found;
+    for (const auto& [weight, imbalance] : report.imbalances)
+        found += fmt::format("{}{} {:.4g}", found.empty() ? "" : ", ", weight, imbalance);
+    warn("partition", fmt::format("parts are above the allowed imbalance of {}, or empty: {}. Ask for fewer parts, or "
+                                  "allow more with --imbalance.",
+                                  number_text(report.imbalance_allowed), found));
 }
 
 void require_rows(const CutSteps& steps, std::int64_t num_rows, const std::string& name, const CutArguments& arguments)
@@ -281,7 +274,7 @@ PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const Cu
     steps.find_ghosts(job);
     if (!capacities.empty()) report.quality.imbalance = imbalance_of_shares(report, capacities);
     if (is_first) warn_of_pieces(report.in_pieces);
-    if (is_first) warn_of_imbalance(report, arguments, num_rows);
+    if (is_first && !is_given_partition(arguments.method)) warn_of_imbalance(report);
     if (is_first) warn_of_crowds(source.name, steps.crowds());
     const auto unjoined = describe(steps.unjoined_cells(), source.name, "face",
                                    arguments.ghosts == "face" ? "there are no ghosts and no cut faces between them."

@@ -30,6 +30,7 @@ struct PartitionReport {
     std::int64_t num_points = 0;
     PartitionQuality quality;
     std::vector<std::pair<std::string, double>> imbalances;  ///< for each weight the largest part divided by its share
+    bool is_above_bound = false;                             ///< whether a part has more of a weight than is allowed
     std::vector<std::int32_t> in_pieces;                     ///< parts that are not connected, with --contiguous
     std::vector<RowCounts> cells;                            ///< one for each part
     std::vector<RowCounts> points;

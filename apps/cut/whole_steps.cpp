@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <set>
 
 namespace meshard {
@@ -122,6 +123,9 @@ void WholeSteps::cut(CutJob& job)
         }
     }
     const auto found = imbalances(result.partition, problem.balance);
+    job.report.is_above_bound = !std::ranges::equal(
+        part_weights(result.partition, problem.balance),
+        largest_weights_allowed(graph_.num_rows(), arguments.num_parts, problem.balance), std::less_equal());
     if (names.empty()) names = {num_cells_ == 0 ? "points" : "cells"};
     for (std::size_t w = 0; w < found.size(); ++w) job.report.imbalances.emplace_back(names[w], found[w]);
     job.report.method = result.method;

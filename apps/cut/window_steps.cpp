@@ -173,6 +173,7 @@ void WindowSteps::cut(CutJob& job)
     cut_->number_along_curve();
     job.given.reset();
     const auto imbalances = cut_->imbalances();
+    job.report.is_above_bound = cut_->exceeds_bounds();
     const std::string row = mesh_.is_point_cloud() ? "points" : "cells";
     for (std::size_t w = 0; w < imbalances.size(); ++w)
         job.report.imbalances.emplace_back(weights.empty() ? row : weights[w], imbalances[w]);

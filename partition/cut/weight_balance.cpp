@@ -3,10 +3,15 @@
 
 #include "partition/cut/balance.h"
 #include "partition/cut/boundary_search.h"
+#include "partition/cut/exchange_search.h"
 #include "partition/cut/part_walk.h"
 #include "partition/error.h"
 
 #include <algorithm>
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
 
 namespace meshard {
 
@@ -32,7 +37,8 @@ public:
         // moves.
         for (int pass = 0; pass < 1000 && has_full_part(); ++pass)
             if (!pass_over_boundary() && !(keep_whole_ ? pass_along_chain() : jump())) break;
-        while (has_full_part() && exchange()) {
+        if (!keep_whole_) return exchange();
+        while (has_full_part() && exchange_at_boundary()) {
         }
     }
 
@@ -214,24 +220,135 @@ private:
 
     // Last resort if parts are full of different weights: moves a row of a part above its bound to any part, or
     // exchanges it with any row, if that reduces the weight above the bound.
-    bool exchange()
+    void exchange()
+    {
+        ExchangeSearch search(bound_, owners_, num_parts());
+        std::int64_t work_left = 10'000'000;
+        for (bool found = true; found && work_left > 0;) {
+            found = false;
+            for (std::int32_t from = 0; from < num_parts(); ++from)
+                while (excess(from) > 0 && work_left > 0 && exchange_from(from, search, work_left)) found = true;
+        }
+    }
+
+    // Makes the exchange with a row of `from` that reduces the weight above the bound most.
+    bool exchange_from(std::int32_t from, ExchangeSearch& search, std::int64_t& work_left)
+    {
+        const auto weights_of = [&](std::int32_t part) {
+            return std::span(weights_).subspan(static_cast<std::size_t>(part) * bound_.num_weights, bound_.num_weights);
+        };
+        ExchangeSearch::Found best{.gain = 1e-9};
+        std::int32_t best_to = -1;
+        for (std::int32_t to = 0; to < num_parts(); ++to) {
+            if (to == from) continue;
+            if (search.improve(from, weights_of(from), to, weights_of(to), sizes_[from] > 1, best, work_left))
+                best_to = to;
+        }
+        if (best_to < 0) return false;
+        // Rows with the same weights are exchanged as long as that is as good.
+        const bool exchanges = best.other >= 0;
+        AlikeRows rows(*this, best.row, from, best_to, search.rows(from)),
+            others(*this, best.other, best_to, from,
+                   exchanges ? search.rows(best_to) : std::span<const std::int32_t>{});
+        for (bool is_first = true;; is_first = false) {
+            const auto row = rows.next(), other = others.next();
+            if (row < 0 || (exchanges ? other < 0 : sizes_[from] == 1)) break;
+            const auto gain = excess(from) + excess(best_to) - excess(from, other, row) - excess(best_to, row, other);
+            if (!is_first && gain < best.gain - 1e-9) break;
+            move(row, best_to);
+            search.add(best_to, row);
+            rows.add_neighbors(row);
+            if (!exchanges) continue;
+            move(other, from);
+            search.add(from, other);
+            others.add_neighbors(other);
+        }
+        return true;
+    }
+
+    // The rows of a part with the same weights as one of them, in the order in which they leave it: those first whose
+    // move increases the cut least.
+    class AlikeRows {
+    public:
+        AlikeRows(const WeightBalancer& balancer, std::int32_t like, std::int32_t from, std::int32_t to,
+                  std::span<const std::int32_t> rows)
+            : balancer_(balancer), like_(like), from_(from), to_(to)
+        {
+            for (const auto row : rows) add(row);
+            std::ranges::make_heap(heap_, std::greater());
+        }
+
+        // Returns -1 if there are no more.
+        std::int32_t next()
+        {
+            while (!heap_.empty()) {
+                std::ranges::pop_heap(heap_, std::greater());
+                const auto [loss, row] = heap_.back();
+                heap_.pop_back();
+                if (balancer_.owners_[row] != from_) continue;
+                const auto loss_now = loss_of(row);
+                if (loss == loss_now) return row;
+                if (loss > loss_now) continue;  // it is in the heap again
+                heap_.emplace_back(loss_now, row);
+                std::ranges::push_heap(heap_, std::greater());
+            }
+            return -1;
+        }
+
+        // Call it when `row` has moved: its neighbours may now move at another cost.
+        void add_neighbors(std::int32_t row)
+        {
+            for (const auto j : balancer_.graph_.row(row))
+                if (add(j)) std::ranges::push_heap(heap_, std::greater());
+        }
+
+    private:
+        bool add(std::int32_t row)
+        {
+            const auto& bound = balancer_.bound_;
+            if (balancer_.owners_[row] != from_) return false;
+            for (std::int32_t w = 0; w < bound.num_weights; ++w)
+                if (bound.row_weight(row, w) != bound.row_weight(like_, w)) return false;
+            heap_.emplace_back(loss_of(row), row);
+            return true;
+        }
+
+        std::int32_t loss_of(std::int32_t row) const
+        {
+            std::int32_t loss = 0;
+            for (const auto j : balancer_.graph_.row(row))
+                loss += (balancer_.owners_[j] == from_) - (balancer_.owners_[j] == to_);
+            return loss;
+        }
+
+        const WeightBalancer& balancer_;
+        std::int32_t like_, from_, to_;
+        std::vector<std::pair<std::int32_t, std::int32_t>> heap_;  // (increase of the cut, row), also outdated ones
+    };
+
+    // `exchange` for parts that must stay connected: rows at the boundary of two parts.
+    bool exchange_at_boundary()
     {
         std::int64_t tries_left = 50'000'000;
         const auto rows = rows_by_part({num_parts(), owners_});
+        std::vector<std::int32_t> others;
         for (std::int32_t from = 0; from < num_parts(); ++from) {
             const auto excess_from = excess(from);
             if (excess_from == 0) continue;
-            for (const auto row : rows.row(from)) {
-                if (!helps(row, from)) continue;
-                for (std::int32_t to = 0; to < num_parts(); ++to) {
-                    if (to == from) continue;
-                    const auto before = excess_from + excess(to) - 1e-9;
-                    if (keep_whole_ && !touches(row, to)) continue;
+            for (std::int32_t to = 0; to < num_parts(); ++to) {
+                if (to == from) continue;
+                others.clear();
+                for (const auto other : rows.row(to))
+                    if (touches(other, from)) others.push_back(other);
+                if (others.empty()) continue;
+                const auto before = excess_from + excess(to) - 1e-9;
+                for (const auto row : rows.row(from)) {
+                    if (!touches(row, to) || !helps(row, from)) continue;
                     if (sizes_[from] > 1 && excess(from, -1, row) + excess(to, row) < before && may_go(row, to)) {
                         move(row, to);
                         return true;
                     }
-                    for (const auto other : rows.row(to)) {
+                    for (const auto other : others) {
                         if (--tries_left < 0) return false;
                         if (excess(from, other, row) + excess(to, row, other) >= before) continue;
                         if (!may_go(row, to, other) || !may_go(other, from, row)) continue;

@@ -55,6 +55,9 @@ public:
     /// For each weight the largest ratio of a part's weight to its fair share.
     std::vector<double> imbalances() const;
 
+    /// Whether a part is empty or above its bound.
+    bool exceeds_bounds() const;
+
     /// Gives each point the owner of the first cell that uses it (`CurveWindows::take_first_cells`).
     void settle_points(std::vector<std::int32_t> first_cells);
 
@@ -99,7 +102,6 @@ private:
     BalanceTarget balance_of(std::span<const std::int32_t> part_weights) const;  // as if each part were a row
     std::span<const std::int32_t> weights_in(std::int32_t window) const;
     std::int64_t count_isolated(std::int32_t window, const WindowGraph& graph) const;
-    bool exceeds_bounds() const;  ///< whether a part is empty or above its bound
     void take_given();
     void cut_along_curve();
     void settle_cells();
