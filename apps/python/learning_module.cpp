@@ -120,13 +120,26 @@ at::Tensor rows_on_all_ranks(const at::Tensor& rows, std::span<const std::int64_
 /// mode, since sensitivities need gradients, and with new tensors in single precision, which is said for all threads.
 class OwnNumerics {
 public:
-    OwnNumerics() { torch::set_default_dtype(caffe2::TypeMeta::Make<float>()); }
-    ~OwnNumerics() { torch::set_default_dtype(callers_type_); }
+    OwnNumerics()
+    {
+        const std::lock_guard lock(mutex_);
+        if (num_inside_++ > 0) return;
+        callers_type_ = torch::get_default_dtype();
+        torch::set_default_dtype(caffe2::TypeMeta::Make<float>());
+    }
+    ~OwnNumerics()
+    {
+        const std::lock_guard lock(mutex_);
+        if (--num_inside_ == 0) torch::set_default_dtype(callers_type_);
+    }
     OwnNumerics(const OwnNumerics&) = delete;
     OwnNumerics& operator=(const OwnNumerics&) = delete;
 
 private:
-    caffe2::TypeMeta callers_type_ = torch::get_default_dtype();
+    // Several threads may compute: the first to begin takes note of the caller's type, the last to end sets it again.
+    static inline std::mutex mutex_;
+    static inline int num_inside_ = 0;
+    static inline caffe2::TypeMeta callers_type_;
     c10::impl::ExcludeDispatchKeyGuard without_autocast_{c10::autocast_dispatch_keyset};
     c10::InferenceMode for_gradients_too_{false};
 };

@@ -80,8 +80,6 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), tar
         descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (descriptor_ < 0 && errno == EEXIST);
     if (descriptor_ < 0) throw_errno(path_, "cannot create a file in " + folder.string(), errno);
-    struct stat replaced = {};
-    if (::stat(target_.c_str(), &replaced) == 0) ::fchmod(descriptor_, replaced.st_mode & 0777);
 }
 
 AtomicFile::~AtomicFile()
@@ -138,6 +136,8 @@ void AtomicFile::commit(bool sync)
 {
     flush();
     if (sync && ::fsync(descriptor_) != 0 && errno != EINVAL) throw_errno(path_, "cannot sync to disk", errno);
+    struct stat replaced = {};
+    if (::stat(target_.c_str(), &replaced) == 0) ::fchmod(descriptor_, replaced.st_mode & 0777);
     if (::rename(temporary_.c_str(), target_.c_str()) != 0)
         throw_errno(path_, "cannot rename the finished file", errno);
     ::close(std::exchange(descriptor_, -1));

@@ -186,8 +186,10 @@ std::string_view FoamFile::next_word()
     }
     // Words may hold balanced parentheses, as in `div(phi,U)`.
     int open = 0;
-    if (const auto end = text_.find('}', begin); text_.substr(begin, 2) == "${" && end != std::string_view::npos)
-        at_ = end + 1;
+    if (text_.substr(begin, 2) == "${") {
+        const auto end = text_.find('}', begin);
+        if (end != std::string_view::npos) at_ = end + 1;
+    }
     for (; at_ < text_.size(); ++at_) {
         const char c = text_[at_];
         if (is_blank(c) || c == ';' || c == '{' || c == '}' || c == '[' || c == ']' || c == '"') break;

@@ -78,6 +78,7 @@ static void describe(DescribedKeys& keys, RunDescription& run)
     keys.added("draws", draws);
     keys.added("optimizer", run.optimizer);
     keys.optional("optimizers_of_groups", run.group_optimizers);
+    keys.optional("parameters_of_groups", run.group_matches);
     keys.optional("train_cases", run.train_cases);
     keys.optional("val_cases", run.val_cases);
     keys.optional("shares_of_sets", run.shares_of_sets);
@@ -137,6 +138,11 @@ void require_same_run(const RunDescription& before, const RunDescription& now)
     if (before.group_optimizers && before.group_optimizers != now.group_optimizers) {
         refuse(fmt::format("the optimisers of training.optimizer.groups were {} when the run began, and are {} now. {}",
                            text(*before.group_optimizers), text(*now.group_optimizers), kAsItWas));
+    }
+    if (before.group_matches && before.group_matches != now.group_matches) {
+        refuse(fmt::format("the groups of training.optimizer.groups with optimisers of their own had the parameters {} "
+                           "when the run began, and have {} now. {}",
+                           text(*before.group_matches), text(*now.group_matches), kAsItWas));
     }
     if (before.parts.size() != now.parts.size()) {
         refuse(fmt::format("data.volume.files {} when the run began. {}",

@@ -84,6 +84,7 @@ struct RunDescription {
     bool has_step_draws = false;
     std::string optimizer = "adamw";
     std::optional<std::vector<std::string>> group_optimizers;  ///< `NAME: OPTIMISER` of each group that has its own
+    std::optional<std::vector<std::string>> group_matches;     ///< `NAME: PATTERN, ...` of each of these groups
     std::optional<std::vector<std::string>> train_cases, val_cases;  ///< ids
     std::vector<double> shares_of_sets;
     std::optional<std::int64_t> steps_per_epoch, cases_per_step;

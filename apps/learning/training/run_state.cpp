@@ -103,6 +103,8 @@ RunDescription describe(const Run& run, const nlohmann::json& errors, const Held
     for (auto& groups = all.group_optimizers.emplace(); const auto& group : config.training.parameter_groups)
         if (!group.optimizer.empty()) groups.push_back(group.name + ": " + group.optimizer);
     std::ranges::sort(*all.group_optimizers);
+    for (auto& groups = all.group_matches.emplace(); const auto& group : config.training.parameter_groups)
+        if (!group.optimizer.empty()) groups.push_back(fmt::format("{}: {}", group.name, fmt::join(group.match, ", ")));
     for (auto& ids = all.train_cases.emplace(); const auto& source : run.data.cases().train) ids.push_back(source.id);
     for (auto& ids = all.val_cases.emplace(); const auto& source : run.data.cases().val) ids.push_back(source.id);
     for (const auto& set : config.data.sets) {
@@ -118,7 +120,11 @@ RunDescription describe(const Run& run, const nlohmann::json& errors, const Held
 
 void save(const Run& run, const char* name, const nlohmann::json& errors, const HeldOutErrors& held_out)
 {
-    run.ranks.all().barrier();  // throws if a message between devices failed: the weights would be wrong
+    // Throws if a message between devices has failed: the weights would be wrong. Each group has a transport of its
+    // own.
+    for (const auto& mesh : {run.ranks.mesh, run.ranks.blocks})
+        for (std::int64_t axis = 0; axis < mesh->num_axes(); ++axis) mesh->group(axis).barrier();
+    run.ranks.all().barrier();
     if (!run.ranks.is_first() && !run.model.is_sharded()) return;
     const auto values = run.model.values();
     if (!run.ranks.is_first()) return;

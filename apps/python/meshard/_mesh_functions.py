@@ -40,7 +40,7 @@ def _values(name: str, given: Any) -> Any:
         array = array.astype(np.float32)
     elif array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
         raise InvalidInput(f"{where} is of type {array.dtype}; expected integers of 8 to 64 bits, float32, float64, bool or texts. Convert it.")
-    return np.ascontiguousarray(array.reshape(len(array), -1) if array.ndim > 2 else array, array.dtype.newbyteorder("="))
+    return np.require(array.reshape(len(array), -1) if array.ndim > 2 else array, array.dtype.newbyteorder("="), "CA")
 
 
 def _integers(what: str, given: Any, kind: Any) -> np.ndarray:

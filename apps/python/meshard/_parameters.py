@@ -26,6 +26,7 @@ def replicate(module: torch.nn.Module, device_mesh: AnyMesh, *, verify_at_start:
 
     Raises InvalidInput (a ValueError) on every rank where the ranks' parameters differ in number, shape or type, and for a parameter of another module that
     was given to `replicate`."""
+    _require_made("replicate", module)
     _replicated.pop(module, None)
     _replicated[module] = _core.replicate(list(module.named_parameters()), list(module.named_buffers()), own_mesh(device_mesh), verify_at_start,
                                           int(bucket_cap_mb * 2**20))
@@ -44,6 +45,13 @@ def no_sync(module: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         _replicated[module].set_sync(True)
+
+
+def _require_made(what: str, module: torch.nn.Module) -> None:
+    for name, parameter in module.named_parameters():
+        if torch.nn.parameter.is_lazy(parameter) or parameter.is_meta:
+            raise InvalidInput(f"{what}: the parameter '{name}' has no values yet, and each rank would make its own. "
+                               + ("Make it with to_empty() first." if parameter.is_meta else "Call the module once before."))
 
 
 def _units_of(module: torch.nn.Module) -> list[str]:
@@ -73,4 +81,5 @@ def fully_shard(module: torch.nn.Module, device_mesh: AnyMesh, *, units: Optiona
     unknown = [name for name in chosen if name not in dict(module.named_modules())]
     if unknown:
         raise InvalidInput(f"fully_shard: the module has no submodules {unknown}; it has {[name for name, _ in module.named_modules() if name]}.")
+    _require_made("fully_shard", module)
     return _core.fully_shard(list(module.named_parameters()), list(module.named_buffers()), own_mesh(device_mesh), set(chosen), over_all_axes, overlaps)

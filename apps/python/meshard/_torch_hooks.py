@@ -6,6 +6,7 @@ Each is one function of torch in whose place stands one that asks `is_sharded` f
 from __future__ import annotations
 
 import functools
+from copy import deepcopy as deepcopy_of
 import importlib.abc
 import importlib.util
 import sys
@@ -49,6 +50,7 @@ def _with_deepcopy(plain: Callable) -> Callable:
         copy = self.detach().clone().requires_grad_(self.requires_grad)
         if self.grad is not None:
             copy.grad = deepcopy(self.grad, memo)
+        copy.__dict__.update(deepcopy_of(self.__dict__, memo))   # what the user has added
         memo[id(self)] = copy
         return copy
 
