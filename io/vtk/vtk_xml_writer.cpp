@@ -364,7 +364,8 @@ std::vector<std::filesystem::path> write_vtk_parallel(const std::filesystem::pat
     std::vector<std::filesystem::path> written, hidden;  // the files, and their names until all are whole
     const auto next = [&](const std::string& name) -> const std::filesystem::path& {
         written.push_back(path.parent_path() / name);
-        return hidden.emplace_back(path.parent_path() / fmt::format(".{}-{}", ::getpid(), name));
+        const auto target = file_to_write(written.back());  // of a link what it leads to
+        return hidden.emplace_back(target.parent_path() / fmt::format(".{}-{}", ::getpid(), name));
     };
     std::vector<std::string> sources;
     try {
@@ -373,9 +374,12 @@ std::vector<std::filesystem::path> write_vtk_parallel(const std::filesystem::pat
             write_vtk_xml(next(sources.back()), piece, kind, options);
         }
         write_vtk_index(next(path.filename().string()), pieces.front(), sources, num_ghost_layers);
+        for (std::size_t i = 0; i < written.size(); ++i)
+            if (std::filesystem::exists(written[i]))
+                std::filesystem::permissions(hidden[i], std::filesystem::status(written[i]).permissions());
         // While pieces are replaced, an older index would list pieces of two meshes.
         std::filesystem::remove(path, ignored);
-        for (std::size_t i = 0; i < written.size(); ++i) std::filesystem::rename(hidden[i], written[i]);
+        for (std::size_t i = 0; i < written.size(); ++i) std::filesystem::rename(hidden[i], file_to_write(written[i]));
     } catch (...) {
         for (const auto& file : hidden) std::filesystem::remove(file, ignored);
         throw;

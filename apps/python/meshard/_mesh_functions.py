@@ -323,7 +323,8 @@ _folders: weakref.WeakKeyDictionary[Part, tuple[str, list]] = weakref.WeakKeyDic
 def _arrays_of(part: Part) -> list:
     """Names of the arrays and where their values lie, which assigning changes: arrays are read-only."""
     of_mesh = [(place, name, part.mesh._arrays(place)[name]) for place in ("point", "cell", "field") for name in part.mesh._arrays(place)]
-    return [(place, name, values.ctypes.data if isinstance(values, np.ndarray) else list(values)) for place, name, values in of_mesh]
+    return [(place, name, (values.shape, values.ctypes.data if values.size else 0) if isinstance(values, np.ndarray) else list(values))
+            for place, name, values in of_mesh]
 
 
 def read_part(folder: str, number: int, verify: bool) -> Part:
