@@ -156,9 +156,12 @@ nlohmann::json with_planes_of_resolutions(nlohmann::json arguments)
         const auto found = arguments.find(name);
         if (found == arguments.end()) continue;
         if (!found->is_null()) {
-            if (!found->is_array() || found->size() != 3)
+            if (!found->is_array() || found->size() != 3 ||
+                !std::all_of(found->begin(), found->end(),
+                             [](const auto& number) { return number.is_number_integer(); }))
                 OptionChecks("FIGConvUNet")
-                    .refuse(std::string(name) + " is " + found->dump() + "; expected three numbers, along x, y and z.");
+                    .refuse(std::string(name) + " is " + found->dump() +
+                            "; expected three whole numbers, along x, y and z.");
             *place = found->get<std::array<std::int64_t, 3>>();
             is_given = true;
         }
