@@ -105,6 +105,18 @@ std::string device_text(World& world, const RankGroup& all)
     return fmt::format("{}, {} {} a device", text, ranks, ranks == 1 ? "rank" : "ranks");
 }
 
+/// What LibTorch has freed of a device's memory and keeps; 0 if the accelerator has no statistics.
+static std::int64_t kept_for_later(const at::Device& device)
+{
+    constexpr auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    try {
+        const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+        return stats.reserved_bytes[all].current - stats.allocated_bytes[all].current;
+    } catch (const c10::Error&) {
+        return 0;
+    }
+}
+
 std::int64_t memory_of(const at::Device& device)
 {
     const auto of_machine = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
@@ -114,12 +126,8 @@ std::int64_t memory_of(const at::Device& device)
         return is_limited ? std::min(of_machine, static_cast<std::int64_t>(limit.rlim_cur)) : of_machine;
     }
     try {
-        auto* const allocator = c10::getDeviceAllocator(device.type());
-        const auto stats = allocator->getDeviceStats(device.index());
-        constexpr auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-        // What LibTorch has freed and keeps for later is free, too.
-        return static_cast<std::int64_t>(allocator->getMemoryInfo(device.index()).first) +
-               stats.reserved_bytes[all].current - stats.allocated_bytes[all].current;
+        return static_cast<std::int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first) +
+               kept_for_later(device);
     } catch (const c10::Error&) {
         return of_machine;  // the accelerator does not report its memory
     }

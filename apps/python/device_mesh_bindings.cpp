@@ -86,30 +86,49 @@ private:
     std::map<std::string, c10::intrusive_ptr<c10d::Backend>> backends_, device_backends_;
 };
 
+/// A device mesh, and the backend that carries messages of its ranks; null for one rank.
+struct CarriedMesh {
+    std::shared_ptr<const DeviceMesh> mesh;
+    c10::intrusive_ptr<c10d::Backend> carrier;
+};
+
 struct LivingMesh {
-    std::weak_ptr<const DeviceMesh> mesh;
-    c10::intrusive_ptr<c10d::Backend> carrier;  // of messages of its ranks; null for one rank
+    std::weak_ptr<const CarriedMesh> held;  // by those who use the mesh, so that the carrier ends with it
     std::int64_t number;  // of meshes made before it: the same in processes that were forked from this
+
+    std::shared_ptr<const DeviceMesh> mesh() const
+    {
+        const auto alive = held.lock();
+        return alive ? std::shared_ptr<const DeviceMesh>(alive, alive->mesh.get()) : nullptr;
+    }
 };
 
 /// Meshes that are alive, newest last. A tensor that is loaded from a file is put on the one that it was saved from.
 std::vector<LivingMesh> living_meshes;
+std::int64_t num_made = 0;
+
+const LivingMesh* find_living(const DeviceMesh& mesh)
+{
+    const auto found =
+        std::ranges::find_if(living_meshes, [&](const auto& living) { return living.mesh().get() == &mesh; });
+    return found == living_meshes.end() ? nullptr : &*found;
+}
 
 c10::intrusive_ptr<c10d::Backend> carrier_of_mesh(const DeviceMesh& mesh)
 {
-    const auto found =
-        std::ranges::find_if(living_meshes, [&](const auto& living) { return living.mesh.lock().get() == &mesh; });
-    return found == living_meshes.end() ? nullptr : found->carrier;
+    const auto* living = find_living(mesh);
+    const auto held = living ? living->held.lock() : nullptr;
+    return held ? held->carrier : nullptr;
 }
-
-std::int64_t num_made = 0;
 
 PythonMesh remembered(std::shared_ptr<const DeviceMesh> mesh, c10::intrusive_ptr<c10d::Backend> carrier)
 {
-    std::erase_if(living_meshes, [](const auto& living) { return living.mesh.expired(); });
-    if (std::ranges::none_of(living_meshes, [&](const auto& living) { return living.mesh.lock() == mesh; }))
-        living_meshes.push_back({mesh, std::move(carrier), num_made++});
-    return {std::move(mesh)};
+    std::erase_if(living_meshes, [](const auto& living) { return living.held.expired(); });
+    if (const auto* living = find_living(*mesh)) return {living->mesh()};
+    auto held = std::make_shared<const CarriedMesh>(CarriedMesh{std::move(mesh), std::move(carrier)});
+    living_meshes.push_back({held, num_made++});
+    const auto* itself = held->mesh.get();
+    return {std::shared_ptr<const DeviceMesh>(std::move(held), itself)};
 }
 
 std::vector<std::int64_t> shape_of(const DeviceMesh& mesh)
@@ -131,7 +150,7 @@ std::optional<PythonMesh> living_mesh(const std::vector<std::string>& names, con
 {
     std::optional<PythonMesh> newest;
     for (auto held = living_meshes.rbegin(); held != living_meshes.rend(); ++held) {
-        const auto mesh = held->mesh.lock();
+        auto mesh = held->mesh();
         if (!mesh || mesh->axis_names() != names || shape_of(*mesh) != shape || coordinate_of(*mesh) != coordinate)
             continue;
         if (held->number == number) return PythonMesh{mesh};
@@ -143,9 +162,8 @@ std::optional<PythonMesh> living_mesh(const std::vector<std::string>& names, con
 /// The number of a mesh among those that were made; -1 if it is not remembered.
 std::int64_t number_of_mesh(const PythonMesh& mesh)
 {
-    const auto found =
-        std::ranges::find_if(living_meshes, [&](const auto& one) { return one.mesh.lock() == mesh.mesh; });
-    return found == living_meshes.end() ? -1 : found->number;
+    const auto* living = find_living(*mesh.mesh);
+    return living ? living->number : -1;
 }
 
 PythonMesh make_mesh(std::vector<std::int64_t> shape, std::vector<std::string> names, int rank, int size,

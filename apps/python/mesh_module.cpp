@@ -239,8 +239,6 @@ void write_shards(const std::filesystem::path& folder, const std::vector<SharedP
 SurfaceForces surface_forces(const SharedMesh& mesh, const std::vector<double>& pressures,
                              const std::vector<Vector3>& tractions, const Vector3& centre)
 {
-    if (std::ranges::none_of(mesh->cell_types, [](std::uint8_t type) { return cell_dimension(type) == 2; }))
-        throw InvalidInput("forces: the mesh has no polygons, on which forces act.");
     return integrate_forces(area_vectors(*mesh), surface_centroids(*mesh), pressures, tractions, centre);
 }
 

@@ -376,7 +376,7 @@ std::vector<std::filesystem::path> write_vtk_parallel(const std::filesystem::pat
         write_vtk_index(next(path.filename().string()), pieces.front(), sources, num_ghost_layers);
         for (std::size_t i = 0; i < written.size(); ++i)
             if (std::filesystem::exists(written[i]))
-                std::filesystem::permissions(hidden[i], std::filesystem::status(written[i]).permissions());
+                std::filesystem::permissions(hidden[i], std::filesystem::status(written[i]).permissions(), ignored);
         // While pieces are replaced, an older index would list pieces of two meshes.
         std::filesystem::remove(path, ignored);
         for (std::size_t i = 0; i < written.size(); ++i) std::filesystem::rename(hidden[i], file_to_write(written[i]));

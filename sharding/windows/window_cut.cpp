@@ -95,9 +95,9 @@ void WindowCut::cut_along_curve()
     for (std::int32_t part = 0; part < options_.num_parts; ++part)
         before.push_back(before.back() + (options_.capacities.empty() ? 1 : options_.capacities[part]));
     const auto total = std::accumulate(totals.begin(), totals.end(), 0.0);
-    std::int32_t part = 0;
     for (auto window = windows_.first_window(); window < windows_.end_window(); ++window) {
-        // Each window begins with the sum of those before, so that rounding does not depend on the ranks.
+        // Each window begins anew with the sum of those before, so that rounding does not depend on the ranks.
+        std::int32_t part = 0;
         auto sum = std::accumulate(totals.begin(), totals.begin() + window, 0.0);
         const auto first = windows_.begin(window) - begin;
         for (auto i = first; i < first + windows_.size(window); ++i) {

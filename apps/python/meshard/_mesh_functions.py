@@ -368,7 +368,7 @@ def forces(mesh: Any, pressure: Any, traction: Any = None, *, centre: Sequence[f
 
     The result has `area`, `pressure_force`, `viscous_force`, `pressure_moment` and `viscous_moment` about `centre`.
 
-    Raises InvalidInput (a ValueError) if the sizes disagree or there is no such array."""
+    Raises InvalidInput (a ValueError) if the sizes disagree or there is no such array. Warns of cells none of which is a polygon: nothing acts on them."""
     mesh = as_mesh(mesh)
 
     def values(given: Any) -> Any:
@@ -378,4 +378,7 @@ def forces(mesh: Any, pressure: Any, traction: Any = None, *, centre: Sequence[f
             raise InvalidInput(f"forces: the mesh has no cell array '{given}'; it has {sorted(mesh.cell_data)}.")
         return np.asarray(mesh.cell_data[given], np.float64)
 
-    return _meshes.forces(mesh, values(pressure).tolist(), [] if traction is None else values(traction).tolist(), list(centre))
+    found = _meshes.forces(mesh, values(pressure).tolist(), [] if traction is None else values(traction).tolist(), list(centre))
+    if mesh.n_cells > 0 and found.area == 0:
+        warnings.warn("forces: the mesh has no polygons with an area, on which forces act: they are 0.", stacklevel=2)
+    return found
