@@ -69,7 +69,9 @@ TEST(CaseOrder, TakesTheSharesOfDataSets)
     EXPECT_EQ(CaseOrder(config, 5, cases, sets).cases_of_sets(), (Order{2, 10, 0}));
     EXPECT_EQ(CaseOrder(config, 5, cases, sets).of_epoch(1).size(), 12U);
     sets.pop_back();
-    sets.insert(sets.begin(), {.name = "only for tests", .share = 90});
+    sets.insert(sets.begin(), DataSetConfig());
+    sets[0].name = "only for tests";
+    sets[0].share = 90;
     sets[1].share = 0.01;
     EXPECT_EQ(CaseOrder(config, 5, cases, sets).cases_of_sets(), (Order{0, 1, 11}));
     sets.erase(sets.begin());
