@@ -214,6 +214,14 @@ TEST_F(PartitionVerb, CutsCloudsByTheirPoints)
     EXPECT_EQ(meshard({"check", path("shards")}).exit_code, 0);
 }
 
+TEST_F(PartitionVerb, CountsThePartsOfAGivenPartitionAsThoseThatAreAskedFor)
+{
+    auto far = cube(2);
+    far.cell_data = {DataArray::from("own", std::vector<std::int32_t>{0, 0, 0, 0, 0, 9, 0, 0})};
+    EXPECT_TRUE(fails_with(meshard({"partition", write("far.vtu", far), "--method", "array:own", "--dry-run"}), 2,
+                           {"8 cells", "10 parts", "--allow-empty"}));
+}
+
 TEST_F(PartitionVerb, RefusesImpossibleOptions)
 {
     const std::string source = write("strip.vtp", strip(8));
@@ -229,10 +237,6 @@ TEST_F(PartitionVerb, RefusesImpossibleOptions)
     EXPECT_TRUE(fails_with(run({"-n", "2", "--ghost-layers", "-1"}), 2, {"--ghost-layers is -1"}));
     EXPECT_TRUE(fails_with(run({"-n", "2", "--imbalance", "0.9"}), 2, {"--imbalance is 0.9"}));
     EXPECT_TRUE(fails_with(run({"-n", "9"}), 2, {"8 cells", "9 parts", "--allow-empty"}));
-    auto far = cube(2);
-    far.cell_data = {DataArray::from("own", std::vector<std::int32_t>{0, 0, 0, 0, 0, 9, 0, 0})};
-    EXPECT_TRUE(fails_with(meshard({"partition", write("far.vtu", far), "--method", "array:own", "--dry-run"}), 2,
-                           {"8 cells", "10 parts", "--allow-empty"}));
     EXPECT_EQ(entries(), std::vector<std::string>{"strip.vtp"});
 }
 
