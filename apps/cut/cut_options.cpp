@@ -196,16 +196,20 @@ void check_cut_arguments(CutArguments& arguments, const std::string& input)
     for (const auto& file : {arguments.preview, arguments.csv}) {
         if (file.empty()) continue;
         outputs.emplace_back(file);
-        std::error_code ignored;
-        if (std::filesystem::weakly_canonical(file, ignored) ==
-            std::filesystem::weakly_canonical(arguments.output, ignored))
+        if (arguments.output.empty() || arguments.dry_run) continue;
+        const auto folder = std::filesystem::weakly_canonical(std::filesystem::absolute(arguments.output)),
+                   place = std::filesystem::weakly_canonical(std::filesystem::absolute(file));
+        if (place == folder)
             throw UsageError(
                 fmt::format("-o and {} are both {}. Name two.", file == arguments.csv ? "--csv" : "--preview", file));
+        const auto inside = place.lexically_relative(folder).string();
+        if (file == arguments.csv && !inside.starts_with("..") && lower_extension(file) != ".csv")
+            throw UsageError(fmt::format("--csv is '{}', in the folder of the shards, whose files have such names; "
+                                         "expected a name that ends in .csv.",
+                                         file));
     }
     if (arguments.method.starts_with("file:")) inputs.emplace_back(arguments.method.substr(5));
     require_outputs(outputs, inputs, InputAsOutput::Refused);
-    if (!arguments.csv.empty() && lower_extension(arguments.csv) != ".csv")  // files of the shards have others
-        throw UsageError(fmt::format("--csv is '{}'; expected a name that ends in .csv.", arguments.csv));
     if (arguments.output.empty() && !arguments.dry_run)
         throw UsageError("-o is missing: name the shards folder to make, or use --dry-run.");
     if (!arguments.dry_run) check_output_folder(arguments.output);

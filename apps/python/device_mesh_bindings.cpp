@@ -60,9 +60,9 @@ public:
         }
         if (!store_) {
             const auto own = device_backends_.find(axis);
-            carrier_ = own == device_backends_.end() ? by_way_of_host(backend)
-                                                     : with_device_backend(backend, c10::DeviceType::CUDA, own->second);
-            return {carrier_, axis, std::move(counter)};
+            return {own == device_backends_.end() ? by_way_of_host(backend)
+                                                  : with_device_backend(backend, c10::DeviceType::CUDA, own->second),
+                    axis, std::move(counter)};
         }
         static std::map<std::vector<int>, int> made;  // an axis of the same ranks made again needs other keys
         const auto own = c10::make_intrusive<c10d::PrefixStore>(
@@ -72,63 +72,31 @@ public:
                                                   [names](int rank) { return has_ended(names[rank]); });
         const auto host = shared ? shared : backend;
         const auto all = with_device_transports(host, own, time_limit_, "");
-        carrier_ = all == host ? by_way_of_host(host) : all;
-        return {carrier_, axis, std::move(counter), names};
+        return {all == host ? by_way_of_host(host) : all, axis, std::move(counter), names};
     }
-
-    const c10::intrusive_ptr<c10d::Backend>& carrier() const { return carrier_; }
 
 private:
     int rank_, size_;
-    c10::intrusive_ptr<c10d::Backend> carrier_;  // backend of the last group that was made; all are of one kind
     c10::intrusive_ptr<c10d::Store> store_;
     std::chrono::milliseconds time_limit_;
     std::map<std::string, c10::intrusive_ptr<c10d::Backend>> backends_, device_backends_;
 };
 
-/// A device mesh, and the backend that carries messages of its ranks; null for one rank.
-struct CarriedMesh {
-    std::shared_ptr<const DeviceMesh> mesh;
-    c10::intrusive_ptr<c10d::Backend> carrier;
-};
-
 struct LivingMesh {
-    std::weak_ptr<const CarriedMesh> held;  // by those who use the mesh, so that the carrier ends with it
+    std::weak_ptr<const DeviceMesh> mesh;
     std::int64_t number;  // of meshes made before it: the same in processes that were forked from this
-
-    std::shared_ptr<const DeviceMesh> mesh() const
-    {
-        const auto alive = held.lock();
-        return alive ? std::shared_ptr<const DeviceMesh>(alive, alive->mesh.get()) : nullptr;
-    }
 };
 
-/// Meshes that are alive, newest last. A tensor that is loaded from a file is put on the one that it was saved from.
+/// Meshes that are alive, newest last. A tensor that is loaded from a file is put on the newest that fits.
 std::vector<LivingMesh> living_meshes;
 std::int64_t num_made = 0;
 
-const LivingMesh* find_living(const DeviceMesh& mesh)
+PythonMesh remembered(std::shared_ptr<const DeviceMesh> mesh)
 {
-    const auto found =
-        std::ranges::find_if(living_meshes, [&](const auto& living) { return living.mesh().get() == &mesh; });
-    return found == living_meshes.end() ? nullptr : &*found;
-}
-
-c10::intrusive_ptr<c10d::Backend> carrier_of_mesh(const DeviceMesh& mesh)
-{
-    const auto* living = find_living(mesh);
-    const auto held = living ? living->held.lock() : nullptr;
-    return held ? held->carrier : nullptr;
-}
-
-PythonMesh remembered(std::shared_ptr<const DeviceMesh> mesh, c10::intrusive_ptr<c10d::Backend> carrier)
-{
-    std::erase_if(living_meshes, [](const auto& living) { return living.held.expired(); });
-    if (const auto* living = find_living(*mesh)) return {living->mesh()};
-    auto held = std::make_shared<const CarriedMesh>(CarriedMesh{std::move(mesh), std::move(carrier)});
-    living_meshes.push_back({held, num_made++});
-    const auto* itself = held->mesh.get();
-    return {std::shared_ptr<const DeviceMesh>(std::move(held), itself)};
+    std::erase_if(living_meshes, [](const auto& living) { return living.mesh.expired(); });
+    if (std::ranges::none_of(living_meshes, [&](const auto& living) { return living.mesh.lock() == mesh; }))
+        living_meshes.push_back({mesh, num_made++});
+    return {std::move(mesh)};
 }
 
 std::vector<std::int64_t> shape_of(const DeviceMesh& mesh)
@@ -150,7 +118,7 @@ std::optional<PythonMesh> living_mesh(const std::vector<std::string>& names, con
 {
     std::optional<PythonMesh> newest;
     for (auto held = living_meshes.rbegin(); held != living_meshes.rend(); ++held) {
-        auto mesh = held->mesh();
+        const auto mesh = held->mesh.lock();
         if (!mesh || mesh->axis_names() != names || shape_of(*mesh) != shape || coordinate_of(*mesh) != coordinate)
             continue;
         if (held->number == number) return PythonMesh{mesh};
@@ -162,8 +130,9 @@ std::optional<PythonMesh> living_mesh(const std::vector<std::string>& names, con
 /// The number of a mesh among those that were made; -1 if it is not remembered.
 std::int64_t number_of_mesh(const PythonMesh& mesh)
 {
-    const auto* living = find_living(*mesh.mesh);
-    return living ? living->number : -1;
+    const auto found =
+        std::ranges::find_if(living_meshes, [&](const auto& living) { return living.mesh.lock() == mesh.mesh; });
+    return found == living_meshes.end() ? -1 : found->number;
 }
 
 PythonMesh make_mesh(std::vector<std::int64_t> shape, std::vector<std::string> names, int rank, int size,
@@ -176,13 +145,13 @@ PythonMesh make_mesh(std::vector<std::int64_t> shape, std::vector<std::string> n
         const py::gil_scoped_release without_gil;
         mesh = DeviceMesh::create(factory, std::move(shape), std::move(names));
     }
-    return remembered(std::move(mesh), factory.carrier());
+    return remembered(std::move(mesh));
 }
 
 std::string transport_of(const PythonMesh& mesh, const std::string& device)
 {
-    const auto carrier = mesh.mesh->num_ranks() > 1 ? carrier_of_mesh(*mesh.mesh) : nullptr;
-    return carrier ? carrier_of(*carrier, at::Device(device)).text() : "none";
+    const auto& backend = mesh.mesh->all().backend();
+    return backend ? carrier_of(*backend, at::Device(device)).text() : "none";
 }
 
 std::int64_t axis_of(const PythonMesh& mesh, const std::variant<std::int64_t, std::string>& dim)
@@ -231,7 +200,7 @@ void bind_device_mesh(py::module_& module)
              py::arg("groups"), py::arg("device_groups") = GroupsByAxis(), py::arg("store") = nullptr,
              py::arg("time_limit") = std::chrono::milliseconds(300'000))
         .def_static(
-            "single", [] { return remembered(DeviceMesh::single(), nullptr); },
+            "single", [] { return remembered(DeviceMesh::single()); },
             "One rank by itself, with the axis `domain`; needs no torch.distributed.")
         .def_property_readonly("mesh_dim_names",
                                [](const PythonMesh& m) { return py::tuple(py::cast(m.mesh->axis_names())); })
@@ -253,9 +222,7 @@ void bind_device_mesh(py::module_& module)
             "This rank's position along each axis.")
         .def(
             "__getitem__",
-            [](const PythonMesh& m, const std::string& axis) {
-                return remembered(m.mesh->sub_mesh(axis), carrier_of_mesh(*m.mesh));
-            },
+            [](const PythonMesh& m, const std::string& axis) { return remembered(m.mesh->sub_mesh(axis)); },
             py::arg("mesh_dim"), "The ranks along one axis that include this one, as a mesh of that axis alone.")
         .def(
             "__eq__", [](const PythonMesh& a, const PythonMesh& b) { return a.mesh == b.mesh; }, py::is_operator())

@@ -232,9 +232,9 @@ std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& option
         };
         if (std::ranges::any_of(options.blocks, is_of_another))
             regions = others;
-        else
+        else if (options.warnings != nullptr)
             options.warnings->push_back(fmt::format("{} has a mesh of its own, which is read, and regions, which are "
-                                                    "not: {}. Choose one as a block, e.g. {}.",
+                                                    "not: {}. Choose one as a block, e.g. {}",
                                                     folder.string(), fmt::join(others, ", "), others.front()));
     }
     if (regions.empty())

@@ -210,8 +210,8 @@ Scene make_scene(const Mesh& mesh, const RenderOptions& options)
     return scene;
 }
 
-/// The distinct visible values.
-std::vector<ValueCount> values_seen(const Scene& scene)
+/// The visible values, not in order.
+std::vector<double> visible_values(const Scene& scene)
 {
     std::vector<double> seen;
     if (scene.values_on_cells)
@@ -219,6 +219,12 @@ std::vector<ValueCount> values_seen(const Scene& scene)
     else
         for (std::size_t i = 0; i < scene.values.size(); ++i)
             if (scene.is_drawn[i]) seen.push_back(scene.values[i]);
+    return seen;
+}
+
+/// The distinct ones of some values, without those that are not finite.
+std::vector<ValueCount> counted(std::vector<double> seen)
+{
     std::erase_if(seen, [](double value) { return !std::isfinite(value); });
     std::ranges::sort(seen);
     std::vector<ValueCount> counts;
@@ -272,9 +278,10 @@ PictureGlance glance_at(const Scene& scene, const RenderOptions& options)
 {
     PictureGlance glance;
     auto& numbers = glance.numbers;
-    glance.seen = values_seen(scene);
-    for (const double value : scene.values)
+    auto seen = visible_values(scene);
+    for (const double value : seen)
         if (std::isinf(value)) numbers.has_infinite[value < 0 ? 0 : 1] = 1;
+    glance.seen = counted(std::move(seen));
     numbers.has_values = scene.values.empty() ? 0 : 1;
     numbers.has_fractions = numbers.has_values == 1 && !scene.is_integer ? 1 : 0;
     numbers.has_surface = scene.triangles.empty() ? 0 : 1;

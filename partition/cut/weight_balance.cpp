@@ -37,9 +37,10 @@ public:
         // moves.
         for (int pass = 0; pass < 1000 && has_full_part(); ++pass)
             if (!pass_over_boundary() && !(keep_whole_ ? pass_along_chain() : jump())) break;
-        if (!keep_whole_) return exchange();
-        while (has_full_part() && exchange_at_boundary()) {
+        std::int64_t tries_left = 100'000'000;
+        while (has_full_part() && exchange(tries_left)) {
         }
+        if (!keep_whole_ && has_full_part()) exchange_by_search();
     }
 
 private:
@@ -218,9 +219,40 @@ private:
         return sum;
     }
 
-    // Last resort if parts are full of different weights: moves a row of a part above its bound to any part, or
-    // exchanges it with any row, if that reduces the weight above the bound.
-    void exchange()
+    // If parts are full of different weights: moves a row of a part above its bound to any part, or exchanges it with
+    // any row, if that reduces the weight above the bound.
+    bool exchange(std::int64_t& tries_left)
+    {
+        const auto rows = rows_by_part({num_parts(), owners_});
+        for (std::int32_t from = 0; from < num_parts(); ++from) {
+            const auto excess_from = excess(from);
+            if (excess_from == 0) continue;
+            for (const auto row : rows.row(from)) {
+                if (!helps(row, from)) continue;
+                for (std::int32_t to = 0; to < num_parts(); ++to) {
+                    if (to == from) continue;
+                    const auto before = excess_from + excess(to) - 1e-9;
+                    if (keep_whole_ && !touches(row, to)) continue;
+                    if (sizes_[from] > 1 && excess(from, -1, row) + excess(to, row) < before && may_go(row, to)) {
+                        move(row, to);
+                        return true;
+                    }
+                    for (const auto other : rows.row(to)) {
+                        if (--tries_left < 0) return false;
+                        if (excess(from, other, row) + excess(to, row, other) >= before) continue;
+                        if (!may_go(row, to, other) || !may_go(other, from, row)) continue;
+                        move(row, to);
+                        move(other, from);
+                        return true;
+                    }
+                }
+            }
+        }
+        return false;
+    }
+
+    // Last resort, where trying all pairs takes too long: exchanges by `ExchangeSearch`, which cut more.
+    void exchange_by_search()
     {
         ExchangeSearch search(bound_, owners_, num_parts());
         std::int64_t work_left = 10'000'000;
@@ -325,42 +357,6 @@ private:
         std::int32_t like_, from_, to_;
         std::vector<std::pair<std::int32_t, std::int32_t>> heap_;  // (increase of the cut, row), also outdated ones
     };
-
-    // `exchange` for parts that must stay connected: rows at the boundary of two parts.
-    bool exchange_at_boundary()
-    {
-        std::int64_t tries_left = 50'000'000;
-        const auto rows = rows_by_part({num_parts(), owners_});
-        std::vector<std::int32_t> others;
-        for (std::int32_t from = 0; from < num_parts(); ++from) {
-            const auto excess_from = excess(from);
-            if (excess_from == 0) continue;
-            for (std::int32_t to = 0; to < num_parts(); ++to) {
-                if (to == from) continue;
-                others.clear();
-                for (const auto other : rows.row(to))
-                    if (touches(other, from)) others.push_back(other);
-                if (others.empty()) continue;
-                const auto before = excess_from + excess(to) - 1e-9;
-                for (const auto row : rows.row(from)) {
-                    if (!touches(row, to) || !helps(row, from)) continue;
-                    if (sizes_[from] > 1 && excess(from, -1, row) + excess(to, row) < before && may_go(row, to)) {
-                        move(row, to);
-                        return true;
-                    }
-                    for (const auto other : others) {
-                        if (--tries_left < 0) return false;
-                        if (excess(from, other, row) + excess(to, row, other) >= before) continue;
-                        if (!may_go(row, to, other) || !may_go(other, from, row)) continue;
-                        move(row, to);
-                        move(other, from);
-                        return true;
-                    }
-                }
-            }
-        }
-        return false;
-    }
 
     bool keep_whole_;
     std::vector<std::int32_t>& owners_;

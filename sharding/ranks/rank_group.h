@@ -58,6 +58,8 @@ public:
     int rank() const { return rank_; }
     int size() const { return size_; }
     const std::string& axis() const { return axis_; }
+    /// What carries the messages; null in a group of one.
+    const c10::intrusive_ptr<c10d::Backend>& backend() const { return backend_; }
 
     /// Reduces in place.
     void all_reduce(at::Tensor& tensor, Reduction reduction = Reduction::Sum) const;

@@ -147,7 +147,7 @@ std::vector<double> numbers_in(const std::string& text)
     const char* const last = at + text.size();
     while (true) {
         while (at != last && *at == ' ') ++at;
-        if (at != last && *at == '+') ++at;
+        if (last - at > 1 && at[0] == '+' && at[1] != '-') ++at;
         double number = 0;
         const auto [end, error] = std::from_chars(at, last, number);
         if (error != std::errc()) return {};

@@ -329,7 +329,8 @@ std::optional<double> number_in(const std::string& text)
 {
     double number = 0;
     const auto* const end = text.data() + text.size();
-    const auto [last, error] = std::from_chars(text.data() + (text.starts_with('+') ? 1 : 0), end, number);
+    const auto [last, error] =
+        std::from_chars(text.data() + (text.starts_with('+') && !text.starts_with("+-") ? 1 : 0), end, number);
     return error == std::errc() && last == end && std::isfinite(number) ? std::optional(number) : std::nullopt;
 }
 
@@ -408,7 +409,7 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
                                ? text_value(word.substr(equals + 1))
                                : parse_yaml(word.substr(equals + 1), "command line");
         if (value.IsNull())
-            throw UsageError(fmt::format("command line: '{}' has no value after the =. To remove the setting: '~{}'.",
+            throw UsageError(fmt::format("command line: '{}' gives no value (null). To remove the setting: '~{}'.",
                                          word, word.substr(0, equals)));
         walk(value, path, "command line", rules, none_removed, [&](Setting setting) {
             setting.source = "command line";

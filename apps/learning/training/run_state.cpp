@@ -120,18 +120,18 @@ RunDescription describe(const Run& run, const nlohmann::json& errors, const Held
 
 void save(const Run& run, const char* name, const nlohmann::json& errors, const HeldOutErrors& held_out)
 {
+    std::optional<TrainedValues> values;
+    if (run.ranks.is_first() || run.model.is_sharded()) values = run.model.values();
     // Throws if a message between devices has failed: the weights would be wrong. Each group has a transport of its
     // own.
     for (const auto& mesh : {run.ranks.mesh, run.ranks.blocks})
         for (std::int64_t axis = 0; axis < mesh->num_axes(); ++axis) mesh->group(axis).barrier();
     run.ranks.all().barrier();
-    if (!run.ranks.is_first() && !run.model.is_sharded()) return;
-    const auto values = run.model.values();
     if (!run.ranks.is_first()) return;
     const auto path = checkpoint_path(run.config, name);
     std::filesystem::create_directories(path.parent_path());
     const auto& of_inputs = run.data.stored().of_inputs;
-    save_checkpoint(path, values, run.data.normalizer(), describe(run, errors, held_out),
+    save_checkpoint(path, *values, run.data.normalizer(), describe(run, errors, held_out),
                     of_inputs ? &*of_inputs : nullptr);
 }
 

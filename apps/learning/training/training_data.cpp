@@ -53,7 +53,8 @@ TrainingData::TrainingData(const TrainingRunConfig& config, const CaseLists& cas
     }
     const auto num_in_epoch = order_.steps_per_epoch(), num_steps = config.training.max_steps;
     const auto num_epochs = num_steps > 0 ? (num_steps + num_in_epoch - 1) / num_in_epoch : config.training.num_epochs;
-    order_.order().require_epoch(std::min(config.training.num_epochs, num_epochs));
+    if (config.training.max_minutes == 0 && config.training.stop_patience == 0)  // which may end the run before
+        order_.order().require_epoch(std::min(config.training.num_epochs, num_epochs));
     if (start.is_trial()) {
         cases_.train.resize(1);
         cases_.val.clear();

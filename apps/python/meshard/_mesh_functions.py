@@ -203,14 +203,20 @@ def _of_vtk(given: Any) -> Mesh:
     """Of VTK's own polygonal data, whose cells are polygons, or unstructured grid."""
     from vtkmodules.util.numpy_support import vtk_to_numpy
 
+    def is_taken(array: Any) -> bool:
+        texts = array.IsA("vtkStringArray") and array.GetNumberOfComponents() == 1 and array.GetNumberOfValues() > 0
+        return bool(array.GetName()) and (texts or array.IsA("vtkDataArray"))
+
     def values(array: Any) -> Any:
+        if array.IsA("vtkBitArray"):
+            return np.array([array.GetValue(i) for i in range(array.GetNumberOfValues())], bool).reshape(-1, array.GetNumberOfComponents())
         return [array.GetValue(i) for i in range(array.GetNumberOfValues())] if array.IsA("vtkStringArray") else vtk_to_numpy(array)
 
     def named(attributes: Any) -> dict[str, Any]:
         arrays = [attributes.GetAbstractArray(i) for i in range(attributes.GetNumberOfArrays())]
-        taken = {array.GetName(): values(array) for array in arrays if array.GetName() and (array.IsA("vtkDataArray") or array.IsA("vtkStringArray"))}
+        taken = {array.GetName(): values(array) for array in arrays if is_taken(array)}
         if len(taken) < len(arrays):
-            warnings.warn(f"{len(arrays) - len(taken)} arrays of VTK without a name, or of neither numbers nor texts, are left out.", stacklevel=4)
+            warnings.warn(f"{len(arrays) - len(taken)} arrays of VTK without a name, or of neither numbers nor single texts, are left out.", stacklevel=4)
         return taken
 
     is_surface = hasattr(given, "GetPolys")

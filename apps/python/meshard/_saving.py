@@ -38,11 +38,11 @@ def _part_to_save(tensor: torch.Tensor) -> torch.Tensor:
     return _core.held_part(tensor)
 
 
-def reduced(tensor: torch.Tensor) -> tuple:
-    """What pickle keeps of a sharded tensor: only this rank's part. Not collective."""
+def reduced(tensor: torch.Tensor, to_process_of_this: bool = False) -> tuple:
+    """What pickle keeps of a sharded tensor: only this rank's part; for a process that was forked from this one or made it, the mesh's number, too. Not collective."""
     mesh = _core.device_mesh(tensor)
     return rebuilt, (_part_to_save(tensor), list(mesh.mesh_dim_names), list(mesh.shape), mesh.get_coordinate(), _core.portable_layout(tensor),
-                     list(tensor.shape), list(tensor.stride()), tensor.requires_grad, _core.number_of_mesh(mesh))
+                     list(tensor.shape), list(tensor.stride()), tensor.requires_grad, _core.number_of_mesh(mesh) if to_process_of_this else -1)
 
 
 def with_reduce(plain: Callable) -> Callable:
@@ -65,7 +65,7 @@ def install_in_queues() -> None:
 
     @functools.wraps(plain)
     def reduce_tensor(tensor: torch.Tensor) -> Any:
-        return reduced(tensor) if _core.is_sharded(tensor) else plain(tensor)
+        return reduced(tensor, to_process_of_this=True) if _core.is_sharded(tensor) else plain(tensor)
 
     reductions.reduce_tensor = reduce_tensor
     for kind in (torch.Tensor, torch.nn.parameter.Parameter):

@@ -54,7 +54,7 @@ TEST(Registry, TakesFigConvUNetsGridsByTheirResolutions)
         pairs_of({{"grid_resolution", {250, 150, 100}}, {"plane_resolution", {5, 3, 2}}}),
         Json::parse(R"([["b_xc_y_z", [5, 150, 100]], ["b_yc_x_z", [250, 3, 100]], ["b_zc_x_y", [250, 150, 2]]])"));
     EXPECT_EQ(pairs_of({{"grid_resolution", {128, 128, 128}}}), pairs_of(Json::object()));
-    EXPECT_TRUE(throws_with<InvalidInput>("grid_resolution is [8,8]; expected three numbers",
+    EXPECT_TRUE(throws_with<InvalidInput>("grid_resolution is [8,8]; expected three whole numbers",
                                           [&] { pairs_of({{"grid_resolution", {8, 8}}}); }));
 }
 

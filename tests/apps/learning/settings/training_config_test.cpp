@@ -354,7 +354,7 @@ TEST_F(TrainingConfigTest, RefusesWhatDoesNotFitTogether)
         refuses("data.reference.Rho=2", "data.reference.Rho is no quantity that is used; known are U_inf, rho"));
     EXPECT_TRUE(refuses("data.fields.wss_predicted.from=x", "the name that predictions of another field have"));
     for (const char* nothing : {"null", "~", "#5"})
-        EXPECT_TRUE(refuses(std::string("training.num_epochs=") + nothing, "has no value after the ="));
+        EXPECT_TRUE(refuses(std::string("training.num_epochs=") + nothing, "gives no value (null)"));
     for (const char* length : {"0", "-1", "'1, 0, 2'"})
         EXPECT_TRUE(refuses(std::string("data.length=") + length, "places are divided by it"));
 }
