@@ -114,7 +114,7 @@ class Installed(Case):
             (other / "lib").mkdir(parents=True)
             (other / "lib/libtorch_cpu.so").touch()
             (other / "version.py").write_text("__version__ = '2.%d.0'\n" % (11 if "2.15" in (pathlib.Path(TORCH) / "version.py").read_text() else 15))
-            self.assertRegex(refusal("REQUIRED", f"-DTORCH_ROOT={other}"), r"LibTorch in .* is 2\.1\d\.0, and meshard's component '\w+' was built with 2\.1")
+            self.assertRegex(refusal("REQUIRED", "-DCMAKE_DISABLE_FIND_PACKAGE_TorchWheel=OFF", f"-DTORCH_ROOT={other}"), r"LibTorch in .* is 2\.1\d\.0, and meshard's component '\w+' was built with 2\.1")
 
     def test_headers(self):
         """None includes what is not installed; those of partition and io compile each alone. Of the others, examples include some first."""
