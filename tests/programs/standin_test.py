@@ -88,7 +88,7 @@ class StandIn(OnDevice):
 
     def test_copies_nothing_for_its_draws_once_all_cases_were_seen(self):
         for words in (["model.dropout=0.1"], ["model.plus=true"]):
-            found = self.of_one_step("training.num_epochs=9", *words, after=8)
+            found = self.of_one_step("training.num_epochs=9", *words, after=7)
             self.assertEqual({key: number for key, number in found.items() if key[0] != "launch"},
                              {("copy", "copy_to_host_late"): 1, ("sync", "synchronize_event"): 1}, words)
 
