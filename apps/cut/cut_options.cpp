@@ -197,8 +197,11 @@ void check_cut_arguments(CutArguments& arguments, const std::string& input)
         if (file.empty()) continue;
         outputs.emplace_back(file);
         if (arguments.output.empty() || arguments.dry_run) continue;
-        const auto folder = std::filesystem::weakly_canonical(std::filesystem::absolute(arguments.output)),
-                   place = std::filesystem::weakly_canonical(std::filesystem::absolute(file));
+        std::error_code unclear;  // a pipe, or a link in a circle, of which `require_outputs` says what it is
+        const auto folder = std::filesystem::weakly_canonical(std::filesystem::absolute(arguments.output), unclear);
+        if (unclear) continue;
+        const auto place = std::filesystem::weakly_canonical(std::filesystem::absolute(file), unclear);
+        if (unclear) continue;
         if (place == folder)
             throw UsageError(
                 fmt::format("-o and {} are both {}. Name two.", file == arguments.csv ? "--csv" : "--preview", file));

@@ -179,7 +179,7 @@ private:
         std::erase_if(rows, [&](std::int32_t row) { return owners_[row] != part; });
         std::ranges::sort(rows);
         rows.erase(std::ranges::unique(rows).begin(), rows.end());  // some have left and come back
-        tree.roots = {add_node(tree, rows)};
+        if (!rows.empty()) tree.roots = {add_node(tree, rows)};
         return tree;
     }
 

@@ -238,6 +238,7 @@ private:
                         return true;
                     }
                     for (const auto other : rows.row(to)) {
+                        if (keep_whole_ && !touches(other, from)) continue;
                         if (--tries_left < 0) return false;
                         if (excess(from, other, row) + excess(to, row, other) >= before) continue;
                         if (!may_go(row, to, other) || !may_go(other, from, row)) continue;

@@ -75,10 +75,12 @@ def test_processes_of_this_one_hand_tensors_over_on_their_own_mesh():
     x, other = cut(), meshard.init_device_mesh((num_ranks(),))
     assert meshard.device_mesh(pickle.loads(ForkingPickler.dumps(x))) == mesh() != other
     assert meshard.device_mesh(pickle.loads(pickle.dumps(x))) == other   # the newest: files know no mesh
-    y = meshard.distribute_tensor(whole, other["domain"], [meshard.Shard(0)])
+    assert meshard.device_mesh(copy.copy(x)) == mesh()
+    two_axes = meshard.init_device_mesh((num_ranks(), 1), mesh_dim_names=("rows", "single"))
+    y = meshard.distribute_tensor(whole, two_axes["rows"], [meshard.Shard(0)])
     kept = pickle.dumps(y)
     del y
-    assert pickle.loads(kept).shape == whole.shape
+    assert pickle.loads(kept).shape == whole.shape   # the sub-mesh lives with its mesh
 
 
 def test_torch_save_writes_this_ranks_part_alone():

@@ -45,6 +45,12 @@ def reduced(tensor: torch.Tensor, to_process_of_this: bool = False) -> tuple:
                      list(tensor.shape), list(tensor.stride()), tensor.requires_grad, _core.number_of_mesh(mesh) if to_process_of_this else -1)
 
 
+def shallow_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Another tensor with the same values in the same memory, on the same mesh. Not collective."""
+    part, _, _, _, axes, sizes, strides, requires_grad, _ = reduced(tensor)[1]
+    return _core.with_portable_layout(part, _core.device_mesh(tensor), axes, sizes, strides).requires_grad_(requires_grad)
+
+
 def with_reduce(plain: Callable) -> Callable:
     @functools.wraps(plain)
     def reduce_ex(self: torch.Tensor, protocol: int) -> Any:

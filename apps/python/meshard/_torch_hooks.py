@@ -5,8 +5,8 @@ Each is one function of torch in whose place stands one that asks `is_sharded` f
 """
 from __future__ import annotations
 
+import copy as copies
 import functools
-from copy import deepcopy as deepcopy_of
 import importlib.abc
 import importlib.util
 import sys
@@ -50,11 +50,15 @@ def _with_deepcopy(plain: Callable) -> Callable:
         copy = self.detach().clone().requires_grad_(self.requires_grad)
         if self.grad is not None:
             copy.grad = deepcopy(self.grad, memo)
-        copy.__dict__.update(deepcopy_of(self.__dict__, memo))   # what the user has added
+        copy.__dict__.update(copies.deepcopy(self.__dict__, memo))   # what the user has added
         memo[id(self)] = copy
         return copy
 
     return deepcopy
+
+
+def _copy(self: torch.Tensor) -> torch.Tensor:
+    return _saving.shallow_copy(self) if _core.is_sharded(self) else copies._reconstruct(self, None, *self.__reduce_ex__(4))
 
 
 def _refused(plain: Callable, what: str, remedy: str = "use to_local or full_tensor") -> Callable:
@@ -161,6 +165,7 @@ def install() -> None:
     _is_installed = True
     torch._tensor_str._str = _with_repr(torch._tensor_str._str)
     torch.Tensor.__deepcopy__ = _with_deepcopy(torch.Tensor.__deepcopy__)
+    torch.Tensor.__copy__ = _copy
     torch.Tensor.__reduce_ex__ = _saving.with_reduce(torch.Tensor.__reduce_ex__)
     torch.Tensor.share_memory_ = _refused(torch.Tensor.share_memory_, "share_memory_")
     torch.Tensor.is_shared = _with_is_shared(torch.Tensor.is_shared)

@@ -240,6 +240,20 @@ TEST_F(PartitionVerb, RefusesImpossibleOptions)
     EXPECT_EQ(entries(), std::vector<std::string>{"strip.vtp"});
 }
 
+TEST_F(PartitionVerb, LeavesPartsEmptyBesideAHeavyRow)
+{
+    auto mesh = strip(8);
+    mesh.cell_data = {DataArray::from("w", std::vector<std::int32_t>{100, 1, 1, 1, 1, 1, 1, 1})};
+    const auto file = write("heavy.vtp", mesh);
+    const std::vector<std::vector<std::string>> cuts{{"--levels", "2,2"}, {"-n", "9", "--allow-empty"}};
+    for (auto words : cuts) {
+        words.insert(words.begin(), {"partition", file, "--weights", "array:w", "--dry-run"});
+        const auto result = meshard(words);
+        EXPECT_EQ(result.exit_code, 0) << result.err;
+        EXPECT_NE(result.err.find("above the allowed imbalance"), std::string::npos) << result.err;
+    }
+}
+
 TEST_F(PartitionVerb, LeavesPartsEmptyWhenAllowed)
 {
     auto report =

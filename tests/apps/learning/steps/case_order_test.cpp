@@ -72,7 +72,7 @@ TEST(CaseOrder, TakesTheSharesOfDataSets)
     sets.insert(sets.begin(), DataSetConfig());
     sets[0].name = "only for tests";
     sets[0].share = 90;
-    sets[1].share = 0.01;
+    sets[1].share = 1e-20;
     EXPECT_EQ(CaseOrder(config, 5, cases, sets).cases_of_sets(), (Order{0, 1, 11}));
     sets.erase(sets.begin());
     sets[0].share = sets[1].share = 0;
