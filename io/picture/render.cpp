@@ -158,7 +158,7 @@ std::vector<double> color_values(const DataArray& array, std::int32_t component)
             continue;
         }
         for (std::int32_t i = 0; i < array.num_components(); ++i)
-            values[row] = std::hypot(values[row], array.value(row, i));
+            values[row] = std::hypot(values[row], array.value(row, i), 0.0);  // of two numbers it asks for glibc 2.35
     }
     return values;
 }
