@@ -172,6 +172,8 @@ def test_a_step_from_a_graph():
 
 def test_results_may_lie_in_what_is_sent_by_the_backend_of_torch():
     if device() == "standin":
+        if mesh().transport(device()) == "checked":
+            return "the stand-in's own transport has the collectives of operators only"
         dist.Backend.backend_capability["meshard"] = ["cpu", "standin"]
     group = dist.new_group(backend="meshard" if device() == "cpu" else f"cpu:meshard,{device()}:meshard")
     n, begin = num_ranks(), 4 * rank()
