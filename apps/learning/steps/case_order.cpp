@@ -53,18 +53,18 @@ std::vector<std::int64_t> quotas_of(const std::vector<double>& shares, std::int6
     const auto lacks = [&](std::size_t s) {
         return shares[s] * static_cast<double>(total) - static_cast<double>(quotas[s]);
     };
-    for (; sum != total; sum += sum < total ? 1 : -1) {
+    for (; sum < total; ++sum) {
+        std::size_t chosen = 0;
+        for (std::size_t s = 1; s < quotas.size(); ++s)
+            if (lacks(s) > lacks(chosen)) chosen = s;
+        ++quotas[chosen];
+    }
+    for (; sum > total; --sum) {
+        const std::int64_t least = std::ranges::max(quotas) > 1 ? 1 : 0;  // to 0 only with more sets than cases
         auto chosen = quotas.size();
-        for (const std::int64_t least : {1, 0}) {  // to 0 only where there are more sets than cases
-            for (std::size_t s = 0; s < quotas.size() && sum > total; ++s) {
-                if (quotas[s] > least && (chosen == quotas.size() || lacks(s) < lacks(chosen))) chosen = s;
-            }
-            if (chosen < quotas.size()) break;
-        }
-        for (std::size_t s = 0; s < quotas.size() && sum < total; ++s) {
-            if (chosen == quotas.size() || lacks(s) > lacks(chosen)) chosen = s;
-        }
-        quotas[chosen] += sum < total ? 1 : -1;
+        for (std::size_t s = 0; s < quotas.size(); ++s)
+            if (quotas[s] > least && (chosen == quotas.size() || lacks(s) < lacks(chosen))) chosen = s;
+        --quotas[chosen];
     }
     return quotas;
 }

@@ -17,15 +17,20 @@ constexpr double kLeastScale = 1.0 / 65536;
 
 at::Tensor LossScaling::scaled(const at::Tensor& loss) const
 {
-    if (!there.defined()) return loss * scale;
-    loss.register_hook([there = there](const at::Tensor& gradient) { return gradient * there; });
+    if (!on_device.defined()) return loss * scale;
+    loss.register_hook([factor = on_device](const at::Tensor& gradient) { return gradient * factor; });
     return loss;
 }
 
 void LossScaling::put_on(const at::Device& device)
 {
-    if (!there.defined()) there = at::empty({}, at::TensorOptions(at::kFloat).device(device));
-    there.fill_(scale);
+    on_device = at::full({}, scale, at::TensorOptions(at::kFloat).device(device));
+}
+
+void LossScaling::set_scale(double value)
+{
+    scale = value;
+    if (on_device.defined()) on_device.fill_(scale);
 }
 
 bool LossScaling::unscale(const std::vector<at::Tensor>& gradients, const RankGroup& ranks)
@@ -43,16 +48,14 @@ bool LossScaling::unscale(const std::vector<at::Tensor>& gradients, const RankGr
     }
     all_finite = ranks.all_agree(all_finite);
     if (!all_finite) {
-        scale /= 2;
-        if (there.defined()) there.fill_(scale);
+        set_scale(scale / 2);
         num_good_steps = 0;
         if (scale >= kLeastScale) return false;
         throw Error("training: gradients in float16 are not finite however small the loss is scaled. Set "
                     "training.precision to bfloat16 or float32.");
     }
     if (++num_good_steps == growth_interval) {
-        scale *= 2;
-        if (there.defined()) there.fill_(scale);
+        set_scale(scale * 2);
         num_good_steps = 0;
     }
     return true;

@@ -19,13 +19,16 @@ public:
     double scale = 65536;
     std::int64_t num_good_steps = 0;  ///< since the scale has changed
     std::int64_t growth_interval = 2000;
-    at::Tensor there = {};  ///< the scale (), float, on a device; undefined: nowhere
+    at::Tensor on_device = {};  ///< the scale (), float, from which recorded steps take it; undefined without a device
 
     /// A loss whose gradients are those of the given one, times the scale.
     at::Tensor scaled(const at::Tensor& loss) const;
 
-    /// Keeps the scale in memory of a device, too, from which recorded steps take it. Again after `scale` was set.
+    /// Keeps the scale in memory of a device, too.
     void put_on(const at::Device& device);
+
+    /// Sets the scale, also on the device.
+    void set_scale(double value);
 
     /// Divides gradients by the scale, in place; says whether those of all ranks are finite, and sets the scale for the
     /// next step. Collective.

@@ -139,9 +139,8 @@ void WeightUpdate::resume(const RunDescription& description)
 {
     if (average_) average_->set_num_updates(description.average_updates.value_or(0));
     if (!loss_scaling_ || !description.loss_scale) return;
-    loss_scaling_->scale = description.loss_scale->scale;
+    loss_scaling_->set_scale(description.loss_scale->scale);
     loss_scaling_->num_good_steps = description.loss_scale->num_good_steps;
-    if (loss_scaling_->there.defined()) loss_scaling_->put_on(loss_scaling_->there.device());
 }
 
 }  // namespace meshard

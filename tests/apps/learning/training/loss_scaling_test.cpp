@@ -57,7 +57,7 @@ TEST(LossScaling, TakesTheScaleFromADeviceWhereItIs)
         };
         EXPECT_TRUE(torch::equal(gradient(there), gradient(scaling)));
         for (auto* one : {&scaling, &there}) EXPECT_TRUE(one->unscale({gradient(*one)}, RankGroup()));
-        EXPECT_EQ(there.there.item<float>(), scaling.scale);
+        EXPECT_EQ(there.on_device.item<float>(), scaling.scale);
     }
     EXPECT_EQ(scaling.scale, 65536 * 8);
 }
