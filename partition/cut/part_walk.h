@@ -19,6 +19,9 @@ public:
     /// part stays connected without it. Returns true otherwise, also if the walk has reached its limit.
     bool may_break(std::int32_t row);
 
+    /// Number of rows of the last walk.
+    std::int64_t length() const { return static_cast<std::int64_t>(walk_.size()); }
+
 private:
     const Csr& graph_;
     const std::vector<std::int32_t>& owners_;

@@ -19,15 +19,19 @@ void make_contiguous(Partition& partition, const Csr& graph, const BalanceTarget
                      std::span<const std::int64_t> most_weight)
 {
     auto whole = partition;
+    auto least_overload = std::numeric_limits<std::int64_t>::max();
     for (int attempt = 0; attempt < 4; ++attempt) {
+        if (attempt > 0) balance_weights(whole, graph, balance);
         join_islands(whole, graph);
         if (has_empty_part(whole)) return;
         if (overload(whole, balance, most_weight) > 0) balance_weights_of_whole_parts(whole, graph, balance);
-        if (overload(whole, balance, most_weight) == 0) {
+        const auto found = overload(whole, balance, most_weight);
+        if (found == 0) {
             partition = std::move(whole);
             return;
         }
-        balance_weights(whole, graph, balance);
+        if (found >= least_overload) return;
+        least_overload = found;
     }
 }
 

@@ -25,9 +25,9 @@ public:
 
     WeightBalancer(Partition& partition, const Csr& graph, const BalanceTarget& balance,
                    std::span<const std::int64_t> most_weight, bool keep_whole)
-        : keep_whole_(keep_whole), owners_(partition.owners), graph_(graph),
-          bound_{balance.num_weights, balance.row_weights, most_weight}, weights_(part_weights(partition, balance)),
-          sizes_(part_sizes(partition)), walk_(graph, owners_, longest_walk)
+        : keep_whole_(keep_whole), work_left_(100'000'000 + 10 * graph.num_rows()), owners_(partition.owners),
+          graph_(graph), bound_{balance.num_weights, balance.row_weights, most_weight},
+          weights_(part_weights(partition, balance)), sizes_(part_sizes(partition)), walk_(graph, owners_, longest_walk)
     {
     }
 
@@ -35,10 +35,9 @@ public:
     {
         // Every move lowers the larger fill of two parts, so that the loop ends; the limit is for very long chains of
         // moves.
-        for (int pass = 0; pass < 1000 && has_full_part(); ++pass)
+        for (int pass = 0; pass < 1000 && work_left_ > 0 && has_full_part(); ++pass)
             if (!pass_over_boundary() && !(keep_whole_ ? pass_along_chain() : jump())) break;
-        std::int64_t tries_left = 100'000'000;
-        while (has_full_part() && exchange(tries_left)) {
+        while (has_full_part() && exchange()) {
         }
         if (!keep_whole_ && has_full_part()) exchange_by_search();
     }
@@ -123,6 +122,7 @@ private:
             const auto before = fill(from);
             if (before <= 1 && before - fill(offer.to) < 0.01 * before) continue;
             if (fill(offer.to, offer.row) >= before) continue;
+            if (work_left_ <= 0) break;
             if (!may_go(offer.row, offer.to)) continue;
             move(offer.row, offer.to);
             moved = true;
@@ -140,7 +140,14 @@ private:
     // time.
     bool may_go(std::int32_t row, std::int32_t to, std::int32_t without = -1)
     {
-        return !keep_whole_ || (touches(row, to, without) && !walk_.may_break(row));
+        return !keep_whole_ || (touches(row, to, without) && !may_break(row));
+    }
+
+    bool may_break(std::int32_t row)
+    {
+        const bool breaks = walk_.may_break(row);
+        work_left_ -= walk_.length();
+        return breaks;
     }
 
     // Used if no neighbour is less full by a whole row: moves one row from each part to the next along the shortest
@@ -167,7 +174,8 @@ private:
                 if (std::ranges::none_of(graph_.row(row), is_way_on) ||
                     (from != first && !touches(row_into[from], from, row)))
                     continue;
-                if (walk_.may_break(row)) continue;
+                if (work_left_ <= 0) return false;
+                if (may_break(row)) continue;
                 for (const auto j : graph_.row(row)) {
                     if (!is_way_on(j)) continue;
                     const auto to = owners_[j];
@@ -220,13 +228,19 @@ private:
     }
 
     // If parts are full of different weights: moves a row of a part above its bound to any part, or exchanges it with
-    // any row, if that reduces the weight above the bound.
-    bool exchange(std::int64_t& tries_left)
+    // any row, if that reduces the weight above the bound. Parts that stay connected exchange rows of their boundary.
+    bool exchange()
     {
         const auto rows = rows_by_part({num_parts(), owners_});
+        std::vector<std::vector<std::int32_t>> next_to_from(num_parts());  // rows of the other parts
         for (std::int32_t from = 0; from < num_parts(); ++from) {
             const auto excess_from = excess(from);
             if (excess_from == 0) continue;
+            if (keep_whole_) {
+                for (auto& of_part : next_to_from) of_part.clear();
+                for (std::int32_t i = 0; i < static_cast<std::int32_t>(owners_.size()); ++i)
+                    if (owners_[i] != from && touches(i, from)) next_to_from[owners_[i]].push_back(i);
+            }
             for (const auto row : rows.row(from)) {
                 if (!helps(row, from)) continue;
                 for (std::int32_t to = 0; to < num_parts(); ++to) {
@@ -237,9 +251,9 @@ private:
                         move(row, to);
                         return true;
                     }
-                    for (const auto other : rows.row(to)) {
-                        if (keep_whole_ && !touches(other, from)) continue;
-                        if (--tries_left < 0) return false;
+                    for (const auto other :
+                         keep_whole_ ? std::span<const std::int32_t>(next_to_from[to]) : rows.row(to)) {
+                        if (--work_left_ < 0) return false;
                         if (excess(from, other, row) + excess(to, row, other) >= before) continue;
                         if (!may_go(row, to, other) || !may_go(other, from, row)) continue;
                         move(row, to);
@@ -360,6 +374,7 @@ private:
     };
 
     bool keep_whole_;
+    std::int64_t work_left_;  // exchanges tried and rows walked over
     std::vector<std::int32_t>& owners_;
     const Csr& graph_;
     BalanceBound bound_;
