@@ -93,9 +93,10 @@ std::vector<double> times_of(const fs::path& path)
     if (is_vtk_composite(path)) return times_with_vtk(path);
     const std::string extension = lower_extension(path);
     if (extension == ".vtkhdf" || extension == ".hdf") return vtkhdf_times(path);
-    if (is_array_file(path)) return GridFile::open(path)->times();
-    constexpr std::string_view xml[] = {".vtu", ".vtp", ".vti", ".pvtu", ".pvtp", ".vtm", ".vtmb", ".vtpc"};
+    constexpr std::string_view xml[] = {".vtu",  ".vtp",  ".vti", ".vtr",  ".pvtu", ".pvtp",
+                                        ".pvti", ".pvtr", ".vtm", ".vtmb", ".vtpc"};
     if (std::ranges::find(xml, extension) != std::end(xml)) return times_of_xml(path);
+    if (is_array_file(path)) return GridFile::open(path)->times();
     if (extension != ".vtk" || MappedFile::open(path, "read_mesh")->text().find(time_array) == std::string_view::npos)
         return {};
     const Mesh mesh = read_mesh(path);

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 std::string_view separators_in(const fs::path& path)
 {
     const auto extension = lower_extension(path);
-    constexpr std::string_view quoted[] = {".pvtu", ".pvtp", ".pvti", ".vtm", ".vtpc", ".pvd", ".series"};
+    constexpr std::string_view quoted[] = {".pvtu", ".pvtp", ".pvti", ".pvtr", ".vtm", ".vtpc", ".pvd", ".series"};
     if (std::ranges::find(quoted, extension) != std::end(quoted)) return "\"";
     return extension == ".case" ? " \t\r\n" : "";
 }

@@ -13,7 +13,9 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <ranges>
 #include <span>
@@ -232,13 +234,17 @@ void ArrayGridFile::declare(std::map<std::string, ShapedArray> arrays, bool of_c
     if (times_) choose_step(time);
     std::optional<Directions> best;
     std::ptrdiff_t most = 0;
+    std::int64_t most_rows = 0;  // where shapes have as many arrays, the largest: others are bounds and the like
     Components components{};
     for (const auto& array : arrays | std::views::values) {
         for (auto& directions : possible_directions(array)) {
             const auto count = std::ranges::count_if(
                 arrays | std::views::values, [&](const auto& other) { return fits(other, directions, components); });
-            if (count <= most) continue;
+            const auto num_rows =
+                std::accumulate(directions.counts.begin(), directions.counts.end(), std::int64_t{1}, std::multiplies());
+            if (std::pair(count, num_rows) <= std::pair(most, most_rows)) continue;
             most = count;
+            most_rows = num_rows;
             best = std::move(directions);
         }
     }

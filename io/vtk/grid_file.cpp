@@ -197,6 +197,8 @@ void XmlGridFile::read_piece(const Piece& piece, bool of_cells, const GridBox& s
     };
     if (!piece.file.empty()) {
         const auto other = GridFile::open(piece.file);
+        if (const auto* xml = dynamic_cast<const XmlGridFile*>(other.get()); xml && xml->is_of_pieces())
+            file_.fail(fmt::format("piece {} names pieces itself", piece.file.string()));
         for (int axis = 0; axis < 3; ++axis) {
             const auto first = other->grid().first[axis], end = first + other->grid().num_points[axis];
             const auto expected = grid_.first[axis] + piece.points.first[axis];

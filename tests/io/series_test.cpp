@@ -430,6 +430,31 @@ TEST(FindSeries, TakesTimeValuesOfAllFilesOrNone)
         throws_with<InvalidInput>("two states have the time 7", [&] { find_series(folder.path(), "out_*.vtp"); }));
 }
 
+TEST(FindSeries, TakesTimeValuesOfGrids)
+{
+    const TemporaryFolder folder;
+    const auto write_state = [&](const std::string& name, const std::string& kind, const std::string& more,
+                                 const std::string& time, const std::string& content) {
+        write_bytes(folder / name, "<VTKFile type=\"" + kind + "\" version=\"1.0\"><" + kind +
+                                       " WholeExtent=\"0 1 0 1 0 0\"" + more +
+                                       "><FieldData><DataArray type=\"Float64\" Name=\"TimeValue\" "
+                                       "NumberOfTuples=\"1\" format=\"ascii\">" +
+                                       time + "</DataArray></FieldData>" + content + "</" + kind + "></VTKFile>");
+    };
+    const std::string piece = "<Piece Extent=\"0 1 0 1 0 0\"/>", placed = " Origin=\"0 0 0\" Spacing=\"1 1 1\"",
+                      index = "<Piece Extent=\"0 1 0 1 0 0\" Source=\"piece.vti\"/>";
+    write_bytes(folder / "piece.vti", "");
+    for (const auto& [ending, kind] : std::vector<std::pair<std::string, std::string>>{{".vti", "ImageData"},
+                                                                                       {".pvti", "PImageData"},
+                                                                                       {".vtr", "RectilinearGrid"},
+                                                                                       {".pvtr", "PRectilinearGrid"}}) {
+        const bool is_index = kind.front() == 'P', is_image = kind.ends_with("ImageData");
+        write_state("s_1" + ending, kind, is_image ? placed : "", "0.25", is_index ? index : piece);
+        write_state("s_2" + ending, kind, is_image ? placed : "", "0.5", is_index ? index : piece);
+        EXPECT_EQ(times_of(find_series(folder.path(), "s_*" + ending).front().states), (Times{0.25, 0.5})) << ending;
+    }
+}
+
 TEST(FindSeries, TakesTimesFromTables)
 {
     const TemporaryFolder folder;

@@ -56,6 +56,12 @@ TEST_F(SourceFiles, AreThePiecesOfAnIndexAndTheMembersOfACollection)
     std::ranges::sort(pieces);
     EXPECT_EQ(files("all.vtm"), pieces);
 
+    write("grid.pvtr",
+          R"(<VTKFile><PRectilinearGrid><Piece Source="a.vtr"/><Piece Source="b.vtr"/></PRectilinearGrid></VTKFile>)");
+    write("a.vtr");
+    write("b.vtr");
+    EXPECT_EQ(files("grid.pvtr"), (Names{"a.vtr", "b.vtr", "grid.pvtr"}));
+
     write("times.pvd.series", R"({"files": [{"name": "all.vtm", "time": 0}, {"name": "absent.vtp", "time": 1}]})");
     pieces.insert(std::ranges::find(pieces, "wing.pvtu"), "times.pvd.series");
     EXPECT_EQ(files("times.pvd.series"), pieces);

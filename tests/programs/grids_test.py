@@ -338,9 +338,12 @@ class GridMasks(Grids):
     def test_are_told_by_several_kinds_of_arrays_and_change_nothing_else(self):
         words = ("training.num_epochs=1", *MODELS["dit"][1])
         self.put_sea("filled", garbage=1e30)
-        for run, grid, mask in (("sea", "flow", "sea"), ("nan", "flow", "nan"), ("ghosts", "flow", "vtkGhostType"), ("filled", "filled", "sea")):
+        self.put_sea("mixed")
+        for path in (self.folder / "flows").glob("mixed_*.vti"):   # the array that is read first is infinite where another is NaN
+            path.write_text(re.sub('(Name="permeability"[^>]*>)([^<]*)', lambda found: found[1] + found[2].replace("nan", "inf"), path.read_text()))
+        for run, grid, mask in (("sea", "flow", "sea"), ("nan", "flow", "nan"), ("ghosts", "flow", "vtkGhostType"), ("filled", "filled", "sea"), ("mixed", "mixed", "nan")):
             self.train(run, 1, *words, f"data.grid={grid}_*.vti", f"data.mask={mask}")
-        for run in ("nan", "ghosts", "filled"):
+        for run in ("nan", "ghosts", "filled", "mixed"):
             self.assertEqual(self.numbers(run), self.numbers("sea"), run)
         self.train("cut", 3, *words, "data.mask=sea")
         self.assert_near(self.numbers("cut"), self.numbers("sea"), 1e-4)
@@ -459,6 +462,16 @@ class GridData(Grids):
         self.assert_good(self.meshard("prepare", *words))
         self.train("anew", 1, "data.store=blocks", *model)
         self.assertEqual(self.numbers("anew"), self.numbers("changed"))
+
+    def test_stores_arrays_of_groups(self):
+        put_flow(self.folder, (8, 24))
+        for path in (self.folder / "flows").glob("*.vti"):
+            path.write_text(path.read_text().replace('Name="p"', 'Name="gas/at wall/p"').replace('Name="inflow"', 'Name="gas/inflow"'))
+        words = ("data.fields.pressure.from=gas/at wall/p", "data.arrays=[permeability, gas/inflow]", "training.num_epochs=1")
+        self.train("files", 1, *words)
+        self.assert_good(self.meshard("prepare", "flow.yaml", "data.store=blocks", *words))
+        self.assertIn("the cases are read from the store blocks", str(self.train("stored", 1, "data.store=blocks", *words)))
+        self.assertEqual(self.numbers("stored"), self.numbers("files"))
 
     def test_takes_no_settings_of_points(self):
         put_flow(self.folder)

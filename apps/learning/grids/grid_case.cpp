@@ -34,25 +34,35 @@ bool is_pattern(const std::string& name)
     return name.find('*') != std::string::npos;
 }
 
-/// Writes the values of the rows of a box as float32 into columns of `rows` from `first` on. Rows that are left out may
-/// have any.
-void put_columns(const DataArray& array, const GridBox& box, bool on_cells, const std::string& where, LeftOut* left_out,
-                 at::Tensor& rows, std::int64_t first)
+/// Writes the values of an array as float32 into columns of `rows` from `first` on; NaN may leave rows out.
+void put_columns(const DataArray& array, LeftOut* left_out, at::Tensor& rows, std::int64_t first)
 {
     const std::int64_t num_components = array.num_components(), num_columns = rows.size(1);
-    std::int64_t num_bad = 0, first_bad = 0;
     auto* out = rows.mutable_data_ptr<float>() + first;
     with_scalar_type(array.type(), [&]<class T>() {
         const auto* value = array.values<T>().data();
         for (std::int64_t row = 0; row < array.num_rows(); ++row, out += num_columns) {
-            bool is_finite = true;
             for (std::int64_t c = 0; c < num_components; ++c) {
                 out[c] = static_cast<float>(static_cast<double>(*value++));
-                is_finite = is_finite && (std::isfinite(out[c]) || (left_out && left_out->takes(row, out[c])));
+                if (left_out && std::isnan(out[c])) left_out->takes(row, out[c]);
             }
-            if (!is_finite && num_bad++ == 0) first_bad = row;
         }
     });
+}
+
+/// Refuses values that are not finite in columns of the rows of a box, unless these are left out.
+void require_finite(const DataArray& array, const at::Tensor& rows, std::int64_t first, const GridBox& box,
+                    bool on_cells, const std::string& where, const LeftOut* left_out)
+{
+    const auto num_columns = rows.size(1);
+    std::int64_t num_bad = 0, first_bad = 0;
+    const auto* values = rows.const_data_ptr<float>() + first;
+    for (std::int64_t row = 0; row < rows.size(0); ++row, values += num_columns) {
+        const bool is_finite =
+            std::all_of(values, values + array.num_components(), [](float v) { return std::isfinite(v); });
+        if (is_finite || (left_out && left_out->has(row))) continue;
+        if (num_bad++ == 0) first_bad = row;
+    }
     if (num_bad == 0) return;
     throw InvalidInput(fmt::format("{}: the array '{}' is not finite at {}{}. Repair the case or leave it out{}.",
                                    where, array.name(), place_text(box, first_bad),
@@ -225,11 +235,18 @@ GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& d
         auto whole = at::empty({box.num_rows(), num_columns}, at::kFloat);
         for (const auto* array : found) {
             auto values = read(*array);
-            put_columns(values, box, data.on_cells, where, left_out ? &*left_out : nullptr, whole, first);
+            put_columns(values, left_out ? &*left_out : nullptr, whole, first);
             first += array->num_components();
             if (categories.size() < num_categories) categories.push_back(std::move(values));
         }
         return whole;
+    };
+    const auto require_all_finite = [&](const std::vector<const DataArray*>& arrays, const at::Tensor& whole) {
+        std::int64_t first = 0;
+        for (const auto* array : arrays) {
+            require_finite(*array, whole, first, box, data.on_cells, where, left_out ? &*left_out : nullptr);
+            first += array->num_components();
+        }
     };
     std::vector<const DataArray*> told, fields;
     for (const auto& name : data.told_arrays()) {
@@ -251,6 +268,8 @@ GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& d
         }
         rows.target = joined(fields, 0);
     }
+    require_all_finite(told, rows.told);
+    if (with_truth) require_all_finite(fields, rows.target);
     for (std::size_t i = 0; i < categories.size(); ++i)
         require_categories(
             categories[i], data.categories, i, where, [&](std::int64_t row) { return place_text(box, row); },

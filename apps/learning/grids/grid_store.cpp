@@ -28,7 +28,7 @@ namespace meshard {
 namespace {
 
 /// This version must be raised when the same arrays would be stored in another way.
-constexpr int kStoreVersion = 1;
+constexpr int kStoreVersion = 2;
 
 /// Extents of chunks that differ from each other by a place at most.
 std::vector<std::int64_t> chunk_shape_of(const std::vector<std::int64_t>& shape)
@@ -115,9 +115,9 @@ static void require_paths(const std::set<const DataArray*>& arrays, const std::s
         const auto above = std::ranges::find_if(
             arrays, [&](const auto* other) { return array->name().starts_with(other->name() + "/"); });
         if (!is_path || above != arrays.end())
-            throw InvalidInput(
-                fmt::format("{}: the array '{}' cannot be a folder of the store{}. Rename it, or set data.store=none.",
-                            where, array->name(), is_path ? " below '" + (*above)->name() + "', another array" : ""));
+            throw InvalidInput(fmt::format(
+                "{}: the array '{}' cannot be a folder of the store{}. Rename it, or train without a store.", where,
+                array->name(), is_path ? " below '" + (*above)->name() + "', another array" : ""));
     }
 }
 
@@ -129,7 +129,12 @@ void GridStore::write_case(const CaseSource& source, const std::filesystem::path
     for (const auto& name : arrays_)
         for (const auto* array : named_arrays(file->grid(), name, on_cells_, file->where())) arrays.insert(array);
     require_paths(arrays, file->where());
-    for (const auto* array : arrays) copy_array(*file, *array, on_cells_, partial.path() / array->name());
+    for (const auto* array : arrays) {
+        const auto place = partial.path() / array->name();
+        copy_array(*file, *array, on_cells_, place);
+        for (auto group = place.parent_path(); group != partial.path(); group = group.parent_path())
+            if (!std::filesystem::exists(group / "zarr.json")) write_zarr_group(group, {});
+    }
     auto attributes = attributes_of_grid(file->grid(), on_cells_);
     attributes["source"] = source.file.string();
     write_zarr_group(partial.path(), attributes);

@@ -212,6 +212,9 @@ TEST(GridFile, OpensThePiecesThatItNeeds)
     std::filesystem::remove(folder / "west.vti");
     EXPECT_EQ(read("c", true, {{2, 0, 0}, {2, 1, 1}}), (std::vector<double>{3, 4}));
     EXPECT_TRUE(throws_with<IoError>("west.vti does not exist", [&] { read("c", true, {{1, 0, 0}, {2, 1, 1}}); }));
+
+    std::filesystem::copy_file(file, folder / "west.vti");
+    EXPECT_TRUE(throws_with<IoError>("west.vti names pieces itself", [&] { read("c", true, {{1, 0, 0}, {2, 1, 1}}); }));
 }
 
 /// Writes image data as VTKHDF, its arrays in chunks, and a plane's maybe without the direction of one place.
