@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/fields/force_fields.h"
 
+#include "apps/console/text_table.h"
 #include "apps/fields/mesh_fields.h"
 #include "partition/error.h"
 
@@ -45,13 +46,25 @@ CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_
     field.name = array.name();
     field.values = array.to_doubles();
     field.averaged = find_array(mesh.cell_data, array.name()) != &array;
-    if (const auto bad = std::ranges::count_if(field.values, [](double x) { return !std::isfinite(x); }); bad > 0) {
-        throw InvalidInput(fmt::format(
-            "{}: the field '{}' has {} values that are NaN or infinite, so a force cannot be computed from it.", where,
-            array.name(), bad));
-    }
+    // Counts points of polygons only: others may have any values.
+    const auto require_finite = [&](std::int64_t bad) {
+        if (bad == 0) return;
+        throw InvalidInput(
+            fmt::format("{}: the field '{}' is NaN or infinite at {}, so a force cannot be computed from it.", where,
+                        array.name(), count_text(bad, "polygon")));
+    };
+    const auto is_finite = [&](std::int64_t cell) {
+        const auto* const values = field.values.data() + cell * num_components;
+        return std::all_of(values, values + num_components, [](double x) { return std::isfinite(x); });
+    };
+    const auto num_bad = [&] {
+        std::int64_t bad = 0;
+        for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) bad += !is_finite(cell);
+        return bad;
+    };
     if (!field.averaged) {
         if (find_array(mesh.point_data, array.name())) field.also_there.push_back(array.name() + " of the points");
+        require_finite(num_bad());
         return field;
     }
 
@@ -66,6 +79,7 @@ CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_
         }
     }
     field.values = std::move(means);
+    require_finite(num_bad());
     return field;
 }
 

@@ -110,10 +110,10 @@ MeshSummary summarize(const Mesh& mesh)
 
     if (summary.dimension == 2) {
         summary.edges = surface_edges(mesh);
-        const auto areas = area_vectors(mesh);
-        for (const Vector3& area : areas) summary.area += std::hypot(area[0], area[1], area[2]);
+        summary.area = surface_area(mesh);
         summary.facing = surface_facing(mesh);
-        if (summary.edges->is_closed() && summary.facing.facing() != Facing::Mixed && areas_cancel(areas))
+        if (summary.edges->is_closed() && summary.facing.facing() != Facing::Mixed && !has_strips(mesh) &&
+            areas_cancel(area_vectors(mesh)))
             summary.volume = enclosed_volume(mesh);
     }
     summary.memory_bytes = bytes_of(mesh);

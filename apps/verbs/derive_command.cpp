@@ -177,6 +177,13 @@ void warn_of_rows(const Mesh& mesh, const std::vector<Derivation>& derivations, 
     const std::string cells = top == 3 ? "solids" : "polygons";
     if (is_of(FieldPlace::Cells))
         warn_of(num_lower, "cell", fmt::format("not among the {}; derivatives there are NaN.", cells));
+    if (is_of(FieldPlace::Cells)) {
+        const auto sizes = cell_measures(mesh).sizes;
+        std::int64_t num_flat = 0;
+        for (std::int64_t i = 0; i < mesh.num_cells(); ++i)
+            num_flat += cell_dimension(mesh.cell_types[i]) == top && !(sizes[i] > 0);
+        warn_of(num_flat, "cell", fmt::format("without {}; derivatives there are NaN.", top == 3 ? "volume" : "area"));
+    }
     if (is_of(FieldPlace::Points))
         warn_of(std::ranges::count(is_used, false), "point",
                 fmt::format("outside all {}; derivatives there are NaN.", cells));

@@ -7,6 +7,7 @@
 #include "apps/program/orient_option.h"
 #include "apps/program/verbs.h"
 #include "io/mesh_io.h"
+#include "partition/mesh/cell_rings.h"
 #include "partition/mesh/surface_forces.h"
 #include "partition/mesh/vector_algebra.h"
 
@@ -266,6 +267,15 @@ ForcesReport compute(const std::string& file, const ForcesOptions& options)
     report.num_polygons = mesh.num_cells();
     report.edges = surface_edges(mesh);
 
+    std::int64_t num_curved = 0;
+    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
+        const auto num_points = mesh.cells.row(i).size();
+        num_curved += num_corners(cell_type_of(mesh.cell_types[i]).shape, num_points) < num_points;
+    }
+    if (num_curved > 0)
+        warn("forces", fmt::format("{}: {} of higher order, whose areas are those between their corners. Subdivide "
+                                   "them for more.",
+                                   file, count_text(num_curved, "polygon")));
     std::vector<Vector3> areas = area_vectors(mesh);
     orient(mesh, options, areas, report);
 

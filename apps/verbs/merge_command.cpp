@@ -24,7 +24,8 @@ void check_output(const std::filesystem::path& output, const Manifest& manifest)
     const std::string extension = lower_extension(output);
     if (extension == ".vtu" || (extension == ".vtp" && manifest.kind == MeshKind::Surface)) return;
     if (extension == ".vtp")
-        throw UsageError("-o is '" + output.string() + "', but these shards are of a volume mesh; use .vtu.");
+        throw UsageError("-o is '" + output.string() +
+                         "', but these shards are of an unstructured grid; use .vtu, and meshard convert for others.");
     throw UsageError("-o is '" + output.string() + "'; expected a name that ends in " + extension_of(manifest.kind) +
                      ".");
 }

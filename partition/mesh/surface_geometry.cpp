@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/mesh/surface_geometry.h"
 
+#include "partition/error.h"
 #include "partition/mesh/cell_rings.h"
 #include "partition/mesh/vector_algebra.h"
 
@@ -40,8 +41,32 @@ void for_each_triangle(std::span<const Vector3> x, std::span<const std::int32_t>
 
 }  // namespace
 
+bool has_strips(const Mesh& mesh)
+{
+    return std::ranges::any_of(mesh.cell_types, [](auto type) { return cell_type_of(type).shape == CellShape::Strip; });
+}
+
+double surface_area(const Mesh& mesh)
+{
+    const std::vector<Vector3> x = point_coordinates(mesh);
+    double sum = 0;
+    std::vector<std::int32_t> ring;
+    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
+        for_each_ring(mesh, i, ring, [&](std::span<const std::int32_t> corners) {
+            Vector3 whole{};
+            for_each_triangle(x, corners, x[corners[0]],
+                              [&](const Vector3& area, const Vector3&) { add_scaled(whole, area, 1.0); });
+            sum += norm(whole);
+        });
+    }
+    return sum;
+}
+
 std::vector<Vector3> area_vectors(const Mesh& mesh)
 {
+    if (has_strips(mesh))
+        throw InvalidInput("The surface has strips of triangles, which have no area vectors of their own: areas, "
+                           "normals and forces need single polygons. Triangulate it (ParaView: Triangulate).");
     const std::vector<Vector3> x = point_coordinates(mesh);
     std::vector<Vector3> areas(static_cast<std::size_t>(mesh.num_cells()), Vector3{});
     std::vector<std::int32_t> ring;

@@ -12,11 +12,18 @@ namespace meshard {
 
 using Vector3 = std::array<double, 3>;
 
+/// Returns whether some cell is a strip of triangles.
+bool has_strips(const Mesh& mesh);
+
+/// Sum of the areas of all polygons, and of the triangles of strips.
+double surface_area(const Mesh& mesh);
+
 /// Area vector of each cell: as long as the cell's area, along its normal by the right-hand rule over its points. Zero
 /// for cells that are no polygons (vertices, lines, solids).
 ///
 /// For a polygon that is not plane it is the area vector of any surface spanned by its edges, so that the vectors of a
 /// closed surface add up to zero.
+/// @throws InvalidInput for strips of triangles
 std::vector<Vector3> area_vectors(const Mesh& mesh);
 
 /// Centroid of each polygon's area; for other cells, and polygons without area, the mean of their points.

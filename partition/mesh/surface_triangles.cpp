@@ -33,18 +33,25 @@ public:
     {
         std::vector<std::array<std::int32_t, 3>> triangles;
         std::size_t at = 0, tried = 0;
+        bool drops_straight = false;  // a corner within a side is left out last: neighbours may share it
         while (left_.size() > 2 && tried < left_.size()) {
             at %= left_.size();
             const std::array triangle{left_[(at + left_.size() - 1) % left_.size()], left_[at],
                                       left_[(at + 1) % left_.size()]};
             const auto turn = turn_of(triangle[0], triangle[1], triangle[2]);
-            if (turn < 0 || (turn > 0 && holds_a_corner(triangle))) {
-                ++at, ++tried;
+            const bool is_ear = turn > 0 && !holds_a_corner(triangle);
+            if (!is_ear && !(drops_straight && turn == 0)) {
+                ++at;
+                if (++tried == left_.size() && !drops_straight) {
+                    drops_straight = true;
+                    tried = 0;
+                }
                 continue;
             }
-            if (turn > 0) triangles.push_back(triangle);
+            if (is_ear) triangles.push_back(triangle);
             left_.erase(left_.begin() + static_cast<std::ptrdiff_t>(at));
             tried = 0;
+            drops_straight = false;
         }
         if (left_.size() > 2) triangles.clear();
         return triangles;

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "partition/error.h"
 #include "partition/mesh/surface_geometry.h"
 #include "partition/mesh/surface_triangles.h"
 #include "partition/mesh/vector_algebra.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <numbers>
+#include <set>
 
 namespace meshard {
 namespace {
@@ -61,15 +65,6 @@ TEST(AreaVectors, UseTheCornersOfHigherOrderCells)
     const Mesh mesh = one_cell(22, {0, 0, 0, 2, 0, 0, 0, 2, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0});
 
     expect_near(area_vectors(mesh)[0], {0, 0, 2});
-}
-
-TEST(AreaVectors, RunAlongStrips)
-{
-    const Mesh mesh =
-        one_cell(6, {0, 0, 0, 0, 1, 0, 1, 0, 0, 1, 1, 0, 2, 0, 0});  // one and a half unit squares, seen from below
-
-    expect_near(area_vectors(mesh)[0], {0, 0, -1.5});
-    expect_near(surface_centroids(mesh)[0], {(0.5 * 1.0 + 0.5 * 4.0 / 3) / 1.5, (0.5 + 1.0 / 6) / 1.5, 0}, 1e-14);
 }
 
 TEST(AreaVectors, AreZeroForCellsThatAreNoPolygons)
@@ -130,9 +125,35 @@ TEST(SurfaceTriangles, CoverAConcavePolygonAndNoMore)
         }
 }
 
+TEST(SurfaceTriangles, KeepTheCornersWithinASide)
+{
+    // A concave polygon with a corner in the middle of its first side, which neighbours may have as two sides.
+    const std::vector<std::array<double, 2>> corners{{1, 0}, {2, 0}, {2, 2}, {1, 0.2}, {0, 2}, {0, 0}};
+    for (std::size_t first = 0; first < corners.size(); ++first) {
+        std::vector<double> coordinates;
+        for (std::size_t k = 0; k < corners.size(); ++k) {
+            const auto& corner = corners[(first + k) % corners.size()];
+            coordinates.insert(coordinates.end(), {corner[0], corner[1], 0});
+        }
+        const auto [points, triangles] = surface_triangles(one_cell(7, coordinates));
+        EXPECT_EQ(triangles.size(), 3 * 4U);
+        std::set<std::array<std::int64_t, 2>> sides;
+        for (std::size_t t = 0; t < triangles.size(); t += 3)
+            for (int k = 0; k < 3; ++k) sides.insert({triangles[t + k], triangles[t + (k + 1) % 3]});
+        for (std::int64_t k = 0; k < 6; ++k) EXPECT_TRUE(sides.contains({k, (k + 1) % 6})) << first << " " << k;
+    }
+}
+
 TEST(SurfaceTriangles, OfAPolygonThatCrossesItselfStayAFan)
 {
     EXPECT_EQ(surface_triangles(one_cell(9, {0, 0, 0, 1, 1, 0, 1, 0, 0, 0, 1, 0})).triangles.size(), 12U);
+}
+
+TEST(AreaVectors, OfStripsAreRefusedButTheirAreaIsThatOfTheTriangles)
+{
+    const Mesh roof = one_cell(6, {0, 0, 0, 0, 1, 0, 1, 0, 1, 1, 1, 1, 2, 0, 0, 2, 1, 0});  // two sides that bend away
+    EXPECT_NEAR(surface_area(roof), 2 * std::numbers::sqrt2, 1e-12);
+    EXPECT_TRUE(throws_with<InvalidInput>("strips of triangles", [&] { area_vectors(roof); }));
 }
 
 TEST(EnclosedVolume, NearsThatOfTheSphere)
