@@ -24,7 +24,8 @@ constexpr std::pair<std::string_view, LossKind> kLossNames[] = {{"mse", LossKind
 constexpr double kLeastMeanTruth = 1e-8;  // added to the mean squares by which a channel's errors are divided
 // Smallest sum of squares by which a field's errors are divided, in units of about its deviation.
 constexpr double kLeastFieldTruth = 1e-8;
-constexpr double kLeastError = 1e-12;  // added under the root, whose slope at 0 is infinite
+constexpr double kLeastWeight = 1e-12;  // of all points of a step, where none of them has an area
+constexpr double kLeastError = 1e-12;   // added under the root, whose slope at 0 is infinite
 
 }  // namespace
 
@@ -93,12 +94,13 @@ at::Tensor FieldLoss::term(LossKind kind, const at::Tensor& prediction, const at
     if (kind == LossKind::MeanSquare && !point_weights.defined() && !has_weights_)
         return mean_squared_error(prediction, target);
     const auto num_points = static_cast<double>(prediction.size(0) * prediction.size(1));
+    // Weights have the mean 1 over all points of a case, but not over those that a step draws.
+    const auto total = point_weights.defined() ? point_weights.sum().clamp_min(kLeastWeight)
+                                               : at::scalar_tensor(num_points, prediction.options());
     const auto sums = [&](const at::Tensor& values) {
         return (point_weights.defined() ? values * point_weights : values).sum(at::IntArrayRef{0, 1});
     };  // (C)
-    const auto mean = [&](const at::Tensor& values) {
-        return (sums(values) * channel_weights_).sum() / num_points;
-    };  // ()
+    const auto mean = [&](const at::Tensor& values) { return (sums(values) * channel_weights_).sum() / total; };  // ()
     switch (kind) {
     case LossKind::MeanSquare:
         return mean((prediction - target).square());
@@ -108,7 +110,7 @@ at::Tensor FieldLoss::term(LossKind kind, const at::Tensor& prediction, const at
         return mean(torch::huber_loss(prediction, target, at::Reduction::None, huber_delta_));
     case LossKind::RelativeMeanSquare: {
         const auto errors = sums((prediction - target).square()), truths = sums(target.square());
-        return (errors / (truths + num_points * kLeastMeanTruth) * channel_weights_).sum();
+        return (errors / (truths + total * kLeastMeanTruth) * channel_weights_).sum();
     }
     case LossKind::RelativeL2: {
         const auto errors = sums(((prediction - target) * normalizer_.std).square()),

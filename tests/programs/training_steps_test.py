@@ -315,6 +315,14 @@ class Endings(Steps):
         self.assertEqual(len(self.losses("long")), step + 2)
 
 
+    def test_with_another_loss_begin_a_new_best(self):
+        words = ("~data.split.column", "data.split={train: ['1', '2', '3']}", "training.num_epochs=2")
+        self.train("loss", 1, *words)
+        result = self.meshard("train", "--resume", "runs/loss", "training.num_epochs=3", "training.loss_weights=[10]")
+        self.assert_good(result)
+        self.assertIn("the loss is another than before", str(result))
+        self.assertEqual(json.loads((self.folder / "runs/loss/checkpoints/best.json").read_text())["epoch"], 3)
+
     def test_within_an_epoch_leave_no_best_of_other_cases(self):
         """Without validation cases an epoch's mean loss tells the best; that of a part of the cases is no such mean."""
         words = ("~data.split.column", "data.split={train: ['1', '2', '3']}", "training.num_epochs=3", "training.optimizer.lr=1e-6")

@@ -81,6 +81,7 @@ static void describe(DescribedKeys& keys, RunDescription& run)
     keys.optional("parameters_of_groups", run.group_matches);
     keys.optional("train_cases", run.train_cases);
     keys.optional("val_cases", run.val_cases);
+    keys.optional("loss", run.loss);
     keys.optional("shares_of_sets", run.shares_of_sets);
     keys.optional("steps_per_epoch", run.steps_per_epoch);
     keys.optional("cases_per_step", run.cases_per_step);

@@ -86,6 +86,7 @@ struct RunDescription {
     std::optional<std::vector<std::string>> group_optimizers;  ///< `NAME: OPTIMISER` of each group that has its own
     std::optional<std::vector<std::string>> group_matches;     ///< `NAME: PATTERN, ...` of each of these groups
     std::optional<std::vector<std::string>> train_cases, val_cases;  ///< ids
+    std::optional<std::string> loss;  ///< what the mean loss of an epoch depends on, besides the cases
     std::vector<double> shares_of_sets;
     std::optional<std::int64_t> steps_per_epoch, cases_per_step;
     std::optional<std::int64_t> num_steps;  ///< for which the learning rate is planned

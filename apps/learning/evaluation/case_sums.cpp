@@ -77,7 +77,7 @@ at::Tensor force_sums(const at::Tensor& y, const at::Tensor& t, const at::Tensor
 {
     const auto a = geometry.narrow(1, 0, 3), x = geometry.narrow(1, 3, 3);
     const auto x_cross_a = geometry.narrow(1, 7, 3), x_by_area = geometry.narrow(1, 10, 3);
-    const auto area = geometry.narrow(1, 6, 1) * a.abs().sum(1, true).gt(0);  // the volume of a solid counts as 0
+    const auto area = geometry.narrow(1, 13, 1);
     const auto none = torch::zeros({3}, t.options());
     const auto pressure = [&](const at::Tensor& field, const at::Tensor& vectors) {
         return layout.pressure < 0 ? none : (field.narrow(1, layout.pressure, 1) * vectors).sum(0);
@@ -125,6 +125,7 @@ std::vector<double> row_geometry(const Mesh& mesh, bool on_cells)
             to[10 + c] += share * norm(vector) * centroid[c];
         }
         to[6] += share * numbers.sizes[cell];
+        to[13] += share * norm(vector);
     };
     const auto* const ghosts = find_array(mesh.cell_data, "vtkGhostType");
     for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) {

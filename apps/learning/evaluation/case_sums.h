@@ -17,8 +17,9 @@
 namespace meshard {
 
 /// Columns of `row_geometry`: area vector (3), place (3), area, or volume in a mesh of solids, and centroid times area
-/// vector (3, the cross product) and centroid by area (3) of a surface, from which moments are computed.
-inline constexpr std::int64_t kGeometryColumns = 13;
+/// vector (3, the cross product), centroid by area (3) and area of a surface, from which forces and moments are
+/// computed. (A point of a thin plate has an area, but no area vector.)
+inline constexpr std::int64_t kGeometryColumns = 14;
 
 /// Returns (rows, kGeometryColumns), row by row, for all cells or points of a mesh. A point takes equal shares of the
 /// cells around it, so that a sum over points equals the sum over cells of the mean of their points. All areas are 0 in

@@ -451,7 +451,8 @@ DataFindings judge_data(const CaseLists& lists, std::span<const CaseFigures> fig
     }
     const auto closes = judge_closure(findings, cases, settings, layout);
     // Force closure, where it could be checked, has named the remedy, and the highest pressure adds nothing to it.
-    judge_pressure(findings, cases, settings, layout, closes.has_value());
+    if (!data.series.is_on || data.series.learnt == LearntState::Next)  // else channels are of what is learnt
+        judge_pressure(findings, cases, settings, layout, closes.has_value());
     judge_values(findings, cases, data, layout);
     judge_repeats(findings, cases, data, layout);
     findings.numbers["warnings"] = findings.warnings;

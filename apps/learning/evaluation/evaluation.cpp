@@ -35,12 +35,13 @@ bool is_of_whole_field(const std::string& metric)
     return metric.ends_with(".rel_l2") && std::ranges::count(metric, '.') == 1;
 }
 
-/// Whether the predicted states of a roll-out are no longer finite.
+/// Whether predicted fields, or the states of a roll-out, are not finite. (The rel_l2 of one case may be undefined.)
 bool has_diverged(const EvaluatedCase& one)
 {
-    return one.rolled_out && std::ranges::any_of(one.metrics, [](const auto& metric) {
-               return is_of_whole_field(metric.first) && std::isnan(metric.second);
-           });
+    return std::ranges::any_of(one.metrics, [&](const auto& metric) {
+        const bool tells = one.rolled_out ? is_of_whole_field(metric.first) : metric.first.ends_with(".mae");
+        return tells && std::isnan(metric.second);
+    });
 }
 
 /// Sets the value at a path such as `a.b.c`.

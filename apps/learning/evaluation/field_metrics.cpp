@@ -21,7 +21,7 @@ double quotient(double a, double b)
     return b > 0 ? a / b : kNone;
 }
 
-/// Ranks values from 1; equal values share the mean of their ranks.
+/// Ranks finite values from 1; equal values share the mean of their ranks.
 std::vector<double> ranks_of(std::span<const double> values)
 {
     std::vector<std::size_t> order(values.size());
@@ -71,7 +71,7 @@ Metrics field_metrics(std::span<const ChannelSums> channels)
         all.weighted_truth += one.weighted_truth;
         all.guess_squared += one.guess_squared;
         all.guess += one.guess;
-        all.largest_error = std::max(all.largest_error, one.largest_error);
+        if (!(one.largest_error <= all.largest_error)) all.largest_error = one.largest_error;  // NaN stays
         all.largest_truth = std::max(all.largest_truth, one.largest_truth);
         if (one.count > 0) spread += std::max(0.0, one.truth_squared - one.truth * one.truth / one.count);
     }
@@ -131,7 +131,10 @@ Spread spread_of(std::span<const double> values)
 
 double spearman(std::span<const double> a, std::span<const double> b)
 {
-    if (a.size() < 2) return kNone;
+    const auto are_finite = [](std::span<const double> values) {
+        return std::ranges::all_of(values, [](double value) { return std::isfinite(value); });
+    };
+    if (a.size() < 2 || !are_finite(a) || !are_finite(b)) return kNone;
     const auto x = ranks_of(a), y = ranks_of(b);
     const auto mean = 0.5 * static_cast<double>(a.size() + 1);
     double xy = 0, xx = 0, yy = 0;
@@ -154,7 +157,7 @@ Metrics coefficient_metrics(std::span<const double> predicted, std::span<const d
         sum += error;
         absolute += std::abs(error);
         squares += error * error;
-        largest = std::max(largest, std::abs(error));
+        if (!(std::abs(error) <= largest)) largest = std::abs(error);  // NaN stays
         relatives += quotient(std::abs(error), std::abs(truth[i]));
         spread += (truth[i] - mean) * (truth[i] - mean);
         truth_squared += truth[i] * truth[i];

@@ -220,7 +220,13 @@ EvaluatedCase evaluate_run(JudgedModel& model, const JudgedCase& judged, std::si
     RolledOutRun run{.run = source.id};
     for (const auto& field : data.fields) run.fields.push_back(field.name);
     for (auto i = plan.next(); i < plan.num_states(); ++i) run.times.push_back(plan.time(i));
-    const auto first = roll_out.true_state(plan.next() - 1);
+    // What leaves points out of what is told leaves them out of predictions, too.
+    const auto left_out = states.left_out(roll_out.inputs(0));
+    const auto true_state = [&](std::size_t i) {
+        const auto state = roll_out.true_state(i);
+        return left_out.defined() ? state.masked_fill(left_out, NAN) : state;
+    };
+    const auto first = true_state(plan.next() - 1);
     auto weights = first.narrow(-1, 0, 1).isnan().logical_not().to(at::kDouble);
     result.num_points = weights.sum().item<std::int64_t>();
     weights = weights / result.num_points;
@@ -239,7 +245,7 @@ EvaluatedCase evaluate_run(JudgedModel& model, const JudgedCase& judged, std::si
         result.seconds = result.seconds.value_or(0) +
                          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         const auto of_one_step = i == plan.next() ? predicted : roll_out.next(1);
-        const auto truth = roll_out.true_state(i);
+        const auto truth = true_state(i);
         run.errors.push_back(field_errors(predicted, truth, channels));
         run.of_persistence.push_back(field_errors(first, truth, channels));
         run.of_mean.push_back(field_errors(at::zeros_like(truth) + mean, truth, channels));

@@ -61,6 +61,20 @@ std::vector<std::string> changes_of_data(const Run& run, const Checkpoint& check
     return changes;
 }
 
+/// All settings that the mean loss of an epoch depends on, besides its cases.
+std::string loss_text(const TrainingRunConfig& config)
+{
+    const auto& training = config.training;
+    auto text = fmt::format("{} {} {} {} {} {} {}", training.losses, training.loss_weights, training.loss.huber_delta,
+                            training.field_weights, training.point_weights, training.part_weights,
+                            training.coefficient_weights);
+    for (std::size_t i = 0; i < config.num_parts(); ++i) {
+        const auto part = config.of_part(i).data;
+        text += fmt::format(" {} {}", part.num_sampled, static_cast<int>(part.sampling));
+    }
+    return text;
+}
+
 }  // namespace
 
 Run::Run(const TrainingRunConfig& config, const CaseLists& cases, const TrainingStart& start, World& world,
@@ -108,6 +122,7 @@ RunDescription describe(const Run& run, const nlohmann::json& errors, const Held
         if (!group.optimizer.empty()) groups.push_back(fmt::format("{}: {}", group.name, fmt::join(group.match, ", ")));
     for (auto& ids = all.train_cases.emplace(); const auto& source : run.data.cases().train) ids.push_back(source.id);
     for (auto& ids = all.val_cases.emplace(); const auto& source : run.data.cases().val) ids.push_back(source.id);
+    all.loss = loss_text(config);
     for (const auto& set : config.data.sets) {
         if (set.share > 0) all.shares_of_sets.push_back(set.share);
     }
@@ -158,13 +173,16 @@ void resume(Run& run, bool accepts_data)
         run.data.set_input_scales(checkpoint.input_normalizer().on(device));
     run.progress = before.progress;
     if (run.config.training.scheduler != "plateau") run.progress.plateau = {};
-    if (before.val_cases && before.val_cases != now.val_cases) {
+    const bool is_other_loss = now.val_cases->empty() && before.loss && before.loss != now.loss;
+    if ((before.val_cases && before.val_cases != now.val_cases) || is_other_loss) {
         run.progress.best_error = RunProgress().best_error;
         run.progress.plateau.best = PlateauState().best;
         run.progress.early_stop = {};
-        run.log.say(
-            "meshard train: warning: the validation cases are others than before. Their errors are not compared "
-            "with earlier ones: the next validation begins a new best checkpoint");
+        run.log.say(is_other_loss
+                        ? "meshard train: warning: the loss is another than before, and there are no validation cases. "
+                          "It is not compared with earlier ones: the next epoch begins a new best checkpoint"
+                        : "meshard train: warning: the validation cases are others than before. Their errors are not "
+                          "compared with earlier ones: the next validation begins a new best checkpoint");
     }
     if (const auto planned = before.num_steps.value_or(run.num_steps()); planned != run.num_steps()) {
         run.log.say(fmt::format("the learning rate was planned for {} steps, and goes on as one for {} does", planned,

@@ -229,6 +229,21 @@ TEST(ForceMetrics, AreThoseOfIntegrateForcesAboutAnyPoint)
     }
 }
 
+TEST(ForceMetrics, HaveTheShearOfAPlateWithoutThickness)
+{
+    Mesh plate;  // upper and lower side share their points, whose area vectors are 0
+    plate.points = DataArray::from("points", std::vector<double>{0, 0, 0, 2, 0, 0, 0, 3, 0}, 3);
+    plate.cell_types = {5, 5};
+    for (const auto& corners : {std::vector<std::int32_t>{0, 1, 2}, std::vector<std::int32_t>{0, 2, 1}})
+        plate.cells.push_row(corners);
+    for (const bool on_cells : {true, false}) {
+        auto fields = torch::zeros({on_cells ? 2 : 3, 4}, torch::kDouble);
+        fields.select(1, 0).fill_(7);
+        fields.select(1, 1).fill_(5);
+        EXPECT_NEAR(coefficients_of(plate, on_cells, fields, FlowReference{})[0].truth, 2 * 3 * 5, 1e-12);
+    }
+}
+
 TEST(ForceMetrics, FollowFromGauss)
 {
     // A constant pressure neither pushes nor turns a closed body, a constant stress acts at the centre of its surface,
