@@ -69,8 +69,8 @@ void nll_loss(RuleCall& call)
     if (input.dim() < 2 || input.numel() == 0) return gathered_rule(call);
     const auto reduction = call.arg(3).toInt();
     check_shapes(call, input, call.tensor(1), call.tensor(2));
-    check_classes(input, call.tensor(1), call.arg(4).toInt());
     call.reduce(call.tensors());
+    check_classes(input, call.tensor(1), call.arg(4).toInt());
     const auto rows = rows_of(call, input, call.tensor(1));
     call.arg(0) = local_of(rows.input).contiguous();
     call.arg(1) = rows.target;

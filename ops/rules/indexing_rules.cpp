@@ -13,17 +13,18 @@ namespace meshard {
 namespace {
 
 /// Gathers the rows `index` (whole on every rank of `axis`) along `dim` of a tensor that `axis` cuts along it: rows
-/// that this rank holds, zeros for the others.
+/// that this rank holds, zeros for the others: negative ones, since a row's -0 would become 0 in a sum with 0.
 at::Tensor gather_local_rows(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis,
                              std::int64_t dim, const at::Tensor& index)
 {
     const auto own = own_rows(layout, call.coordinate(axis), index);
     auto shape = local.sizes().vec();
     shape[dim] = index.numel();
-    if (local.size(dim) == 0) return at::zeros(shape, local.options());
+    const auto nothing = nothing_added(local);
+    if (local.size(dim) == 0) return at::full(shape, nothing, local.options());
     std::vector<std::int64_t> along(local.dim(), 1);
     along[dim] = index.numel();
-    return local.index_select(dim, own.here).masked_fill_(own.held.logical_not().view(along), 0);
+    return local.index_select(dim, own.here).masked_fill_(own.held.logical_not().view(along), nothing);
 }
 
 /// Layouts of `source` (rows along `dim`) and of an index of any shape with which rows can be gathered locally, and of
@@ -132,7 +133,7 @@ struct FlatIndex {
     c10::List<std::optional<at::Tensor>> indices;
 };
 
-std::optional<FlatIndex> flat_index(const at::Tensor& tensor, const c10::IValue& indices)
+std::optional<FlatIndex> flat_index(const RuleCall& call, const at::Tensor& tensor, const c10::IValue& indices)
 {
     FlatIndex flat;
     at::Tensor one;
@@ -144,6 +145,7 @@ std::optional<FlatIndex> flat_index(const at::Tensor& tensor, const c10::IValue&
                 (last >= 0 && last != dim - 1))
                 return std::nullopt;
             const auto size = tensor.size(dim);
+            call.reduce({index});
             if (const auto& own = local_of(index); own.numel() > 0) {
                 const auto least = own.min().item<std::int64_t>(), most = own.max().item<std::int64_t>();
                 TORCH_CHECK_INDEX(least >= -size && most < size, "index ", least < -size ? least : most,
@@ -173,7 +175,7 @@ void index(RuleCall& call)
     const auto single = single_index(call.arg(1));
     if (single.dim < 0) {
         if (index_by_mask(call)) return;
-        if (const auto flat = flat_index(tensor, call.arg(1)))
+        if (const auto flat = flat_index(call, tensor, call.arg(1)))
             return call.finish({at::index(tensor.reshape(flat->shape), flat->indices)});
     }
     if (single.dim < 0 || tensor.numel() == 0) return gathered_rule(call);
@@ -202,7 +204,7 @@ void index_put(RuleCall& call)
     const bool in_place = call.mutated_arg() == 0;
     if (single.dim < 0 && is_sharded(tensor)) {
         if (index_put_by_mask(call)) return;
-        if (const auto flat = tensor.is_contiguous() ? flat_index(tensor, call.arg(1)) : std::nullopt) {
+        if (const auto flat = tensor.is_contiguous() ? flat_index(call, tensor, call.arg(1)) : std::nullopt) {
             const auto view = tensor.view(flat->shape);
             if (!in_place)
                 return call.finish(

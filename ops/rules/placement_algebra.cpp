@@ -7,6 +7,32 @@
 
 namespace meshard {
 
+bool keeps_sums(at::ScalarType from, at::ScalarType to)
+{
+    const auto is_whole_number = [](at::ScalarType type) { return at::isIntegralType(type, true); };
+    return from == to || (!is_whole_number(from) && !is_whole_number(to) && at::promote_types(from, to) == to);
+}
+
+bool distributes(const at::Tensor& factor, bool divides)
+{
+    if (!factor.defined() || !factor.is_cpu()) return true;
+    const auto& numbers = local_of(factor);
+    return !(divides ? numbers.eq(0) : numbers.isinf()).any().item<bool>();
+}
+
+void run_sum(RuleCall& call, const SpecPtr& spec, std::int64_t dtype_arg)
+{
+    const auto tensor = call.tensor(0);
+    const bool has_type = dtype_arg >= 0 && !call.arg(dtype_arg).isNone();
+    const auto type = has_type ? call.arg(dtype_arg).toScalarType() : tensor.scalar_type();
+    call.make_local();
+    if (dtype_arg < 0 || type != at::kHalf || !spec->has_partial()) return call.run({spec});
+    call.arg(dtype_arg) = at::kFloat;
+    const auto sum = wrap(call.run_local()[0].toTensor(), spec);
+    call.reduce({sum});
+    call.push({sum.to(type)});
+}
+
 AxisLayouts layouts_of(const RuleCall& call, const at::Tensor& tensor)
 {
     if (is_sharded(tensor)) return spec_of(tensor)->axes;

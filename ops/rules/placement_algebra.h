@@ -31,6 +31,19 @@ inline bool is_whole(const at::Tensor& tensor, std::int64_t dim)
     return spec_of(tensor)->axis_of_dim(dim) < 0;
 }
 
+/// Returns whether the sum of numbers that are converted is their converted sum, up to rounding: types of floating
+/// numbers that hold those of the other. Whole numbers wrap around or lose digits.
+bool keeps_sums(at::ScalarType from, at::ScalarType to);
+
+/// Runs a sum over rows, with the argument `dtype` at `dtype_arg` (-1: none), that stays pending on the axes of `spec`
+/// that say so. Those of float16 are computed in float and reduced at once: ranks' shares may exceed what it holds.
+void run_sum(RuleCall& call, const SpecPtr& spec, std::int64_t dtype_arg);
+
+/// Returns whether a sum times `factor`, or divided by it, is the sum of its terms' products. It is not where the
+/// factor is infinite, or a divisor zero: a rank whose term is zero would have NaN. Factors on an accelerator are not
+/// looked at, since the host would have to wait for them.
+bool distributes(const at::Tensor& factor, bool divides);
+
 /// Layouts of `tensor` on all axes; Replicate for a plain one.
 AxisLayouts layouts_of(const RuleCall& call, const at::Tensor& tensor);
 

@@ -86,16 +86,6 @@ bool has_rounding(const RuleCall& call)  // div with a rounding mode
            !call.arg(2).isNone();
 }
 
-/// Returns whether a sum times `factor`, or divided by it, is the sum of its terms' products. It is not where the
-/// factor is infinite, or a divisor zero: a rank whose term is zero would have NaN. Factors on an accelerator are not
-/// looked at, since the host would have to wait for them.
-bool distributes(const at::Tensor& factor, bool divides)
-{
-    if (!factor.defined() || !factor.is_cpu()) return true;
-    const auto& numbers = local_of(factor);
-    return !(divides ? numbers.eq(0) : numbers.isinf()).any().item<bool>();
-}
-
 /// Returns whether the pending sums among the operands can stay pending on `axis`: the operator is linear in them and
 /// no operand is sharded there.
 bool stays_pending(const RuleCall& call, Linearity kind, const std::vector<at::Tensor>& tensors, std::int64_t axis)
@@ -110,7 +100,10 @@ bool stays_pending(const RuleCall& call, Linearity kind, const std::vector<at::T
     const auto& a = call.layout(first, axis);
     const auto& b = call.layout(second, axis);  // an undefined second operand is Replicate
     if (a.is_shard() || b.is_shard()) return false;
-    if (!at::isFloatingType(first.scalar_type()) && !at::isComplexType(first.scalar_type())) return false;
+    const auto wraps = [](const at::Tensor& tensor) {
+        return tensor.defined() && at::isIntegralType(tensor.scalar_type(), true);
+    };
+    if (wraps(first) || (b.is_partial() && wraps(second))) return false;
     switch (kind) {
     case Linearity::None:
     case Linearity::Choice:
@@ -289,16 +282,10 @@ void pointwise_rule(RuleCall& call)
 
 namespace {
 
-/// A change of type is linear only if it does not round.
 void to_copy(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
-    if (spec_of(tensor)->has_partial()) {
-        const auto type = call.arg(1).isNone() ? tensor.scalar_type() : call.arg(1).toScalarType();
-        if (static_cast<std::int64_t>(c10::elementSize(type)) < static_cast<std::int64_t>(tensor.element_size()) ||
-            !at::isFloatingType(type))
-            call.reduce({tensor});
-    }
+    if (!call.arg(1).isNone() && !keeps_sums(tensor.scalar_type(), call.arg(1).toScalarType())) call.reduce({tensor});
     call.keep_strides();
     const auto spec = spec_of(tensor);
     call.make_local();

@@ -32,7 +32,8 @@ void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
         const auto& r = call.layout(right, axis);
         const bool sums = (!l.is_partial() || l.placement.reduction == Reduction::Sum) &&
                           (!r.is_partial() || r.placement.reduction == Reduction::Sum);
-        const bool one = sums && ((l.is_partial() && r.is_replicate()) || (l.is_replicate() && r.is_partial()));
+        const bool one = sums && ((l.is_partial() && r.is_replicate() && distributes(right, false)) ||
+                                  (l.is_replicate() && r.is_partial() && distributes(left, false)));
         if (l.is_partial() && !one) to_reduce.push_back(left);
         if (r.is_partial() && !one) to_reduce.push_back(right);
     }

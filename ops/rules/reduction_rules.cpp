@@ -20,6 +20,12 @@ std::vector<std::int64_t> reduced_dims(const RuleCall& call, const at::Tensor& t
     return dims;
 }
 
+/// The type of a sum without `dtype`.
+at::ScalarType sum_result_type(at::ScalarType type)
+{
+    return at::isIntegralType(type, true) ? at::kLong : type;
+}
+
 /// sum(self), sum(self, dims?, keepdim): linear, so that pending sums stay pending; other pending values are reduced.
 void sum(RuleCall& call)
 {
@@ -29,11 +35,14 @@ void sum(RuleCall& call)
         if (layout.is_partial() && layout.placement.reduction != Reduction::Sum) call.reduce({tensor});
     }
     const bool has_dims = call.schema().overload_name() == "dim_IntList";
+    const auto dtype_arg = has_dims ? 3 : 1;
+    const auto dtype =
+        call.arg(dtype_arg).isNone() ? sum_result_type(tensor.scalar_type()) : call.arg(dtype_arg).toScalarType();
+    if (!keeps_sums(tensor.scalar_type(), dtype)) call.reduce({tensor});
     const auto dims = has_dims ? reduced_dims(call, tensor, 1) : std::vector<std::int64_t>{};
     const auto spec =
         call.spec(reduced_layouts(layouts_of(call, tensor), dims, has_dims && call.arg(2).toBool(), Reduction::Sum));
-    call.make_local();
-    call.run({spec});
+    run_sum(call, spec, dtype_arg);
 }
 
 /// The local sum divided by the number of entries of the whole: ranks with fewer rows weigh less. Half-precision
@@ -62,6 +71,7 @@ void mean(RuleCall& call)
     const bool keepdim = has_dims && call.arg(2).toBool();
     const auto dtype_arg = has_dims ? 3 : 1;
     const auto dtype = call.arg(dtype_arg).isNone() ? tensor.scalar_type() : call.arg(dtype_arg).toScalarType();
+    if (!keeps_sums(tensor.scalar_type(), dtype)) call.reduce({tensor});
     const auto spec = call.spec(reduced_layouts(layouts_of(call, tensor), dims, keepdim, Reduction::Sum));
     call.finish({wrap(sum_over_count(tensor, dims, keepdim, dtype), spec)});
 }
@@ -92,7 +102,7 @@ std::optional<at::Tensor> direct_sum(const at::Tensor& x, at::OptionalIntArrayRe
                                      std::optional<at::ScalarType> dtype)
 {
     const auto spec = spec_of_sum(x, dims, keepdim);
-    if (!spec) return std::nullopt;
+    if (!spec || (spec->has_partial() && dtype.value_or(x.scalar_type()) == at::kHalf)) return std::nullopt;
     return fresh(at::sum(local_of(x), dims, keepdim, dtype), spec);
 }
 

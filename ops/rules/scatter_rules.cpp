@@ -48,8 +48,9 @@ void gather(RuleCall& call)
         picked = at::gather(local, dim, rows);
     } else {
         const auto own = own_rows(source[row_axis], call.coordinate(row_axis), rows);
-        picked = local.size(dim) == 0 ? at::zeros(rows.sizes(), local.options())
-                                      : at::gather(local, dim, own.here).masked_fill_(own.held.logical_not(), 0);
+        const auto nothing = nothing_added(local);
+        picked = local.size(dim) == 0 ? at::full(rows.sizes(), nothing, local.options())
+                                      : at::gather(local, dim, own.here).masked_fill_(own.held.logical_not(), nothing);
     }
     call.finish({wrap(picked, call.spec(result))});
 }

@@ -212,8 +212,7 @@ void pending_count(RuleCall& call)
     const auto dims = dims_of(call, arg_named(call, "dim"));
     call.reduce({tensor});
     const auto spec = call.spec(reduced_layouts(layouts_of(call, tensor), dims, keeps_dims(call), Reduction::Sum));
-    call.make_local();
-    call.run({spec});
+    run_sum(call, spec, arg_named(call, "dtype"));
 }
 
 /// var, std, var_mean, std_mean (self, dim?, *, correction?, keepdim)

@@ -310,6 +310,49 @@ def test_sums_in_half_precision_are_rounded_after_the_division():
     assert found.item() == 30000
 
 
+def test_pending_sums_change_their_type_as_sums_do():
+    x = (torch.arange(20) % 7 + 0.6).view(10, 2)
+    for dtype in (torch.int64, torch.int32):
+        same(lambda x: x.sum(0).sum(dtype=dtype), x)
+        same(lambda x: x.sum(0, keepdim=True).sum(1, dtype=dtype), x)
+    same(lambda x: x.double().sum(0).mean(dtype=torch.float32), x)
+    large = torch.tensor([2**55 + 1] * 5 + [-2**55] * 5)
+    same(lambda x: x.sum(0).double(), large)
+    half = torch.tensor([1000.] * 5 + [-999.75] * 5, dtype=torch.float16)
+    same(lambda x: x.sum(0).to(torch.bfloat16), half)
+    small = torch.tensor([100] * 10, dtype=torch.int8)
+    same(lambda x: torch.tensor(2.5) * x.sum(dtype=torch.int8), small)
+    same(lambda x: x.sum(dtype=torch.int8).double(), small)
+
+
+def test_half_sums_that_cancel_are_finite_on_ranks():
+    x = torch.tensor([30000.] * 5 + [-29000.] * 5, dtype=torch.float16).view(10, 1)
+    for function in (lambda x: x.sum(), lambda x: x.sum(0), lambda x: x.nansum(), lambda x: x.nansum(0, keepdim=True)):
+        same(function, x)
+
+
+def test_indices_may_be_pending_sums():
+    table = torch.arange(12.).view(4, 3)
+    for function in (lambda i: table[i, i], lambda i: table.index_put((i, i), torch.tensor(7.)), lambda i: F.cross_entropy(table[:1], i.view(1)),
+                     lambda i: F.nll_loss(table[0], i)):
+        same(lambda x: function(x.sum(0)), torch.tensor([12] + [0] * 8 + [-10]))
+
+
+def test_pending_sums_times_infinity():
+    x = torch.tensor([1., 2., 3., 4., 5., 6., 7., 0., 0., 0.])
+    infinite = torch.full((1, 1), torch.inf)
+    for function in (lambda s: torch.dot(s.view(1), infinite.view(1)), lambda s: s.view(1, 1) @ infinite, lambda s: F.linear(s.view(1, 1), infinite),
+                     lambda s: torch.einsum("ij,jk->ik", infinite, s.view(1, 1)), lambda s: torch.bmm(s.view(1, 1, 1), infinite[None])):
+        same(lambda x: function(x.sum(0)), x)
+
+
+def test_rows_of_negative_zeros_keep_their_sign():
+    x = -torch.zeros(10, 2)
+    for function in (lambda x: x[torch.tensor([0, 9])], lambda x: x.index_select(0, torch.tensor([4])), lambda x: x.gather(0, torch.tensor([[7, 0]])),
+                     lambda x: F.embedding(torch.tensor([9, 0]), x)):
+        same(lambda x: 1 / function(x), x)
+
+
 def test_exact_sums_of_very_large_and_very_small_numbers():
     meshard.set_exact_mode(True)
     for value in (1e280, 1e-300, 1e-305):
