@@ -67,7 +67,8 @@ struct Group {
     PendingCollective pending;  // the all-gather that fills `whole`
     std::int64_t version = 0;   // version counter of `part` when the gather started
     bool is_used = false;       // whether the group has been used since its unit became `resident`
-    std::optional<SentGradients> sent_gradients;
+    // By graph task: the backward of a reentrant checkpoint is a task of its own, within the one that goes on.
+    std::map<int, SentGradients> sent_gradients;
 
     at::Tensor gathered_value(const Entry& entry) const
     {
@@ -100,6 +101,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     bool is_backward = false;           // phase of the last use of a parameter
     bool has_end_callback = false;      // whether a callback at the end of the running backward is queued
     Group* reducing_group = nullptr;    // the group whose gradients are being sent
+    int reducing_task = -1;             // by this graph task
     std::vector<PlainGradients> plain;  // collected in this backward
     std::vector<at::Tensor> local_parameters;
     std::vector<const Entry*> trained;  // entry of each local parameter
@@ -326,7 +328,8 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
         const Extents receive(ranks().size(), own);
         sending.received = at::empty({ranks().size() * own}, sending.sent.options());
         sending.message = ranks().start_exchange(sending.sent, send, sending.received, receive, "all_to_all");
-        group.sent_gradients = std::move(sending);
+        reducing_task = torch::autograd::get_current_graph_task_id();
+        group.sent_gradients.insert_or_assign(reducing_task, std::move(sending));
         reducing_group = &group;
     }
 
@@ -335,7 +338,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     {
         if (!reducing_group) return;
         auto& group = *std::exchange(reducing_group, nullptr);
-        auto& sending = *group.sent_gradients;
+        auto& sending = group.sent_gradients.at(reducing_task);
         sending.message.wait();
         sending.sent = at::Tensor();
         const auto own = group.extents[me()] + 1;
@@ -376,9 +379,9 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     void abandon_reductions()
     {
         plain.clear();
-        if (reducing_group) std::exchange(reducing_group, nullptr)->sent_gradients->message.wait();
+        if (reducing_group) std::exchange(reducing_group, nullptr)->sent_gradients.at(reducing_task).message.wait();
         for (auto& unit : units) {
-            for (auto& group : unit) group.sent_gradients.reset();
+            for (auto& group : unit) group.sent_gradients.clear();
         }
     }
 };
@@ -425,10 +428,11 @@ struct TakeReduced : torch::autograd::Node {
     {
         const at::NoGradGuard no_grad;
         auto& g = state->units[unit][group];
-        if (state->reducing_group == &g) state->finish_reduction();
+        const auto task = torch::autograd::get_current_graph_task_id();
+        if (state->reducing_group == &g && state->reducing_task == task) state->finish_reduction();
+        auto sent = g.sent_gradients.extract(task);
         torch::autograd::variable_list results;
-        for (const auto entry : entries) results.push_back(std::move(g.sent_gradients->local[entry]));
-        g.sent_gradients.reset();
+        for (const auto entry : entries) results.push_back(std::move(sent.mapped().local[entry]));
         return results;
     }
 
@@ -447,6 +451,9 @@ struct ReduceGradients : torch::autograd::Node {
 
     torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override
     {
+        if (at::GradMode::is_enabled())
+            throw InvalidInput("fully_shard: create_graph records no graph of gradients of sharded parameters. Give "
+                               "the module to replicate, or ask for gradients of its inputs alone.");
         const at::NoGradGuard no_grad;
         auto& g = state->units[unit][group];
         state->await_end_of_backward();

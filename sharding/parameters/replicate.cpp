@@ -49,10 +49,12 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
     std::shared_ptr<const DeviceMesh> mesh;
     std::vector<std::string> names;
     std::vector<at::Tensor> parameters;
+    std::vector<std::pair<std::string, at::Tensor>> frozen;  // parameters that took no gradients at the start
     std::vector<GraphNode> pinned;            // nodes that accumulate into grad() and carry our hooks; kept alive
     std::vector<AfterAccumulation> deferred;  // users' hooks that must run with the reduced gradient
     std::vector<char> ready;                  // whether this backward has added this rank's share
-    std::vector<char> complete;               // whether grad() holds the reduced gradient of an earlier backward
+    std::vector<char> complete;               // whether grad() is the same on all ranks: not since a backward that
+                                              // has added this rank's share
     std::vector<Bucket> buckets;
     std::vector<std::size_t> bucket_of;
     std::vector<PlainGradientSum> plain;  // for each parameter, since its last reduction
@@ -192,6 +194,13 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         if (others_have_more ||
             std::any_of(plain.begin(), plain.end(), [](const PlainGradientSum& one) { return one.exists; }))
             check_plain();
+        for (const auto& [name, parameter] : frozen) {
+            if (parameter.requires_grad())
+                throw InvalidInput(
+                    "replicate: the parameter '" + name +
+                    "' took no gradients when its module was given to replicate, so that those it takes now "
+                    "are of this rank alone. Give the module to replicate again.");
+        }
     }
 
     /// Gives the deferred hooks back to their parameters and runs those of the parameters that this backward has used.
@@ -369,7 +378,11 @@ ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const Devi
     if (mesh.has_axis("data")) impl->num_data = mesh.size(mesh.axis("data"));
     impl->first_of_its_domain = is_first_of_its_domain(mesh);
     for (const auto& item : module.named_parameters()) {
-        if (!item.value().requires_grad() || is_sharded(item.value())) continue;
+        if (is_sharded(item.value())) continue;
+        if (!item.value().requires_grad()) {
+            impl->frozen.emplace_back(item.key(), item.value());
+            continue;
+        }
         impl->names.push_back(item.key());
         impl->parameters.push_back(item.value());
     }
@@ -381,7 +394,7 @@ ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const Devi
     impl->pinned.resize(impl->parameters.size());
     impl->deferred.resize(impl->parameters.size());
     impl->ready.assign(impl->parameters.size(), false);
-    impl->complete.assign(impl->parameters.size(), false);
+    impl->complete.assign(impl->parameters.size(), true);
     impl->plain.resize(impl->parameters.size());
     impl->make_buckets(options.bucket_bytes);
     for (std::size_t k = 0; k < impl->parameters.size(); ++k) impl->check_is_free(k);

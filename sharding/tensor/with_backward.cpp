@@ -68,6 +68,23 @@ struct FunctionBackward : CrossingNode {
     std::string name() const override { return label; }
 };
 
+/// Makes a node the history of its output number `i`. LibTorch does not count the node of a backward's only root among
+/// those of the backward, so that GradientOrigins would not see where shares come from: before such a node goes one
+/// that passes the gradient on.
+void make_history(at::Tensor& output, const std::shared_ptr<CrossingNode>& node)
+{
+    if (!node->share_axes || node->share_axes->empty()) {
+        torch::autograd::set_history(output, node);
+        return;
+    }
+    const auto place = node->add_input_metadata(output);
+    const auto root = make_graph_node<FunctionBackward>();
+    root->backward = [](const at::Tensor& gradient) { return gradient; };
+    root->label = node->name();
+    root->set_next_edges({torch::autograd::Edge(node, place)});
+    torch::autograd::set_history(output, root);
+}
+
 /// Shape and type of an output, for zeros if it gets no gradient.
 struct Like {
     std::vector<std::int64_t> shape;
@@ -101,7 +118,7 @@ at::Tensor with_backward(at::Tensor output, const at::Tensor& input, const char*
     node->label = label;
     if (input.defined()) node->note_crossing(is_sharded(input), !is_sharded(input), output);
     if (input.defined()) node->set_next_edges(torch::autograd::collect_next_edges(input));
-    torch::autograd::set_history(output, node);
+    make_history(output, node);
     return output;
 }
 
@@ -122,7 +139,7 @@ void set_backward(std::vector<at::Tensor>& outputs, at::TensorList inputs, const
     node->label = label;
     for (auto& output : outputs) {
         node->likes.push_back({output.sizes().vec(), output.options().requires_grad(false)});
-        torch::autograd::set_history(output, node);
+        make_history(output, node);
     }
 }
 

@@ -7,6 +7,7 @@ import meshard
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 from ranks import mesh, num_ranks, rank, refused, seeded, uneven
 from sharded_check import difference, near
@@ -173,6 +174,64 @@ def test_replicate_again():
     refused(lambda: meshard.replicate(nn.Sequential(model[0]), mesh()), ValueError, "'0.weight' was given to replicate before")
 
 
+def test_gradients_given_before_the_first_backward_count_once():
+    (model, x), (serial, _) = runs()
+    for module in (model, serial):
+        for parameter in module.parameters():
+            parameter.grad = torch.full_like(parameter, 3)
+    for _ in range(2):   # the second time the gradients of the backward before are there
+        for module, rows in ((model, x), (serial, whole)):
+            module(rows).square().sum().backward()
+        for ours, theirs in zip(model.parameters(), serial.parameters()):
+            near(ours.grad, theirs.grad, 1e-5)
+        meshard.replicate(model, mesh())
+
+
+def test_a_container_that_nobody_keeps_lasts_as_long_as_its_parts():
+    model, serial = network(), network()
+    meshard.replicate(nn.ModuleList([model]), mesh())
+    own = whole.split(extent)[rank()]
+    meshard.from_local(model(own), mesh(), [meshard.Shard(0)]).square().sum().backward()
+    serial(whole).square().sum().backward()
+    for ours, theirs in zip(model.parameters(), serial.parameters()):
+        near(ours.grad, theirs.grad, 1e-5)
+    del model
+    again = network()
+    meshard.replicate(nn.ModuleList([again]), mesh())
+    meshard.replicate(again, mesh())   # the container is gone
+
+
+def test_parameters_that_were_frozen_at_first_are_named():
+    model = network()
+    model[0].requires_grad_(False)
+    meshard.replicate(model, mesh())
+    model(cut()).square().sum().backward()
+    model[0].requires_grad_(True)
+    if num_ranks() > 1:
+        refused(lambda: model(cut()).square().sum().backward(), Exception, "'0.weight' took no gradients")
+    meshard.replicate(model, mesh())
+    model.zero_grad()
+    model(cut()).square().sum().backward()
+    serial = network()
+    serial(whole).square().sum().backward()
+    near(model[0].weight.grad, serial[0].weight.grad, 1e-5)
+
+
+def test_from_local_may_be_what_backward_begins_with():
+    serial = network()
+    serial(whole).square().sum().backward()
+    own = whole.split(extent)[rank()]
+    for sums in (True, False):
+        model = meshard.replicate(network(), mesh())
+        if sums:
+            meshard.from_local(model(own).square().sum(), mesh(), [meshard.Partial("sum")]).backward()
+        else:
+            y = meshard.from_local(model(own), mesh(), [meshard.Shard(0)])
+            y.backward(2 * y.detach())
+        for ours, theirs in zip(model.parameters(), serial.parameters()):
+            near(ours.grad, theirs.grad, 1e-5)
+
+
 def test_no_sync_accumulates():
     model, serial = meshard.replicate(network(), mesh()), network()
     before = mesh().num_messages
@@ -249,9 +308,20 @@ def test_fully_shard():
     for (name, value), (expected_name, expected) in zip(handle.full_parameters(), serial.named_parameters()):
         assert name == expected_name
         near(value, expected, 1e-5)
+    refused(lambda: torch.autograd.grad(sharded(cut()).square().mean(), handle.local_parameters(), create_graph=True), Exception, "create_graph")
     refused(lambda: torch.save(sharded.state_dict(), io.BytesIO()), RuntimeError, "handle.full_parameters()")
     refused(lambda: meshard.fully_shard(network(), mesh()), ValueError, "data")
     refused(lambda: meshard.fully_shard(network(), mesh(), units=["7"]), ValueError, "['7']")
+
+
+def test_a_fully_sharded_unit_inside_and_outside_of_a_reentrant_checkpoint():
+    sharded, serial = network(), network()
+    handle = meshard.fully_shard(sharded, mesh(), over_all_axes=True)
+    for module, x in ((sharded, cut()), (serial, whole)):
+        x = x.detach().requires_grad_()
+        (checkpoint(module[0], x, use_reentrant=True).square().mean() + module[0](x).mean()).backward()
+    norms = handle.clip_grad_norm_(1e9), torch.nn.utils.clip_grad_norm_(serial.parameters(), 1e9)
+    near(norms[0].float(), norms[1], 1e-5)
 
 
 def test_hooks_and_another_type():

@@ -11,7 +11,16 @@ from . import _core
 from ._core import FullyShardedModule, InvalidInput
 from ._device_mesh import AnyMesh, own_mesh
 
-_replicated: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+class _Replication:
+    """Lives as long as one of the modules that have its parameters, whatever becomes of the container that was given to `replicate`."""
+
+    def __init__(self, handle: _core.ReplicatedModule, module: torch.nn.Module) -> None:
+        self.handle: Optional[_core.ReplicatedModule] = handle
+        self.module = weakref.ref(module)
+
+
+_replications: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # lists of _Replication by module
 
 
 def replicate(module: torch.nn.Module, device_mesh: AnyMesh, *, verify_at_start: bool = False, bucket_cap_mb: float = 25) -> torch.nn.Module:
@@ -27,9 +36,15 @@ def replicate(module: torch.nn.Module, device_mesh: AnyMesh, *, verify_at_start:
     Raises InvalidInput (a ValueError) on every rank where the ranks' parameters differ in number, shape or type, and for a parameter of another module that
     was given to `replicate`."""
     _require_made("replicate", module)
-    _replicated.pop(module, None)
-    _replicated[module] = _core.replicate(list(module.named_parameters()), list(module.named_buffers()), own_mesh(device_mesh), verify_at_start,
-                                          int(bucket_cap_mb * 2**20))
+    owners = [part for part in module.modules() if part is module or next(part.parameters(recurse=False), None) is not None]
+    for owner in owners:
+        for earlier in _replications.get(owner, ()):
+            if earlier.module() is None or earlier.module() is module:
+                earlier.handle = None
+    made = _Replication(_core.replicate(list(module.named_parameters()), list(module.named_buffers()), own_mesh(device_mesh), verify_at_start,
+                                        int(bucket_cap_mb * 2**20)), module)
+    for owner in owners:
+        _replications[owner] = [one for one in _replications.get(owner, ()) if one.handle is not None] + [made]
     return module
 
 
@@ -38,13 +53,14 @@ def no_sync(module: torch.nn.Module) -> Iterator[None]:
     """Inside, backward only adds up this rank's own shares of the gradients; the first backward outside reduces them all.
 
     Raises InvalidInput (a ValueError) for a module that was not given to `replicate`."""
-    if module not in _replicated:
+    handle = next((one.handle for one in _replications.get(module, ()) if one.handle is not None and one.module() is module), None)
+    if handle is None:
         raise InvalidInput("no_sync: this module was not given to replicate.")
-    _replicated[module].set_sync(False)
+    handle.set_sync(False)
     try:
         yield
     finally:
-        _replicated[module].set_sync(True)
+        handle.set_sync(True)
 
 
 def _require_made(what: str, module: torch.nn.Module) -> None:
