@@ -286,8 +286,13 @@ torch::Tensor AbUptImpl::results_at(const char* name, const torch::Tensor& queri
             meeting.anchors = {with_all_rows(meeting.anchors.keys), with_all_rows(meeting.anchors.values)};
     }
     std::vector<torch::Tensor> results;
-    for (std::int64_t turn = 0; turn < num_turns; ++turn)
-        results.push_back(to_local(answers(rows_of_turn(queries, turn, queries_of_a_turn_), met)));
+    for (std::int64_t turn = 0; turn < num_turns; ++turn) {
+        const auto rows = rows_of_turn(queries, turn, queries_of_a_turn_);
+        auto result = answers(rows, met);
+        // One row and one channel may lie as a cut of either.
+        if (is_sharded(rows)) result = redistribute(result, spec_of(rows));
+        results.push_back(to_local(result));
+    }
     const auto all = torch::cat(results, 1);
     return is_sharded(queries) ? from_local(all, spec_of(queries)) : all;
 }

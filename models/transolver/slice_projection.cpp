@@ -114,7 +114,7 @@ torch::Tensor SliceProjection::slice_weights(const torch::Tensor& x_mid, bool is
         const auto uniform = options_.noise->given ? options_.noise->given(logits) : options_.noise->rows.draw(logits);
         logits = logits - torch::log(-torch::log(uniform + kNoiseEpsilon) + kNoiseEpsilon);
     }
-    return torch::softmax(logits / temperature, -1);
+    return torch::softmax(logits / temperature, -1).to(x_mid.scalar_type());
 }
 
 bool SliceProjection::has_noise(bool is_training) const

@@ -160,6 +160,9 @@ std::vector<Neighbors> search_cloud(const NeighborRequest& request, const at::Te
     try {
         point_rows = neighbor_input(request.where, "points", points, batch);
         query_rows = neighbor_input(request.where, "queries", queries, batch);
+        if (request.options.order == NeighborOrder::Grid) {  // the walk's distances are single precision
+            for (auto* rows : {&point_rows, &query_rows}) rows->values = rows->values.to(at::kFloat);
+        }
         require_searchable(request, point_rows, query_rows);
     } catch (const InvalidInput& wrong) {
         error = wrong.what();

@@ -95,10 +95,25 @@ RowDraw RowNoise::next_draw(const at::Tensor& rows)
     draw.first_id_ = offset(axis);
     if (axis >= 0 && rows_ && rows_->index_map && rows_->axes[axis] == spec.axes[axis] &&
         rows_->index_map->num_owned == local_of(rows).size(kRowDim)) {
-        draw.rows_ = rows_;
-        draw.ids_ = rows_->index_map->owned();
+        draw.map_ = rows_->index_map;
+    } else if (axis >= 0 && spec.axes[axis].blocks > 1) {
+        draw.map_ = ids_in_blocks(spec.axes[axis], spec.device_mesh->coordinate(axis));
     }
+    if (draw.map_) draw.ids_ = draw.map_->owned();
     return draw;
+}
+
+const std::shared_ptr<const IndexMap>& RowNoise::ids_in_blocks(const AxisLayout& layout, std::int64_t coordinate)
+{
+    if (blocks_ && in_blocks_ == layout) return blocks_;
+    auto map = std::make_shared<IndexMap>();
+    const auto first = layout.offset(coordinate), count = (*layout.extents)[coordinate];
+    for (std::int64_t block = 0; block < layout.blocks; ++block)
+        for (std::int64_t i = 0; i < count; ++i) map->global_ids.push_back(block * layout.total() + first + i);
+    map->num_global = layout.blocks * layout.total();
+    map->num_owned = static_cast<std::int32_t>(map->global_ids.size());
+    in_blocks_ = layout;
+    return blocks_ = std::move(map);
 }
 
 at::Tensor RowDraw::numbers(at::IntArrayRef sizes, const at::TensorOptions& options) const
@@ -112,7 +127,7 @@ at::Tensor RowDraw::numbers(at::IntArrayRef sizes, const at::TensorOptions& opti
                 fill(b, 0, num_rows, width, {.row = width, .number = 1}, out + b * num_rows * width);
             return;
         }
-        const auto ids = ids_.empty() ? at::Tensor() : device_ids_->of(rows_->index_map, values.device());
+        const auto ids = ids_.empty() ? at::Tensor() : device_ids_->of(map_, values.device());
         on_gpu(values, [&](const auto& executor) {
             draw_numbers(executor, numbers_of(ids.defined() ? ids.const_data_ptr<std::int64_t>() : nullptr), batch,
                          num_rows, width, out);

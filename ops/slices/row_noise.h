@@ -39,8 +39,8 @@ private:
 
     std::uint64_t key_ = 0;
     std::int64_t first_sample_ = 0, first_id_ = 0;
-    std::span<const std::int64_t> ids_;  // global ids of the rows; empty: consecutive from first_id_ on
-    SpecPtr rows_;                       // keeps the memory of ids_ alive
+    std::span<const std::int64_t> ids_;    // global ids of the rows; empty: consecutive from first_id_ on
+    std::shared_ptr<const IndexMap> map_;  // keeps the memory of ids_ alive
     struct DeviceIds;
     std::shared_ptr<DeviceIds> device_ids_;
 };
@@ -69,7 +69,12 @@ public:
 
 private:
     std::uint64_t seed_ = 0, num_draws_ = 0;
+    /// Ids of rows that are cut in blocks, as of a grid whose columns are cut.
+    const std::shared_ptr<const IndexMap>& ids_in_blocks(const AxisLayout& layout, std::int64_t coordinate);
+
     SpecPtr rows_;
+    AxisLayout in_blocks_;  // the layout that `blocks_` is of
+    std::shared_ptr<const IndexMap> blocks_;
     std::shared_ptr<RowDraw::DeviceIds> device_ids_;
 };
 

@@ -201,8 +201,10 @@ TEST(AcceptanceA13, RadiusCountsAreExactAndFullListsKeepTheNearest)
 
 TEST(AcceptanceA13, TheGridsOrderIsThatOfTheWhole)
 {
-    const auto points = lattice();
-    for (const auto& [radius, most] : {std::pair(0.3, 4), {0.55, 9}}) {
+    // Far from 0 and as far apart as the radius, so that single precision decides who is a neighbour.
+    const auto steps = at::arange(7, at::kDouble) * 0.1 + 50;
+    const auto far = at::cartesian_prod({steps, steps, steps});
+    for (const auto& [points, radius, most] : {std::tuple(lattice(), 0.3, 4), {lattice(), 0.55, 9}, {far, 0.1, 8}}) {
         const auto whole = radius_search(points, points, radius, most, {.order = NeighborOrder::Grid});
         std::vector<std::vector<std::int64_t>> expected;
         for (std::int64_t i = 0; i < points.size(0); ++i) {
@@ -210,7 +212,8 @@ TEST(AcceptanceA13, TheGridsOrderIsThatOfTheWhole)
                 whole.ids.slice(0, whole.offsets[i].item<std::int64_t>(), whole.offsets[i + 1].item<std::int64_t>());
             expected.emplace_back(ids.const_data_ptr<std::int64_t>(), ids.const_data_ptr<std::int64_t>() + ids.numel());
         }
-        on_all_partitions(points, [&, radius = radius, most = most](const auto&, const CutPoints& rows, const auto&) {
+        on_all_partitions(points, [&, points = points, radius = radius, most = most](const auto&, const CutPoints& rows,
+                                                                                     const auto&) {
             const auto cut = rows.cut(points);
             expect_ids(radius_search(cut, cut, radius, most, {.order = NeighborOrder::Grid}), rows.ids, expected);
         });

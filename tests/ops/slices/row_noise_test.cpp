@@ -55,6 +55,20 @@ TEST(RowNoise, BelongsToTheRowWhereverItLies)
     }
 }
 
+TEST(RowNoise, IsThatOfTheWholeWhereColumnsOfAGridAreCut)
+{
+    const auto whole = RowNoise(3).draw(torch::zeros({2, 4 * 6, 3}));
+    for (const auto& extents : {Extents{4, 2}, Extents{3, 0, 3}}) {
+        run_ranks(static_cast<int>(extents.size()), [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+            const AxisLayout columns{Shard(2), std::make_shared<const Extents>(extents), 1};
+            const auto grid = from_local(torch::zeros({2, 4, extents[device_mesh->coordinate(0)], 3}),
+                                         make_spec(device_mesh, {columns}));
+            RowNoise noise(3);
+            EXPECT_TRUE(torch::equal(full_tensor(noise.draw(grid.flatten(1, 2))), whole));
+        });
+    }
+}
+
 TEST(RowNoise, KernelsOfDevicesDrawTheSameNumbers)
 {
     const std::vector<std::int64_t> ids{7, 1, 123456789012, 4, 4};
