@@ -17,7 +17,7 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kNumPoints = 37;
+constexpr std::int64_t kLossPoints = 37;
 const std::vector<std::int64_t> kChannels{1, 3};  // pressure and wall shear stress
 const std::vector<std::vector<double>> kWeights{{2}, {1, 0.5, 3}};
 
@@ -30,10 +30,10 @@ Sample sample(at::ScalarType type = at::kDouble)
 {
     torch::manual_seed(4);
     const auto options = torch::TensorOptions(type);
-    auto areas = torch::rand({1, kNumPoints, 1}, options) + 0.1;
+    auto areas = torch::rand({1, kLossPoints, 1}, options) + 0.1;
     areas = areas / areas.mean();
-    return {torch::randn({1, kNumPoints, 4}, options) * 1.7,
-            torch::randn({1, kNumPoints, 4}, options),
+    return {torch::randn({1, kLossPoints, 4}, options) * 1.7,
+            torch::randn({1, kLossPoints, 4}, options),
             areas,
             {torch::tensor({-3.0, 0.1, 0.0, 0.2}, options), torch::tensor({20.0, 0.5, 0.25, 2.0}, options)}};
 }
@@ -54,7 +54,7 @@ double by_hand(LossKind kind, double delta, const Sample& sample, const std::vec
                                 : field_weights[f].size() == 1 ? field_weights[f][0]
                                                                : field_weights[f][c];
             double sum = 0, truths = 0, count = 0;
-            for (std::int64_t i = 0; i < kNumPoints; ++i) {
+            for (std::int64_t i = 0; i < kLossPoints; ++i) {
                 const auto m = weigh_areas ? area[0][i][0] : 1.0;
                 const auto truth = t[0][i][first + c], d = y[0][i][first + c] - truth;
                 count += m;

@@ -14,7 +14,7 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kRows = 16, kColumns = 8;
+constexpr std::int64_t kNumRows = 16, kColumns = 8;
 
 Normalizer of_inputs()
 {
@@ -25,11 +25,11 @@ Normalizer of_inputs()
 PointInputs rows_of_image()
 {
     torch::manual_seed(3);
-    return {.embedding = torch::rand({1, kRows * kColumns, 2}),
+    return {.embedding = torch::rand({1, kNumRows * kColumns, 2}),
             .positions = {},
             .constants = torch::tensor({{0.7F}}),
             .time = {},
-            .grid = {kRows, kColumns}};
+            .grid = {kNumRows, kColumns}};
 }
 
 Model small_unet()
@@ -45,8 +45,8 @@ TEST(GridForward, IsTheModelOfTheScaledImageWithTheConstantAsAChannel)
 {
     const auto model = small_unet();
     const auto inputs = rows_of_image();
-    auto image = torch::empty({1, 3, kRows, kColumns});
-    for (std::int64_t row = 0; row < kRows; ++row) {
+    auto image = torch::empty({1, 3, kNumRows, kColumns});
+    for (std::int64_t row = 0; row < kNumRows; ++row) {
         for (std::int64_t column = 0; column < kColumns; ++column) {
             const auto cell = inputs.embedding[0][row * kColumns + column];
             image[0][0][row][column] = (cell[0] - 1) / 0.5;
@@ -55,8 +55,8 @@ TEST(GridForward, IsTheModelOfTheScaledImageWithTheConstantAsAChannel)
         }
     }
     const auto expected = model.forward_grid(image), found = model.forward(inputs);
-    ASSERT_EQ(found.sizes(), at::IntArrayRef({1, kRows * kColumns, 2}));
-    for (std::int64_t row = 0; row < kRows; ++row) {
+    ASSERT_EQ(found.sizes(), at::IntArrayRef({1, kNumRows * kColumns, 2}));
+    for (std::int64_t row = 0; row < kNumRows; ++row) {
         for (std::int64_t column = 0; column < kColumns; ++column) {
             for (std::int64_t channel = 0; channel < 2; ++channel)
                 EXPECT_NEAR(found[0][row * kColumns + column][channel].item<float>(),
@@ -69,7 +69,7 @@ TEST(GridForward, IsTheModelOfTheScaledImageWithTheConstantAsAChannel)
 Model small_denoiser()
 {
     torch::manual_seed(5);
-    const auto network = make_model("dit", {{"input_size", {kRows, kColumns}},
+    const auto network = make_model("dit", {{"input_size", {kNumRows, kColumns}},
                                             {"in_channels", 5},
                                             {"out_channels", 2},
                                             {"patch_size", 2},
@@ -93,12 +93,12 @@ struct CutImage {
         for (std::size_t i = 0; i < cuts.size(); ++i)
             axes.push_back({Shard(static_cast<std::int64_t>(i) + 2), std::make_shared<const Extents>(cuts[i]), 1});
         layout = make_spec(mesh, axes);
-        of_rows = layout_of_rows(layout, {kRows, kColumns});
+        of_rows = layout_of_rows(layout, {kNumRows, kColumns});
     }
 
     at::Tensor own(const at::Tensor& whole) const
     {
-        const auto image = whole.view({1, kRows, kColumns, 2}).movedim(-1, 1);
+        const auto image = whole.view({1, kNumRows, kColumns, 2}).movedim(-1, 1);
         return from_local(own_part(image, *layout).movedim(1, -1).reshape({1, -1, 2}), of_rows);
     }
 
@@ -148,7 +148,7 @@ protected:
 TEST_P(GridForwardOnRanks, EqualsOneRank)
 {
     const auto serial = small_unet();
-    const auto target = torch::rand({1, kRows * kColumns, 2});
+    const auto target = torch::rand({1, kNumRows * kColumns, 2});
     const auto inputs = rows_of_image();
     const auto expected = serial.forward(inputs);
     torch::mse_loss(expected, target).backward();
@@ -168,7 +168,7 @@ TEST_P(GridForwardOnRanks, OfADenoiserEqualsOneRankAndDrawsTheSameSample)
 {
     const auto inputs = rows_of_image();
     const auto serial = small_denoiser();
-    const auto clean = torch::randn({1, kRows * kColumns, 2}), noisy = clean + 0.7 * torch::randn_like(clean);
+    const auto clean = torch::randn({1, kNumRows * kColumns, 2}), noisy = clean + 0.7 * torch::randn_like(clean);
     const auto expected = serial.denoise(inputs, noisy, 0.7), sample = serial.forward(inputs);
     torch::mse_loss(expected, clean).backward();
     serial.sampling->seed = 1;

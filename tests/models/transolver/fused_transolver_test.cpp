@@ -25,7 +25,7 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kNumPoints = 301;  // several tiles of no full size
+constexpr std::int64_t kFusedPoints = 301;  // several tiles of no full size
 
 /// What blocks may have instead of the usual.
 struct Variant {
@@ -72,8 +72,8 @@ struct Points {
 Points make_points(std::int64_t batch, bool with_time, at::ScalarType type)
 {
     torch::manual_seed(8);
-    return {torch::randn({batch, kNumPoints, 2}).to(type).requires_grad_(),
-            torch::randn({batch, kNumPoints, 3}).to(type).requires_grad_(),
+    return {torch::randn({batch, kFusedPoints, 2}).to(type).requires_grad_(),
+            torch::randn({batch, kFusedPoints, 3}).to(type).requires_grad_(),
             with_time ? torch::rand({batch}).to(type) : at::Tensor()};
 }
 
@@ -103,7 +103,7 @@ TEST_P(MemoryModes, EqualTheModulesWithGradients)
             const auto options = small_options(with_time, layers, variant);
             auto fused = rough_model(options, type, variant.noise), plain = rough_model(options, type, variant.noise);
             const auto a = make_points(2, with_time, type), b = make_points(2, with_time, type);
-            const auto factors = torch::randn({2, kNumPoints, 4}).to(type);
+            const auto factors = torch::randn({2, kFusedPoints, 4}).to(type);
             fused->set_memory(mode);
 
             const auto found = fused->forward(a.fx, a.embedding, a.time), expected = by_modules(*plain, b);
@@ -148,7 +148,7 @@ TEST_P(MemoryModes, EqualSerialOnUnevenRanks)
     const auto [mode, type, variant] = GetParam();
     const auto expected_points = make_points(2, true, type);
     auto serial = rough_model(small_options(true, 3, variant), type, variant.noise);
-    const auto target = torch::randn({2, kNumPoints, 4}).to(type);
+    const auto target = torch::randn({2, kFusedPoints, 4}).to(type);
     const auto expected = by_modules(*serial, expected_points);
     const auto expected_loss = mean_squared_error(expected, target);
     expected_loss.backward();
@@ -161,9 +161,9 @@ TEST_P(MemoryModes, EqualSerialOnUnevenRanks)
     for (const int num_ranks : {1, 2, 3, 5}) {
         torch::manual_seed(4);  // the noise's
         run_ranks(num_ranks, [&, mode = mode, type = type, variant = variant](std::shared_ptr<const DeviceMesh> mesh) {
-            Extents extents(num_ranks, kNumPoints / (num_ranks + 1));  // the last takes the rest, the second nothing
+            Extents extents(num_ranks, kFusedPoints / (num_ranks + 1));  // the last takes the rest, the second nothing
             if (num_ranks > 1) extents[1] = 0;
-            extents.back() += kNumPoints - std::accumulate(extents.begin(), extents.end(), std::int64_t(0));
+            extents.back() += kFusedPoints - std::accumulate(extents.begin(), extents.end(), std::int64_t(0));
             const auto layout = AxisLayout{Shard(1), std::make_shared<Extents>(extents), 1};
             const auto own = extents[mesh->all().rank()], first = layout.offset(mesh->all().rank());
             const auto part = [&](const at::Tensor& whole) { return whole.detach().narrow(1, first, own).clone(); };
@@ -235,7 +235,7 @@ TEST(FusedBlock, TakesEveryActivation)
             auto fused = rough_model(small_options(false, 2, variant), type),
                  plain = rough_model(small_options(false, 2, variant), type);
             const auto a = make_points(1, false, type), b = make_points(1, false, type);
-            const auto factors = torch::randn({1, kNumPoints, 4}).to(type);
+            const auto factors = torch::randn({1, kFusedPoints, 4}).to(type);
             ASSERT_TRUE(fused->can_stream()) << act;
 
             const auto found = fused->forward(a.fx, a.embedding), expected = by_modules(*plain, b);
@@ -285,7 +285,7 @@ TEST(FusedBlock, TileSizeChangesNothingButRounding)
     auto model = rough_model(small_options(false), at::kDouble);
     const auto blocks = model->named_children()["blocks"]->as<torch::nn::ModuleList>();
     torch::manual_seed(1);
-    const auto x = torch::randn({2, kNumPoints, 24}, at::kDouble);
+    const auto x = torch::randn({2, kFusedPoints, 24}, at::kDouble);
     for (const auto& module : *blocks) {
         at::Tensor expected, expected_gradient;
         for (const std::int64_t points : {1, 16, 100, 1000}) {
