@@ -92,23 +92,6 @@ TILE_FN void weights_and_gradients(const Tile& tile, typename Tile::Acc (&w)[P],
             }
         }
     }
-    if constexpr (Latents && D > Tile::kHeld) {  // one after the other: there are no registers for all
-        const auto multiply = [&](typename Tile::Acc(&to)[P], const LeftRows<Tile, D, P, Hold>& left,
-                                  const auto* table) {
-#ifdef __CUDACC__
-#pragma unroll 1
-#endif
-            for (int k = 0; k < D / 16; ++k) {
-                const auto right = tile.load_b(table + row * kLineX + k * 16, kLineX);
-                TILE_UNROLL
-                for (int p = 0; p < P; ++p) tile.mma(to[p], left.at(tile, p, k), right);
-            }
-        };
-        multiply(w, x, tables.slices);
-        multiply(g, result, tables.states);
-        if (Sums) multiply(of_sums, features, tables.sums);
-        return;
-    }
 #ifdef __CUDACC__
 #pragma unroll(Hold ? D / 16 : 1)
 #endif
@@ -211,6 +194,8 @@ struct PointGradients {
                 const auto add_to_found = [&](const typename Tile::A(&left)[P], const T* table) {
                     TILE_UNROLL
                     for (int k = 0; k < kSteps; ++k) {
+                        if (Latents && D > Tile::kHeld && k % 2 == 0)
+                            tile.sync();  // keeps loads in place: they need registers
                         const auto right = tile.load_b_rows(table + k * 16, kLineX);
                         TILE_UNROLL
                         for (int p = 0; p < P; ++p) tile.mma(found[p][k], left[p], right);
