@@ -183,16 +183,6 @@ bool have_kernels(const at::Tensor& points)
     return !points.is_cpu() && has_kernels(points.device()) && points.size(3) <= kMaxTileHead;
 }
 
-/// Calls `work` with a class whose objects take the steps for points of this device.
-template <class Work>
-void with_steps(const at::Tensor& points, const Work& work)
-{
-    if (points.is_cpu())
-        work(static_cast<TileMixing*>(nullptr));
-    else
-        work(static_cast<KernelMixing*>(nullptr));
-}
-
 /// The layout to which keys and values are converted: that of the first that is cut, else of any sharded operand; null
 /// if none is sharded.
 SpecPtr row_layout(const at::Tensor& keys, const at::Tensor& queries, const at::Tensor& values)
@@ -250,7 +240,9 @@ struct LocalOperands {
     std::int64_t samples() const { return keys.size(0); }
 };
 
-struct LatentMixing : torch::autograd::Function<LatentMixing> {
+/// @tparam Steps   KernelMixing or TileMixing
+template <class Steps>
+struct LatentMixing : torch::autograd::Function<LatentMixing<Steps>> {
     static at::Tensor forward(AutogradContext* context, const at::Tensor& keys, const at::Tensor& queries,
                               const at::Tensor& values)
     {
@@ -259,23 +251,20 @@ struct LatentMixing : torch::autograd::Function<LatentMixing> {
         const LocalOperands of(keys, queries, values);
         const auto H = of.queries.size(0), M = of.queries.size(1), D = of.queries.size(2);
         auto result = at::empty_like(of.keys);
-        with_steps(of.keys, [&](auto* kind) {
-            using Steps = std::remove_pointer_t<decltype(kind)>;
-            std::vector<Steps> samples;
-            std::vector<at::Tensor> means;
-            for (std::int64_t b = 0; b < of.samples(); ++b) {
-                samples.emplace_back(of.keys[b], of.queries, at::Tensor());
-                means.push_back(samples[b].means(of.values[b]));
-            }
-            auto all = stacked(means, {H, M, D + 1}, of.queries.options());
-            merge_over_rows(all, of.rows);
-            variable_list saved{keys, queries, values, all};
-            for (std::int64_t b = 0; b < of.samples(); ++b) {
-                samples[b].mix(all[b].narrow(2, 0, D), result[b]);
-                saved.push_back(samples[b].log_sums());
-            }
-            context->save_for_backward(saved);
-        });
+        std::vector<Steps> samples;
+        std::vector<at::Tensor> means;
+        for (std::int64_t b = 0; b < of.samples(); ++b) {
+            samples.emplace_back(of.keys[b], of.queries, at::Tensor());
+            means.push_back(samples[b].means(of.values[b]));
+        }
+        auto all = stacked(means, {H, M, D + 1}, of.queries.options());
+        merge_over_rows(all, of.rows);
+        variable_list saved{keys, queries, values, all};
+        for (std::int64_t b = 0; b < of.samples(); ++b) {
+            samples[b].mix(all[b].narrow(2, 0, D), result[b]);
+            saved.push_back(samples[b].log_sums());
+        }
+        context->save_for_backward(saved);
         return wrapped(result, of.rows);
     }
 
@@ -291,23 +280,20 @@ struct LatentMixing : torch::autograd::Function<LatentMixing> {
         const auto D = of.queries.size(2);
         auto of_keys = at::empty_like(of.keys), of_values = at::empty_like(of.values),
              of_queries = at::zeros_like(of.queries);
-        with_steps(of.keys, [&](auto* kind) {
-            using Steps = std::remove_pointer_t<decltype(kind)>;
-            std::vector<Steps> samples;
-            std::vector<at::Tensor> of_states;
-            for (std::int64_t b = 0; b < of.samples(); ++b) {
-                samples.emplace_back(of.keys[b], of.queries, saved[4 + b]);
-                of_states.push_back(samples[b].states_gradient(gradient[b]));
-            }
-            auto states_gradient = stacked(of_states, of.queries.sizes(), of.queries.options()).contiguous();
-            sum_over_rows(states_gradient, of.rows);
-            const auto of_means = Steps::log_sums_gradient(of.keys.scalar_type(), means, states_gradient);
-            // What all latents' states have in common changes no weight of a point; without it products round less.
-            const auto latents = means.narrow(3, 0, D), states = latents - latents.mean(2, true);
-            for (std::int64_t b = 0; b < of.samples(); ++b)
-                of_queries += samples[b].gradients(of.values[b], states[b], means[b], of_means[b], gradient[b],
-                                                   of_keys[b], of_values[b]);
-        });
+        std::vector<Steps> samples;
+        std::vector<at::Tensor> of_states;
+        for (std::int64_t b = 0; b < of.samples(); ++b) {
+            samples.emplace_back(of.keys[b], of.queries, saved[4 + b]);
+            of_states.push_back(samples[b].states_gradient(gradient[b]));
+        }
+        auto states_gradient = stacked(of_states, of.queries.sizes(), of.queries.options()).contiguous();
+        sum_over_rows(states_gradient, of.rows);
+        const auto of_means = Steps::log_sums_gradient(of.keys.scalar_type(), means, states_gradient);
+        // What all latents' states have in common changes no weight of a point; without it products round less.
+        const auto latents = means.narrow(3, 0, D), states = latents - latents.mean(2, true);
+        for (std::int64_t b = 0; b < of.samples(); ++b)
+            of_queries += samples[b].gradients(of.values[b], states[b], means[b], of_means[b], gradient[b], of_keys[b],
+                                               of_values[b]);
         return {wrapped(of_keys.to(keys.scalar_type()), of.rows),
                 wrapped(of_queries.unsqueeze(0).to(queries.scalar_type()),
                         of.rows ? weight_gradient_spec(*of.rows) : nullptr),
@@ -319,11 +305,6 @@ struct LatentMixing : torch::autograd::Function<LatentMixing> {
 bool has_cut_heads(const at::Tensor& points)
 {
     return is_sharded(points) && (spec_of(points)->axis_of_dim(2) >= 0 || spec_of(points)->axis_of_dim(3) >= 0);
-}
-
-at::Tensor with_channels(const at::Tensor& x, std::int64_t channels)
-{
-    return at::constant_pad_nd(x, {0, channels - x.size(-1)});
 }
 
 }  // namespace
@@ -341,10 +322,11 @@ at::Tensor mix_through_latents(const at::Tensor& keys, const at::Tensor& queries
     if (exact_mode() || has_cut_heads(keys) || has_cut_heads(values) ||
         (!keys.is_cpu() && (is_double || !have_kernels(keys))))
         return mix_through_latents_by_operators(keys, queries, values);
+    if (keys.is_cpu()) return LatentMixing<TileMixing>::apply(keys, queries, values);
     const auto D = keys.size(3), whole = (D + 7) / 8 * 8;
-    if (keys.is_cpu() || whole == D) return LatentMixing::apply(keys, queries, values);
-    return LatentMixing::apply(with_channels(keys, whole), with_channels(queries, whole), with_channels(values, whole))
-        .narrow(3, 0, D);
+    if (whole == D) return LatentMixing<KernelMixing>::apply(keys, queries, values);
+    const auto padded = [&](const at::Tensor& x) { return at::constant_pad_nd(x, {0, whole - D}); };
+    return LatentMixing<KernelMixing>::apply(padded(keys), padded(queries), padded(values)).narrow(3, 0, D);
 }
 
 at::Tensor mix_through_latents_by_operators(const at::Tensor& keys, const at::Tensor& queries, const at::Tensor& values)
