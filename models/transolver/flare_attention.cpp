@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/transolver/flare_attention.h"
 
-#include "ops/slices/slice_ops.h"
+#include "ops/slices/latent_mixing.h"
 
 namespace meshard {
 
@@ -19,14 +19,7 @@ void FlareMixing::add_keys_and_values(torch::nn::Module& owner, std::int64_t hea
 
 torch::Tensor FlareMixing::mix(const torch::Tensor& x_mid)
 {
-    const auto keys = self_k_(x_mid).transpose(1, 2);                                      // (B, H, N, D)
-    const auto logits = torch::matmul(keys, q_global_.transpose(-2, -1)).transpose(1, 2);  // (B, N, H, M)
-
-    // Softmax over all points: numerators and denominators are sent in one message, like the sums of slices.
-    // Subtracting the largest logit only avoids overflow and does not change the result, so that it needs no gradient.
-    const auto largest = logits.detach().amax({1}, true);                                   // (B, 1, H, M)
-    const auto gathered = slice_tokens(torch::exp(logits - largest), self_v_(x_mid), 0.0);  // (B, H, M, D)
-    return deslice_tokens(torch::softmax(logits, -1), gathered);
+    return mix_through_latents(self_k_(x_mid), q_global_, self_v_(x_mid));
 }
 
 FlareAttentionImpl::FlareAttentionImpl(const FlareAttentionOptions& options) : num_heads_(options.num_heads)

@@ -43,6 +43,11 @@ void find_log_sums(const CudaExecutor&, const TilePoints&)
     no_kernels();
 }
 
+void find_point_means(const CudaExecutor&, const TilePoints&, const TileRows&, float*)
+{
+    no_kernels();
+}
+
 void deslice_rows(const CudaExecutor&, const TilePoints&, const float*, const TileRows&)
 {
     no_kernels();

@@ -13,23 +13,27 @@ struct Gradients {
     Rows<const T> features, result_gradient;
     Rows<T> x_gradient, features_gradient;
     float* warmth_gradient;  ///< (H, padded points); null if points have no temperatures
-    float* means;            ///< (H, padded points): weighted means of the weights' gradients
-    float* parts;            ///< (parts, H, S, D + 1): gradients of the slices, then of their bias
+    /// (H, S, D + 1), with Latents: means over points, and logarithms of the sums of exponentials. `sums_gradient` is
+    /// the gradient of these means, and in its last column that of the logarithms.
+    const float* point_means;
+    float* means;  ///< (H, padded points): weighted means of the weights' gradients
+    float* parts;  ///< (parts, H, S, D + 1): gradients of the slices, then of their bias
 };
 
-/// Tables of slices in shared memory: slices, states, gradients of the sums, bias (base 2), gradients of the totals.
-template <class Tile, int D>
+/// Tables of slices in shared memory: slices, states, gradients of the sums, bias (base 2), gradients of the totals,
+/// with Latents logarithms of the sums of exponentials over points (base 2).
+template <class Tile, int D, bool Latents>
 struct GradientTables {
     using T = typename Tile::T;
     TILE_BOTH static constexpr int bytes(int rows)
     {
-        return rows * (3 * kLine<T, D> * static_cast<int>(sizeof(T)) + 8);
+        return rows * (3 * kLine<T, D> * static_cast<int>(sizeof(T)) + (Latents ? 12 : 8));
     }
     const Points<T>& points;
     const Gradients<T>& of;
     int rows;
     T *all, *slices, *states, *sums;
-    float *bias, *totals;
+    float *bias, *totals, *point_log_sums;
 
     /// Stages the slices from `first` on, unless they are staged in chunks.
     TILE_FN GradientTables(const Block& block, const Points<T>& given, const Gradients<T>& of_given, int first,
@@ -41,6 +45,7 @@ struct GradientTables {
         sums = states + rows * kLine<T, D>;
         bias = reinterpret_cast<float*>(sums + rows * kLine<T, D>);
         totals = bias + rows;
+        point_log_sums = totals + rows;
         if (in_chunks) return;
         bring(block, first);
         block.sync();
@@ -55,16 +60,20 @@ struct GradientTables {
         stage<D>(block, all + 2 * rows * kRow, table, of.sums_gradient, dim + 1, first, rows, S, dim, 1.0f);
         stage_numbers(block, numbers, table, points.bias, 1, first, rows, S, kLog2E, kNever);
         stage_numbers(block, numbers + rows, table, of.sums_gradient + dim, dim + 1, first, rows, S, 1.0f, 0.0f);
+        if (Latents)
+            stage_numbers(block, numbers + 2 * rows, table, of.point_means + dim, dim + 1, first, rows, S, kLog2E,
+                          0.0f);
     }
 };
 
 /// Computes, for 16 P points (rows) and 16 slices, the logits of the weights in base 2, and the gradients of the
-/// weights.
-template <class Tile, int D, int P, bool Hold, bool Warm>
+/// weights: `g` from the result, and `of_sums` from the sums, which may be `g`, too. Without `Sums` only the former.
+template <class Tile, int D, int P, bool Hold, bool Warm, bool Sums, bool Latents>
 TILE_FN void weights_and_gradients(const Tile& tile, typename Tile::Acc (&w)[P], typename Tile::Acc (&g)[P],
-                                   const LeftRows<Tile, D, P, Hold>& x, const LeftRows<Tile, D, P, Hold>& features,
-                                   const LeftRows<Tile, D, P, Hold>& result, const GradientTables<Tile, D>& tables,
-                                   int h, std::int64_t n, int s, int row)
+                                   typename Tile::Acc (&of_sums)[P], const LeftRows<Tile, D, P, Hold>& x,
+                                   const LeftRows<Tile, D, P, Hold>& features, const LeftRows<Tile, D, P, Hold>& result,
+                                   const GradientTables<Tile, D, Latents>& tables, int h, std::int64_t n, int s,
+                                   int row)
 {
     constexpr int kLineX = kLine<typename Tile::T, D>;
     if (!Hold) tile.forget();
@@ -78,7 +87,8 @@ TILE_FN void weights_and_gradients(const Tile& tile, typename Tile::Acc (&w)[P],
             TILE_UNROLL
             for (int c = 0; c < Tile::kCols; ++c) {
                 w[p].v[r][c] = bias[c];
-                g[p].v[r][c] = totals[c];
+                g[p].v[r][c] = 0;
+                if (Sums) of_sums[p].v[r][c] = totals[c];
             }
         }
     }
@@ -87,13 +97,14 @@ TILE_FN void weights_and_gradients(const Tile& tile, typename Tile::Acc (&w)[P],
 #endif
     for (int k = 0; k < D / 16; ++k) {
         const auto slices = tile.load_b(tables.slices + row * kLineX + k * 16, kLineX),
-                   states = tile.load_b(tables.states + row * kLineX + k * 16, kLineX),
-                   sums = tile.load_b(tables.sums + row * kLineX + k * 16, kLineX);
+                   states = tile.load_b(tables.states + row * kLineX + k * 16, kLineX);
+        typename Tile::B sums;
+        if (Sums) sums = tile.load_b(tables.sums + row * kLineX + k * 16, kLineX);
         TILE_UNROLL
         for (int p = 0; p < P; ++p) {
             tile.mma(w[p], x.at(tile, p, k), slices);
             tile.mma(g[p], result.at(tile, p, k), states);
-            tile.mma(g[p], features.at(tile, p, k), sums);
+            if (Sums) tile.mma(of_sums[p], features.at(tile, p, k), sums);
         }
     }
     if (Warm) {
@@ -106,14 +117,15 @@ TILE_FN void weights_and_gradients(const Tile& tile, typename Tile::Acc (&w)[P],
 /// Slices > 0: at most that many slices, kept in registers; the gradients of slices and bias are added in the same pass
 /// (Tile::kTransposes). Not warm.
 /// Slices == 0: any number of slices; reads them twice, first for the means. SliceWeightGradients must follow.
-template <class Tile, int D, int Slices, bool Warm>
+/// Latents: Slices == 0.
+template <class Tile, int D, int Slices, bool Warm, bool Latents = false>
 struct PointGradients {
     using T = typename Tile::T;
-    using Tables = GradientTables<Tile, D>;
+    using Tables = GradientTables<Tile, D, Latents>;
     static constexpr int P = Slices || Warm ? 1 : kGroups<T, D>;
     static constexpr bool kHold = 3 * D <= Tile::kHeld;
     using Copies = Ring<T, D, 3, 1, P>;
-    static constexpr bool kAnyRows = Slices == 0, kPairs = false;
+    static constexpr bool kAnyRows = Slices == 0, kPairs = false, kMeans = false;
     TILE_BOTH static constexpr int shared_bytes(int warps, int rows, int team)
     {
         const int all = team * Tables::bytes(Slices ? Slices : rows) + warps * Copies::kAll;
@@ -182,6 +194,8 @@ struct PointGradients {
                 const auto add_to_found = [&](const typename Tile::A(&left)[P], const T* table) {
                     TILE_UNROLL
                     for (int k = 0; k < kSteps; ++k) {
+                        if (Latents && D > Tile::kHeld && k % 2 == 0)
+                            tile.sync();  // keeps loads in place: they need registers
                         const auto right = tile.load_b_rows(table + k * 16, kLineX);
                         TILE_UNROLL
                         for (int p = 0; p < P; ++p) tile.mma(found[p][k], left[p], right);
@@ -244,8 +258,8 @@ struct PointGradients {
                     Acc w[kBlocks][P], g[kBlocks][P];
                     TILE_UNROLL
                     for (int b = 0; b < kBlocks; ++b) {
-                        weights_and_gradients<Tile, D, P, kHold, Warm>(tile, w[b], g[b], x, features, result, tables, h,
-                                                                       n, b * 16, b * 16);
+                        weights_and_gradients<Tile, D, P, kHold, Warm, true>(tile, w[b], g[b], g[b], x, features,
+                                                                             result, tables, h, n, b * 16, b * 16);
                         take_weights(w[b], g[b], left);
                         add_to_found(left, tables.sums + b * 16 * kLineX);
                     }
@@ -268,14 +282,23 @@ struct PointGradients {
                         for (int k = 0; k < kSteps; ++k) tile.mma_to_sum(slice_sums[b][k], across, x_rows[k]);
                     }
                 } else {
-                    Acc w[P], g[P];
+                    Acc w[P], g[P], own[P];  // own: of the sums, where their weights are others
+                    auto& of_sums = Latents ? own : g;
                     for_each_16_slices<1>(block, S, rows_of_table, tables, [&](int s, int row) {
-                        weights_and_gradients<Tile, D, P, kHold, Warm>(tile, w, g, x, features, result, tables, h, n, s,
-                                                                       row);
+                        weights_and_gradients<Tile, D, P, kHold, Warm, !Latents>(tile, w, g, of_sums, x, features,
+                                                                                 result, tables, h, n, s, row);
+                        if (Latents) {
+                            float log_sums[Tile::kCols];
+                            tile.load_cols(log_sums, tables.point_log_sums + row);
+                            each(own, [&](float& a, int p, int r, int c) {
+                                a = power_of_2(w[p].v[r][c] - log_sums[c] + kRaised<T>);
+                            });
+                        }
                         take_weights(w, g, left);
+                        if (Latents) as_left(left, own);
                         add_to_found(left, tables.sums + row * kLineX);
                     });
-                    store_found(1, 1.0f, of.features_gradient);
+                    store_found(1, Latents && kRaised<T> > 0 ? 1 / 32768.0f : 1.0f, of.features_gradient);
                     finish_means();
                     clear_found();
                     float inverse_temperature[Tile::kRows],
@@ -289,11 +312,14 @@ struct PointGradients {
                                     : 1.0f;
                     }
                     for_each_16_slices<1>(block, S, rows_of_table, tables, [&](int s, int row) {
-                        weights_and_gradients<Tile, D, P, kHold, Warm>(tile, w, g, x, features, result, tables, h, n, s,
-                                                                       row);
+                        weights_and_gradients<Tile, D, P, kHold, Warm, true>(tile, w, g, of_sums, x, features, result,
+                                                                             tables, h, n, s, row);
+                        float log_sums[Tile::kCols];
+                        if (Latents) tile.load_cols(log_sums, tables.point_log_sums + row);
                         each(g, [&](float& v, int p, int r, int c) {
                             const float logit = w[p].v[r][c];
                             v = power_of_2(logit - log_sum[p][r]) * (v - mean[p][r]);
+                            if (Latents) v += power_of_2(logit - log_sums[c]) * own[p].v[r][c];
                             if (Warm) {
                                 of_inverse_temperature[r] += s + tile.col(c) < S ? v * logit : 0.0f;
                                 v *= inverse_temperature[r];
@@ -342,12 +368,12 @@ struct PointGradients {
 };
 
 /// Gradients of SC slices and of their bias, if PointGradients has not added them. Slices are rows.
-template <class Tile, int D, int SC, bool Warm>
+template <class Tile, int D, int SC, bool Warm, bool Latents = false>
 struct SliceWeightGradients {
     using T = typename Tile::T;
-    using Tables = GradientTables<Tile, D>;
+    using Tables = GradientTables<Tile, D, Latents>;
     using Copies = Ring<T, D, 3, 2>;
-    static constexpr bool kAnyRows = false, kPairs = false;
+    static constexpr bool kAnyRows = false, kPairs = false, kMeans = false;
     TILE_BOTH static constexpr int shared_bytes(int warps, int, int team)
     {
         return shared_of_parts<D, SC>(team, team * Tables::bytes(SC) + warps * Copies::kAll);
@@ -390,7 +416,8 @@ struct SliceWeightGradients {
                     for (int c = 0; c < Tile::kCols; ++c)
                         log_sum[c] = n + tile.col(c) < points.count ? log_sum[c] : -kNever;
                 }
-                typename Tile::Acc w[kBlocks], g[kBlocks];
+                typename Tile::Acc w[kBlocks], g[kBlocks], own[kBlocks];  // own: as in PointGradients
+                auto& of_sums = Latents ? own : g;
                 TILE_UNROLL
                 for (int b = 0; b < kBlocks; ++b) {
                     float bias[Tile::kRows], of_total[Tile::kRows];
@@ -401,7 +428,8 @@ struct SliceWeightGradients {
                         TILE_UNROLL
                         for (int c = 0; c < Tile::kCols; ++c) {
                             w[b].v[r][c] = bias[r];
-                            g[b].v[r][c] = of_total[r];
+                            g[b].v[r][c] = 0;
+                            of_sums[b].v[r][c] = of_total[r];
                         }
                     }
                 }
@@ -414,22 +442,26 @@ struct SliceWeightGradients {
                     for (int b = 0; b < kBlocks; ++b) {
                         tile.mma(w[b], tile.load_a(tables.slices + b * 16 * kLineX + k * 16, kLineX), x);
                         tile.mma(g[b], tile.load_a(tables.states + b * 16 * kLineX + k * 16, kLineX), result);
-                        tile.mma(g[b], tile.load_a(tables.sums + b * 16 * kLineX + k * 16, kLineX), features);
+                        tile.mma(of_sums[b], tile.load_a(tables.sums + b * 16 * kLineX + k * 16, kLineX), features);
                     }
                 }
                 typename Tile::A left[kBlocks];
                 TILE_UNROLL
                 for (int b = 0; b < kBlocks; ++b) {
                     if (Warm) scale_columns_by_temperature(tile, w[b], points, h, n, block.chunk * SC + b * 16);
+                    float log_sums[Tile::kRows];
+                    if (Latents) tile.load_rows(log_sums, tables.point_log_sums + b * 16);
                     TILE_UNROLL
                     for (int r = 0; r < Tile::kRows; ++r) {
                         TILE_UNROLL
                         for (int c = 0; c < Tile::kCols; ++c) {
                             float& v = g[b].v[r][c];
                             v = power_of_2(w[b].v[r][c] - log_sum[c]) * (v - mean[c]);
+                            if (Latents && n + tile.col(c) < points.count)
+                                v += power_of_2(w[b].v[r][c] - log_sums[r]) * own[b].v[r][c];
                             if (Warm && n + tile.col(c) < points.count)
                                 v *= points.inverse_temperature[h * points.padded + n + tile.col(c)];
-                            totals[b][r] += v;
+                            if (!Latents) totals[b][r] += v;
                         }
                     }
                     left[b] = tile.to_a(g[b]);

@@ -8,6 +8,7 @@
 #define MESHARD_SLICE_TILES(EXTERN, M)                                                                                 \
     EXTERN template void sum_in_slices_by<M>(const CudaLauncher&, const TilePoints&, const TileRows&, bool, float*);   \
     EXTERN template void find_log_sums_by<M>(const CudaLauncher&, const TilePoints&);                                  \
+    EXTERN template void find_point_means_by<M>(const CudaLauncher&, const TilePoints&, const TileRows&, float*);      \
     EXTERN template void bring_from_slices_by<M>(const CudaLauncher&, const TilePoints&, const float*,                 \
                                                  const TileRows&);                                                     \
     EXTERN template void find_slice_gradients_by<M>(const CudaLauncher&, const TilePoints&, const TileGradients&,      \

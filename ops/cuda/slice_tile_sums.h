@@ -9,11 +9,13 @@ namespace meshard::tiles {
 /// sums[s, :] = sum over points of w[n, s] (v[n, :], 1), for SC slices. Slices are rows. Also computes log_sums
 /// (FindLogSums: all slices in one chunk), or reads them. In forward v is the features, in backward, for the gradient
 /// of the states, the gradient of the result.
-template <class Tile, int D, int SC, bool FindLogSums, bool Warm>
+/// Latents: means over points by weights a, and logarithms of the sums of exponentials; log_sums are not read.
+template <class Tile, int D, int SC, bool FindLogSums, bool Warm, bool Latents = false>
 struct SliceSums {
     using T = typename Tile::T;
-    using Copies = Ring<T, D, 2, FindLogSums ? 0 : 1>;
-    static constexpr bool kAnyRows = false, kPairs = false;
+    static constexpr bool kReadsLogSums = !FindLogSums && !Latents;
+    using Copies = Ring<T, D, 2, kReadsLogSums ? 1 : 0>;
+    static constexpr bool kAnyRows = false, kPairs = false, kMeans = Latents;
     static constexpr int kTable = SC * kLine<T, D> * static_cast<int>(sizeof(T)) + SC * 4;
     TILE_BOTH static constexpr int shared_bytes(int warps, int, int team)
     {
@@ -39,12 +41,15 @@ struct SliceSums {
 
         float slice_bias[kBlocks][Tile::kRows];
         typename Tile::Acc sums[kBlocks][kSteps];
-        float totals[kBlocks][Tile::kRows];
+        float totals[kBlocks][Tile::kRows], largest[kBlocks][Tile::kRows];  // largest: of logits, with Latents
         TILE_UNROLL
         for (int b = 0; b < kBlocks; ++b) {
-            tile.load_rows(slice_bias[b], bias + b * 16);
+            if (!Latents) tile.load_rows(slice_bias[b], bias + b * 16);
             TILE_UNROLL
-            for (int r = 0; r < Tile::kRows; ++r) totals[b][r] = 0;
+            for (int r = 0; r < Tile::kRows; ++r) {
+                totals[b][r] = 0;
+                largest[b][r] = kNever;
+            }
             TILE_UNROLL
             for (int k = 0; k < kSteps; ++k) clear<Tile>(sums[b][k]);
         }
@@ -55,10 +60,14 @@ struct SliceSums {
             [&](std::int64_t n, int slot) {
                 ring.copy(tile, block, slot, 0, points.x, points.x_stride, n, points.count, dim);
                 ring.copy(tile, block, slot, 1, v.rows, v.stride, n, points.count, dim);
-                if (!FindLogSums) ring.copy_numbers(tile, slot, 0, log_sums + n);
+                if (kReadsLogSums) ring.copy_numbers(tile, slot, 0, log_sums + n);
             },
             [&](std::int64_t n, int slot) {
                 typename Tile::Acc w[kBlocks];
+                if (Latents) {  // there are no registers to keep it
+                    TILE_UNROLL
+                    for (int b = 0; b < kBlocks; ++b) tile.load_rows(slice_bias[b], bias + b * 16);
+                }
                 each(w, [&](float& l, int b, int r, int) { l = slice_bias[b][r]; });
                 TILE_UNROLL
                 for (int k = 0; k < kSteps; ++k) {
@@ -79,16 +88,23 @@ struct SliceSums {
                     each(w, [&](float& l, int, int, int c) { log_sum[c] = fmaxf(log_sum[c], l); });
                     tile.max_over_rows(log_sum);
                     float sum[Tile::kCols] = {};
-                    each(w, [&](float& l, int, int, int c) { sum[c] += l = power_of_2(l - log_sum[c]); });
+                    each(w, [&](float& l, int, int, int c) {
+                        const float exponential = power_of_2(l - log_sum[c]);
+                        sum[c] += exponential;
+                        if (!Latents) l = exponential;
+                    });
                     tile.sum_over_rows(sum);
                     TILE_UNROLL
                     for (int c = 0; c < Tile::kCols; ++c) {
                         log_sum[c] += log_2(sum[c]);
                         sum[c] = n + tile.col(c) < points.count ? 1 / sum[c] : 0.0f;
                     }
-                    each(w, [&](float& l, int b, int r, int c) { totals[b][r] += l *= sum[c]; });
+                    if (!Latents) each(w, [&](float& l, int b, int r, int c) { totals[b][r] += l *= sum[c]; });
                     tile.store_cols(log_sums + n, log_sum);
-                } else {
+                }
+                if constexpr (Latents) {
+                    take_exponentials(tile, w, sums, totals, largest, points.count - n);
+                } else if (!FindLogSums) {
                     tile.load_cols(log_sum, ring.numbers(slot, 0));
                     if (n + 16 > points.count) {
                         TILE_UNROLL
@@ -107,7 +123,51 @@ struct SliceSums {
                     for (int b = 0; b < kBlocks; ++b) tile.mma_to_sum(sums[b][k], left[b], right);
                 }
             });
-        store_part<Tile, D, SC>(tile, block, sums, totals, points.heads, S, dim, parts);
+        if constexpr (Latents)
+            merge_part<Tile, D, SC>(tile, block, sums, totals, largest, points.heads, S, dim, parts);
+        else
+            store_part<Tile, D, SC>(tile, block, sums, totals, points.heads, S, dim, parts);
+    }
+
+    /// Turns the logits of `left` points into exponentials, divided by that of `largest`, the largest logit until now
+    /// less kRaised; where that has grown, sums and totals are divided, too.
+    TILE_FN static void take_exponentials(const Tile& tile, typename Tile::Acc (&w)[SC / 16],
+                                          typename Tile::Acc (&sums)[SC / 16][D / 16],
+                                          float (&totals)[SC / 16][Tile::kRows], float (&largest)[SC / 16][Tile::kRows],
+                                          std::int64_t left)
+    {
+        if (left < 16) {
+            each(w, [&](float& l, int, int, int c) {
+                if (tile.col(c) >= left) l = kNever;
+            });
+        }
+        TILE_UNROLL
+        for (int b = 0; b < SC / 16; ++b) {
+            float now[Tile::kRows];
+            bool grows = false;
+            TILE_UNROLL
+            for (int r = 0; r < Tile::kRows; ++r) {
+                now[r] = largest[b][r];
+                TILE_UNROLL
+                for (int c = 0; c < Tile::kCols; ++c) now[r] = fmaxf(now[r], w[b].v[r][c] - kRaised<T>);
+            }
+            tile.max_over_cols(now);
+            TILE_UNROLL
+            for (int r = 0; r < Tile::kRows; ++r) grows = grows || now[r] > largest[b][r];
+            if (!tile.any(grows)) continue;
+            TILE_UNROLL
+            for (int r = 0; r < Tile::kRows; ++r) {
+                const float factor = power_of_2(largest[b][r] - now[r]);
+                largest[b][r] = now[r];
+                totals[b][r] *= factor;
+                TILE_UNROLL
+                for (int k = 0; k < D / 16; ++k) {
+                    TILE_UNROLL
+                    for (int c = 0; c < Tile::kCols; ++c) sums[b][k].v[r][c] *= factor;
+                }
+            }
+        }
+        each(w, [&](float& l, int b, int r, int) { totals[b][r] += l = power_of_2(l - largest[b][r]); });
     }
 
     template <class F>

@@ -21,6 +21,13 @@
 //
 // Warm kernels are those for points that have noise and temperatures of their own.
 //
+// Kernels with `Latents` are for slices that also attend to the points (FLARE, Puri et al. 2025):
+//
+//     a[n, s] = softmax over n of x[n, :] . slices[s, :]
+//
+// Means over points by these weights are found with a running maximum for each slice. A part is the means of its points
+// and the logarithm of the sum of their exponentials; parts are merged by these logarithms.
+//
 // Logits are computed in base 2: slices and bias are multiplied by log2(e) when they are staged, and log_sums is in
 // base 2.
 #pragma once
@@ -52,6 +59,12 @@ struct Rows {
 };
 
 constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f, kNever = -1e30f;
+
+/// Logarithm (base 2) of the factor by which products take weights over points: 1 / points is subnormal in float16.
+template <class T>
+constexpr float kRaised = 0;
+template <>
+constexpr float kRaised<Float16> = 15;
 
 /// Rows of shared memory are padded by 16 bytes, so that eight consecutive rows are in different banks.
 template <class T, int D>
@@ -211,6 +224,20 @@ TILE_FN void clear(typename Tile::Acc& acc)
     }
 }
 
+/// Copies the lines of SC slices from shared memory to the block's part.
+template <int D, int SC>
+TILE_FN void copy_part(const Block& block, int heads, int num_slices, int head_dim, float* parts)
+{
+    const float* all = reinterpret_cast<const float*>(block.shared);
+    const int first = block.chunk * SC, width = head_dim + 1;
+    float* to = parts + (static_cast<std::int64_t>(block.part) * heads + block.first_head) * num_slices * width;
+    block.each(block.team * SC * width, [&](int i) {
+        const int d = i % width, s = i / width % SC, m = i / width / SC;
+        const float* line = all + (m * SC + s) * (D + 1);
+        if (first + s < num_slices) to[(m * num_slices + first + s) * width + d] = d < head_dim ? line[d] : line[D];
+    });
+}
+
 /// Adds the sums of the warps of a block in order, and stores them as the block's part: (parts, H, S, D + 1).
 template <class Tile, int D, int SC>
 TILE_FN void store_part(const Tile& tile, const Block& block, const typename Tile::Acc (&sums)[SC / 16][D / 16],
@@ -241,14 +268,92 @@ TILE_FN void store_part(const Tile& tile, const Block& block, const typename Til
         }
         block.sync();
     }
-    const int first = block.chunk * SC, width = head_dim + 1;
-    float* to = parts + (static_cast<std::int64_t>(block.part) * heads + block.first_head) * num_slices * width;
-    block.each(block.team * SC * width, [&](int i) {
-        const int d = i % width, s = i / width % SC, m = i / width / SC;
-        const float* line = all + m * kPart + s * (D + 1);
-        if (first + s < num_slices) to[(m * num_slices + first + s) * width + d] = d < head_dim ? line[d] : line[D];
-    });
+    copy_part<D, SC>(block, heads, num_slices, head_dim, parts);
 }
+
+/// The same for means over points: `sums` and `totals` are those of exponentials divided by that of `largest` (base 2).
+/// The part has means, then logarithms (base 2) of the sums of exponentials.
+template <class Tile, int D, int SC>
+TILE_FN void merge_part(const Tile& tile, const Block& block, const typename Tile::Acc (&sums)[SC / 16][D / 16],
+                        float (&totals)[SC / 16][Tile::kRows], const float (&largest)[SC / 16][Tile::kRows], int heads,
+                        int num_slices, int head_dim, float* parts)
+{
+    float* all = reinterpret_cast<float*>(block.shared) + block.member() * SC * (D + 1);
+    block.sync();
+    for (int turn = 0; turn < block.teams(); ++turn) {
+        if (turn == block.team_number()) {
+            TILE_UNROLL
+            for (int b = 0; b < SC / 16; ++b) {
+                tile.sum_over_cols(totals[b]);
+                float before[Tile::kRows];
+                TILE_UNROLL
+                for (int r = 0; r < Tile::kRows; ++r)
+                    before[r] = turn == 0 ? kNever : all[(b * 16 + tile.row(r)) * (D + 1) + D];
+                tile.sync();  // all threads of a row have read its logarithm
+                TILE_UNROLL
+                for (int r = 0; r < Tile::kRows; ++r) {
+                    float* line = all + (b * 16 + tile.row(r)) * (D + 1);
+                    const float total = totals[b][r], own = total == 0 ? kNever : largest[b][r] + log_2(total),
+                                most = fmaxf(before[r], own), of_before = power_of_2(before[r] - most),
+                                of_own = power_of_2(own - most), both = of_before + of_own,
+                                factor = total == 0 ? 0.0f : of_own / (both * total);
+                    TILE_UNROLL
+                    for (int k = 0; k < D / 16; ++k) {
+                        TILE_UNROLL
+                        for (int c = 0; c < Tile::kCols; ++c) {
+                            float& to = line[k * 16 + tile.col(c)];
+                            to = (turn == 0 ? 0.0f : to * (of_before / both)) + sums[b][k].v[r][c] * factor;
+                        }
+                    }
+                    if (tile.owns_rows()) line[D] = most + log_2(both);
+                }
+            }
+        }
+        block.sync();
+    }
+    copy_part<D, SC>(block, heads, num_slices, head_dim, parts);
+}
+
+/// Merges parts of means over points (merge_part), (slices, width) each, in order; logarithms become natural. Lanes and
+/// warps as in AddParts.
+struct MergeParts {
+    const float* parts;
+    float* out;
+    std::int64_t size;
+    int count, width;
+
+    TILE_FN void operator()(const Block& block) const
+    {
+        auto* shared = reinterpret_cast<float*>(block.shared);
+        const int all = block.warps * Block::kLanes, own = block.warp * Block::kLanes + block.lane;
+        const std::int64_t at = static_cast<std::int64_t>(block.part) * Block::kLanes + block.lane;
+        const std::int64_t last = at / width * width + width - 1;
+        float largest = kNever, total = 0, sum = 0;
+        if (at < size) {
+            for (int p = block.warp; p < count; p += block.warps) largest = fmaxf(largest, parts[p * size + last]);
+            for (int p = block.warp; p < count; p += block.warps) {
+                const float share = power_of_2(parts[p * size + last] - largest);
+                total += share;
+                sum += share * parts[p * size + at];
+            }
+        }
+        shared[own] = largest;
+        shared[all + own] = total;
+        shared[2 * all + own] = sum;
+        block.sync();
+        if (block.warp > 0 || at >= size) return;
+        for (int w = 1; w < block.warps; ++w) largest = fmaxf(largest, shared[w * Block::kLanes + block.lane]);
+        total = sum = 0;
+        for (int w = 0; w < block.warps; ++w) {
+            const int i = w * Block::kLanes + block.lane;
+            const float share = power_of_2(shared[i] - largest);
+            total += share * shared[all + i];
+            sum += share * shared[2 * all + i];
+        }
+        if (total == 0) total = 1;
+        out[at] = at == last ? (largest + log_2(total)) * kLn2 : sum / total;
+    }
+};
 
 template <int D, int SC>
 TILE_BOTH constexpr int shared_of_parts(int team, int otherwise)

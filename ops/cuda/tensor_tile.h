@@ -208,6 +208,8 @@ struct WarpLanes {
     /// Whether this thread stores the results of its rows (columns) after a sum over columns (rows).
     TILE_FN bool owns_rows() const { return lane % 4 == 0; }
     TILE_FN bool owns_cols() const { return lane < 4; }
+    /// Whether a thread of the warp says so.
+    TILE_FN bool any(bool x) const { return __any_sync(~0u, x); }
 
     /// Starts to copy 16 rows of `D` numbers from global to shared memory; rows from `rows` on and channels from
     /// `channels` on become zero. Team 2: copies rows of two neighbouring heads, `between` numbers apart in shared
@@ -573,6 +575,7 @@ struct HostTile {
     void store_rows(float* to, const float (&v)[16]) const { std::memcpy(to, v, sizeof v); }
     bool owns_rows() const { return true; }
     bool owns_cols() const { return true; }
+    bool any(bool x) const { return x; }
     template <int D, int LD, int Team>
     void copy_rows_async(T* to, int between, const T* from, std::int64_t stride, int rows, int channels,
                          int member) const

@@ -28,6 +28,13 @@ void find_log_sums(const CudaExecutor& executor, const TilePoints& points)
             [&](auto math_type) { find_log_sums_by<decltype(math_type)::value>(CudaLauncher(executor), points); });
 }
 
+void find_point_means(const CudaExecutor& executor, const TilePoints& points, const TileRows& values, float* means)
+{
+    by_math(points.math, [&](auto math_type) {
+        find_point_means_by<decltype(math_type)::value>(CudaLauncher(executor), points, values, means);
+    });
+}
+
 void deslice_rows(const CudaExecutor& executor, const TilePoints& points, const float* states, const TileRows& y)
 {
     by_math(points.math, [&](auto math_type) {

@@ -49,6 +49,9 @@ struct TileGradients {
     TileRows features, y_gradient;  ///< (points, H D)
     TileRows x_gradient, features_gradient;
     float* warmth_gradient;  ///< (H, padded points); null if points have no temperatures
+    /// (H, S, D + 1), the result of `find_point_means`, whose gradient `sums_gradient` is (in its last column that of
+    /// the logarithms); null: that of sums.
+    const float* point_means = nullptr;
 };
 
 /// The type of the numbers in rows.
@@ -171,6 +174,9 @@ struct TokenAttentionGradient {
     /* sums (H, S, D + 1) of weighted values, then weights; finds log_sums first, or takes them. */                    \
     void sum_in_slices(const Executor&, const TilePoints&, const TileRows& values, bool find_log_sums, float* sums);   \
     void find_log_sums(const Executor&, const TilePoints&);                                                            \
+    /* Means of values for each slice, weighted by a softmax over points of their logits, then logarithms of the sums  \
+     * of exponentials: (H, S, D + 1). Finds log_sums, too. */                                                         \
+    void find_point_means(const Executor&, const TilePoints&, const TileRows& values, float* means);                   \
     /* y[n, h, :] = sum over s of w[n, h, s] states[h, s, :] */                                                        \
     void deslice_rows(const Executor&, const TilePoints&, const float* states, const TileRows& y);                     \
     /* Gradients of points, and of slices and their bias together: (H, S, D + 1). */                                   \

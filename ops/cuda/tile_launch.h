@@ -39,9 +39,9 @@ Rows<T> rows_of(const TileRows& rows)
     return {static_cast<T*>(rows.rows), rows.stride};
 }
 
-/// Number of slices whose sums one warp keeps in registers.
-template <TileMath M, int D, bool Warm>
-constexpr int kChunk = D <= 32   ? (M == TileMath::Float32 && Warm ? 32 : 64)
+/// Number of slices whose sums one warp keeps in registers; few where it keeps more of each.
+template <TileMath M, int D, bool Few>
+constexpr int kChunk = D <= 32   ? (M == TileMath::Float32 && Few ? 32 : 64)
                        : D == 64 ? 32
                                  : 16;
 
@@ -98,6 +98,15 @@ void add_parts(const Launcher& launcher, const N* parts, N* out, std::int64_t si
     launcher.rows(AddParts<N>{parts, out, size, count}, blocks, 0, 1, launcher.threads() * static_cast<int>(sizeof(N)));
 }
 
+/// Adds or merges the parts of a kernel: (parts, H, S, D + 1).
+template <class Kernel, class Launcher>
+void unite_parts(const Launcher& launcher, const float* parts, float* out, std::int64_t size, int count, int width)
+{
+    if (!Kernel::kMeans) return add_parts(launcher, parts, out, size, count);
+    launcher.rows(MergeParts{parts, out, size, count, width}, (size + Block::kLanes - 1) / Block::kLanes, 0, 1,
+                  3 * launcher.threads() * static_cast<int>(sizeof(float)));
+}
+
 template <TileMath M, class Launcher>
 void sum_in_slices_by(const Launcher& launcher, const TilePoints& p, const TileRows& values, bool find_log_sums,
                       float* sums)
@@ -135,6 +144,33 @@ void find_log_sums_by(const Launcher& launcher, const TilePoints& p)
 }
 
 template <TileMath M, class Launcher>
+void find_point_means_by(const Launcher& launcher, const TilePoints& p, const TileRows& values, float* means)
+{
+    with_head<M>(p, [&](auto dim, auto is_warm) {
+        constexpr int D = decltype(dim)::value, SC = kChunk<M, D, false>;
+        using T = typename Storage<M>::type;
+        using Means = SliceSums<Tile<M>, D, SC, true, false, true>;
+        if constexpr (decltype(is_warm)::value) {
+            throw std::logic_error("points that slices attend to have no temperatures");
+        } else {
+            const auto size = static_cast<std::int64_t>(p.heads) * p.num_slices * (p.head_dim + 1);
+            if (p.count == 0) return unite_parts<Means>(launcher, nullptr, means, size, 0, p.head_dim + 1);
+            const auto points = points_of<T>(p);
+            const auto v = rows_of<const T>(values);
+            if (p.num_slices <= SC) {
+                Means kernel{points, v, nullptr};
+                return launcher.template sums_in_slices<Tile<M>, kSumBlocks<M, D, false>>(kernel, kernel.parts, 1,
+                                                                                          means);
+            }
+            launcher.template slices<Tile<M>, kSumBlocks<M, D, false>>(LogSums<Tile<M>, D, false>{points}, 1);
+            SliceSums<Tile<M>, D, SC, false, false, true> kernel{points, v, nullptr};
+            launcher.template sums_in_slices<Tile<M>, kSumBlocks<M, D, false>>(kernel, kernel.parts,
+                                                                               (p.num_slices + SC - 1) / SC, means);
+        }
+    });
+}
+
+template <TileMath M, class Launcher>
 void bring_from_slices_by(const Launcher& launcher, const TilePoints& p, const float* states, const TileRows& y)
 {
     if (p.count == 0) return;
@@ -155,7 +191,7 @@ void find_slice_gradients_by(const Launcher& launcher, const TilePoints& p, cons
     if (p.count == 0) return add_parts<Launcher, float>(launcher, nullptr, slice_gradients, size, 0);
     with_head<M>(p, [&](auto dim, auto is_warm) {
         constexpr bool kWarm = decltype(is_warm)::value;
-        constexpr int D = decltype(dim)::value, SC = kChunk<M, D, kWarm>, kInRegisters = 64;
+        constexpr int D = decltype(dim)::value, kInRegisters = 64;
         using T = typename Storage<M>::type;
         const auto points = points_of<T>(p);
         Gradients<T> of{g.states,
@@ -165,20 +201,29 @@ void find_slice_gradients_by(const Launcher& launcher, const TilePoints& p, cons
                         rows_of<T>(g.x_gradient),
                         rows_of<T>(g.features_gradient),
                         g.warmth_gradient,
+                        g.point_means,
                         nullptr,
                         nullptr};
         if constexpr (sizeof(T) == 2 && D <= 32 && !kWarm) {
-            if (p.num_slices <= kInRegisters) {
+            if (!g.point_means && p.num_slices <= kInRegisters) {
                 PointGradients<Tile<M>, D, kInRegisters, false> kernel{points, of};
                 return launcher.template sums_in_slices<Tile<M>, 2>(kernel, kernel.of.parts, 1, slice_gradients);
             }
         }
         const auto means = launcher.template numbers<float>(p.heads * points.padded);
         of.means = means.data();
-        launcher.template slices<Tile<M>, 2>(PointGradients<Tile<M>, D, 0, kWarm>{points, of}, 1);
-        SliceWeightGradients<Tile<M>, D, SC, kWarm> kernel{points, of};
-        launcher.template sums_in_slices<Tile<M>, 2>(kernel, kernel.of.parts, (p.num_slices + SC - 1) / SC,
-                                                     slice_gradients);
+        const auto run = [&](auto latents) {
+            constexpr bool kLatents = decltype(latents)::value;
+            constexpr int SC = kChunk < M, D, kWarm || kLatents > ;
+            launcher.template slices<Tile<M>, 2>(PointGradients<Tile<M>, D, 0, kWarm, kLatents>{points, of}, 1);
+            SliceWeightGradients<Tile<M>, D, SC, kWarm, kLatents> kernel{points, of};
+            launcher.template sums_in_slices<Tile<M>, 2>(kernel, kernel.of.parts, (p.num_slices + SC - 1) / SC,
+                                                         slice_gradients);
+        };
+        if constexpr (!kWarm) {
+            if (g.point_means) return run(std::true_type());
+        }
+        run(std::false_type());
     });
 }
 

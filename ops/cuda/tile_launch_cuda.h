@@ -134,7 +134,7 @@ public:
         const auto memory = numbers<float>(fit.parts * size);
         parts = memory.data();
         start<Tile, MinBlocks>(kernel, chunks, fit);
-        add_parts(*this, parts, sums, size, static_cast<int>(fit.parts));
+        unite_parts<Kernel>(*this, parts, sums, size, static_cast<int>(fit.parts), kernel.points.head_dim + 1);
     }
 
 private:

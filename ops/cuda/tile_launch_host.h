@@ -83,7 +83,7 @@ public:
         const auto memory = numbers<float>(count * size);
         parts = memory.data();
         run<Tile>(kernel, chunks, count);
-        add_parts(*this, parts, sums, size, static_cast<int>(count));
+        unite_parts<Kernel>(*this, parts, sums, size, static_cast<int>(count), kernel.points.head_dim + 1);
     }
 
 private:

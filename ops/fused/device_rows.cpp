@@ -42,12 +42,6 @@ at::ScalarType sum_type_of(at::ScalarType type)
     return type == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-at::Tensor for_kernels(const at::Tensor& rows)
-{
-    const auto whole = rows.contiguous();
-    return reinterpret_cast<std::uintptr_t>(whole.const_data_ptr()) % 16 == 0 ? whole : whole.clone();
-}
-
 NormalRows normal_rows(const at::Tensor& x, const at::Tensor& add, const at::Tensor& bias, const at::Tensor& after,
                        at::Tensor* sum)
 {

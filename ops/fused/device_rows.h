@@ -66,7 +66,4 @@ void unfold_weights(std::vector<UnfoldedLinear>& products);
 /// The type of vectors over the channels of rows of `type`.
 at::ScalarType sum_type_of(at::ScalarType type);
 
-/// Returns the tensor in a form that kernels can read: contiguous, aligned to 16 bytes.
-at::Tensor for_kernels(const at::Tensor& rows);
-
 }  // namespace meshard

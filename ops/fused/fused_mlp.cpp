@@ -3,6 +3,7 @@
 #include "ops/fused/fused_block.h"
 #include "ops/fused/tile_tensors.h"
 #include "ops/rows/tile_schedule.h"
+#include "ops/slices/slice_kernels.h"
 #include "ops/slices/slice_layout.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"

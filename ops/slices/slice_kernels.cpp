@@ -33,6 +33,12 @@ TileRows tile_rows(const at::Tensor& rows)
 
 }  // namespace
 
+at::Tensor for_kernels(const at::Tensor& rows)
+{
+    const auto whole = rows.contiguous();
+    return reinterpret_cast<std::uintptr_t>(whole.const_data_ptr()) % 16 == 0 ? whole : whole.clone();
+}
+
 TileMath tile_math(at::ScalarType type)
 {
     if (type == at::kBFloat16) return TileMath::Bfloat16;
@@ -99,6 +105,16 @@ at::Tensor SlicePoints::sums(const at::Tensor& values)
     return found;
 }
 
+at::Tensor SlicePoints::point_means(const at::Tensor& values)
+{
+    auto found = at::empty({slices_.size(0), slices_.size(1), slices_.size(2) + 1}, slices_.options());
+    by_kernels(x_, [&](const auto& executor) {
+        find_point_means(executor, tiles(), tile_rows(values), found.mutable_data_ptr<float>());
+    });
+    has_log_sums_ = true;
+    return found;
+}
+
 void SlicePoints::deslice(const at::Tensor& states, at::Tensor& result)
 {
     log_sums();
@@ -114,7 +130,8 @@ void SlicePoints::deslice(const at::Tensor& states, at::Tensor& result)
 
 SlicePoints::Gradients SlicePoints::backward(const at::Tensor& features, const at::Tensor& states,
                                              const at::Tensor& sums_gradient, const at::Tensor& mixed_gradient,
-                                             at::Tensor& x_gradient, at::Tensor& features_gradient)
+                                             at::Tensor& x_gradient, at::Tensor& features_gradient,
+                                             const at::Tensor& point_means)
 {
     log_sums();
     const auto s = states.contiguous(), g = sums_gradient.contiguous();
@@ -146,7 +163,8 @@ SlicePoints::Gradients SlicePoints::backward(const at::Tensor& features, const a
                                    tile_rows(x_gradient),
                                    tile_rows(features_gradient),
                                    warmth_.defined() ? gradients.inverse_temperature.mutable_data_ptr<float>()
-                                                     : nullptr};
+                                                     : nullptr,
+                                   point_means.defined() ? point_means.const_data_ptr<float>() : nullptr};
             find_slice_gradients(executor, tiles(), of, sum.mutable_data_ptr<float>());
         });
     }

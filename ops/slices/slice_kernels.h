@@ -30,6 +30,11 @@ public:
     /// Sums of weighted values, then of weights: (n, H D) to (H, S, D + 1), of the type of `slices`.
     at::Tensor sums(const at::Tensor& values);
 
+    /// Means of values over the points, weighted for each slice by a softmax over the points of its logits, then
+    /// logarithms of the sums of exponentials: (n, H D) to (H, S, D + 1) of float. Not for double, nor with
+    /// temperatures.
+    at::Tensor point_means(const at::Tensor& values);
+
     /// Writes to `result` (n, H D) the states (H, S, D) of the slices at the points: sums of the states weighted by the
     /// points' softmax weights.
     void deslice(const at::Tensor& states, at::Tensor& result);
@@ -45,8 +50,11 @@ public:
     /// @param sums_gradient    (H, S, D + 1), gradient of the result of `sums`
     /// @param mixed_gradient   (n, H D), gradient of the result of `deslice`
     /// @param x_gradient, features_gradient   (n, H D), results; rows may be strided
+    /// @param point_means      the result of `point_means(features)`, or that of all points: gradients are then those
+    ///                         through it instead of `sums`, given its gradient, and that of the bias is zero
     Gradients backward(const at::Tensor& features, const at::Tensor& states, const at::Tensor& sums_gradient,
-                       const at::Tensor& mixed_gradient, at::Tensor& x_gradient, at::Tensor& features_gradient);
+                       const at::Tensor& mixed_gradient, at::Tensor& x_gradient, at::Tensor& features_gradient,
+                       const at::Tensor& point_means = {});
 
     /// Logarithms of the sums of exponentials, for another object with the same points.
     const at::Tensor& log_sums();
@@ -57,6 +65,9 @@ private:
     at::Tensor x_, slices_, bias_, warmth_, noise_, log_sums_;
     bool has_log_sums_;
 };
+
+/// Returns the tensor in a form that kernels can read: contiguous, aligned to 16 bytes.
+at::Tensor for_kernels(const at::Tensor& rows);
 
 /// The arithmetic of the kernels for points of this type on this device.
 TileMath tile_math(at::ScalarType type);

@@ -75,6 +75,69 @@ inline SliceOutputs slice_oracle(const SliceSizes& sizes, const SliceInputs& in)
     return out;
 }
 
+struct LatentOutputs {
+    std::vector<double> means, y, dstates, dk, dv, dq;  ///< means: (H, S, D + 1), as `find_point_means` has them
+};
+
+/// FLARE's attention and its gradients by loops: keys, values and the gradient of y (points, H, D), queries (H, S, D).
+inline LatentOutputs latent_oracle(const SliceSizes& sizes, const std::vector<double>& k, const std::vector<double>& q,
+                                   const std::vector<double>& v, const std::vector<double>& dy)
+{
+    const int H = sizes.heads, S = sizes.slices, D = sizes.head_dim;
+    const auto N = sizes.count;
+    const auto zeros = [](std::int64_t size) { return std::vector<double>(static_cast<std::size_t>(size)); };
+    LatentOutputs out{zeros(H * S * (D + 1)), zeros(N * H * D), zeros(H * S * D),
+                      zeros(N * H * D),       zeros(N * H * D), zeros(H * S * D)};
+    const auto dot = [D](const double* a, const double* b) {
+        double sum = 0;
+        for (int d = 0; d < D; ++d) sum += a[d] * b[d];
+        return sum;
+    };
+    std::vector<double> l(N * S), w(N * S), a(N * S);
+    for (int h = 0; h < H; ++h) {
+        const auto point = [&](const std::vector<double>& rows, std::int64_t n) { return &rows[(n * H + h) * D]; };
+        const auto add = [&](std::vector<double>& to, std::int64_t at, double factor, const double* row) {
+            for (int d = 0; d < D; ++d) to[at * D + d] += factor * row[d];
+        };
+        for (std::int64_t n = 0; n < N; ++n) {
+            for (int s = 0; s < S; ++s) l[n * S + s] = dot(point(k, n), &q[(h * S + s) * D]);
+            const double largest = *std::max_element(&l[n * S], &l[n * S] + S);
+            double total = 0;
+            for (int s = 0; s < S; ++s) total += w[n * S + s] = std::exp(l[n * S + s] - largest);
+            for (int s = 0; s < S; ++s) w[n * S + s] /= total;
+        }
+        std::vector<double> z(S * D), dz(S * D);
+        for (int s = 0; s < S; ++s) {
+            double largest = -1e300, total = 0;
+            for (std::int64_t n = 0; n < N; ++n) largest = std::max(largest, l[n * S + s]);
+            for (std::int64_t n = 0; n < N; ++n) total += std::exp(l[n * S + s] - largest);
+            for (std::int64_t n = 0; n < N; ++n) {
+                a[n * S + s] = std::exp(l[n * S + s] - largest) / total;
+                add(z, s, a[n * S + s], point(v, n));
+                add(dz, s, w[n * S + s], point(dy, n));
+            }
+            std::copy_n(&z[s * D], D, &out.means[(h * S + s) * (D + 1)]);
+            out.means[(h * S + s) * (D + 1) + D] = largest + std::log(total);
+            std::copy_n(&dz[s * D], D, &out.dstates[(h * S + s) * D]);
+        }
+        for (std::int64_t n = 0; n < N; ++n) {
+            double mean = 0;
+            for (int s = 0; s < S; ++s) {
+                add(out.y, n * H + h, w[n * S + s], &z[s * D]);
+                add(out.dv, n * H + h, a[n * S + s], &dz[s * D]);
+                mean += w[n * S + s] * dot(point(dy, n), &z[s * D]);
+            }
+            for (int s = 0; s < S; ++s) {
+                const double dl = w[n * S + s] * (dot(point(dy, n), &z[s * D]) - mean) +
+                                  a[n * S + s] * (dot(point(v, n), &dz[s * D]) - dot(&z[s * D], &dz[s * D]));
+                add(out.dk, n * H + h, dl, &q[(h * S + s) * D]);
+                add(out.dq, h * S + s, dl, point(k, n));
+            }
+        }
+    }
+    return out;
+}
+
 /// The error as a share of the norm, |found - expected| / |expected|; 0 where both are 0.
 inline double relative_error(const std::vector<double>& found, const std::vector<double>& expected)
 {

@@ -2,6 +2,7 @@
 // How many kernels an attention block asks of a device, on the stand-in accelerator, which counts them.
 #include "ops/fused/fused_block.h"
 #include "ops/fused/streamed_blocks.h"
+#include "ops/slices/latent_mixing.h"
 #include "ops/slices/token_attention.h"
 #include "tests/support/random_block.h"
 #include "tests/support/standin/standin.h"
@@ -68,6 +69,27 @@ TEST(DeviceLaunches, AreFewAndAsManyForAnyNumberOfPointsAndThreads)
             EXPECT_EQ(launches_of(1000, type, keep), few);
             at::set_num_threads(threads);
         }
+    }
+}
+
+TEST(DeviceLaunches, OfLatentsAreFewAndAsManyForAnyNumberOfPoints)
+{
+    if (!loaded_standin()) GTEST_SKIP() << "only the stand-in accelerator counts what it is asked to do";
+    const auto launches = [](std::int64_t num_points, std::int64_t latents) {
+        const auto x = there(at::randn({1, num_points, kHeads, kHeadDim})),
+                   queries = there(at::randn({1, kHeads, latents, kHeadDim}));
+        loaded_standin()->reset_counters(0);
+        const auto result = mix_through_latents(x, queries, x);
+        result.backward(at::ones_like(result));
+        return loaded_standin()->counters(0).launched;
+    };
+    for (const std::int64_t latents : {8, 80}) {
+        const auto few = launches(100, latents);
+        std::int64_t total = 0;
+        for (const auto& [name, number] : few) total += number;
+        EXPECT_EQ(few.at("meshard::kernel"), latents == 8 ? 8 : 9);
+        EXPECT_LE(total, 40);
+        EXPECT_EQ(launches(3000, latents), few);
     }
 }
 
