@@ -178,7 +178,7 @@ public:
         return maker.finish();
     }
 
-    std::int64_t num_leaves() const { return static_cast<std::int64_t>(leaves_.size()); }
+    std::int64_t num_leaves() const { return std::ssize(leaves_); }
 
 private:
     static constexpr int num_levels = 3;

@@ -151,7 +151,7 @@ Neighbors graph_with_ghosts(const std::shared_ptr<const ExchangePlan>& plan, con
     for (std::int64_t i = 0; i < n; ++i) {
         for (std::int64_t k = 0; k < 10; ++k) rows.push_back((i + k * 37) % n);
         if (i < g) rows.push_back(n + i);
-        offsets.push_back(static_cast<std::int64_t>(rows.size()));
+        offsets.push_back(std::ssize(rows));
     }
     graph.offsets = at::tensor(offsets, at::kLong);
     graph.rows = at::tensor(rows, at::kLong);

@@ -205,7 +205,7 @@ Extents extents_of(std::int64_t n, std::int64_t num_ranks, const std::vector<dou
         extents[0] = n - (num_ranks - 1) * extents[0];
         return extents;
     }
-    if (static_cast<std::int64_t>(shares.size()) != num_ranks) return even_extents(n, num_ranks);
+    if (std::ssize(shares) != num_ranks) return even_extents(n, num_ranks);
     double sum = 0, reached = 0;
     for (const auto share : shares) sum += share;
     Extents extents;

@@ -61,8 +61,7 @@ PythonGhostPlan ghost_plan(std::vector<std::int64_t> global_ids, std::int64_t nu
                            std::vector<std::int32_t> ghost_owners, const PythonMesh& mesh)
 {
     const auto& group = mesh.mesh->group(mesh.mesh->axis("domain"));
-    const bool fits = num_owned >= 0 && num_owned + static_cast<std::int64_t>(ghost_owners.size()) ==
-                                            static_cast<std::int64_t>(global_ids.size());
+    const bool fits = num_owned >= 0 && num_owned + std::ssize(ghost_owners) == std::ssize(global_ids);
     const std::vector<std::int64_t> own{fits ? num_owned : -1};
     IndexMap map;
     for (const auto& of_rank : group.all_gather_integers(own)) {

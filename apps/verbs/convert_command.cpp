@@ -289,11 +289,9 @@ int convert_command(std::span<const std::string> arguments)
         return exit_code::ok;
     }
     std::cout << options.input << ": " << count_text(mesh.num_cells(), "cell") << ", "
-              << count_text(mesh.num_points(), "point") << ", "
-              << count_text(static_cast<std::int64_t>(mesh.cell_data.size()), "cell array") << ", "
-              << count_text(static_cast<std::int64_t>(mesh.point_data.size()), "point array") << "\nwritten to "
-              << options.output << " (" << bytes_text(bytes) << ") in "
-              << fixed_text(seconds[0].second + seconds[1].second, 2) << " s\n";
+              << count_text(mesh.num_points(), "point") << ", " << count_text(std::ssize(mesh.cell_data), "cell array")
+              << ", " << count_text(std::ssize(mesh.point_data), "point array") << "\nwritten to " << options.output
+              << " (" << bytes_text(bytes) << ") in " << fixed_text(seconds[0].second + seconds[1].second, 2) << " s\n";
     return exit_code::ok;
 }
 

@@ -188,7 +188,7 @@ std::vector<fs::path> processor_folders(const fs::path& case_folder)
     std::ranges::sort(found);
     std::vector<fs::path> folders;
     for (const auto& [number, path] : found) {
-        if (number != static_cast<std::int64_t>(folders.size()))
+        if (number != std::ssize(folders))
             throw IoError(fmt::format("read_mesh: {} has the folder {}, but no processor{}.", case_folder.string(),
                                       path.filename().string(), folders.size()));
         folders.push_back(path);
@@ -202,7 +202,7 @@ FoamBlocks read_decomposed(std::span<FoamRegion> processors, const std::string& 
     for (FoamRegion& processor : processors) read.push_back(processor.read());
     for (std::size_t i = 0; i < processors.size(); ++i)
         for (const FoamPatch& patch : processors[i].processor_patches())
-            if (patch.neighbor >= static_cast<std::int64_t>(processors.size()))
+            if (patch.neighbor >= std::ssize(processors))
                 throw IoError(fmt::format("{}: the patch '{}' of processor{} leads to processor{}, whose folder is "
                                           "missing. Copy it, too, or reconstruct the case.",
                                           where, patch.name, i, patch.neighbor));

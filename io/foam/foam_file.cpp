@@ -339,7 +339,7 @@ std::vector<FoamEntry> FoamFile::read_named_entries()
         all.entries.push_back(std::move(entry));
     }
     expect(')');
-    if (static_cast<std::int64_t>(all.entries.size()) != count)
+    if (std::ssize(all.entries) != count)
         fail(fmt::format("announces {} entries, but has {}. It is damaged", count, all.entries.size()));
     return std::move(all.entries);
 }

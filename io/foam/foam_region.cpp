@@ -145,7 +145,7 @@ std::vector<std::int64_t> FoamRegion::read_addressing(const std::string& name, s
     if (!FoamFile::exists(path)) return {};
     FoamFile file(path);
     const std::vector<std::int32_t> labels = file.read_labels();
-    if (static_cast<std::int64_t>(labels.size()) != num_rows)
+    if (std::ssize(labels) != num_rows)
         file.fail(fmt::format("has {} rows, the mesh beside it {}. Decompose the case again, or remove the file",
                               labels.size(), num_rows));
     return {labels.begin(), labels.end()};
@@ -202,7 +202,7 @@ void FoamRegion::read_poly_mesh()
     }
     FoamFile owner_file(mesh_file("owner"));
     owner_ = owner_file.read_labels();
-    if (static_cast<std::int64_t>(owner_.size()) != faces_.num_rows())
+    if (std::ssize(owner_) != faces_.num_rows())
         owner_file.fail(fmt::format("has {} rows for {} faces", owner_.size(), faces_.num_rows()));
     FoamFile neighbour_file(mesh_file("neighbour"));
     neighbour_ = neighbour_file.read_labels();
@@ -249,7 +249,7 @@ void FoamRegion::check_cells(const FoamFile& owner_file, const FoamFile& neighbo
 void FoamRegion::read_patches()
 {
     FoamFile file(mesh_file("boundary"));
-    const auto first = static_cast<std::int64_t>(neighbour_.size());
+    const auto first = std::ssize(neighbour_);
     const auto number = [&](const FoamEntry& entry, const char* key) {
         const auto value = parse_number<std::int64_t>(entry.word(key));
         if (!value || *value < 0) file.fail("the patch '" + entry.key + "' has no valid " + key);
@@ -353,7 +353,7 @@ Mesh FoamRegion::make_patch(std::size_t index)
             mesh.cells.indices.push_back(local_points_[point]);
         }
         mesh.cells.offsets.push_back(mesh.cells.num_entries());
-        mesh.cell_types.push_back(polydata_cell_type(2, static_cast<std::int64_t>(row.size())));
+        mesh.cell_types.push_back(polydata_cell_type(2, std::ssize(row)));
     }
     for (const std::int32_t point : points) local_points_[point] = -1;
     mesh.points = points_.gather(points);

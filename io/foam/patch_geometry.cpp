@@ -64,9 +64,8 @@ std::vector<Vector3> PatchGeometry::centers_behind() const
 {
     const auto is_patch_cell = [&](std::span<const std::int32_t> cells, std::int64_t face,
                                    const std::vector<std::int32_t>& slots) {
-        return face < static_cast<std::int64_t>(cells.size()) && cells[face] < static_cast<std::int32_t>(slots.size())
-                   ? slots[cells[face]]
-                   : -1;
+        return face < std::ssize(cells) && cells[face] < static_cast<std::int32_t>(slots.size()) ? slots[cells[face]]
+                                                                                                 : -1;
     };
     const auto behind = owner_.subspan(start_, num_faces_);
     std::vector<std::int32_t> slots(static_cast<std::size_t>(*std::ranges::max_element(behind)) + 1, -1);

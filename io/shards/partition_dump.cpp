@@ -141,7 +141,7 @@ std::vector<std::filesystem::path> dump_partition(const std::filesystem::path& f
                                                   std::span<const std::string> kinds, const Csr& graph,
                                                   std::span<const std::int32_t> owners, std::int32_t num_parts)
 {
-    PartitionDump dump(folder, kinds, static_cast<std::int64_t>(owners.size()), graph.num_entries(), num_parts);
+    PartitionDump dump(folder, kinds, std::ssize(owners), graph.num_entries(), num_parts);
     dump.add(graph, owners);
     return dump.commit();
 }

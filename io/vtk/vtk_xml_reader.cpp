@@ -105,10 +105,9 @@ Csr read_face_tables(const VtkXmlFile& file, const XmlElement& element, const st
 {
     const Csr faces = read_cells(file, read_integers(file, element, "face_connectivity", -1),
                                  read_integers(file, element, "face_offsets", -1), num_points, "faces");
-    const Csr faces_of_cells =
-        read_cells(file, read_integers(file, element, "polyhedron_to_faces", -1),
-                   read_integers(file, element, "polyhedron_offsets", static_cast<std::int64_t>(types.size())),
-                   faces.num_rows(), "polyhedra (by their faces)");
+    const Csr faces_of_cells = read_cells(file, read_integers(file, element, "polyhedron_to_faces", -1),
+                                          read_integers(file, element, "polyhedron_offsets", std::ssize(types)),
+                                          faces.num_rows(), "polyhedra (by their faces)");
     Csr streams;
     for (std::size_t i = 0; i < types.size(); ++i) {
         if (types[i] == kPolyhedron) {
@@ -120,7 +119,7 @@ Csr read_face_tables(const VtkXmlFile& file, const XmlElement& element, const st
                 streams.indices.insert(streams.indices.end(), points.begin(), points.end());
             }
         }
-        streams.offsets.push_back(static_cast<std::int64_t>(streams.indices.size()));
+        streams.offsets.push_back(std::ssize(streams.indices));
     }
     return streams;
 }
@@ -132,7 +131,7 @@ Csr read_face_streams(const VtkXmlFile& file, const XmlElement& element, const s
 {
     if (!has_named(element, "faces") && has_named(element, "face_connectivity"))
         return read_face_tables(file, element, types, num_points);
-    const auto num_cells = static_cast<std::int64_t>(types.size());
+    const auto num_cells = std::ssize(types);
     const DataArray faces = read_integers(file, element, "faces", -1);
     const DataArray ends = read_integers(file, element, "faceoffsets", num_cells);
 
@@ -215,7 +214,7 @@ void read_polydata_cells(const VtkXmlFile& file, const XmlElement& piece, Mesh& 
             mesh.cell_types.push_back(polydata_cell_type(group, parts[group].offsets[i + 1] - parts[group].offsets[i]));
     }
     const auto largest = std::ranges::max_element(parts, {}, &Csr::num_rows);
-    if (largest->num_rows() == static_cast<std::int64_t>(mesh.cell_types.size())) {
+    if (largest->num_rows() == std::ssize(mesh.cell_types)) {
         mesh.cells = std::move(*largest);
         return;
     }

@@ -126,7 +126,7 @@ private:
 
     std::int64_t count_of(const Counts& values, std::int64_t part, const char* name) const
     {
-        if (part < 0 || part >= static_cast<std::int64_t>(values.size()))
+        if (part < 0 || part >= std::ssize(values))
             root_.fail(
                 fmt::format("'{}' has {} entries, entry {} is needed. It is damaged", name, values.size(), part));
         return values[part];
@@ -142,7 +142,7 @@ private:
 
     void choose_step(std::optional<double> time)
     {
-        step_.num_parts = static_cast<std::int64_t>(num_points_.size());
+        step_.num_parts = std::ssize(num_points_);
         if (!has_steps_) {
             if (time) root_.fail("has no steps in time to choose from");
             return;
@@ -150,7 +150,7 @@ private:
         const Hdf5Group steps = root_.group("Steps");
         const auto values = steps.read("Values").to_doubles();
         if (values.empty()) root_.fail("has a group Steps without values");
-        step_.index = static_cast<std::int64_t>(values.size()) - 1;
+        step_.index = std::ssize(values) - 1;
         if (time) {
             const auto found = index_of_time(values, *time);
             if (!found)
@@ -161,8 +161,7 @@ private:
         step_.time = values[static_cast<std::size_t>(step_.index)];
         step_.first_part = step_value(steps, "PartOffsets");
         step_.num_parts = steps.has("NumberOfParts") ? step_value(steps, "NumberOfParts") : 1;
-        if (step_.first_part < 0 || step_.num_parts < 0 ||
-            step_.first_part + step_.num_parts > static_cast<std::int64_t>(num_points_.size()))
+        if (step_.first_part < 0 || step_.num_parts < 0 || step_.first_part + step_.num_parts > std::ssize(num_points_))
             root_.fail(fmt::format("step {} has parts beyond the last. It is damaged", step_.index));
         step_.first_point = step_value(steps, "PointOffsets");
         for (std::int64_t group = 0; group < (is_surface_ ? 4 : 1); ++group) {
@@ -250,7 +249,7 @@ private:
                                      mesh.num_points(), "Offsets", "Connectivity");
         for (std::int64_t i = 0; i < num_cells; ++i) {
             mesh.cells.push_row(cells.row(i));
-            mesh.cell_types.push_back(polydata_cell_type(number, static_cast<std::int64_t>(cells.row(i).size())));
+            mesh.cell_types.push_back(polydata_cell_type(number, std::ssize(cells.row(i))));
         }
         at.first_cell[number] += num_cells;
         at.first_entry[number] += num_entries;

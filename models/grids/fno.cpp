@@ -84,7 +84,7 @@ void FnoOptions::validate() const
     fno_option_table().check(*this);
     const OptionChecks checks("FNO");
     const auto expect_one_a_direction = [&](const char* name, const std::vector<std::int64_t>& values) {
-        if (static_cast<std::int64_t>(values.size()) == dimension) return;
+        if (std::ssize(values) == dimension) return;
         checks.refuse("{} must be one number or one a direction, {}, and has {} entries.", name, dimension,
                       values.size());
     };
@@ -106,7 +106,7 @@ nlohmann::json with_modes_of_each_direction(nlohmann::json arguments)
     fill("num_fno_modes", kDefaultModes);
     fill("padding", kDefaultPadding);
     auto& padding = arguments["padding"];
-    while (padding.is_array() && static_cast<std::int64_t>(padding.size()) < dimension) padding.push_back(0);
+    while (padding.is_array() && std::ssize(padding) < dimension) padding.push_back(0);
     return arguments;
 }
 
@@ -174,7 +174,7 @@ torch::Tensor SpectralConvolutionImpl::forward(const torch::Tensor& grid)
 AxisLayout SpectralConvolutionImpl::share_modes(std::int64_t num_ranks)
 {
     shares_ = even_extents(num_modes_.back(), num_ranks);
-    return {Shard(static_cast<std::int64_t>(num_modes_.size()) + 1), std::make_shared<const Extents>(shares_), 1};
+    return {Shard(std::ssize(num_modes_) + 1), std::make_shared<const Extents>(shares_), 1};
 }
 
 std::map<std::string, AxisLayout> share_modes(torch::nn::Module& model, std::int64_t num_ranks)

@@ -172,7 +172,7 @@ void UNet3dOptions::validate() const
 {
     unet_3d_option_table().check(*this);
     const OptionChecks checks("UNet");
-    if (static_cast<std::int64_t>(feature_map_channels.size()) != model_depth * num_conv_blocks) {
+    if (std::ssize(feature_map_channels) != model_depth * num_conv_blocks) {
         checks.refuse("feature_map_channels must have model_depth * num_conv_blocks = {} entries, and has {}.",
                       model_depth * num_conv_blocks, feature_map_channels.size());
     }
@@ -204,7 +204,7 @@ void UNet3dOptions::validate() const
     if (attn_intermediate_channels == 0) checks.refuse("use_attn_gate needs attn_intermediate_channels.");
     for (std::int64_t i = 0; i < num_levels; ++i) {
         const auto expect = [&](const char* name, const std::vector<std::int64_t>& given, std::int64_t wanted) {
-            if (static_cast<std::int64_t>(given.size()) == num_levels && given[i] == wanted) return;
+            if (std::ssize(given) == num_levels && given[i] == wanted) return;
             checks.refuse("use_attn_gate needs {} with an entry a level of the decoder, model_depth - 1 in all, coarse "
                           "to fine; entry {} must be {}.",
                           name, i, wanted);

@@ -63,9 +63,7 @@ AxisLayout even_cut(std::int64_t dim, std::int64_t length, std::int64_t ranks)
 /// interleaves the ranks.
 AxisLayout in_one_block(const AxisLayout& layout, std::int64_t length)
 {
-    return layout.blocks == 1
-               ? layout
-               : even_cut(layout.placement.dim, length, static_cast<std::int64_t>(layout.extents->size()));
+    return layout.blocks == 1 ? layout : even_cut(layout.placement.dim, length, std::ssize(*layout.extents));
 }
 
 /// Extents of the keys' heads from those of the queries' heads, or vice versa; null if ranks would share a key head.

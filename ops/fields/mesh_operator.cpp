@@ -117,7 +117,7 @@ SplitStencil split(const Stencil& stencil, std::int64_t num_owned)
             inputs.push_back(*column);
         }
     }
-    const auto num_inputs = static_cast<std::int64_t>(inputs.size());
+    const auto num_inputs = std::ssize(inputs);
     Stencil inner, border;
     inner.components = border.components = stencil.components;
     inner.num_columns = num_owned;
@@ -127,7 +127,7 @@ SplitStencil split(const Stencil& stencil, std::int64_t num_owned)
             taken.columns.push_back(column_of(stencil.columns[e]));
         taken.weights.insert(taken.weights.end(), stencil.weights.begin() + stencil.offsets[row] * stencil.components,
                              stencil.weights.begin() + stencil.offsets[row + 1] * stencil.components);
-        taken.offsets.push_back(static_cast<std::int64_t>(taken.columns.size()));
+        taken.offsets.push_back(std::ssize(taken.columns));
     };
     auto order = at::empty({stencil.num_rows()}, at::kLong);
     std::int64_t position = 0;
@@ -158,7 +158,7 @@ void Stencil::push_row(std::vector<Entry>& entries, std::span<const std::int64_t
         }
         for (int k = 0; k < components; ++k) weights[weights.size() - components + k] += entries[i].weights[k];
     }
-    offsets.push_back(static_cast<std::int64_t>(columns.size()));
+    offsets.push_back(std::ssize(columns));
 }
 
 Stencil Stencil::transposed() const

@@ -56,7 +56,7 @@ struct StreamWorker {
           sums(num_sums)
     {
         const auto& shape = model.blocks.back().shape;
-        const auto num_layers = static_cast<std::int64_t>(model.blocks.size());
+        const auto num_layers = std::ssize(model.blocks);
         num_slots = for_backward ? num_layers : 1;
         x_stride = shape.channels * n;
         kept_stride = BlockActivations<T>::floats_per_point(shape) * n;
@@ -218,7 +218,7 @@ public:
     }
 
 private:
-    std::int64_t num_layers() const { return static_cast<std::int64_t>(model_.blocks.size()); }
+    std::int64_t num_layers() const { return std::ssize(model_.blocks); }
     BlockTile<T>& block_tile(Worker& worker, std::int64_t layer) const
     {
         return layer + 1 == num_layers() ? worker.last : worker.inner;

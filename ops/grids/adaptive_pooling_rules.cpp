@@ -67,7 +67,7 @@ std::optional<AdaptivePooling> plan(const RuleCall& call, const at::Tensor& inpu
     AdaptivePooling pooling;
     pooling.n = n;
     pooling.first = input.dim() - n;
-    if (static_cast<std::int64_t>(out.size()) != n || pooling.first < 1 || pooling.first > 2 || input.numel() == 0 ||
+    if (std::ssize(out) != n || pooling.first < 1 || pooling.first > 2 || input.numel() == 0 ||
         !input.is_floating_point()) {
         return std::nullopt;
     }

@@ -132,7 +132,7 @@ Convolution::Convolution(const RuleCall& call, at::Tensor input, at::Tensor weig
     if (n_ < 1 || input.dim() != weight.dim()) return;
     local_ = asked_for(call, first, n_);
     for (const auto* list : {&local_.stride, &local_.padding, &local_.dilation, &local_.output_padding}) {
-        if (static_cast<std::int64_t>(list->size()) != n_) return;
+        if (std::ssize(*list) != n_) return;
     }
     // Arguments that the operator refuses are passed to the general rule, in which it throws the same error on every
     // rank.

@@ -23,7 +23,7 @@ using AlongDim = std::function<at::Tensor(const at::Tensor& inputs, std::int64_t
 /// product with a matrix for each.
 at::Tensor adjoint(const at::Tensor& gradient, c10::IntArrayRef in, const AlongDim& along)
 {
-    const auto n = static_cast<std::int64_t>(in.size());
+    const auto n = std::ssize(in);
     auto result = gradient.to(at::toOpMathType(gradient.scalar_type()));
     for (std::int64_t i = 0; i < n; ++i) {
         // Two entries, since with one LibTorch 2.11 confuses dimensions in antialiased interpolation.
@@ -64,7 +64,7 @@ std::vector<at::Tensor> of_interpolation(const RuleCall& call)
 {
     const auto forward = forward_of(call);
     const auto out = call.arg(1).toIntVector(), in = call.arg(2).toIntVector();
-    const auto n = static_cast<std::int64_t>(out.size());
+    const auto n = std::ssize(out);
     return {adjoint(call.tensor(0), c10::IntArrayRef(in).slice(2), [&](const at::Tensor& inputs, std::int64_t i) {
         torch::jit::Stack stack{inputs, only(n, i, out[i], 2)};
         auto next = std::int64_t{3};

@@ -92,7 +92,7 @@ struct EdgePadding {
 std::optional<EdgePadding> plan(const RuleCall& call, const at::Tensor& input, const std::vector<std::int64_t>& pad,
                                 Source source)
 {
-    const auto n = static_cast<std::int64_t>(pad.size()) / 2;
+    const auto n = std::ssize(pad) / 2;
     const auto num_dims = input.dim();
     if (num_dims < n || num_dims > n + 2 || input.numel() == 0) return std::nullopt;
     EdgePadding padding;
@@ -179,7 +179,7 @@ void edge_pad_backward(RuleCall& call)
 /// Circular padding as a concatenation: the composite operator writes to storage, which a sharded tensor does not have.
 at::Tensor circular_pad(const at::Tensor& input, at::IntArrayRef pad)
 {
-    const auto n = static_cast<std::int64_t>(pad.size()) / 2;
+    const auto n = std::ssize(pad) / 2;
     TORCH_CHECK(pad.size() % 2 == 0 && (input.dim() == n + 1 || input.dim() == n + 2),
                 "Invalid padding size, expected an even number of amounts for ",
                 "the last dimensions of a tensor with one or two more; found ", pad.size(), " for ", input.dim(),

@@ -52,8 +52,7 @@ EdgeListGraph graph_of_edges(const at::Tensor& nodes, const at::Tensor& edge_ind
     std::vector<std::int64_t> owner(cut.num_global), local_row(cut.num_global, -1);
     if (cut.is_cut()) {
         std::vector<std::int64_t> counts;
-        for (const auto& of_rank :
-             group.all_gather_integers(std::vector<std::int64_t>{static_cast<std::int64_t>(own_ids.size())}))
+        for (const auto& of_rank : group.all_gather_integers(std::vector<std::int64_t>{std::ssize(own_ids)}))
             counts.push_back(of_rank[0]);
         const auto ids = group.all_gather_rows(index_tensor(own_ids), counts);
         const auto* id = ids.const_data_ptr<std::int64_t>();
@@ -90,7 +89,7 @@ EdgeListGraph graph_of_edges(const at::Tensor& nodes, const at::Tensor& edge_ind
         map.num_owned = static_cast<std::int32_t>(own_ids.size());
         map.global_ids = own_ids;
         for (const auto id : ghosts) {
-            local_row[id] = static_cast<std::int64_t>(map.global_ids.size());
+            local_row[id] = std::ssize(map.global_ids);
             map.global_ids.push_back(id);
             map.ghost_owners.push_back(static_cast<std::int32_t>(owner[id]));
         }
@@ -109,7 +108,7 @@ EdgeListGraph graph_of_edges(const at::Tensor& nodes, const at::Tensor& edge_ind
     neighbors.offsets = index_tensor(offsets);
     neighbors.ids = index_tensor(ids);
     neighbors.rows = index_tensor(rows);
-    neighbors.num_points = static_cast<std::int64_t>(own_ids.size());
+    neighbors.num_points = std::ssize(own_ids);
     return {MessageGraph(std::move(neighbors)), index_tensor(held)};
 }
 

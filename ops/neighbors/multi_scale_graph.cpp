@@ -29,7 +29,7 @@ std::vector<Ids> of_all_ranks(const Ids& own, const RankGroup& group)
 {
     std::vector<Ids> all;
     if (group.size() == 1) return {own};
-    const Ids mine{static_cast<std::int64_t>(own.size())};
+    const Ids mine{std::ssize(own)};
     Ids counts;
     for (const auto& rank : group.all_gather_integers(mine)) counts.push_back(rank[0]);
     const auto numbers = numbers_of(group.all_gather_rows(index_tensor(own), counts));
@@ -79,7 +79,7 @@ struct Level {
     IndexMap index_map(Ids ghosts) const
     {
         std::stable_sort(ghosts.begin(), ghosts.end(), [&](auto a, auto b) { return owners[a] < owners[b]; });
-        IndexMap map{.num_global = static_cast<std::int64_t>(ids.size()),
+        IndexMap map{.num_global = std::ssize(ids),
                      .num_owned = static_cast<std::int32_t>(own.size()),
                      .global_ids = own,
                      .ghost_owners = {}};
@@ -145,7 +145,7 @@ MultiScaleGraph multi_scale_graph(const at::Tensor& points, const std::vector<st
             ids.push_back(id);
             if (nodes.owners[id] != rank) ghosts.push_back(id);
         }
-        offsets.push_back(static_cast<std::int64_t>(ids.size()));
+        offsets.push_back(std::ssize(ids));
     }
     sort_and_unite(ghosts);
     const auto map = nodes.index_map(ghosts);
@@ -156,7 +156,7 @@ MultiScaleGraph multi_scale_graph(const at::Tensor& points, const std::vector<st
     graph.neighbors.offsets = index_tensor(offsets).to(device);
     graph.neighbors.ids = index_tensor(ids).to(device);
     graph.neighbors.rows = index_tensor(rows).to(device);
-    graph.neighbors.num_points = static_cast<std::int64_t>(nodes.own.size());
+    graph.neighbors.num_points = std::ssize(nodes.own);
     if (!cloud.is_cut()) return graph;
     graph.neighbors.points_layout = nodes.layout;
     graph.neighbors.queries_group = group;

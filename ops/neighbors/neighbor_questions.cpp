@@ -58,8 +58,8 @@ Surroundings surroundings(std::span<const T> own, int dimensions, int max_boxes,
     }
     Surroundings all;
     std::vector<std::int64_t> counts;
-    for (const auto& rank : group.all_gather_integers(std::vector<std::int64_t>{
-             static_cast<std::int64_t>(mine.size()), static_cast<std::int64_t>(own.size()) / dimensions})) {
+    for (const auto& rank :
+         group.all_gather_integers(std::vector<std::int64_t>{std::ssize(mine), std::ssize(own) / dimensions})) {
         counts.push_back(rank[0]);
         all.held.push_back(rank[1]);
     }
@@ -165,7 +165,7 @@ std::vector<std::vector<std::uint8_t>> exchanged_bytes(const std::vector<std::ve
     std::vector<std::int64_t> send;
     for (const auto& some : bytes) {
         all.insert(all.end(), some.begin(), some.end());
-        send.push_back(static_cast<std::int64_t>(some.size()));
+        send.push_back(std::ssize(some));
     }
     const auto receive = exchanged(send, group);
     const auto received = group.all_to_all_rows(tensor_of(all, 1), send, receive);
@@ -297,7 +297,7 @@ AskedOfRank exchanged_questions(const NeighborRequest& request, std::span<const 
                                 const RankGroup& group)
 {
     const auto there = surroundings<T>(own, dimensions, request.is_knn ? kBoxes : kBoxesOfRadius, group);
-    auto bounds = own_bounds<T>(request, queries, static_cast<std::int64_t>(queries.size()) / dimensions, search);
+    auto bounds = own_bounds<T>(request, queries, std::ssize(queries) / dimensions, search);
     auto questions = questions_for<T>(request, queries, std::move(bounds), there, dimensions, is_asked);
     for (const auto width : kCoarseCells) {
         // Cells of a radius that reaches everywhere would have centroids beyond the largest coordinates.

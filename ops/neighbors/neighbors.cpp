@@ -59,7 +59,7 @@ std::vector<FoundNeighbors> found_on_cpu(const NeighborRequest& request, std::sp
     }
     std::vector<FoundNeighbors> found;
     for (const auto& list : lists) {
-        auto rows = at::empty({static_cast<std::int64_t>(list.ids.size())}, at::kLong);
+        auto rows = at::empty({std::ssize(list.ids)}, at::kLong);
         std::copy(list.ids.begin(), list.ids.end(), rows.template mutable_data_ptr<std::int64_t>());
         found.push_back({at::tensor(list.offsets, at::kLong), rows,
                          at::tensor(list.distances, c10::CppTypeToScalarType<T>::value)});
@@ -189,7 +189,7 @@ Neighbors joined(const std::vector<const Neighbors*>& clouds)
     all.queries_group = first.queries_group;
     all.points_layout = first.points_layout;
     all.num_points = first.num_points;
-    all.num_batches = static_cast<std::int64_t>(clouds.size());
+    all.num_batches = std::ssize(clouds);
     all.is_batch = true;
     MergedPlan merged;
     if (first.plan) {

@@ -102,7 +102,7 @@ at::Tensor summed_on_gpu(const at::Tensor& values, const at::Tensor& index, std:
 
 at::Tensor index_tensor(const std::vector<std::int64_t>& values)
 {
-    auto index = at::empty({static_cast<std::int64_t>(values.size())}, at::kLong);
+    auto index = at::empty({std::ssize(values)}, at::kLong);
     std::copy(values.begin(), values.end(), index.mutable_data_ptr<std::int64_t>());
     return index;
 }

@@ -171,7 +171,7 @@ void picked_backward(RuleCall& call)
     const auto sizes = call.arg(3).toIntVector();
     auto gradient = call.tensor(0), indices = call.tensor(2);
     call.reduce({gradient, indices});
-    const auto dim = sizes.empty() ? 0 : from_front(call.arg(1).toInt(), static_cast<std::int64_t>(sizes.size()));
+    const auto dim = sizes.empty() ? 0 : from_front(call.arg(1).toInt(), std::ssize(sizes));
     if (!sizes.empty() && !call.arg(4).toBool()) {
         gradient = gradient.unsqueeze(dim);
         indices = indices.unsqueeze(dim);

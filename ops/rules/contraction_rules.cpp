@@ -76,9 +76,7 @@ at::Tensor in_order(const at::Tensor& tensor, std::string_view labels, std::stri
 
 std::optional<at::Tensor> contracted(const Contraction& c, const at::Tensor& left, const at::Tensor& right)
 {
-    if (left.dim() != static_cast<std::int64_t>(c.left.size()) ||
-        right.dim() != static_cast<std::int64_t>(c.right.size()))
-        return std::nullopt;
+    if (left.dim() != std::ssize(c.left) || right.dim() != std::ssize(c.right)) return std::nullopt;
     const auto size = [&](char label) {
         return has_label(c.left, label) ? left.size(c.left.find(label)) : right.size(c.right.find(label));
     };

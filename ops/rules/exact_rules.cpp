@@ -87,7 +87,7 @@ bool gather_along(RuleCall& call, std::int64_t tensor, std::int64_t arg)
 bool gather_lines(RuleCall& call)
 {
     const auto input = call.tensor(0);
-    return gather_from(call, input, input.dim() - static_cast<std::int64_t>(call.arg(1).toIntList().size()));
+    return gather_from(call, input, input.dim() - std::ssize(call.arg(1).toIntList()));
 }
 
 bool gather_along_first(RuleCall& call)
@@ -216,7 +216,7 @@ bool product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
         auto bias = call.tensor(bias_arg);
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) bias = call.with_layout(bias, axis, {});
         auto local = local_of(bias);
-        const auto missing = static_cast<std::int64_t>(out_labels.size()) - local.dim();
+        const auto missing = std::ssize(out_labels) - local.dim();
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
             if (result[axis].is_shard())
                 local = narrow_operand(call, local, result[axis], axis, result[axis].placement.dim - missing);

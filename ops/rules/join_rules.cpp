@@ -101,7 +101,7 @@ void repeat(RuleCall& call)
     const auto tensor = call.tensor(0);
     const auto repeats = call.arg(1).toIntVector();
     if (c10::multiply_integers(repeats) > 1 && spec_of(tensor)->has_partial()) call.reduce({tensor});
-    const auto added = static_cast<std::int64_t>(repeats.size()) - tensor.dim();
+    const auto added = std::ssize(repeats) - tensor.dim();
     auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) { return dim + added; });
     for (auto& axis : axes) {
         if (!axis.is_shard()) continue;

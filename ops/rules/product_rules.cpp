@@ -99,7 +99,7 @@ void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
     call.set_local(left_arg, at::Tensor(local_of(left)));
     call.set_local(right_arg, at::Tensor(local_of(right)));
     if (bias.defined()) {
-        const auto num_dims = static_cast<std::int64_t>(out_labels.size());
+        const auto num_dims = std::ssize(out_labels);
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
             if (call.layout(bias, axis).is_shard()) {
                 auto there = result[axis];

@@ -90,7 +90,7 @@ bool cut_one_dim_twice(const AxisLayouts& axes)
 
 std::vector<std::int64_t> dims_or_all(c10::IntArrayRef dims, std::int64_t num_dims)
 {
-    std::vector<std::int64_t> all(dims.empty() ? num_dims : static_cast<std::int64_t>(dims.size()));
+    std::vector<std::int64_t> all(dims.empty() ? num_dims : std::ssize(dims));
     if (dims.empty()) std::iota(all.begin(), all.end(), 0);
     for (std::size_t i = 0; i < dims.size(); ++i) all[i] = from_front(dims[i], num_dims);
     return all;

@@ -246,7 +246,7 @@ void keep_sums_only(const RuleCall& call, const at::Tensor& tensor)
 void slice_backward(RuleCall& call)
 {
     const auto sizes = call.arg(1).toIntVector();
-    const auto dim = from_front(call.arg(2).toInt(), static_cast<std::int64_t>(sizes.size()));
+    const auto dim = from_front(call.arg(2).toInt(), std::ssize(sizes));
     const auto range = clamped(dim, call.arg(3).toInt(), call.arg(4).toInt(), call.arg(5).toInt(), sizes[dim]);
     keep_sums_only(call, call.tensor(0));
     auto axes = layouts_of(call, call.tensor(0));
@@ -271,7 +271,7 @@ void slice_backward(RuleCall& call)
 void select_backward(RuleCall& call)
 {
     const auto sizes = call.arg(1).toIntVector();
-    const auto dim = from_front(call.arg(2).toInt(), static_cast<std::int64_t>(sizes.size()));
+    const auto dim = from_front(call.arg(2).toInt(), std::ssize(sizes));
     const auto index = row_from_front(call.arg(3).toInt(), sizes[dim]);
     keep_sums_only(call, call.tensor(0));
     auto axes = map_dims(layouts_of(call, call.tensor(0)), [&](std::int64_t d) { return d >= dim ? d + 1 : d; });
@@ -365,7 +365,7 @@ void diagonal_backward(RuleCall& call)
 {
     const auto gradient = call.tensor(0);
     const auto sizes = call.arg(1).toIntVector();
-    const auto num_dims = static_cast<std::int64_t>(sizes.size());
+    const auto num_dims = std::ssize(sizes);
     const auto a = from_front(call.arg(3).toInt(), num_dims), b = from_front(call.arg(4).toInt(), num_dims);
     if (cuts_any(call, gradient, {gradient.dim() - 1})) return gathered_rule(call);
     const auto spec = call.spec(map_dims(layouts_of(call, gradient), [&](std::int64_t dim) {
@@ -396,7 +396,7 @@ void unfold_backward(RuleCall& call)
 {
     const auto gradient = call.tensor(0);
     const auto sizes = call.arg(1).toIntVector();
-    const auto dim = from_front(call.arg(2).toInt(), static_cast<std::int64_t>(sizes.size()));
+    const auto dim = from_front(call.arg(2).toInt(), std::ssize(sizes));
     if (cuts_any(call, gradient, {dim, gradient.dim() - 1})) return gathered_rule(call);
     const auto spec = spec_of(gradient);
     call.make_local();
@@ -419,8 +419,8 @@ void as_strided(RuleCall& call)
                     "Use narrow, select or permute, or clone the tensor before");
     }
     const auto last = tensor.dim() - 1;
-    const bool one_more = own_memory && last >= 0 && static_cast<std::int64_t>(size.size()) == tensor.dim() + 1 &&
-                          stride.back() == 1 && stride[last] > 0;
+    const bool one_more =
+        own_memory && last >= 0 && std::ssize(size) == tensor.dim() + 1 && stride.back() == 1 && stride[last] > 0;
     if (!one_more || !std::equal(size.begin(), size.begin() + last, tensor.sizes().begin()) ||
         !std::equal(stride.begin(), stride.begin() + last, tensor.strides().begin()) || size[last] == 0 ||
         (size[last] - 1) * stride[last] + size.back() > tensor.size(last)) {

@@ -232,7 +232,7 @@ void expand(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
     auto shape = call.arg(1).toIntVector();
-    const auto added = static_cast<std::int64_t>(shape.size()) - tensor.dim();
+    const auto added = std::ssize(shape) - tensor.dim();
     std::vector<std::int64_t> strides(shape.size(), 0), repeated;
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
         auto& size = shape[dim + added];
@@ -449,7 +449,7 @@ std::optional<at::Tensor> direct_permute(const at::Tensor& tensor, c10::IntArray
         if (!d || std::find(order.begin(), order.end(), *d) != order.end()) return std::nullopt;
         order.push_back(*d);
     }
-    return static_cast<std::int64_t>(order.size()) == tensor.dim() ? permuted_directly(tensor, order) : std::nullopt;
+    return std::ssize(order) == tensor.dim() ? permuted_directly(tensor, order) : std::nullopt;
 }
 
 std::optional<at::Tensor> direct_transpose(const at::Tensor& tensor, std::int64_t a, std::int64_t b)
@@ -469,7 +469,7 @@ std::optional<at::Tensor> direct_expand(const at::Tensor& tensor, c10::SymIntArr
 {
     const auto given = c10::asIntArrayRefSlowOpt(size);
     if (!given || !is_ready(tensor)) return std::nullopt;
-    const auto added = static_cast<std::int64_t>(given->size()) - tensor.dim();
+    const auto added = std::ssize(*given) - tensor.dim();
     if (added < 0) return std::nullopt;
     const auto& local = local_of(tensor);
     const auto& spec = spec_of(tensor);

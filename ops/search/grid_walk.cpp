@@ -90,7 +90,7 @@ NeighborLists<T> neighbors_in_grid_order(std::span<const T> points, std::span<co
                 }
             }
         }
-        lists.offsets.push_back(static_cast<std::int64_t>(lists.ids.size()));
+        lists.offsets.push_back(std::ssize(lists.ids));
     }
     return lists;
 }

@@ -204,7 +204,7 @@ std::vector<std::uint8_t> packed(const PointCells& cells)
     const std::array<double, 4> frame{cells.low[0], cells.low[1], cells.low[2], cells.width};
     std::vector<std::uint8_t> bytes(sizeof frame);
     std::memcpy(bytes.data(), frame.data(), sizeof frame);
-    const std::int64_t count = static_cast<std::int64_t>(cells.codes.size());
+    const std::int64_t count = std::ssize(cells.codes);
     pack_ascending({&count, 1}, bytes);
     pack_ascending(cells.codes, bytes);
     return bytes;

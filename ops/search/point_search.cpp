@@ -116,7 +116,7 @@ struct PointSearch<T>::Impl : PointSearch<T>::Base {
         return items;
     }
 
-    std::int64_t num_points() const override { return static_cast<std::int64_t>(ordered.size()); }
+    std::int64_t num_points() const override { return std::ssize(ordered); }
     int dimensions() const override { return D; }
 
     std::vector<NeighborLists<T>> answer(std::span<const T> rows, SearchRequest<T, D> request) const
@@ -125,8 +125,8 @@ struct PointSearch<T>::Impl : PointSearch<T>::Base {
         const bool are_points = std::equal(rows.begin(), rows.end(), original.begin(), original.end());
         if (!are_points) own_order = items_of(rows);
         request.queries = are_points ? std::span<const Item<T, D>>(ordered) : own_order;
-        const auto num_queries = static_cast<std::int64_t>(request.queries.size());
-        FoundNeighbors<T> found(num_queries, static_cast<std::int64_t>(request.max_neighbors.size()), request.stride);
+        const auto num_queries = std::ssize(request.queries);
+        FoundNeighbors<T> found(num_queries, std::ssize(request.max_neighbors), request.stride);
         const auto num_groups = (num_queries + kGroup - 1) / kGroup;
         const auto num_pieces =
             std::clamp<std::int64_t>(num_groups / kMinPiece, 1, std::max<std::int64_t>(1, pieces.most));

@@ -31,7 +31,7 @@ std::vector<std::vector<T>> exchanged(const std::vector<std::vector<T>>& rows, s
     std::vector<std::int64_t> send, receive;
     std::vector<T> all;
     for (const auto& some : rows) {
-        send.push_back(static_cast<std::int64_t>(some.size()) / width);
+        send.push_back(std::ssize(some) / width);
         all.insert(all.end(), some.begin(), some.end());
     }
     for (const auto& rank : group.all_gather_integers(send)) receive.push_back(rank[group.rank()]);
@@ -177,7 +177,7 @@ void add_boxes(const SurfacePart& part, std::span<std::int32_t> faces, int count
             box.high[c % 3] = std::max(box.high[c % 3], part.corners[9 * f + c]);
         }
     }
-    box.num_points = static_cast<std::int64_t>(faces.size());
+    box.num_points = std::ssize(faces);
     if (count <= 1 || faces.size() <= 1) {
         if (!faces.empty()) boxes.push_back(box);
         return;
@@ -258,7 +258,7 @@ std::vector<SurfaceNearest> nearest_among_parts(SurfacePart part, const std::vec
     LocalSurface local;
     make_local(local, std::move(part), group);
 
-    const auto num_queries = static_cast<std::int64_t>(queries.size()) / 3;
+    const auto num_queries = std::ssize(queries) / 3;
     std::vector<SurfaceNearest> found(num_queries);
     std::vector<double> bounds(num_queries, max_distance);
     for_each_query(num_queries, [&](std::int64_t i) {
@@ -288,7 +288,7 @@ std::vector<SurfaceNearest> nearest_among_parts(SurfacePart part, const std::vec
     std::vector<std::vector<double>> numbers(group.size());
     std::vector<std::vector<std::int64_t>> ids(group.size());
     for (int r = 0; r < group.size(); ++r) {
-        const auto count = static_cast<std::int64_t>(asked[r].size()) / 4;
+        const auto count = std::ssize(asked[r]) / 4;
         numbers[r].resize(count * kNumbers);
         ids[r].resize(count * kIds);
         for_each_query(count, [&](std::int64_t i) {

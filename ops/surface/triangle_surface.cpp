@@ -72,7 +72,7 @@ NearestOnTriangle nearest_on_triangle(const Vector3& query, const Vector3& a, co
 TriangleSurface::TriangleSurface(std::vector<double> vertices, std::vector<std::int64_t> faces)
     : vertices_(std::move(vertices)), faces_(std::move(faces))
 {
-    const auto num_vertices = static_cast<std::int64_t>(vertices_.size()) / 3;
+    const auto num_vertices = std::ssize(vertices_) / 3;
     if (faces_.empty()) throw InvalidInput("signed_distance: the surface has no triangles. Pass one or more.");
     for (const auto vertex : faces_) {
         if (vertex < 0 || vertex >= num_vertices) {

@@ -84,7 +84,7 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
 {
     auto routes = std::shared_ptr<RowRoutes>(new RowRoutes);
     routes->group_ = group;
-    routes->num_owned_ = static_cast<std::int64_t>(owned.size());
+    routes->num_owned_ = std::ssize(owned);
     throw_if_any(first_outside(owned, num_global), group, "is owned, but lies outside of the whole");
     throw_if_any(first_outside(wanted, num_global), group, "is wanted, but lies outside of the whole");
     const Directory directory(num_global, group.size());
@@ -134,7 +134,7 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
     std::vector<std::int64_t> place(unique.size());  // position of each unique id among the received rows
     routes->receive_rows_.assign(group.size(), 0);
     for (const auto i : order) {
-        place[i] = static_cast<std::int64_t>(requests.size());
+        place[i] = std::ssize(requests);
         requests.push_back(unique[i]);
         ++routes->receive_rows_[owner[i]];
     }

@@ -55,7 +55,7 @@ public:
     std::vector<Bytes> exchange(std::vector<Bytes> to) override
     {
         std::vector<std::int64_t> sizes(size_);
-        for (int r = 0; r < size_; ++r) sizes[r] = static_cast<std::int64_t>(to[r].size());
+        for (int r = 0; r < size_; ++r) sizes[r] = std::ssize(to[r]);
         const auto found = exchange_sizes(sizes);
         for (const auto size : found)
             if (size < 0) throw FailedElsewhere();

@@ -631,8 +631,7 @@ Entry kept_part(const std::string& name, at::Tensor parameter, const AxisLayout&
 {
     const auto dim = cut.is_shard() ? cut.placement.dim : -1;
     const bool fits = dim >= 0 && dim < parameter.dim() && cut.blocks == 1 &&
-                      static_cast<std::int64_t>(cut.extents->size()) == state.ranks().size() &&
-                      cut.total() == parameter.size(dim);
+                      std::ssize(*cut.extents) == state.ranks().size() && cut.total() == parameter.size(dim);
     if (!fits || state.num_data > 1) {
         throw InvalidInput(
             "fully_shard: '" + name + "' cannot be kept in parts: " +

@@ -472,7 +472,7 @@ void RankGroup::broadcast(at::Tensor& tensor, int source_rank) const
 
 std::vector<std::vector<std::int64_t>> RankGroup::all_gather_integers(std::span<const std::int64_t> own) const
 {
-    const auto n = static_cast<std::int64_t>(own.size());
+    const auto n = std::ssize(own);
     if (size_ == 1) return {{own.begin(), own.end()}};
     auto mine = at::tensor(at::ArrayRef<std::int64_t>(own.data(), own.size()), at::kLong).view({1, n});
     const std::vector<std::int64_t> one_each(size_, 1);

@@ -35,7 +35,7 @@ Announcement announce(const Announcement& own, int source_rank, const RankGroup&
         n[1] = static_cast<std::int64_t>(own.type);
         n[2] = own.requires_grad;
         n[3] = static_cast<std::int64_t>(own.device);
-        n[4] = static_cast<std::int64_t>(own.shape.size());
+        n[4] = std::ssize(own.shape);
         std::copy(own.shape.begin(), own.shape.end(), n + 5);
     }
     all.broadcast(numbers, source_rank);
@@ -99,7 +99,7 @@ GlobalIds collect_ids(const ShardSpec& spec, int source_rank)
     if (!mesh.all().all_agree(is_by_id(spec))) return result;
     result.axis = mesh.axis("domain");
     const auto owned = spec.index_map->owned();
-    auto mine = at::empty({static_cast<std::int64_t>(owned.size())}, at::kLong);
+    auto mine = at::empty({std::ssize(owned)}, at::kLong);
     std::copy(owned.begin(), owned.end(), mine.mutable_data_ptr<std::int64_t>());
 
     const auto source = coordinates_of(mesh, source_rank);
@@ -195,8 +195,7 @@ bool fits(const std::vector<std::int64_t>& shape, const ShardSpec& spec)
     for (const auto& axis : spec.axes) {
         if (!axis.is_shard()) continue;
         const auto dim = axis.placement.dim;
-        if (dim < 0 || dim >= static_cast<std::int64_t>(shape.size()) || shape[dim] != axis.blocks * axis.total())
-            return false;
+        if (dim < 0 || dim >= std::ssize(shape) || shape[dim] != axis.blocks * axis.total()) return false;
     }
     return true;
 }

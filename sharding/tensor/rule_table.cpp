@@ -388,7 +388,7 @@ const AxisLayout kReplicate{};
 }  // namespace
 
 OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle)
-    : op(handle), num_returns(static_cast<std::int64_t>(handle.schema().returns().size())),
+    : op(handle), num_returns(std::ssize(handle.schema().returns())),
       is_random(handle.hasTag(at::Tag::nondeterministic_seeded)), changes_view(handle.hasTag(at::Tag::inplace_view))
 {
     for (const auto key : {c10::DispatchKey::Meta, c10::DispatchKey::CompositeExplicitAutograd,
@@ -403,7 +403,7 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle)
         const auto& element =
             inner.kind() == c10::TypeKind::ListType ? *inner.castRaw<c10::ListType>()->getElementType() : inner;
         if (argument.alias_info() && argument.alias_info()->isWrite())
-            written_args.push_back(static_cast<std::int64_t>(takes_tensors.size()));
+            written_args.push_back(std::ssize(takes_tensors));
         takes_tensors.push_back(element.isSubtypeOf(*optional_tensor));
     }
     if (!written_args.empty()) mutated_arg = written_args.front();
@@ -417,7 +417,7 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle)
 }
 
 RuleCall::RuleCall(const OperatorFacts& facts, torch::jit::Stack* stack)
-    : facts_(facts), stack_(stack), num_args_(static_cast<std::int64_t>(facts.takes_tensors.size()))
+    : facts_(facts), stack_(stack), num_args_(std::ssize(facts.takes_tensors))
 {
     if (facts.mutated_arg >= 0) written_ = tensor(facts.mutated_arg);
     for (const auto i : facts.written_args) {

@@ -442,7 +442,7 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
                       c10::ArrayRef<Placement> placements)
 {
     if (!device_mesh) throw InvalidInput("from_local: there is no device mesh. Pass that of the ranks with parts.");
-    if (static_cast<std::int64_t>(placements.size()) != device_mesh->num_axes()) {
+    if (std::ssize(placements) != device_mesh->num_axes()) {
         throw InvalidInput(
             fmt::format("from_local: {} placements for a device mesh of {} axes. Give one placement an axis.",
                         placements.size(), device_mesh->num_axes()));

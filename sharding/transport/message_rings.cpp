@@ -104,7 +104,7 @@ Outgoing::Outgoing(MessageHeader header, const std::vector<std::int64_t>& sizes,
 
 bool Outgoing::put(MessageRings& rings)
 {
-    const auto head = static_cast<std::int64_t>(head_.size()), end = head + aligned(bytes_);
+    const auto head = std::ssize(head_), end = head + aligned(bytes_);
     if (position_ == 0) {
         const auto number = rings.collective();
         std::memcpy(head_.data() + offsetof(MessageHeader, collective), &number, sizeof number);

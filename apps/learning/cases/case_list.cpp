@@ -319,7 +319,7 @@ Parts split_by_shares(const std::vector<CaseSource>& cases, const std::map<std::
                       std::int64_t seed)
 {
     Parts parts;
-    const auto n = static_cast<std::int64_t>(cases.size());
+    const auto n = std::ssize(cases);
     const auto order = shuffled_order(n, static_cast<std::uint64_t>(seed));
     std::int64_t begin = 0;
     double sum = 0;

@@ -34,7 +34,7 @@ using RowIds = std::span<const std::int64_t>;
 /// Converts the first rows of an array to float32: (rows, components).
 at::Tensor rows_of(const DataArray& array, RowIds rows, const std::string& where)
 {
-    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    const auto num_rows = std::ssize(rows);
     const auto num_components = array.num_components();
     auto tensor = torch::empty({num_rows, num_components}, torch::kFloat32);
     auto* out = tensor.data_ptr<float>();
@@ -68,7 +68,7 @@ at::Tensor unit_normals(const Mesh& mesh, RowIds rows, const DataConfig& data, c
                                        where, data.normals));
     }
     const auto areas = area_vectors(mesh);
-    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    const auto num_rows = std::ssize(rows);
     auto normals = torch::zeros({num_rows, 3}, torch::kFloat32);
     auto* out = normals.data_ptr<float>();
     for (std::int64_t row = 0; row < num_rows; ++row) {
@@ -93,7 +93,7 @@ at::Tensor heights(const Mesh& mesh, RowIds rows, const DataConfig& data, const 
 {
     require_one_length(frame, where, "height, a distance");
     const auto places = row_places(mesh, rows, data.on_cells, where);
-    auto tensor = torch::empty({static_cast<std::int64_t>(rows.size()), 1}, torch::kFloat32);
+    auto tensor = torch::empty({std::ssize(rows), 1}, torch::kFloat32);
     auto* out = tensor.data_ptr<float>();
     for (std::int64_t i = 0; i < tensor.size(0); ++i) {
         double along = 0;
@@ -108,7 +108,7 @@ at::Tensor places_in_box(const Mesh& mesh, RowIds rows, const DataConfig& data, 
                          const std::string& where)
 {
     const auto places = row_places(mesh, rows, data.on_cells, where);
-    auto tensor = torch::empty({static_cast<std::int64_t>(rows.size()), 3}, torch::kFloat32);
+    auto tensor = torch::empty({std::ssize(rows), 3}, torch::kFloat32);
     auto* out = tensor.data_ptr<float>();
     for (std::int64_t i = 0; i < tensor.numel(); ++i) {
         const auto low = frame.bounds[2 * (i % 3)], high = frame.bounds[2 * (i % 3) + 1];
@@ -127,7 +127,7 @@ at::Tensor distances(const Mesh& mesh, RowIds rows, const DataConfig& data, cons
     if (array.num_components() != 1)
         throw InvalidInput(fmt::format("{}: the array '{}' has {} components; distances have 1.", where, array.name(),
                                        array.num_components()));
-    auto tensor = torch::empty({static_cast<std::int64_t>(rows.size()), 1}, torch::kFloat32);
+    auto tensor = torch::empty({std::ssize(rows), 1}, torch::kFloat32);
     auto* out = tensor.data_ptr<float>();
     for (std::int64_t i = 0; i < tensor.size(0); ++i) {
         out[i] = static_cast<float>(array.value(i) / frame.lengths[0]);
@@ -263,7 +263,7 @@ std::array<double, 6> point_bounds(const Mesh& mesh)
 at::Tensor point_inputs(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame,
                         const std::string& where)
 {
-    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    const auto num_rows = std::ssize(rows);
     std::vector<at::Tensor> inputs;
     for (const auto& name : data.inputs) {
         if (name == "points") {

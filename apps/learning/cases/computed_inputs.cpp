@@ -44,8 +44,7 @@ double size_of(const Wall& wall)
 template <class T>
 at::Tensor as_tensor(std::vector<T>& values)
 {
-    return at::from_blob(values.data(), {static_cast<std::int64_t>(values.size()) / 3, 3},
-                         c10::CppTypeToScalarType<T>::value);
+    return at::from_blob(values.data(), {std::ssize(values) / 3, 3}, c10::CppTypeToScalarType<T>::value);
 }
 
 }  // namespace
@@ -213,7 +212,7 @@ void remove_computed_inputs(Mesh& mesh)
 std::vector<double> row_places(const Mesh& mesh, std::span<const std::int64_t> rows, bool on_cells,
                                const std::string& where)
 {
-    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    const auto num_rows = std::ssize(rows);
     const auto coordinates = mesh.points.to_doubles();
     std::vector<double> places(3 * num_rows, 0.0);
     for (std::int64_t row = 0; row < num_rows; ++row) {

@@ -163,7 +163,7 @@ at::Tensor take_geometry(Mesh& mesh, std::int64_t num_rows, bool on_cells)
 at::Tensor shard_geometry(const std::filesystem::path& shards, bool on_cells, std::span<const std::int64_t> ids,
                           std::int32_t first_part)
 {
-    auto geometry = torch::zeros({static_cast<std::int64_t>(ids.size()), kGeometryColumns}, torch::kDouble);
+    auto geometry = torch::zeros({std::ssize(ids), kGeometryColumns}, torch::kDouble);
     auto* out = geometry.data_ptr<double>();
     const auto manifest = read_manifest(shards);
     std::size_t num_found = 0;
@@ -230,8 +230,7 @@ Metrics CaseSums::metrics(const JudgedFields& layout) const
 
 std::int64_t CaseSums::num_numbers(const JudgedFields& layout)
 {
-    return layout.num_channels() * ChannelSums::kNumbers + 2 * static_cast<std::int64_t>(layout.fields.size()) +
-           ForceSums::kNumbers;
+    return layout.num_channels() * ChannelSums::kNumbers + 2 * std::ssize(layout.fields) + ForceSums::kNumbers;
 }
 
 std::vector<double> CaseSums::numbers() const
@@ -263,9 +262,8 @@ CaseSums case_sums(const at::Tensor& prediction, const at::Tensor& truth, const 
                    const JudgedFields& layout, const at::Tensor& guess, const RankGroup& group)
 {
     const auto num_channels = layout.num_channels();
-    auto added = torch::zeros(
-        {num_channels * ChannelSums::kSums + 2 * static_cast<std::int64_t>(layout.fields.size()) + ForceSums::kNumbers},
-        torch::kDouble);
+    auto added = torch::zeros({num_channels * ChannelSums::kSums + 2 * std::ssize(layout.fields) + ForceSums::kNumbers},
+                              torch::kDouble);
     auto largest = torch::zeros({num_channels, ChannelSums::kNumbers - ChannelSums::kSums}, torch::kDouble);
     const auto mean = guess.to(torch::kCPU).to(torch::kDouble);
     for_pieces(prediction, truth, geometry, [&](at::Tensor y, at::Tensor t, at::Tensor shape) {

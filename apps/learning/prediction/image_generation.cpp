@@ -113,7 +113,7 @@ Conditions read_conditions(const ImageGeneration& generation, const DitOptions& 
 
 at::Tensor condition_vector(const ImageGeneration& generation, const DitOptions& options)
 {
-    const auto found = static_cast<std::int64_t>(generation.condition.size());
+    const auto found = std::ssize(generation.condition);
     if (found != options.condition_dim) {
         throw InvalidInput(fmt::format("{}: the model is told {} numbers of the whole image, and {} were given. Give "
                                        "them with --condition, in the order of its "
@@ -128,7 +128,7 @@ std::vector<std::string> field_names(const ImageGeneration& generation, std::int
     auto names = generation.fields;
     for (std::int64_t i = 1; generation.fields.empty() && i <= num_channels; ++i)
         names.push_back("generated_" + std::to_string(i));
-    if (static_cast<std::int64_t>(names.size()) != num_channels) {
+    if (std::ssize(names) != num_channels) {
         throw InvalidInput(fmt::format("{}: the model makes {} channels, and --fields names {}.",
                                        generation.checkpoint.string(), num_channels, names.size()));
     }

@@ -163,7 +163,7 @@ nlohmann::json grid_model_arguments(const ModelConfig& model, GridWidths widths)
     const auto& entry = find_model(model.name);
     if (entry.of_grids()->denoiser) widths.in_channels += widths.out_channels;
     const auto& directions = entry.of_grids()->directions;
-    const auto num_directions = static_cast<std::int64_t>(widths.extents.size());
+    const auto num_directions = std::ssize(widths.extents);
     if (std::ranges::find(directions, num_directions) == directions.end()) {
         throw InvalidInput(
             fmt::format("the grids have {} directions with more than one row, and {} takes {}. Take another of {}.",

@@ -753,7 +753,7 @@ nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data,
 {
     const auto& entry = find_point_model(model.name);
     PointWidths widths{.embedding_dim = num_point_channels(data) + data.encoding.num_channels(),
-                       .num_constants = static_cast<std::int64_t>(data.constants.size()),
+                       .num_constants = std::ssize(data.constants),
                        .out_dim = out_dim.value_or(1),
                        .has_time = !data.time.empty(),
                        .in_volume = data.in_volume,

@@ -163,7 +163,7 @@ struct OrderedRows {
         for (std::size_t i = 0; i < num_rows; ++i) {
             const auto row = static_cast<std::size_t>(by_place[i].second);
             ids[i] = of_rows[row];
-            while (stored_order.begin_of(static_cast<std::int64_t>(block_begins.size())) <= by_place[i].first)
+            while (stored_order.begin_of(std::ssize(block_begins)) <= by_place[i].first)
                 block_begins.push_back(static_cast<std::int64_t>(i));
             values.insert(values.end(), a + row * num_point_inputs, a + (row + 1) * num_point_inputs);
             values.insert(values.end(), b + row * num_targets, b + (row + 1) * num_targets);
@@ -242,7 +242,7 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
         files.push_back(partial.path() / name);
         const auto num_bytes = write_row_file(files.back(), rows.view(told.size(1) + target.size(1)), key);
         parts.push_back({{"file", name},
-                         {"rows", static_cast<std::int64_t>(ids.size())},
+                         {"rows", std::ssize(ids)},
                          {"bytes", num_bytes},
                          {"mean", statistics.mean()},
                          {"squared_differences", statistics.squared_differences()}});

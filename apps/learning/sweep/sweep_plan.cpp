@@ -116,7 +116,7 @@ std::vector<SweepRun> sweep_runs(const CaseLists& cases, const std::vector<GridK
         auto all = train;
         all.insert(all.end(), val.begin(), val.end());
         std::ranges::sort(all);
-        const auto count = static_cast<std::int64_t>(all.size());
+        const auto count = std::ssize(all);
         if (num_folds < 2 || num_folds > count) {
             throw UsageError(
                 fmt::format("--folds is {}; expected 2 to {}, the cases of train and val.", num_folds, count));

@@ -128,7 +128,7 @@ std::vector<RolledOutRun> roll_out(Run& run, CaseSet RunCases::* split)
         return next < turns.size() ? std::optional(turns[next++]) : std::nullopt;
     });
     const auto fields = run.data.fields();
-    const auto num_fields = static_cast<std::int64_t>(fields.size());
+    const auto num_fields = std::ssize(fields);
     auto numbers =
         torch::zeros({cases.size(), static_cast<std::int64_t>(kNumTrainingKinds), num_fields}, torch::kDouble);
     std::vector<RolledOutRun> all;

@@ -63,7 +63,7 @@ std::string first_line(const std::string& text)
 std::string shared_error(const std::string& error, const RankGroup& group)
 {
     if (group.size() == 1) return error;
-    const auto lengths = group.all_gather_integers(std::vector<std::int64_t>{static_cast<std::int64_t>(error.size())});
+    const auto lengths = group.all_gather_integers(std::vector<std::int64_t>{std::ssize(error)});
     const auto found = std::find_if(lengths.begin(), lengths.end(), [](const auto& rank) { return rank[0] > 0; });
     if (found == lengths.end()) return {};
     const auto rank = static_cast<int>(found - lengths.begin());

@@ -42,7 +42,7 @@ RunRanks::RunRanks(const TrainingRunConfig& config, World& world) : world(world)
 
 TrainingData::TrainingData(const TrainingRunConfig& config, const CaseLists& cases, const TrainingStart& start,
                            const RunRanks& ranks, TrainingLog& log, const volatile std::sig_atomic_t& stop_requested)
-    : config_(config), ranks_(ranks), cases_(cases), num_in_epoch_(static_cast<std::int64_t>(cases.train.size())),
+    : config_(config), ranks_(ranks), cases_(cases), num_in_epoch_(std::ssize(cases.train)),
       order_(CaseOrder(config.training, config.seed, cases.train, config.data.sets), num_in_epoch_, ranks.num_groups,
              ranks.group, config.training.accumulate)
 {

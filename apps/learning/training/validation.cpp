@@ -60,9 +60,8 @@ void Validation::add(std::size_t index, const CaseTensors& example, const std::f
 Evaluation Validation::finish(const std::vector<CaseSource>& sources, const std::string& split,
                               const RankGroup& data_groups)
 {
-    const auto num_sums = CaseSums::num_numbers(layout_),
-               num_numbers = num_sums + static_cast<std::int64_t>(of_head_.size());
-    auto all = torch::zeros({static_cast<std::int64_t>(sources.size()), num_numbers}, torch::kDouble);
+    const auto num_sums = CaseSums::num_numbers(layout_), num_numbers = num_sums + std::ssize(of_head_);
+    auto all = torch::zeros({std::ssize(sources), num_numbers}, torch::kDouble);
     for (const auto& [index, numbers] : found_)
         std::ranges::copy(numbers, all.data_ptr<double>() + static_cast<std::int64_t>(index) * num_numbers);
     for (const auto& [index, numbers] : found_of_head_)
