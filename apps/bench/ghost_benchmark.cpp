@@ -37,7 +37,7 @@ at::Tensor owners_of(const at::Tensor& points, const std::string& method, const 
             method == "metis" ? partition_with_metis(nearest_neighbor_graph(DataArray::from("points", places, 3), 6),
                                                      {.num_parts = parts})
                               : partition_by_curve(places, parts, {});
-        std::copy(partition.owners.begin(), partition.owners.end(), owners.mutable_data_ptr<std::int32_t>());
+        std::ranges::copy(partition.owners, owners.mutable_data_ptr<std::int32_t>());
     }
     mesh.all().broadcast(owners, 0);
     return owners;

@@ -39,8 +39,7 @@ void refuse_extras(const CLI::App& app)
     if (extras.empty()) return;
 
     // An unknown option leaves its value among the extras, too; the message names the option.
-    const auto option =
-        std::find_if(extras.begin(), extras.end(), [](const std::string& s) { return s.starts_with("-"); });
+    const auto option = std::ranges::find_if(extras, [](const std::string& s) { return s.starts_with("-"); });
     const std::string see = fmt::format(" `meshard {} --help` lists the options.", app.get_name());
     if (option == extras.end()) {
         auto extra = extras.front();

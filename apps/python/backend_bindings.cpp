@@ -354,8 +354,7 @@ private:
     template <class Collective>
     static c10::intrusive_ptr<Work> contiguous(Tensors& tensors, const Collective& collective)
     {
-        if (std::all_of(tensors.begin(), tensors.end(),
-                        [](const at::Tensor& tensor) { return tensor.is_contiguous(); }))
+        if (std::ranges::all_of(tensors, [](const at::Tensor& tensor) { return tensor.is_contiguous(); }))
             return collective(tensors);
         Tensors dense;
         for (const auto& tensor : tensors) dense.push_back(tensor.contiguous());

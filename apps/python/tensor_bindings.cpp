@@ -27,7 +27,7 @@ void check_extents(const Extents& given, const DeviceMesh& mesh, std::int64_t ax
                    std::optional<std::int64_t> total)
 {
     const auto sum = std::accumulate(given.begin(), given.end(), std::int64_t{0});
-    const bool is_negative = std::any_of(given.begin(), given.end(), [](auto n) { return n < 0; });
+    const bool is_negative = std::ranges::any_of(given, [](auto n) { return n < 0; });
     if (std::ssize(given) == mesh.size(axis) && !is_negative && (!total || sum == *total)) return;
     std::string found;
     for (const auto n : given) found += fmt::format("{}{}", found.empty() ? "" : ", ", n);

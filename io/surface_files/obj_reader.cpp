@@ -80,8 +80,7 @@ private:
             const auto known = std::ranges::find(group_names_, name);
             group_ = static_cast<std::int32_t>(known - group_names_.begin());
             if (known == group_names_.end()) group_names_.push_back(std::move(name));
-        } else if (!keyword.empty() &&
-                   std::any_of(keyword.begin(), keyword.end(), [](char c) { return c < ' ' || c > '~'; })) {
+        } else if (!keyword.empty() && std::ranges::any_of(keyword, [](char c) { return c < ' ' || c > '~'; })) {
             fail_line("begins with bytes that are no text");
         }
     }

@@ -319,7 +319,7 @@ FigConvUNetImpl::Planes FigConvUNetImpl::communicated(const Planes& images) cons
     for (std::size_t i = 0; i < grids.size(); ++i) {
         const auto sizes = grids[i].sizes().slice(2);
         // The reference divides 0 by 0.
-        const bool is_degenerate = std::any_of(sizes.begin(), sizes.end(), [](auto size) { return size == 1; });
+        const bool is_degenerate = std::ranges::any_of(sizes, [](auto size) { return size == 1; });
         const auto places = is_degenerate ? Tensor() : reading_places(planes_[i], sizes, grids[i]);
         auto result = grids[i];
         for (std::size_t j = 0; j < grids.size(); ++j) {

@@ -57,7 +57,7 @@ at::Tensor joined(const std::vector<std::vector<std::int64_t>>& parts)
     for (const auto& part : parts) count += std::ssize(part);
     auto all = at::empty({count}, at::TensorOptions(at::kLong));
     auto* to = all.data_ptr<std::int64_t>();
-    for (const auto& part : parts) to = std::copy(part.begin(), part.end(), to);
+    for (const auto& part : parts) to = std::ranges::copy(part, to).out;
     return all;
 }
 

@@ -54,8 +54,7 @@ std::vector<std::string> functional_activations(std::vector<std::string> names =
 at::Tensor activate(const std::string& name, const at::Tensor& x)
 {
     if (name.empty()) return x;
-    return std::find_if(kFunctionalActivations.begin(), kFunctionalActivations.end(),
-                        [&](const auto& known) { return known.name == name; })
+    return std::ranges::find_if(kFunctionalActivations, [&](const auto& known) { return known.name == name; })
         ->apply(x);
 }
 

@@ -44,7 +44,7 @@ void OptionChecks::at_least(std::int64_t least,
 void OptionChecks::one_of(const std::string& name, const std::string& value,
                           const std::vector<std::string>& allowed) const
 {
-    if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
+    if (std::ranges::find(allowed, value) != allowed.end()) return;
     std::string list;
     for (std::size_t i = 0; i < allowed.size(); ++i)
         list += (i == 0 ? "" : i + 1 == allowed.size() ? " or " : ", ") + allowed[i];

@@ -98,8 +98,7 @@ nlohmann::json complete_arguments(const ModelEntry& entry, const nlohmann::json&
                                (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
         }
         if (value.is_null()) {
-            if (std::find(entry.nullable.begin(), entry.nullable.end(), name) != entry.nullable.end())
-                complete[name] = value;
+            if (std::ranges::find(entry.nullable, name) != entry.nullable.end()) complete[name] = value;
             continue;
         }
         // A list of one may be written as its only value.

@@ -40,7 +40,7 @@ struct Plan {
 
     std::int64_t axis_of(Role role) const
     {
-        const auto found = std::find(roles.begin(), roles.end(), role);
+        const auto found = std::ranges::find(roles, role);
         return found == roles.end() ? -1 : found - roles.begin();
     }
 };

@@ -33,7 +33,7 @@ struct AdaptivePooling {
     std::vector<std::int64_t> local_output_shape(const at::Tensor& local) const
     {
         auto shape = local.sizes().vec();
-        std::copy(out.begin(), out.end(), shape.begin() + first);
+        std::ranges::copy(out, shape.begin() + first);
         for (const auto& cut : cuts) shape[cut.dim] = cut.outputs.size();
         return shape;
     }
@@ -71,7 +71,7 @@ std::optional<AdaptivePooling> plan(const RuleCall& call, const at::Tensor& inpu
         !input.is_floating_point()) {
         return std::nullopt;
     }
-    if (*std::min_element(out.begin(), out.end()) < 1) return std::nullopt;
+    if (*std::ranges::min_element(out) < 1) return std::nullopt;
     pooling.in.assign(input.sizes().begin() + pooling.first, input.sizes().end());
     pooling.out = out;
     pooling.input_layouts = without_pending(layouts_of(call, input));

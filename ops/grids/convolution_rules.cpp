@@ -137,7 +137,7 @@ Convolution::Convolution(const RuleCall& call, at::Tensor input, at::Tensor weig
     // Arguments that the operator refuses are passed to the general rule, in which it throws the same error on every
     // rank.
     const auto at_least = [](const std::vector<std::int64_t>& list, std::int64_t least) {
-        return std::all_of(list.begin(), list.end(), [&](std::int64_t value) { return value >= least; });
+        return std::ranges::all_of(list, [&](std::int64_t value) { return value >= least; });
     };
     if (!at_least(local_.stride, 1) || !at_least(local_.padding, 0) || !at_least(local_.dilation, 1) ||
         !at_least(local_.output_padding, 0) || local_.groups < 1)
@@ -326,7 +326,7 @@ bool is_cut_by_samples_only(const RuleCall& call, const at::Tensor& input, std::
         const auto& layout = call.layout(input, axis);
         if (!layout.is_shard() || is_whole(call, axis)) continue;
         const auto& extents = *layout.extents;
-        if (layout.placement.dim != 0 || std::find(extents.begin(), extents.end(), 0) != extents.end()) return false;
+        if (layout.placement.dim != 0 || std::ranges::find(extents, 0) != extents.end()) return false;
     }
     for (const auto i : weights) {
         if (!call.arg(i).isTensor()) continue;

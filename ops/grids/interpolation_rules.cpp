@@ -210,7 +210,7 @@ void interpolate(RuleCall& call)
     const auto spec = call.spec(way->output_layouts);
     if (!way->has_uncut) return call.finish({wrap(local, spec)});
     auto shape = input.sizes().vec();
-    std::copy(size.begin(), size.end(), shape.begin() + 2);
+    std::ranges::copy(size, shape.begin() + 2);
     shape = spec->local_shape(shape);
     if (c10::multiply_integers(shape) == 0) return call.finish({wrap(at::empty(shape, local.options()), spec)});
     forget_scales(call, *way, options);

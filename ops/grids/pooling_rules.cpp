@@ -30,7 +30,7 @@ struct Pooling {
     /// Returns whether no window reads another rank's inputs: then the operator runs locally.
     bool is_local() const
     {
-        return std::none_of(dims.begin(), dims.end(), [](const PoolDim& dim) { return dim.exchange.has_value(); });
+        return std::ranges::none_of(dims, [](const PoolDim& dim) { return dim.exchange.has_value(); });
     }
 
     std::vector<std::int64_t> numbers(std::int64_t SlidingWindow::* field) const
@@ -200,8 +200,8 @@ void max_pool(RuleCall& call)
             values = values.narrow(dim.dim, begin, dim.outputs.size());
             indices = indices.narrow(dim.dim, begin, dim.outputs.size());
         }
-        const bool from_start = std::all_of(pooling->dims.begin(), pooling->dims.end(),
-                                            [](const PoolDim& dim) { return dim.inputs.begin == 0; });
+        const bool from_start =
+            std::ranges::all_of(pooling->dims, [](const PoolDim& dim) { return dim.inputs.begin == 0; });
         if (!from_start || padded != whole) indices = indices_in_whole(indices, pooling->box(), padded, whole);
     }
     const auto spec = call.spec(pooling->output_layouts);

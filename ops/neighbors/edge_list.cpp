@@ -69,8 +69,7 @@ EdgeListGraph graph_of_edges(const at::Tensor& nodes, const at::Tensor& edge_ind
     for (std::int64_t e = 0; e < num_edges; ++e) {
         if (local_row[targets[e]] >= 0) held.push_back(e);
     }
-    std::stable_sort(held.begin(), held.end(),
-                     [&](auto a, auto b) { return local_row[targets[a]] < local_row[targets[b]]; });
+    std::ranges::stable_sort(held, [&](auto a, auto b) { return local_row[targets[a]] < local_row[targets[b]]; });
 
     std::vector<std::int64_t> offsets(own_ids.size() + 1, 0), ghosts;
     for (const auto e : held) {
@@ -78,8 +77,7 @@ EdgeListGraph graph_of_edges(const at::Tensor& nodes, const at::Tensor& edge_ind
         if (local_row[sources[e]] < 0) ghosts.push_back(sources[e]);
     }
     std::partial_sum(offsets.begin(), offsets.end(), offsets.begin());
-    std::sort(ghosts.begin(), ghosts.end(),
-              [&](auto a, auto b) { return std::pair(owner[a], a) < std::pair(owner[b], b); });
+    std::ranges::sort(ghosts, [&](auto a, auto b) { return std::pair(owner[a], a) < std::pair(owner[b], b); });
     ghosts.erase(std::unique(ghosts.begin(), ghosts.end()), ghosts.end());
 
     Neighbors neighbors;

@@ -44,7 +44,7 @@ std::vector<Ids> of_all_ranks(const Ids& own, const RankGroup& group)
 /// Index of a number in an ascending list that contains it.
 std::int64_t place_of(const Ids& list, std::int64_t number)
 {
-    return std::lower_bound(list.begin(), list.end(), number) - list.begin();
+    return std::ranges::lower_bound(list, number) - list.begin();
 }
 
 /// The points of a level, numbered in the order of their ids in the cloud.
@@ -62,7 +62,7 @@ struct Level {
         rows = sample.rows;
         const auto by_rank = of_all_ranks(numbers_of(sample.ids), group);
         for (const auto& of_rank : by_rank) ids.insert(ids.end(), of_rank.begin(), of_rank.end());
-        std::sort(ids.begin(), ids.end());
+        std::ranges::sort(ids);
         owners.resize(ids.size());
         for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
             for (const auto id : by_rank[rank]) owners[place_of(ids, id)] = static_cast<std::int32_t>(rank);
@@ -78,7 +78,7 @@ struct Level {
     /// @param ghosts   numbers of other ranks' points, ascending
     IndexMap index_map(Ids ghosts) const
     {
-        std::stable_sort(ghosts.begin(), ghosts.end(), [&](auto a, auto b) { return owners[a] < owners[b]; });
+        std::ranges::stable_sort(ghosts, [&](auto a, auto b) { return owners[a] < owners[b]; });
         IndexMap map{.num_global = std::ssize(ids),
                      .num_owned = static_cast<std::int32_t>(own.size()),
                      .global_ids = own,
@@ -93,7 +93,7 @@ struct Level {
 
 void sort_and_unite(Ids& list)
 {
-    std::sort(list.begin(), list.end());
+    std::ranges::sort(list);
     list.erase(std::unique(list.begin(), list.end()), list.end());
 }
 
@@ -105,7 +105,7 @@ MultiScaleGraph multi_scale_graph(const at::Tensor& points, const std::vector<st
     const auto cloud = cut_rows_of("multi_scale_graph", "points", points);
     const auto group = cloud.group();
     std::string error;
-    if (level_sizes.empty() || level_sizes.front() < 1 || !std::is_sorted(level_sizes.begin(), level_sizes.end()))
+    if (level_sizes.empty() || level_sizes.front() < 1 || !std::ranges::is_sorted(level_sizes))
         error = "multi_scale_graph: the numbers of points of the levels must be positive, and none less than the one "
                 "before.";
     throw_together(error, group);

@@ -22,7 +22,7 @@ template <class T>
 at::Tensor tensor_of(const std::vector<T>& values, std::int64_t width)
 {
     auto tensor = at::empty({std::ssize(values) / width, width}, c10::CppTypeToScalarType<T>::value);
-    std::copy(values.begin(), values.end(), tensor.template mutable_data_ptr<T>());
+    std::ranges::copy(values, tensor.template mutable_data_ptr<T>());
     return tensor;
 }
 

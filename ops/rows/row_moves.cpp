@@ -103,7 +103,7 @@ at::Tensor summed_on_gpu(const at::Tensor& values, const at::Tensor& index, std:
 at::Tensor index_tensor(const std::vector<std::int64_t>& values)
 {
     auto index = at::empty({std::ssize(values)}, at::kLong);
-    std::copy(values.begin(), values.end(), index.mutable_data_ptr<std::int64_t>());
+    std::ranges::copy(values, index.mutable_data_ptr<std::int64_t>());
     return index;
 }
 

@@ -23,8 +23,7 @@ bool has_label(std::string_view labels, char label)
 
 bool has_repeats(std::string_view labels)
 {
-    return std::any_of(labels.begin(), labels.end(),
-                       [&](char label) { return std::count(labels.begin(), labels.end(), label) > 1; });
+    return std::ranges::any_of(labels, [&](char label) { return std::ranges::count(labels, label) > 1; });
 }
 
 /// A contraction of two tensors over `summed`, with `batch` in both and in the result. Each label is one dimension.
@@ -57,11 +56,10 @@ std::optional<Contraction> contraction_of(std::string_view equation)
         if (!has_label(c.right, label)) return std::nullopt;
         c.summed += label;
     }
-    const bool all_right = std::all_of(c.right.begin(), c.right.end(), [&](char label) {
-        return has_label(c.out, label) || has_label(c.summed, label);
-    });
+    const bool all_right =
+        std::ranges::all_of(c.right, [&](char label) { return has_label(c.out, label) || has_label(c.summed, label); });
     if (!all_right || c.summed.empty()) return std::nullopt;
-    std::sort(c.summed.begin(), c.summed.end());
+    std::ranges::sort(c.summed);
     return c;
 }
 

@@ -106,8 +106,8 @@ std::vector<const RankGroup*> summed_groups(const RuleCall& call, const at::Tens
     std::vector<const RankGroup*> groups;
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         const auto& layout = call.layout(tensor, axis);
-        const bool summed = layout.is_shard() &&
-                            (dims.empty() || std::find(dims.begin(), dims.end(), layout.placement.dim) != dims.end());
+        const bool summed =
+            layout.is_shard() && (dims.empty() || std::ranges::find(dims, layout.placement.dim) != dims.end());
         if (summed) groups.push_back(&call.device_mesh()->group(axis));
     }
     return groups;
@@ -129,7 +129,7 @@ bool sum_or_mean(RuleCall& call, bool is_mean)
     const bool keepdim = has_dims && call.arg(2).toBool();
     std::int64_t count = 1;
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
-        if (dims.empty() || std::find(dims.begin(), dims.end(), dim) != dims.end()) count *= tensor.size(dim);
+        if (dims.empty() || std::ranges::find(dims, dim) != dims.end()) count *= tensor.size(dim);
     }
     const auto axes = without_pending(reduced_layouts(layouts_of(call, tensor), dims, keepdim, Reduction::Sum));
     auto total = exact_sum(local_of(tensor).to(type).to(sum_type(type)), dims, keepdim,

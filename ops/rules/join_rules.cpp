@@ -83,8 +83,8 @@ void join(RuleCall& call)
         }
     }
     if (!stacks) {
-        const auto cut = std::find_if(axes.begin(), axes.end(),
-                                      [&](const auto& axis) { return axis.is_shard() && axis.placement.dim == dim; });
+        const auto cut =
+            std::ranges::find_if(axes, [&](const auto& axis) { return axis.is_shard() && axis.placement.dim == dim; });
         if (cut != axes.end()) return join_cut(call, tensors, dim, axes, cut - axes.begin());
     }
     c10::List<at::Tensor> locals;

@@ -67,7 +67,7 @@ Linearity linearity(const std::string& name)
     static constexpr std::array kProduct{"aten::mul", "aten::mul_"};
     static constexpr std::array kMap{"aten::neg", "aten::neg_", "aten::clone", "aten::positive"};
     if (name == "aten::where") return Linearity::Choice;
-    const auto in = [&](const auto& names) { return std::find(names.begin(), names.end(), name) != names.end(); };
+    const auto in = [&](const auto& names) { return std::ranges::find(names, name) != names.end(); };
     return in(kSum)       ? Linearity::Sum
            : in(kScale)   ? Linearity::Scale
            : in(kProduct) ? Linearity::Product
@@ -428,7 +428,7 @@ private:
     {
         if (!layout_.spec() || plain.dim() > first_->dim() || plain.sizes() == first_->sizes()) return false;
         const auto& axes = (*layout_.spec())->axes;
-        return std::all_of(axes.begin(), axes.end(), [&](const AxisLayout& axis) {
+        return std::ranges::all_of(axes, [&](const AxisLayout& axis) {
             const auto dim = axis.placement.dim - (first_->dim() - plain.dim());
             return !axis.is_shard() || dim < 0 || (plain.size(dim) == 1 && first_->size(axis.placement.dim) != 1);
         });

@@ -74,9 +74,8 @@ Range local_range(const RuleCall& call, const AxisLayouts& axes, const Range& ra
 
 bool has_blocks(const AxisLayouts& axes, std::int64_t dim)
 {
-    return std::any_of(axes.begin(), axes.end(), [&](const auto& axis) {
-        return axis.is_shard() && axis.placement.dim == dim && axis.blocks > 1;
-    });
+    return std::ranges::any_of(
+        axes, [&](const auto& axis) { return axis.is_shard() && axis.placement.dim == dim && axis.blocks > 1; });
 }
 
 at::Tensor slice_of(const at::Tensor& local, const Range& range)

@@ -190,9 +190,8 @@ void view(RuleCall& call)
 void permute_to(RuleCall& call, const at::DimVector& order)
 {
     const auto tensor = call.tensor(0);
-    const auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) {
-        return std::find(order.begin(), order.end(), dim) - order.begin();
-    });
+    const auto axes = map_dims(layouts_of(call, tensor),
+                               [&](std::int64_t dim) { return std::ranges::find(order, dim) - order.begin(); });
     std::vector<std::int64_t> strides;
     for (const auto dim : order) strides.push_back(tensor.stride(dim));
     call.finish({wrap(local_of(tensor).permute(order), call.spec(axes), strides)});
@@ -281,10 +280,10 @@ void squeeze(RuleCall& call)
     const auto whole = with_whole_dims(call, tensor, removed);
     std::vector<std::int64_t> strides;
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
-        if (std::find(removed.begin(), removed.end(), dim) == removed.end()) strides.push_back(tensor.stride(dim));
+        if (std::ranges::find(removed, dim) == removed.end()) strides.push_back(tensor.stride(dim));
     }
     const auto axes = map_dims(layouts_of(call, whole), [&](std::int64_t dim) {
-        return dim - std::count_if(removed.begin(), removed.end(), [&](std::int64_t d) { return d < dim; });
+        return dim - std::ranges::count_if(removed, [&](std::int64_t d) { return d < dim; });
     });
     const auto& local = local_of(whole);
     finish_view(call, wrap(local.squeeze(removed), call.spec(axes), strides), !whole.is_same(tensor), local,
@@ -436,7 +435,7 @@ std::optional<at::Tensor> permuted_directly(const at::Tensor& tensor, const at::
         own_sizes.push_back(local.size(dim));
         own_strides.push_back(local.stride(dim));
     }
-    const auto place = [&](std::int64_t cut) { return std::find(order.begin(), order.end(), cut) - order.begin(); };
+    const auto place = [&](std::int64_t cut) { return std::ranges::find(order, cut) - order.begin(); };
     return view_of(tensor, with_strides(local, own_sizes, own_strides), with_dims(spec_of(tensor), place), strides);
 }
 
@@ -446,7 +445,7 @@ std::optional<at::Tensor> direct_permute(const at::Tensor& tensor, c10::IntArray
     for (const auto dim : dims) {
         const auto d = existing_dim(dim, tensor.dim());
         // The operator itself throws.
-        if (!d || std::find(order.begin(), order.end(), *d) != order.end()) return std::nullopt;
+        if (!d || std::ranges::find(order, *d) != order.end()) return std::nullopt;
         order.push_back(*d);
     }
     return std::ssize(order) == tensor.dim() ? permuted_directly(tensor, order) : std::nullopt;

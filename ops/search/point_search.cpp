@@ -63,8 +63,7 @@ void require_coordinates(const char* where, const char* what, std::span<const T>
     if (coordinates.size() / dimensions > static_cast<std::size_t>(kLastId)) {
         throw InvalidInput(std::string(where) + ": more than 2^31 - 1 " + what + " on one rank. Use more ranks.");
     }
-    const auto bad = std::find_if(coordinates.begin(), coordinates.end(),
-                                  [](T x) { return !(std::abs(x) <= kLargestCoordinate<T>); });
+    const auto bad = std::ranges::find_if(coordinates, [](T x) { return !(std::abs(x) <= kLargestCoordinate<T>); });
     if (bad == coordinates.end()) return;
     const auto row = (bad - coordinates.begin()) / dimensions;
     throw InvalidInput(fmt::format("{}: row {} of the {} has the coordinate {:g}; all must be finite and at most {:g} "

@@ -117,7 +117,7 @@ private:
             count = std::clamp<std::int64_t>(place(middle_part) - place(first_part), 0, std::ssize(rows));
             std::nth_element(rows.begin(), rows.begin() + count, rows.end(), comes_before);
         } else {
-            std::sort(rows.begin(), rows.end(), comes_before);
+            std::ranges::sort(rows, comes_before);
             double total = 0, sum = 0;
             for (const auto row : rows) total += weights_[row];
             const auto wanted =

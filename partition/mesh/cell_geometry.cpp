@@ -57,7 +57,7 @@ std::vector<bool> turns_along_edges(const Csr& faces, std::span<const FaceShare>
             if (low != high) sides.push_back({low, high, k, ring[i] == low});  // a collapsed edge has no direction
         }
     }
-    std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) {
+    std::ranges::sort(sides, [](const Side& a, const Side& b) {
         return std::tuple(a.low, a.high, a.face) < std::tuple(b.low, b.high, b.face);
     });
     struct Link {

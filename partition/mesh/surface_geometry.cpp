@@ -99,7 +99,7 @@ SurfaceEdges surface_edges(const Mesh& mesh)
             }
         });
     }
-    std::sort(edges.begin(), edges.end());
+    std::ranges::sort(edges);
 
     SurfaceEdges counts;
     for (auto first = edges.begin(); first != edges.end();) {

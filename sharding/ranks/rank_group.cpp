@@ -163,7 +163,7 @@ public:
 
     bool isCompleted() override
     {
-        return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isCompleted(); });
+        return std::ranges::all_of(works_, [](const auto& work) { return work->isCompleted(); });
     }
 
     bool wait(std::chrono::milliseconds timeout) override

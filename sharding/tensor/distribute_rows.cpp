@@ -36,7 +36,7 @@ Announcement announce(const Announcement& own, int source_rank, const RankGroup&
         n[2] = own.requires_grad;
         n[3] = static_cast<std::int64_t>(own.device);
         n[4] = std::ssize(own.shape);
-        std::copy(own.shape.begin(), own.shape.end(), n + 5);
+        std::ranges::copy(own.shape, n + 5);
     }
     all.broadcast(numbers, source_rank);
     return {n[0] != 0,
@@ -100,7 +100,7 @@ GlobalIds collect_ids(const ShardSpec& spec, int source_rank)
     result.axis = mesh.axis("domain");
     const auto owned = spec.index_map->owned();
     auto mine = at::empty({std::ssize(owned)}, at::kLong);
-    std::copy(owned.begin(), owned.end(), mine.mutable_data_ptr<std::int64_t>());
+    std::ranges::copy(owned, mine.mutable_data_ptr<std::int64_t>());
 
     const auto source = coordinates_of(mesh, source_rank);
     std::vector<std::int64_t> send(mesh.num_ranks(), 0), receive(mesh.num_ranks(), 0);

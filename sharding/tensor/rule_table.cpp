@@ -64,8 +64,7 @@ std::atomic<ErrorTranslation> error_translation{nullptr};
 bool takes_out(const c10::OperatorHandle& op)
 {
     const auto& arguments = op.schema().arguments();
-    return std::any_of(arguments.begin(), arguments.end(),
-                       [](const c10::Argument& argument) { return argument.is_out(); });
+    return std::ranges::any_of(arguments, [](const c10::Argument& argument) { return argument.is_out(); });
 }
 
 /// The rules of one operator: in exact mode `exact` (may be null) is called first, and may return false to let `rule`
@@ -640,7 +639,7 @@ std::vector<RuleEntry> list_rules()
         if (family == "gathered" && !arrives_below_autograd(*op)) family = "composite";
         entries.push_back({full_name_of(name), family});
     }
-    std::sort(entries.begin(), entries.end(), [](const RuleEntry& a, const RuleEntry& b) { return a.op < b.op; });
+    std::ranges::sort(entries, [](const RuleEntry& a, const RuleEntry& b) { return a.op < b.op; });
     return entries;
 }
 

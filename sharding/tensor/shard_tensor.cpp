@@ -117,10 +117,10 @@ public:
     const c10::Storage& storage() const override
     {
         const auto& axes = value_->spec->axes;
-        const bool alone =
-            value_->is_fresh && torch::autograd::get_current_graph_task_id() >= 0 && !value_->shares_memory() &&
-            value_.use_count() == 1 && value_->local.use_count() == 1 && value_->local.has_storage() &&
-            std::all_of(axes.begin(), axes.end(), [](const AxisLayout& axis) { return axis.is_shard(); });
+        const bool alone = value_->is_fresh && torch::autograd::get_current_graph_task_id() >= 0 &&
+                           !value_->shares_memory() && value_.use_count() == 1 && value_->local.use_count() == 1 &&
+                           value_->local.has_storage() &&
+                           std::ranges::all_of(axes, [](const AxisLayout& axis) { return axis.is_shard(); });
         return alone ? value_->local.storage() : no_storage();
     }
 

@@ -236,7 +236,7 @@ Parts split_by_lists(const std::vector<CaseSource>& cases, const std::map<std::s
     for (const auto& source : cases) ids.push_back(source.id);
     for (const auto& [part, members] : lists) {
         for (const auto& id : members) {
-            const auto found = std::find(ids.begin(), ids.end(), id);
+            const auto found = std::ranges::find(ids, id);
             if (found == ids.end()) {
                 const auto nearest = nearest_name(id, ids);
                 throw InvalidInput(fmt::format("data.split.{} names case '{}', which has no file.{}", part, id,
@@ -329,7 +329,7 @@ Parts split_by_shares(const std::vector<CaseSource>& cases, const std::map<std::
         sum += share->second;
         const auto end = std::min(n, static_cast<std::int64_t>(std::llround(sum * static_cast<double>(n))));
         std::vector<std::int64_t> members(order.begin() + begin, order.begin() + end);
-        std::sort(members.begin(), members.end());
+        std::ranges::sort(members);
         for (const auto i : members) parts[part].push_back(cases[i]);
         begin = end;
     }

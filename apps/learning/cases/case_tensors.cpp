@@ -60,8 +60,7 @@ at::Tensor unit_normals(const Mesh& mesh, RowIds rows, const DataConfig& data, c
         return rows_of(*array, rows, where);
     }
     if (!data.on_cells) return rows_of(require_array(mesh.point_data, kPointNormals, where, "point"), rows, where);
-    const auto has_polygons = std::all_of(mesh.cell_types.begin(), mesh.cell_types.end(),
-                                          [](auto type) { return cell_dimension(type) == 2; });
+    const auto has_polygons = std::ranges::all_of(mesh.cell_types, [](auto type) { return cell_dimension(type) == 2; });
     if (!has_polygons) {
         throw InvalidInput(fmt::format("{} has no cell array '{}', and normals can only be computed of polygons. "
                                        "Name the array with data.normals, or set data.inputs=[points].",
@@ -208,7 +207,7 @@ CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bou
     if (config.center == "bounds") {
         for (int c = 0; c < 3; ++c) frame.center[c] = 0.5 * (bounds[2 * c] + bounds[2 * c + 1]);
     } else if (const auto place = numbers_in(config.center); place.size() == 3) {
-        std::copy(place.begin(), place.end(), frame.center.begin());
+        std::ranges::copy(place, frame.center.begin());
     } else if (config.center != "none") {
         throw InvalidInput("the center is '" + config.center + "'; expected bounds, none, or a place x,y,z.");
     }
@@ -217,7 +216,7 @@ CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bou
     if (text == "bounds") {
         frame.lengths.fill(std::max({bounds[1] - bounds[0], bounds[3] - bounds[2], bounds[5] - bounds[4]}));
     } else if (numbers.size() == 3) {
-        std::copy(numbers.begin(), numbers.end(), frame.lengths.begin());
+        std::ranges::copy(numbers, frame.lengths.begin());
     } else if (text != "none") {
         frame.lengths.fill(numbers.size() == 1 ? numbers[0] : source.number(text));
     }
@@ -413,7 +412,7 @@ std::vector<std::int64_t> field_channels(const Manifest& manifest, const std::fi
 {
     std::vector<std::int64_t> channels;
     for (const auto& field : data.fields) {
-        const auto found = std::find_if(manifest.arrays.begin(), manifest.arrays.end(), [&](const auto& array) {
+        const auto found = std::ranges::find_if(manifest.arrays, [&](const auto& array) {
             return array.name == field.from && array.group == group_of(data);
         });
         if (found == manifest.arrays.end()) {

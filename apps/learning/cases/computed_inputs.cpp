@@ -97,8 +97,7 @@ void add_distances(Mesh& mesh, bool on_cells, const Wall& wall, const std::strin
 
 void add_areas(Mesh& mesh, bool on_cells, const std::string& where)
 {
-    const bool has_solids = std::any_of(mesh.cell_types.begin(), mesh.cell_types.end(),
-                                        [](auto type) { return cell_dimension(type) == 3; });
+    const bool has_solids = std::ranges::any_of(mesh.cell_types, [](auto type) { return cell_dimension(type) == 3; });
     if (mesh.num_cells() == 0 || has_solids) {
         throw InvalidInput(
             fmt::format("{} has {} cells, and data.inputs has areas: only polygons have some. Leave areas out.", where,
@@ -130,8 +129,8 @@ void add_areas(Mesh& mesh, bool on_cells, const std::string& where)
 void add_point_normals(Mesh& mesh, const std::string& named, const std::string& where)
 {
     if (find_array(mesh.point_data, named) || find_array(mesh.point_data, kPointNormals)) return;
-    const bool has_polygons = mesh.num_cells() > 0 && std::all_of(mesh.cell_types.begin(), mesh.cell_types.end(),
-                                                                  [](auto type) { return cell_dimension(type) == 2; });
+    const bool has_polygons = mesh.num_cells() > 0 &&
+                              std::ranges::all_of(mesh.cell_types, [](auto type) { return cell_dimension(type) == 2; });
     if (!has_polygons) {
         throw InvalidInput(fmt::format("{} has no point array '{}', and normals can only be computed of polygons. Name "
                                        "the array with data.normals, or set data.inputs=[points].",

@@ -149,9 +149,8 @@ std::vector<FieldStatistics> read_statistics(const std::filesystem::path& path)
     }
     const std::vector<std::string> order{"velocity", "pressure_volume", "pressure", "shear_stress",
                                          "turbulent_viscosity"};
-    std::stable_sort(fields.begin(), fields.end(), [&](const auto& a, const auto& b) {
-        return std::find(order.begin(), order.end(), a.name) - order.begin() <
-               std::find(order.begin(), order.end(), b.name) - order.begin();
+    std::ranges::stable_sort(fields, [&](const auto& a, const auto& b) {
+        return std::ranges::find(order, a.name) - order.begin() < std::ranges::find(order, b.name) - order.begin();
     });
     return fields;
 }

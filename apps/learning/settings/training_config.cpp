@@ -160,13 +160,12 @@ namespace {
 /// Checks the quantities by which targets are divided, and parses those that are numbers.
 void complete_scaling(const Settings& settings, DataConfig& data)
 {
-    if (data.shares_deviation && std::none_of(data.fields.begin(), data.fields.end(), is_vector)) {
+    if (data.shares_deviation && std::ranges::none_of(data.fields, is_vector)) {
         throw UsageError(settings.where("data.vector_deviation") +
                          " is shared, and no field is a vector: say which are by their kind, e.g. "
                          "data.fields.wss.kind=stress, or leave it out.");
     }
-    const bool has_kinds =
-        std::any_of(data.fields.begin(), data.fields.end(), [](const auto& field) { return !field.kind.empty(); });
+    const bool has_kinds = std::ranges::any_of(data.fields, [](const auto& field) { return !field.kind.empty(); });
     if (data.nondimensional && !has_kinds) {
         throw UsageError(settings.where("data.targets") +
                          " is nondimensional, and no field says its kind, by which it would be divided, e.g. "
@@ -479,8 +478,7 @@ void complete_loss(const Settings& settings, TrainingRunConfig& config)
                              " is empty; expected a number, or one for each channel.");
         std::string names;
         for (const auto& field : fields) names += (names.empty() ? "" : ", ") + field.name;
-        const bool is_field =
-            std::any_of(fields.begin(), fields.end(), [&](const auto& field) { return field.name == name; });
+        const bool is_field = std::ranges::any_of(fields, [&](const auto& field) { return field.name == name; });
         if (!is_field)
             throw UsageError(fmt::format("{} weighs a field that data.fields has not; it has {}.",
                                          settings.where("training.field_weights." + name), names));
@@ -502,7 +500,7 @@ void complete_augmentation(const Settings& settings, TrainingRunConfig& config)
     const auto& constants = config.data.constants;
     for (const bool sided : {false, true}) {
         for (const auto& name : sided ? augmentation.sided_constants : augmentation.free_stream) {
-            if (std::find(constants.begin(), constants.end(), name) != constants.end()) continue;
+            if (std::ranges::find(constants, name) != constants.end()) continue;
             throw UsageError(
                 fmt::format("{} names '{}', which is none of data.constants, the columns that the model is told.",
                             settings.where(path + (sided ? "sided_constants" : "free_stream")), name));
@@ -604,7 +602,7 @@ Settings read_training_settings(const std::filesystem::path& file, std::span<con
     if (named.find("model.name")->source == "command line") {
         for (const auto& setting : named.all()) {
             const bool is_known =
-                std::any_of(rules.begin(), rules.end(), [&](const auto& rule) { return rule.path == setting.path; });
+                std::ranges::any_of(rules, [&](const auto& rule) { return rule.path == setting.path; });
             if (is_known || !setting.path.starts_with("model.") || setting.source == "command line" ||
                 setting.source == "default")
                 continue;
@@ -617,7 +615,7 @@ Settings read_training_settings(const std::filesystem::path& file, std::span<con
 
 bool DataConfig::has_input(std::string_view input) const
 {
-    return std::find(inputs.begin(), inputs.end(), input) != inputs.end();
+    return std::ranges::find(inputs, input) != inputs.end();
 }
 
 std::vector<std::string> DataConfig::told_arrays() const

@@ -105,8 +105,7 @@ CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std:
         std::vector<std::int64_t> order;
         std::vector<bool> is_taken(cases.size(), false);
         for (const auto& id : line["order"]) {
-            const auto found =
-                std::find_if(cases.begin(), cases.end(), [&](const auto& source) { return id == source.id; });
+            const auto found = std::ranges::find_if(cases, [&](const auto& source) { return id == source.id; });
             const auto i = found - cases.begin();
             if (found == cases.end() || is_taken[i])
                 throw InvalidInput(where + ": case " + id.dump() + " is no training case, or stands there twice.");

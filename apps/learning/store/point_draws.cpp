@@ -34,7 +34,7 @@ std::vector<std::int64_t> drawn_points(std::int64_t num_points, std::int64_t cou
     std::vector<std::int64_t> drawn(count);
     for (std::int64_t i = 0; i < count; ++i)
         drawn[i] = static_cast<std::int64_t>(permutation(static_cast<std::uint64_t>(first + i)));
-    std::sort(drawn.begin(), drawn.end());
+    std::ranges::sort(drawn);
     return drawn;
 }
 
@@ -146,7 +146,7 @@ std::vector<std::int64_t> StoredOrder::drawn_ids(std::int64_t count, std::int64_
         const auto drawn = ids_of(block, places);
         ids.insert(ids.end(), drawn.begin(), drawn.end());
     }
-    std::sort(ids.begin(), ids.end());
+    std::ranges::sort(ids);
     return ids;
 }
 
