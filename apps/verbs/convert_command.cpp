@@ -103,11 +103,11 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
 void sort_as_polygonal(Mesh& mesh)
 {
     const auto group = [&](std::int32_t cell) { return polydata_group(mesh.cell_types[cell]); };
-    std::vector<std::int32_t> cells(static_cast<std::size_t>(mesh.num_cells()));
+    std::vector<std::int32_t> cells(mesh.num_cells());
     std::iota(cells.begin(), cells.end(), 0);
     if (std::ranges::is_sorted(cells, {}, group)) return;
     std::ranges::stable_sort(cells, {}, group);
-    std::vector<std::int32_t> points(static_cast<std::size_t>(mesh.num_points()));
+    std::vector<std::int32_t> points(mesh.num_points());
     std::iota(points.begin(), points.end(), 0);
     mesh = extract_mesh(mesh, cells, points);
 }

@@ -142,7 +142,7 @@ FaceCells cells_from_faces(const Csr& faces, std::span<const std::int32_t> owner
     }
 
     FaceCells result;
-    result.types.reserve(static_cast<std::size_t>(num_cells));
+    result.types.reserve(num_cells);
     result.cells.offsets.reserve(static_cast<std::size_t>(num_cells) + 1);
     result.cells.indices.reserve(static_cast<std::size_t>(num_cells) * 8);
     std::int32_t largest = -1;

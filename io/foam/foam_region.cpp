@@ -100,7 +100,7 @@ void FoamRegion::name_points(std::vector<MeshBlock>& blocks, std::span<const std
         if (block.name != inner_name_) {
             while (name_of(patches_[patch].name) != block.name) ++patch;
             names.clear();
-            for (const std::int32_t point : patch_points_[patch]) names.push_back(ids[static_cast<std::size_t>(point)]);
+            for (const std::int32_t point : patch_points_[patch]) names.push_back(ids[point]);
             ++patch;
         }
         block.mesh.point_data.push_back(DataArray::from("GlobalPointIds", std::move(names)));
@@ -233,7 +233,7 @@ void FoamRegion::check_cells(const FoamFile& owner_file, const FoamFile& neighbo
     if (num_cells_ > num_sides)
         owner_file.fail(
             fmt::format("names cell {}, but there are only {} sides of faces. It is damaged", last, num_sides));
-    std::vector<std::uint8_t> num_faces(static_cast<std::size_t>(num_cells_), 0);
+    std::vector<std::uint8_t> num_faces(num_cells_, 0);
     const auto count = [&](std::int32_t cell) {
         num_faces[cell] = static_cast<std::uint8_t>(std::min(4, num_faces[cell] + 1));
     };
@@ -315,7 +315,7 @@ void FoamRegion::add_zones(Mesh& mesh) const
     const fs::path path = file_of_faces("cellZones");
     if (!FoamFile::exists(path)) return;
     FoamFile file(path);
-    std::vector<std::int32_t> zone_of(static_cast<std::size_t>(num_cells_), -1);
+    std::vector<std::int32_t> zone_of(num_cells_, -1);
     std::vector<std::string> names;
     for (const FoamEntry& entry : file.read_named_entries()) {
         const auto zone = static_cast<std::int32_t>(names.size());
@@ -327,7 +327,7 @@ void FoamRegion::add_zones(Mesh& mesh) const
                 if (static_cast<std::int64_t>(cell) < 0 || static_cast<std::int64_t>(cell) >= num_cells_)
                     file.fail(
                         fmt::format("the zone '{}' holds cell {}, expected 0 to {}", entry.key, cell, num_cells_ - 1));
-                zone_of[static_cast<std::size_t>(cell)] = zone;
+                zone_of[cell] = zone;
             }
         });
     }
@@ -341,7 +341,7 @@ Mesh FoamRegion::make_patch(std::size_t index)
     const FoamPatch& patch = patches_[index];
     Mesh mesh;
     mesh.kind = MeshKind::Surface;
-    local_points_.resize(static_cast<std::size_t>(points_.num_rows()), -1);
+    local_points_.resize(points_.num_rows(), -1);
     std::vector<std::int32_t> points;
     for (std::int64_t face = patch.start; face < patch.start + patch.num_faces; ++face) {
         const auto row = faces_.row(face);
@@ -360,8 +360,7 @@ Mesh FoamRegion::make_patch(std::size_t index)
     patch_points_.resize(patches_.size());
     patch_points_[index] = std::move(points);
     mesh.cell_data.push_back(
-        DataArray::from("PatchId", std::vector<std::int32_t>(static_cast<std::size_t>(patch.num_faces),
-                                                             static_cast<std::int32_t>(index))));
+        DataArray::from("PatchId", std::vector<std::int32_t>(patch.num_faces, static_cast<std::int32_t>(index))));
     add_case_data(mesh);
     return mesh;
 }

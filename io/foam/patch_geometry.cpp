@@ -72,7 +72,7 @@ std::vector<Vector3> PatchGeometry::centers_behind() const
     std::int32_t num_slots = 0;
     for (const std::int32_t cell : behind)
         if (slots[cell] < 0) slots[cell] = num_slots++;
-    std::vector<Vector3> means(static_cast<std::size_t>(num_slots)), centers(means.size());
+    std::vector<Vector3> means(num_slots), centers(means.size());
     std::vector<double> counts(means.size(), 0), volumes(means.size(), 0);
     for (const bool as_pyramids : {false, true})
         for (std::int64_t face = 0; face < faces_.num_rows(); ++face)

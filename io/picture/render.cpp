@@ -151,7 +151,7 @@ std::int32_t find_component(const DataArray& array, const std::string& component
 
 std::vector<double> color_values(const DataArray& array, std::int32_t component)
 {
-    std::vector<double> values(static_cast<std::size_t>(array.num_rows()));
+    std::vector<double> values(array.num_rows());
     for (std::int64_t row = 0; row < array.num_rows(); ++row) {
         if (component >= 0) {
             values[row] = array.value(row, component);
@@ -166,7 +166,7 @@ std::vector<double> color_values(const DataArray& array, std::int32_t component)
 /// The value that each point has of the first of its cells; NaN for a point of none.
 std::vector<double> values_of_points(const Mesh& mesh, const std::vector<double>& of_cells)
 {
-    std::vector<double> values(static_cast<std::size_t>(mesh.num_points()), std::numeric_limits<double>::quiet_NaN());
+    std::vector<double> values(mesh.num_points(), std::numeric_limits<double>::quiet_NaN());
     for (auto cell = mesh.num_cells() - 1; cell >= 0; --cell)
         for (const auto point : mesh.cells.row(cell)) values[point] = of_cells[cell];
     return values;
@@ -186,7 +186,7 @@ struct Scene {
 Scene make_scene(const Mesh& mesh, const RenderOptions& options)
 {
     Scene scene;
-    scene.points.resize(static_cast<std::size_t>(mesh.num_points()));
+    scene.points.resize(mesh.num_points());
     for (std::int64_t i = 0; i < mesh.num_points(); ++i)
         scene.points[i] = {mesh.points.value(i, 0), mesh.points.value(i, 1), mesh.points.value(i, 2)};
     scene.triangles = outer_surface(mesh);

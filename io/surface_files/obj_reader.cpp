@@ -138,8 +138,7 @@ private:
             mesh.field_data.push_back(DataArray::from_strings("GroupName", std::move(group_names_)));
         }
         const auto group = [&](std::int32_t cell) { return polydata_group(mesh.cell_types[cell]); };
-        std::vector<std::int32_t> cells(static_cast<std::size_t>(mesh.num_cells())),
-            points(static_cast<std::size_t>(num_points));
+        std::vector<std::int32_t> cells(mesh.num_cells()), points(static_cast<std::size_t>(num_points));
         std::iota(cells.begin(), cells.end(), 0);
         if (std::ranges::is_sorted(cells, {}, group)) return mesh;
         std::ranges::stable_sort(cells, {}, group);

@@ -187,8 +187,7 @@ Mesh join_blocks(std::vector<MeshBlock> blocks, bool number_blocks, const std::s
             auto& arrays = on_points ? mesh.point_data : mesh.cell_data;
             std::erase_if(arrays, [](const DataArray& array) { return array.name() == "BlockId"; });
             arrays.push_back(DataArray::from(
-                "BlockId", std::vector<std::int32_t>(
-                               static_cast<std::size_t>(mesh.num_rows() * (on_points || mesh.num_cells() > 0)), id)));
+                "BlockId", std::vector<std::int32_t>(mesh.num_rows() * (on_points || mesh.num_cells() > 0), id)));
         }
         names.push_back(block.name);
         meshes.push_back(std::move(mesh));

@@ -95,7 +95,7 @@ public:
         };
         if (is_surface_) {
             for (int number = 0; number < 4; ++number)
-                if (const char* const name = polygonal_groups[static_cast<std::size_t>(number)]; root_.is_group(name))
+                if (const char* const name = polygonal_groups[number]; root_.is_group(name))
                     map_cells(root_.group(name), number);
         } else {
             if (root_.has("FaceConnectivity"))
@@ -137,7 +137,7 @@ private:
         if (!steps.has(name)) return 0;
         const auto [rows, columns] = steps.shape(name);
         if (step_.index >= rows || column >= columns) return 0;
-        return steps.read_integers(name, step_.index, 1)[static_cast<std::size_t>(column)];
+        return steps.read_integers(name, step_.index, 1)[column];
     }
 
     void choose_step(std::optional<double> time)
@@ -158,7 +158,7 @@ private:
                     fmt::format("has no step at that time; its times are {} to {}", values.front(), values.back()));
             step_.index = static_cast<std::int64_t>(*found);
         }
-        step_.time = values[static_cast<std::size_t>(step_.index)];
+        step_.time = values[step_.index];
         step_.first_part = step_value(steps, "PartOffsets");
         step_.num_parts = steps.has("NumberOfParts") ? step_value(steps, "NumberOfParts") : 1;
         if (step_.first_part < 0 || step_.num_parts < 0 || step_.first_part + step_.num_parts > std::ssize(num_points_))
@@ -240,7 +240,7 @@ private:
 
     void read_polygonal_group(Mesh& mesh, int number, std::int64_t part, Step& at) const
     {
-        const char* const name = polygonal_groups[static_cast<std::size_t>(number)];
+        const char* const name = polygonal_groups[number];
         if (!root_.is_group(name)) return;
         const Hdf5Group group = root_.group(name);
         const auto num_cells = count_of(counts(group, "NumberOfCells"), part, "NumberOfCells");

@@ -164,8 +164,7 @@ private:
         }
         for (int group = 0; group < 4; ++group)
             write_cell_rows(
-                root.create_group(names[static_cast<std::size_t>(group)]),
-                [&](const Mesh& mesh) { return before(mesh, group); },
+                root.create_group(names[group]), [&](const Mesh& mesh) { return before(mesh, group); },
                 [&](const Mesh& mesh) { return before(mesh, group + 1) - before(mesh, group); });
     }
 

@@ -80,7 +80,7 @@ Neighbors first_by_id(const Neighbors& neighbors, std::int64_t max_neighbors)
     const auto offsets = span_of(offsets_here), ids = span_of(ids_here);
     std::vector<std::int64_t> kept_offsets{0}, kept;
     for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
-        std::vector<std::int64_t> entries(static_cast<std::size_t>(offsets[i + 1] - offsets[i]));
+        std::vector<std::int64_t> entries(offsets[i + 1] - offsets[i]);
         std::iota(entries.begin(), entries.end(), offsets[i]);
         const auto count = std::min<std::int64_t>(max_neighbors, std::ssize(entries));
         std::partial_sort(entries.begin(), entries.begin() + count, entries.end(),

@@ -196,7 +196,7 @@ private:
 std::vector<Vector3> point_positions(const Mesh& mesh)
 {
     const auto values = mesh.points.to_doubles();
-    std::vector<Vector3> positions(static_cast<std::size_t>(mesh.num_points()));
+    std::vector<Vector3> positions(mesh.num_points());
     for (std::size_t i = 0; i < positions.size(); ++i)
         positions[i] = {values[3 * i], values[3 * i + 1], values[3 * i + 2]};
     return positions;

@@ -58,7 +58,7 @@ std::vector<std::string> input_names(const DataConfig& data, std::int64_t num_ch
     // The arrays name the channels only if each has one component.
     if (data.is_grid && std::ssize(data.told_arrays()) == num_channels) names = data.told_arrays();
     while (std::ssize(names) < num_channels) names.push_back(fmt::format("input {}", names.size() + 1));
-    names.resize(static_cast<std::size_t>(num_channels));
+    names.resize(num_channels);
     names.insert(names.end(), data.constants.begin(), data.constants.end());
     if (!data.time.empty()) names.push_back(data.time);
     while (names.size() < num_numbers)

@@ -111,8 +111,7 @@ void for_pieces(const at::Tensor& prediction, const at::Tensor& truth, const at:
 
 std::vector<double> row_geometry(const Mesh& mesh, bool on_cells)
 {
-    std::vector<double> rows(
-        static_cast<std::size_t>((on_cells ? mesh.num_cells() : mesh.num_points()) * kGeometryColumns), 0.0);
+    std::vector<double> rows((on_cells ? mesh.num_cells() : mesh.num_points()) * kGeometryColumns, 0.0);
     const auto numbers = cell_numbers(mesh);
     const auto add = [&](std::int64_t row, std::int64_t cell, double share) {
         const auto& vector = numbers.vectors[cell];
@@ -155,7 +154,7 @@ at::Tensor take_geometry(Mesh& mesh, std::int64_t num_rows, bool on_cells)
     auto& arrays = on_cells ? mesh.cell_data : mesh.point_data;
     const auto array = std::ranges::find_if(arrays, [](const auto& one) { return one.name() == kGeometry; });
     auto values = array->to_doubles();
-    values.resize(static_cast<std::size_t>(num_rows * kGeometryColumns));
+    values.resize(num_rows * kGeometryColumns);
     arrays.erase(array);
     return torch::tensor(values, torch::kDouble).reshape({num_rows, kGeometryColumns});
 }

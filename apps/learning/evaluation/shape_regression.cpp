@@ -42,7 +42,7 @@ std::vector<std::vector<std::int64_t>> ones_and_pairs(const std::vector<std::int
 std::vector<double> least_squares_weights(const at::Tensor& rows)
 {
     auto best = rows.square().sum(1).argmin().item<std::int64_t>();
-    std::vector<double> weights(static_cast<std::size_t>(rows.size(0)), 0.0);
+    std::vector<double> weights(rows.size(0), 0.0);
     weights[best] = 1;
     auto sum = rows[best].clone();
     for (int step = 0; step < kStackingSteps; ++step) {

@@ -154,7 +154,7 @@ std::vector<std::int64_t> CaseOrder::cases_of_sets() const
 
 std::vector<std::int64_t> CaseOrder::times_of_epoch(std::int64_t epoch) const
 {
-    if (sets_.empty()) return std::vector<std::int64_t>(static_cast<std::size_t>(num_cases_), epoch);
+    if (sets_.empty()) return std::vector<std::int64_t>(num_cases_, epoch);
     std::vector<std::int64_t> times;
     for (const auto& [index, time] : mixed(epoch)) times.push_back(time);
     return times;

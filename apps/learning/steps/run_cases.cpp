@@ -178,8 +178,7 @@ std::map<std::string, ChannelStatistics> statistics_of_sets(const CaseSet& train
 {
     std::map<std::string, ChannelStatistics> all;
     for (std::int64_t i = 0; i < train.size(); ++i) {
-        if (const auto& set = train.sources()[static_cast<std::size_t>(i)].set; !set.empty())
-            all[set].merge(without_unit(train, i, scalings));
+        if (const auto& set = train.sources()[i].set; !set.empty()) all[set].merge(without_unit(train, i, scalings));
     }
     return all;
 }

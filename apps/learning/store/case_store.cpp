@@ -182,7 +182,7 @@ void widen(std::vector<double>& lowest, std::vector<double>& highest, const at::
 {
     if (rows.size(0) == 0) return;
     const auto low = rows.amin(0).to(at::kDouble), high = rows.amax(0).to(at::kDouble);
-    lowest.resize(static_cast<std::size_t>(rows.size(1)), std::numeric_limits<double>::infinity());
+    lowest.resize(rows.size(1), std::numeric_limits<double>::infinity());
     highest.resize(lowest.size(), -std::numeric_limits<double>::infinity());
     for (std::size_t c = 0; c < lowest.size(); ++c) {
         lowest[c] = std::min(lowest[c], low.const_data_ptr<double>()[c]);
@@ -197,7 +197,7 @@ StoredMeasures write_measures(const RowMeasures& measures, const StoredOrder& or
     if (measures.values.empty()) return stored;
     std::vector<float> by_place(measures.values.size());
     for (std::size_t id = 0; id < by_place.size(); ++id)
-        by_place[static_cast<std::size_t>(order.place_of(static_cast<std::int64_t>(id)))] = measures.values[id];
+        by_place[order.place_of(static_cast<std::int64_t>(id))] = measures.values[id];
     const auto bytes = std::as_bytes(std::span<const float>(by_place));
     stored.hash = hash_text(xxh64(bytes));
     stored.blocks = block_measures(order, by_place);

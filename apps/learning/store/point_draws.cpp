@@ -141,7 +141,7 @@ std::vector<std::int64_t> StoredOrder::drawn_ids(std::int64_t count, std::int64_
     std::vector<std::int64_t> ids;
     for (const auto& range : drawn_ranges(count, seed, epoch)) {
         const auto block = block_of(range.first);
-        std::vector<std::int64_t> places(static_cast<std::size_t>(range.count));
+        std::vector<std::int64_t> places(range.count);
         std::iota(places.begin(), places.end(), range.first - begin_of(block));
         const auto drawn = ids_of(block, places);
         ids.insert(ids.end(), drawn.begin(), drawn.end());

@@ -74,7 +74,7 @@ Evaluation Validation::finish(const std::vector<CaseSource>& sources, const std:
     for (std::size_t i = 0; i < sources.size(); ++i) {
         const auto row = std::span(all.data_ptr<double>() + static_cast<std::int64_t>(i) * num_numbers,
                                    static_cast<std::size_t>(num_numbers));
-        const auto sums = CaseSums::from_numbers(layout_, row.first(static_cast<std::size_t>(num_sums)));
+        const auto sums = CaseSums::from_numbers(layout_, row.first(num_sums));
         EvaluatedCase one{
             .source = sources[i], .split = split, .num_points = static_cast<std::int64_t>(sums.channels.front().count)};
         one.metrics = sums.metrics(layout_);
@@ -84,7 +84,7 @@ Evaluation Validation::finish(const std::vector<CaseSource>& sources, const std:
             one.drag_of_shape = found->second.drag;
             one.lift_of_shape = found->second.lift;
         }
-        meshard::add_of_head(one, of_head_, row.subspan(static_cast<std::size_t>(num_sums)), forces_);
+        meshard::add_of_head(one, of_head_, row.subspan(num_sums), forces_);
         evaluation.cases.push_back(std::move(one));
     }
     return evaluation;
