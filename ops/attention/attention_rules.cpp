@@ -337,9 +337,10 @@ void attention_backward(RuleCall& call)
                  wrapped(gradients.mask, whole.mask, plan.mask, wanted[3])});
 }
 
-const RuleRegistration r_attention("attention", {"aten::_scaled_dot_product_fused_attention_overrideable"}, attention);
-const RuleRegistration r_backward("attention", {"aten::_scaled_dot_product_fused_attention_overrideable_backward"},
-                                  attention_backward);
+const RuleRegistration attention_rules[] = {
+    {"attention", {"aten::_scaled_dot_product_fused_attention_overrideable"}, attention},
+    {"attention", {"aten::_scaled_dot_product_fused_attention_overrideable_backward"}, attention_backward},
+};
 
 /// Throws if `holds` is false. `what()` composes the message, which takes as long as an operator.
 template <class F>

@@ -250,16 +250,16 @@ void largest_backward(RuleCall& call)
     call.finish({wrap(pooling->give_back(of_box), call.spec(pooling->input_layouts))});
 }
 
-const RuleRegistration r_adaptive_average2("pooling", {"aten::_adaptive_avg_pool2d"}, average<2>);
-const RuleRegistration r_adaptive_average3("pooling", {"aten::_adaptive_avg_pool3d"}, average<3>);
-const RuleRegistration r_adaptive_average2_backward("pooling", {"aten::_adaptive_avg_pool2d_backward"},
-                                                    average_backward<2>);
-const RuleRegistration r_adaptive_average3_backward("pooling", {"aten::_adaptive_avg_pool3d_backward"},
-                                                    average_backward<3>);
-const RuleRegistration r_largest2("pooling", {"aten::adaptive_max_pool2d"}, largest<2>);
-const RuleRegistration r_largest3("pooling", {"aten::adaptive_max_pool3d"}, largest<3>);
-const RuleRegistration r_largest2_backward("pooling", {"aten::adaptive_max_pool2d_backward"}, largest_backward<2>);
-const RuleRegistration r_largest3_backward("pooling", {"aten::adaptive_max_pool3d_backward"}, largest_backward<3>);
+const RuleRegistration adaptive_pooling_rules[] = {
+    {"pooling", {"aten::_adaptive_avg_pool2d"}, average<2>},
+    {"pooling", {"aten::_adaptive_avg_pool3d"}, average<3>},
+    {"pooling", {"aten::_adaptive_avg_pool2d_backward"}, average_backward<2>},
+    {"pooling", {"aten::_adaptive_avg_pool3d_backward"}, average_backward<3>},
+    {"pooling", {"aten::adaptive_max_pool2d"}, largest<2>},
+    {"pooling", {"aten::adaptive_max_pool3d"}, largest<3>},
+    {"pooling", {"aten::adaptive_max_pool2d_backward"}, largest_backward<2>},
+    {"pooling", {"aten::adaptive_max_pool3d_backward"}, largest_backward<3>},
+};
 
 }  // namespace
 }  // namespace meshard

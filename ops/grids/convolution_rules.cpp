@@ -428,8 +428,10 @@ void convolution_backward(RuleCall& call)
     call.finish(std::move(results));
 }
 
-const RuleRegistration r_convolution("convolution", {"aten::convolution", "aten::_convolution"}, convolution);
-const RuleRegistration r_convolution_backward("convolution", {"aten::convolution_backward"}, convolution_backward);
+const RuleRegistration convolution_rules[] = {
+    {"convolution", {"aten::convolution", "aten::_convolution"}, convolution},
+    {"convolution", {"aten::convolution_backward"}, convolution_backward},
+};
 
 }  // namespace
 }  // namespace meshard

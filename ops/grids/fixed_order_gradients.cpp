@@ -128,24 +128,22 @@ std::vector<at::Tensor> of_largest(const RuleCall& call)
     return {scatter_to_box(call.tensor(0), call.tensor(kIndices), plane, in)};
 }
 
-const FixedOrderRegistration
-    f_interpolation({"aten::upsample_linear1d_backward", "aten::upsample_bilinear2d_backward",
-                     "aten::upsample_trilinear3d_backward", "aten::upsample_bicubic2d_backward",
-                     "aten::_upsample_bilinear2d_aa_backward", "aten::_upsample_bicubic2d_aa_backward"},
-                    of_interpolation);
-const FixedOrderRegistration f_padding1({"aten::reflection_pad1d_backward", "aten::replication_pad1d_backward"},
-                                        of_padding<1>);
-const FixedOrderRegistration f_padding2({"aten::reflection_pad2d_backward", "aten::replication_pad2d_backward"},
-                                        of_padding<2>);
-const FixedOrderRegistration f_padding3({"aten::reflection_pad3d_backward", "aten::replication_pad3d_backward"},
-                                        of_padding<3>);
-const FixedOrderRegistration f_to_size2({"aten::_adaptive_avg_pool2d_backward"}, of_averages_to_a_size<2>);
-const FixedOrderRegistration f_to_size3({"aten::_adaptive_avg_pool3d_backward"}, of_averages_to_a_size<3>);
-const FixedOrderRegistration f_averages({"aten::avg_pool3d_backward"}, of_averages);
-const FixedOrderRegistration f_largest2({"aten::max_pool2d_with_indices_backward"}, of_largest<2, 7>);
-const FixedOrderRegistration f_largest3({"aten::max_pool3d_with_indices_backward"}, of_largest<3, 7>);
-const FixedOrderRegistration f_largest_to_size2({"aten::adaptive_max_pool2d_backward"}, of_largest<2, 2>);
-const FixedOrderRegistration f_largest_to_size3({"aten::adaptive_max_pool3d_backward"}, of_largest<3, 2>);
+const FixedOrderRegistration fixed_order_gradients[] = {
+    {{"aten::upsample_linear1d_backward", "aten::upsample_bilinear2d_backward", "aten::upsample_trilinear3d_backward",
+      "aten::upsample_bicubic2d_backward", "aten::_upsample_bilinear2d_aa_backward",
+      "aten::_upsample_bicubic2d_aa_backward"},
+     of_interpolation},
+    {{"aten::reflection_pad1d_backward", "aten::replication_pad1d_backward"}, of_padding<1>},
+    {{"aten::reflection_pad2d_backward", "aten::replication_pad2d_backward"}, of_padding<2>},
+    {{"aten::reflection_pad3d_backward", "aten::replication_pad3d_backward"}, of_padding<3>},
+    {{"aten::_adaptive_avg_pool2d_backward"}, of_averages_to_a_size<2>},
+    {{"aten::_adaptive_avg_pool3d_backward"}, of_averages_to_a_size<3>},
+    {{"aten::avg_pool3d_backward"}, of_averages},
+    {{"aten::max_pool2d_with_indices_backward"}, of_largest<2, 7>},
+    {{"aten::max_pool3d_with_indices_backward"}, of_largest<3, 7>},
+    {{"aten::adaptive_max_pool2d_backward"}, of_largest<2, 2>},
+    {{"aten::adaptive_max_pool3d_backward"}, of_largest<3, 2>},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -274,20 +274,19 @@ void interpolate_backward(RuleCall& call)
     call.finish({wrap(local, spec)});
 }
 
-const RuleRegistration r_interpolate("interpolation",
-                                     {"aten::upsample_nearest1d", "aten::upsample_nearest2d",
-                                      "aten::upsample_nearest3d", "aten::_upsample_nearest_exact1d",
-                                      "aten::_upsample_nearest_exact2d", "aten::_upsample_nearest_exact3d",
-                                      "aten::upsample_linear1d", "aten::upsample_bilinear2d",
-                                      "aten::upsample_trilinear3d", "aten::upsample_bicubic2d"},
-                                     interpolate);
-const RuleRegistration r_interpolate_backward(
-    "interpolation",
-    {"aten::upsample_nearest1d_backward", "aten::upsample_nearest2d_backward", "aten::upsample_nearest3d_backward",
-     "aten::_upsample_nearest_exact1d_backward", "aten::_upsample_nearest_exact2d_backward",
-     "aten::_upsample_nearest_exact3d_backward", "aten::upsample_linear1d_backward",
-     "aten::upsample_bilinear2d_backward", "aten::upsample_trilinear3d_backward", "aten::upsample_bicubic2d_backward"},
-    interpolate_backward);
+const RuleRegistration interpolation_rules[] = {
+    {"interpolation",
+     {"aten::upsample_nearest1d", "aten::upsample_nearest2d", "aten::upsample_nearest3d",
+      "aten::_upsample_nearest_exact1d", "aten::_upsample_nearest_exact2d", "aten::_upsample_nearest_exact3d",
+      "aten::upsample_linear1d", "aten::upsample_bilinear2d", "aten::upsample_trilinear3d", "aten::upsample_bicubic2d"},
+     interpolate},
+    {"interpolation",
+     {"aten::upsample_nearest1d_backward", "aten::upsample_nearest2d_backward", "aten::upsample_nearest3d_backward",
+      "aten::_upsample_nearest_exact1d_backward", "aten::_upsample_nearest_exact2d_backward",
+      "aten::_upsample_nearest_exact3d_backward", "aten::upsample_linear1d_backward",
+      "aten::upsample_bilinear2d_backward", "aten::upsample_trilinear3d_backward", "aten::upsample_bicubic2d_backward"},
+     interpolate_backward},
+};
 
 }  // namespace
 }  // namespace meshard

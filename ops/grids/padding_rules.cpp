@@ -202,21 +202,17 @@ at::Tensor circular_pad(const at::Tensor& input, at::IntArrayRef pad)
     return result;
 }
 
-const RuleRegistration r_constant("padding", {"aten::constant_pad_nd"}, constant_pad);
-const RuleRegistration r_reflection("padding",
-                                    {"aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d"},
-                                    edge_pad<reflected>);
-const RuleRegistration r_replication("padding",
-                                     {"aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d"},
-                                     edge_pad<repeated>);
-const RuleRegistration r_reflection_backward("padding",
-                                             {"aten::reflection_pad1d_backward", "aten::reflection_pad2d_backward",
-                                              "aten::reflection_pad3d_backward"},
-                                             edge_pad_backward<reflected>);
-const RuleRegistration r_replication_backward("padding",
-                                              {"aten::replication_pad1d_backward", "aten::replication_pad2d_backward",
-                                               "aten::replication_pad3d_backward"},
-                                              edge_pad_backward<repeated>);
+const RuleRegistration padding_rules[] = {
+    {"padding", {"aten::constant_pad_nd"}, constant_pad},
+    {"padding", {"aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d"}, edge_pad<reflected>},
+    {"padding", {"aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d"}, edge_pad<repeated>},
+    {"padding",
+     {"aten::reflection_pad1d_backward", "aten::reflection_pad2d_backward", "aten::reflection_pad3d_backward"},
+     edge_pad_backward<reflected>},
+    {"padding",
+     {"aten::replication_pad1d_backward", "aten::replication_pad2d_backward", "aten::replication_pad3d_backward"},
+     edge_pad_backward<repeated>},
+};
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse2, library)
 {

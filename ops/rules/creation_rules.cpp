@@ -56,11 +56,11 @@ void new_empty_strided(RuleCall& call)
     call.push({wrap(std::move(local), spec, stride)});
 }
 
-const RuleRegistration r_like("creation",
-                              {"aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like"}, like);
-const RuleRegistration r_new("creation", {"aten::new_zeros", "aten::new_ones", "aten::new_full", "aten::new_empty"},
-                             new_tensor);
-const RuleRegistration r_new_strided("creation", {"aten::new_empty_strided"}, new_empty_strided);
+const RuleRegistration creation_rules[] = {
+    {"creation", {"aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like"}, like},
+    {"creation", {"aten::new_zeros", "aten::new_ones", "aten::new_full", "aten::new_empty"}, new_tensor},
+    {"creation", {"aten::new_empty_strided"}, new_empty_strided},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -246,28 +246,26 @@ bool baddbmm_exactly(RuleCall& call)
     return product(call, 1, 2, "bmk", "bkn", "bmn", 0);
 }
 
-const ExactRuleRegistration exact_sum({"aten::sum", "aten::sum.dim_IntList"}, sum_exactly);
-const ExactRuleRegistration exact_mean({"aten::mean", "aten::mean.dim"}, mean_exactly);
-const ExactRuleRegistration exact_loss({"aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"}, loss_exactly);
-const ExactRuleRegistration exact_mm({"aten::mm"}, mm_exactly);
-const ExactRuleRegistration exact_bmm({"aten::bmm"}, bmm_exactly);
-const ExactRuleRegistration exact_addmm({"aten::addmm"}, addmm_exactly);
-const ExactRuleRegistration exact_baddbmm({"aten::baddbmm"}, baddbmm_exactly);
-const ExactRuleRegistration exact_along({"aten::_softmax", "aten::_log_softmax", "aten::_safe_softmax",
-                                         "aten::logsumexp", "aten::prod.dim_int", "aten::var.correction",
-                                         "aten::std.correction", "aten::var_mean.correction",
-                                         "aten::std_mean.correction", "aten::nansum"},
-                                        gather_along_first);
-const ExactRuleRegistration exact_along_second({"aten::_softmax_backward_data", "aten::_log_softmax_backward_data",
-                                                "aten::linalg_vector_norm"},
-                                               gather_along_second);
-const ExactRuleRegistration exact_lines({"aten::native_layer_norm"}, gather_lines);
-const ExactRuleRegistration exact_gather({"aten::norm", "aten::prod", "aten::unfold_backward",
-                                          "aten::embedding_dense_backward", "aten::index_add", "aten::index_add_",
-                                          "aten::index_put", "aten::index_put_", "aten::_index_put_impl_",
-                                          "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce",
-                                          "aten::scatter_reduce_"},
-                                         gather_whole);
+const ExactRuleRegistration exact_rules[] = {
+    {{"aten::sum", "aten::sum.dim_IntList"}, sum_exactly},
+    {{"aten::mean", "aten::mean.dim"}, mean_exactly},
+    {{"aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"}, loss_exactly},
+    {{"aten::mm"}, mm_exactly},
+    {{"aten::bmm"}, bmm_exactly},
+    {{"aten::addmm"}, addmm_exactly},
+    {{"aten::baddbmm"}, baddbmm_exactly},
+    {{"aten::_softmax", "aten::_log_softmax", "aten::_safe_softmax", "aten::logsumexp", "aten::prod.dim_int",
+      "aten::var.correction", "aten::std.correction", "aten::var_mean.correction", "aten::std_mean.correction",
+      "aten::nansum"},
+     gather_along_first},
+    {{"aten::_softmax_backward_data", "aten::_log_softmax_backward_data", "aten::linalg_vector_norm"},
+     gather_along_second},
+    {{"aten::native_layer_norm"}, gather_lines},
+    {{"aten::norm", "aten::prod", "aten::unfold_backward", "aten::embedding_dense_backward", "aten::index_add",
+      "aten::index_add_", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::scatter_add",
+      "aten::scatter_add_", "aten::scatter_reduce", "aten::scatter_reduce_"},
+     gather_whole},
+};
 // All operators of these families add over neighbours, samples or lines, in an order that may depend on the sharding.
 const ExactFamilyRegistration r_families({"convolution", "distances", "Fourier transforms", "gathered", "interpolation",
                                           "losses", "matrix products", "normalisation", "padding", "pooling",

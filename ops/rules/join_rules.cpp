@@ -154,11 +154,15 @@ std::optional<at::Tensor> direct_stack(at::TensorList tensors, std::int64_t dim)
                  with_dims(parts.spec, [&](std::int64_t cut) { return cut + (cut >= *d); }));
 }
 
-const DirectRegistration d_cat = direct_kernel<at::_ops::cat, &direct_cat>(join);
-const DirectRegistration d_stack = direct_kernel<at::_ops::stack, &direct_stack>(join);
+const DirectRegistration join_kernels[] = {
+    direct_kernel<at::_ops::cat, &direct_cat>(join),
+    direct_kernel<at::_ops::stack, &direct_stack>(join),
+};
 
-const RuleRegistration r_join("views", {"aten::cat", "aten::stack"}, join);
-const RuleRegistration r_repeat("views", {"aten::repeat"}, repeat);
+const RuleRegistration join_rules[] = {
+    {"views", {"aten::cat", "aten::stack"}, join},
+    {"views", {"aten::repeat"}, repeat},
+};
 
 }  // namespace
 }  // namespace meshard

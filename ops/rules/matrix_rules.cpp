@@ -97,15 +97,16 @@ void check_errors(RuleCall& call)
     call.finish({});
 }
 
-const RuleRegistration r_matrices("matrices",
-                                  {"aten::_linalg_det", "aten::_linalg_slogdet", "aten::linalg_inv_ex",
-                                   "aten::linalg_cholesky_ex", "aten::linalg_lu_factor_ex", "aten::linalg_lu",
-                                   "aten::linalg_qr", "aten::_linalg_svd", "aten::_linalg_eigh", "aten::linalg_eig",
-                                   "aten::linalg_matrix_exp", "aten::_linalg_solve_ex", "aten::linalg_solve_triangular",
-                                   "aten::linalg_lu_solve", "aten::lu_unpack"},
-                                  matrix_by_matrix);
-const RuleRegistration r_diagonals("matrices", {"aten::diag_embed"}, diagonals);
-const RuleRegistration r_check_errors("matrices", {"aten::_linalg_check_errors"}, check_errors);
+const RuleRegistration matrix_rules[] = {
+    {"matrices",
+     {"aten::_linalg_det", "aten::_linalg_slogdet", "aten::linalg_inv_ex", "aten::linalg_cholesky_ex",
+      "aten::linalg_lu_factor_ex", "aten::linalg_lu", "aten::linalg_qr", "aten::_linalg_svd", "aten::_linalg_eigh",
+      "aten::linalg_eig", "aten::linalg_matrix_exp", "aten::_linalg_solve_ex", "aten::linalg_solve_triangular",
+      "aten::linalg_lu_solve", "aten::lu_unpack"},
+     matrix_by_matrix},
+    {"matrices", {"aten::diag_embed"}, diagonals},
+    {"matrices", {"aten::_linalg_check_errors"}, check_errors},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -194,13 +194,15 @@ std::optional<ThreeTensors> direct_layer_norm_backward(const at::Tensor& gradien
                         b.defined() ? fresh(std::move(b), pending) : b};
 }
 
-const DirectRegistration d_layer_norm = direct_kernel<at::_ops::native_layer_norm, &direct_layer_norm>(layer_norm);
-const DirectRegistration d_layer_norm_backward =
-    direct_kernel<at::_ops::native_layer_norm_backward, &direct_layer_norm_backward>(layer_norm_backward);
+const DirectRegistration normalization_kernels[] = {
+    direct_kernel<at::_ops::native_layer_norm, &direct_layer_norm>(layer_norm),
+    direct_kernel<at::_ops::native_layer_norm_backward, &direct_layer_norm_backward>(layer_norm_backward),
+};
 
-const RuleRegistration r_layer_norm("normalisation", {"aten::native_layer_norm"}, layer_norm);
-const RuleRegistration r_layer_norm_backward("normalisation", {"aten::native_layer_norm_backward"},
-                                             layer_norm_backward);
+const RuleRegistration normalization_rules[] = {
+    {"normalisation", {"aten::native_layer_norm"}, layer_norm},
+    {"normalisation", {"aten::native_layer_norm_backward"}, layer_norm_backward},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -3,7 +3,6 @@
 // each rank's slice of its own rows; a single entry is sent by its owner.
 #include "ops/rules/layout_cache.h"
 #include "sharding/tensor/direct_kernel.h"
-#include "sharding/tensor/redistribute.h"
 
 #include <ATen/ATen.h>
 
@@ -472,26 +471,27 @@ std::optional<at::Tensor> direct_slice_backward(const at::Tensor& gradient, c10:
                  spec);
 }
 
-const DirectRegistration d_slice = direct_kernel<at::_ops::slice_Tensor, &direct_slice>(slice);
-const DirectRegistration d_select = direct_kernel<at::_ops::select_int, &direct_select>(select);
-const DirectRegistration d_slice_backward =
-    direct_kernel<at::_ops::slice_backward, &direct_slice_backward>(slice_backward);
+const DirectRegistration slice_kernels[] = {
+    direct_kernel<at::_ops::slice_Tensor, &direct_slice>(slice),
+    direct_kernel<at::_ops::select_int, &direct_select>(select),
+    direct_kernel<at::_ops::slice_backward, &direct_slice_backward>(slice_backward),
+};
 
-const RuleRegistration r_slice("views", {"aten::slice"}, slice);
-const RuleRegistration
-    r_split("views", {"aten::split", "aten::split_with_sizes", "aten::unsafe_split", "aten::unsafe_split_with_sizes"},
-            split);
-const RuleRegistration r_select("views", {"aten::select"}, select);
-const RuleRegistration r_unbind("views", {"aten::unbind"}, unbind);
-const RuleRegistration r_slice_backward("views", {"aten::slice_backward"}, slice_backward);
-const RuleRegistration r_select_backward("views", {"aten::select_backward"}, select_backward);
-const RuleRegistration r_slice_scatter("views", {"aten::slice_scatter"}, scatter_part<false>);
-const RuleRegistration r_select_scatter("views", {"aten::select_scatter"}, scatter_part<true>);
-const RuleRegistration r_diagonal("views", {"aten::diagonal"}, diagonal);
-const RuleRegistration r_diagonal_backward("views", {"aten::diagonal_backward"}, diagonal_backward);
-const RuleRegistration r_unfold_view("views", {"aten::unfold"}, unfold);
-const RuleRegistration r_unfold_backward("views", {"aten::unfold_backward"}, unfold_backward);
-const RuleRegistration r_as_strided("views", {"aten::as_strided"}, as_strided);
+const RuleRegistration slice_rules[] = {
+    {"views", {"aten::slice"}, slice},
+    {"views", {"aten::split", "aten::split_with_sizes", "aten::unsafe_split", "aten::unsafe_split_with_sizes"}, split},
+    {"views", {"aten::select"}, select},
+    {"views", {"aten::unbind"}, unbind},
+    {"views", {"aten::slice_backward"}, slice_backward},
+    {"views", {"aten::select_backward"}, select_backward},
+    {"views", {"aten::slice_scatter"}, scatter_part<false>},
+    {"views", {"aten::select_scatter"}, scatter_part<true>},
+    {"views", {"aten::diagonal"}, diagonal},
+    {"views", {"aten::diagonal_backward"}, diagonal_backward},
+    {"views", {"aten::unfold"}, unfold},
+    {"views", {"aten::unfold_backward"}, unfold_backward},
+    {"views", {"aten::as_strided"}, as_strided},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -514,32 +514,33 @@ std::optional<at::Tensor> direct_squeeze(const at::Tensor& tensor, std::int64_t 
 }
 
 namespace op = at::_ops;
-const DirectRegistration d_view = direct_kernel<op::view, &direct_view<true>>(view);
-const DirectRegistration d_unsafe_view = direct_kernel<op::_unsafe_view, &direct_view<false>>(view);
-const DirectRegistration d_reshape_alias = direct_kernel<op::_reshape_alias, &direct_reshape_alias>(view);
-const DirectRegistration d_permute = direct_kernel<op::permute, &direct_permute>(permute);
-const DirectRegistration d_transpose = direct_kernel<op::transpose_int, &direct_transpose>(transpose);
-const DirectRegistration d_t = direct_kernel<op::t, &direct_t>(t);
-const DirectRegistration d_expand = direct_kernel<op::expand, &direct_expand>(expand);
-const DirectRegistration d_unsqueeze = direct_kernel<op::unsqueeze, &direct_unsqueeze>(unsqueeze);
-const DirectRegistration d_squeeze = direct_kernel<op::squeeze_dim, &direct_squeeze>(squeeze);
+const DirectRegistration view_kernels[] = {
+    direct_kernel<op::view, &direct_view<true>>(view),
+    direct_kernel<op::_unsafe_view, &direct_view<false>>(view),
+    direct_kernel<op::_reshape_alias, &direct_reshape_alias>(view),
+    direct_kernel<op::permute, &direct_permute>(permute),
+    direct_kernel<op::transpose_int, &direct_transpose>(transpose),
+    direct_kernel<op::t, &direct_t>(t),
+    direct_kernel<op::expand, &direct_expand>(expand),
+    direct_kernel<op::unsqueeze, &direct_unsqueeze>(unsqueeze),
+    direct_kernel<op::squeeze_dim, &direct_squeeze>(squeeze),
+};
 
-const RuleRegistration r_refused("refused", {"aten::resize_", "aten::resize_as_", "aten::set_"}, refuse_in_place);
-// Except for calls that change nothing.
-const RuleRegistration r_as_strided_in_place("refused", {"aten::as_strided_"}, as_strided_in_place);
-const RuleRegistration r_in_place("views", {"aten::unsqueeze_", "aten::squeeze_", "aten::transpose_", "aten::t_"},
-                                  reshape_in_place);
-const RuleRegistration r_as_real("views", {"aten::view_as_real"}, view_as_real);
-const RuleRegistration r_as_complex("views", {"aten::view_as_complex"}, view_as_complex);
-const RuleRegistration r_conjugate("views", {"aten::_conj"}, conjugate);
-const RuleRegistration
-    r_view("views", {"aten::view", "aten::_unsafe_view", "aten::_reshape_alias", "aten::_reshape_copy"}, view);
-const RuleRegistration r_transpose("views", {"aten::transpose"}, transpose);
-const RuleRegistration r_t("views", {"aten::t"}, t);
-const RuleRegistration r_permute("views", {"aten::permute"}, permute);
-const RuleRegistration r_expand("views", {"aten::expand"}, expand);
-const RuleRegistration r_unsqueeze("views", {"aten::unsqueeze"}, unsqueeze);
-const RuleRegistration r_squeeze("views", {"aten::squeeze"}, squeeze);
+const RuleRegistration view_rules[] = {
+    {"refused", {"aten::resize_", "aten::resize_as_", "aten::set_"}, refuse_in_place},
+    {"refused", {"aten::as_strided_"}, as_strided_in_place},  // except for calls that change nothing
+    {"views", {"aten::unsqueeze_", "aten::squeeze_", "aten::transpose_", "aten::t_"}, reshape_in_place},
+    {"views", {"aten::view_as_real"}, view_as_real},
+    {"views", {"aten::view_as_complex"}, view_as_complex},
+    {"views", {"aten::_conj"}, conjugate},
+    {"views", {"aten::view", "aten::_unsafe_view", "aten::_reshape_alias", "aten::_reshape_copy"}, view},
+    {"views", {"aten::transpose"}, transpose},
+    {"views", {"aten::t"}, t},
+    {"views", {"aten::permute"}, permute},
+    {"views", {"aten::expand"}, expand},
+    {"views", {"aten::unsqueeze"}, unsqueeze},
+    {"views", {"aten::squeeze"}, squeeze},
+};
 
 }  // namespace
 }  // namespace meshard
