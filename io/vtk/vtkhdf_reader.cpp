@@ -489,12 +489,4 @@ VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr
     return VtkHdfReader(root, std::nullopt).map(file);
 }
 
-std::vector<Mesh> read_vtkhdf_partitions(const std::filesystem::path& path)
-{
-    const std::string where = "read_mesh: " + path.string();
-    const Hdf5Group file = Hdf5Group::open_file(path, where);
-    const Hdf5Group root = file.group("VTKHDF");
-    return VtkHdfReader(root, std::nullopt).read();
-}
-
 }  // namespace meshard

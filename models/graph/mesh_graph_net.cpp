@@ -90,11 +90,6 @@ MeshGraphNetOptions mesh_graph_net_options(const nlohmann::json& arguments)
     return mesh_graph_net_option_table().read(of_model);
 }
 
-nlohmann::json to_json(const MeshGraphNetOptions& options)
-{
-    return mesh_graph_net_option_table().write(options);
-}
-
 GraphMlpImpl::GraphMlpImpl(Widths widths, std::int64_t num_hidden_layers, const std::string& act, bool normalized)
 {
     auto in = widths.in;

@@ -48,7 +48,6 @@ const OptionTable<MeshGraphNetOptions>& mesh_graph_net_option_table();
 /// @throws InvalidInput for a name that is not an argument of MeshGraphNet, a value of the wrong type, or layers of
 /// TransformerEngine.
 MeshGraphNetOptions mesh_graph_net_options(const nlohmann::json& arguments);
-nlohmann::json to_json(const MeshGraphNetOptions& options);
 
 /// Linear layers with an activation after all but the last, then a layer norm if `normalized`. Parameters: `model.0.*`,
 /// `model.2.*`, ...

@@ -115,11 +115,6 @@ FnoOptions fno_options(const nlohmann::json& arguments)
     return fno_option_table().read(with_modes_of_each_direction(arguments));
 }
 
-nlohmann::json to_json(const FnoOptions& options)
-{
-    return fno_option_table().write(options);
-}
-
 CellLinearImpl::CellLinearImpl(std::int64_t in, std::int64_t out, std::int64_t num_directions)
 {
     std::vector<std::int64_t> shape(num_directions + 2, 1);

@@ -123,45 +123,6 @@ MessageGraph::MessageGraph(Neighbors neighbors, const at::Tensor& targets) : nei
     lay_out_edges(error);
 }
 
-MessageGraph::MessageGraph(const Csr& graph, const std::shared_ptr<const IndexMap>& index_map,
-                           const std::shared_ptr<const DeviceMesh>& device_mesh)
-{
-    const auto num_owned = static_cast<std::int64_t>(index_map->num_owned);
-    const auto& group = device_mesh->group(device_mesh->axis("domain"));
-    std::string error;
-    if (graph.num_rows() < num_owned) {
-        error = fmt::format("MessageGraph: the graph has {} rows, and {} are owned.", graph.num_rows(), num_owned);
-    } else {
-        const auto begin = graph.indices.begin(), end = begin + graph.offsets[num_owned];
-        const auto outside =
-            std::find_if(begin, end, [&](auto row) { return row < 0 || row >= index_map->num_local(); });
-        if (outside != end) {
-            error = fmt::format("MessageGraph: an owned row receives from local row {}; there are {}. Pass a graph "
-                                "over owned rows and ghosts.",
-                                *outside, index_map->num_local());
-        }
-    }
-    throw_together(error, group);
-    std::vector<std::int64_t> rows, ids;
-    const auto end = graph.offsets[num_owned];
-    for (std::int64_t e = 0; e < end; ++e) {
-        rows.push_back(graph.indices[e]);
-        ids.push_back(index_map->global_ids[graph.indices[e]]);
-    }
-    neighbors_.offsets = index_tensor({graph.offsets.begin(), graph.offsets.begin() + num_owned + 1});
-    neighbors_.rows = index_tensor(rows);
-    neighbors_.ids = index_tensor(ids);
-    neighbors_.queries_group = group;
-    if (group.size() > 1) {
-        neighbors_.plan = ExchangePlan::find(*index_map, group);
-        neighbors_.plan->set_agreed();  // every rank knows the sizes of all ranks' nodes
-    }
-    neighbors_.points_layout = shard_spec(index_map, device_mesh, 0);
-    neighbors_.num_points = num_owned;
-    target_spec_ = neighbors_.points_layout;
-    lay_out_edges();
-}
-
 void MessageGraph::lay_out_edges(const std::string& error)
 {
     const auto& like = target_spec_ ? target_spec_ : neighbors_.points_layout;

@@ -193,13 +193,6 @@ CaseTensors page_locked(const CaseTensors& example)
     return moved(example, [](const at::Tensor& tensor) { return tensor.pin_memory(); });
 }
 
-std::int64_t bytes_of(CaseTensors example)
-{
-    std::int64_t bytes = 0;
-    for (const auto* tensor : tensors_of(example)) bytes += static_cast<std::int64_t>(to_local(*tensor).nbytes());
-    return bytes;
-}
-
 CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bounds, const CaseSource& source)
 {
     CaseFrame frame;
