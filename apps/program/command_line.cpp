@@ -264,9 +264,8 @@ Compression parse_compression(const std::string& name)
     const std::vector<std::string> names{"none", "zlib", "lz4"};
     const auto found = std::ranges::find(names, name);
     if (found == names.end()) {
-        const std::string nearest = nearest_name(name, names);
-        throw UsageError(fmt::format("--compress is '{}'; expected none, zlib or lz4.{}", name,
-                                     nearest.empty() ? "" : fmt::format(" Did you mean '{}'?", nearest)));
+        throw UsageError(
+            fmt::format("--compress is '{}'; expected none, zlib or lz4.{}", name, suggestion(name, names)));
     }
     const auto compression = static_cast<Compression>(found - names.begin());
     if (compression != Compression::None && !is_available(compression))

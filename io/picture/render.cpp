@@ -128,10 +128,9 @@ const DataArray& find_color_array(const Mesh& mesh, const std::string& name, boo
             names.push_back(array.name());
             list += (list.empty() ? "'" : ", '") + array.name() + "'";
         }
-    const std::string nearest = nearest_name(name, names);
     throw InvalidInput("render_mesh: there is no cell or point array '" + name + "'. " +
                        (list.empty() ? "The mesh has none at all." : "There are " + list + ".") +
-                       (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                       suggestion(name, names));
 }
 
 /// Returns the index of a component, or -1 for the magnitude of a vector, or the value itself.

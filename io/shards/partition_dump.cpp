@@ -64,9 +64,8 @@ std::vector<std::string> parse_dump_kinds(std::string_view list)
         const std::string kind(list.substr(0, comma));
         list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
         if (kind != "metis" && kind != "foam") {
-            const std::string nearest = nearest_name(kind, known);
             throw InvalidInput("dump has the unknown kind '" + kind + "'; known are metis and foam." +
-                               (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                               suggestion(kind, known));
         }
         if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
     }

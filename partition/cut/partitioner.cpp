@@ -298,9 +298,7 @@ const PartitionMethod& partition_method(std::string_view name)
         names.push_back(method.name);
         list += (list.empty() ? "" : ", ") + method.name;
     }
-    const auto nearest = nearest_name(name, names);
-    throw InvalidInput("unknown method '" + std::string(name) + "'; known are " + list + "." +
-                       (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    throw InvalidInput("unknown method '" + std::string(name) + "'; known are " + list + "." + suggestion(name, names));
 }
 
 CutResult improve_cut(Partition start, const PartitionProblem& problem, const CutOptions& options)

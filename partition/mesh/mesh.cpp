@@ -177,11 +177,9 @@ const DataArray& require_array(std::span<const DataArray> arrays, std::string_vi
     if (const auto* found = find_array(arrays, name)) return *found;
     auto message = std::string(where) + " has no " + std::string(group) + " field '" + std::string(name) + "'.";
     if (arrays.empty()) throw InvalidInput(message + " It has no " + std::string(group) + " fields at all.");
-    message += " It has " + quoted_list(arrays) + ".";
     std::vector<std::string> names;
     for (const auto& array : arrays) names.push_back(array.name());
-    if (const auto nearest = nearest_name(name, names); !nearest.empty()) message += " Did you mean '" + nearest + "'?";
-    throw InvalidInput(message);
+    throw InvalidInput(message + " It has " + quoted_list(arrays) + "." + suggestion(name, names));
 }
 
 std::string cell_type_name(std::uint8_t cell_type)

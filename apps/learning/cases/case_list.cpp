@@ -150,11 +150,10 @@ const std::string& column_of(const CaseSource& source, const std::string& column
     if (found != source.columns.end()) return found->second;
     std::vector<std::string> names;
     for (const auto& [name, value] : source.columns) names.push_back(name);
-    const auto nearest = nearest_name(column, names);
     throw InvalidInput(
         fmt::format("case {} has no column '{}' in the case table{}{}", source.id, column,
                     names.empty() ? " (it has no row there)." : fmt::format(", which has {}.", fmt::join(names, ", ")),
-                    nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                    suggestion(column, names)));
 }
 
 /// Finds the files of a pattern, by what its last `*` stands for; a pattern without `*` has one file, with an empty id.
@@ -305,12 +304,11 @@ Parts split_by_manifest(const std::vector<CaseSource>& cases, const DataConfig& 
         }
     }
     if (!missing.empty()) {
-        const auto nearest = nearest_name(missing.front(), ids);
         throw InvalidInput(fmt::format(
             "{} names {} cases, and of {} there is no file: '{}'{}{}.{} Entries are ids, files or folders below "
             "data.root.",
             where, num_entries, missing.size(), missing.front(), missing.size() > 1 ? ", '" + missing[1] + "'" : "",
-            missing.size() > 2 ? ", ..." : "", nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+            missing.size() > 2 ? ", ..." : "", suggestion(missing.front(), ids)));
     }
     return parts;
 }

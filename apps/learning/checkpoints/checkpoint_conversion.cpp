@@ -31,9 +31,8 @@ CheckpointFormat format_of(const CheckpointConversion& options)
         if (options.to == to_string(format)) return format;
         names.emplace_back(to_string(format));
     }
-    const auto nearest = nearest_name(options.to, names);
     throw UsageError("--to is '" + options.to + "'; expected mdlus, pt or safetensors." +
-                     (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                     suggestion(options.to, names));
 }
 
 std::int64_t num_values(const ModelCheckpoint& checkpoint)

@@ -57,10 +57,8 @@ std::vector<const DataArray*> chosen_arrays(const ImageGeneration& generation, c
     for (const auto& name : generation.arrays) {
         const auto found = std::ranges::find(names, name);
         if (found == names.end()) {
-            const auto nearest = nearest_name(name, names);
             throw InvalidInput(fmt::format("{} has no {} array '{}'.{}", generation.conditions.string(),
-                                           generation.on_cells ? "cell" : "point", name,
-                                           nearest.empty() ? "" : fmt::format(" Did you mean '{}'?", nearest)));
+                                           generation.on_cells ? "cell" : "point", name, suggestion(name, names)));
         }
         chosen.push_back(&arrays[found - names.begin()]);
     }

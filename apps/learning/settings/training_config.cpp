@@ -175,10 +175,9 @@ void complete_scaling(const Settings& settings, DataConfig& data)
     for (auto it = data.reference_columns.begin(); it != data.reference_columns.end();) {
         const auto& [name, entries] = *it;
         if (std::ranges::find(known, name) == known.end()) {
-            const auto nearest = nearest_name(name, known);
             throw UsageError(fmt::format("{} is no quantity that is used; known are {}.{}",
                                          settings.where("data.reference." + name), fmt::join(known, ", "),
-                                         nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                                         suggestion(name, known)));
         }
         if (entries.size() != 1 && !(name == "U_inf" && entries.size() == 3)) {
             throw UsageError(fmt::format("{} has {} values; expected one{}", settings.where("data.reference." + name),
