@@ -335,9 +335,7 @@ void DitImpl::initialize()
 
 void DitImpl::set_memory(MemoryMode mode)
 {
-    if (mode == MemoryMode::Streamed)
-        throw InvalidInput("DiT: only Transolver has the memory mode `streamed`. Use `recomputed`.");
-    memory_ = mode;
+    memory_ = unless_streamed("DiT", mode);
 }
 
 void DitImpl::check_inputs(const torch::Tensor& image, const torch::Tensor& time, const torch::Tensor& condition,

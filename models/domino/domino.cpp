@@ -97,9 +97,7 @@ DominoImpl::DominoImpl(DominoOptions options) : options_(std::move(options)), no
 
 void DominoImpl::set_memory(MemoryMode mode)
 {
-    if (mode == MemoryMode::Streamed)
-        throw InvalidInput("DoMINO: only Transolver has the memory mode `streamed`. Use `recomputed`.");
-    memory_ = mode;
+    memory_ = unless_streamed("DoMINO", mode);
 }
 
 void DominoImpl::seed_noise(std::uint64_t seed)

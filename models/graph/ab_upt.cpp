@@ -159,9 +159,7 @@ AbUptImpl::AbUptImpl(AbUptOptions options) : options_(std::move(options))
 
 void AbUptImpl::set_memory(MemoryMode mode)
 {
-    if (mode == MemoryMode::Streamed)
-        throw InvalidInput("AB-UPT: only Transolver has the memory mode `streamed`. Use `recomputed`.");
-    memory_ = mode;
+    memory_ = unless_streamed("AB-UPT", mode);
 }
 
 std::vector<KeysAndValues> AbUptImpl::run(AnchorBlock block, std::vector<Tokens>& branches, AnchorsOf anchors,

@@ -229,9 +229,7 @@ FigConvUNetImpl::FigConvUNetImpl(FigConvUNetOptions options) : options_(std::mov
 
 void FigConvUNetImpl::set_memory(MemoryMode mode)
 {
-    if (mode == MemoryMode::Streamed)
-        throw InvalidInput("FIGConvUNet: only Transolver has the memory mode `streamed`. Use `recomputed`.");
-    memory_ = mode;
+    memory_ = unless_streamed("FIGConvUNet", mode);
 }
 
 std::vector<Tensor>

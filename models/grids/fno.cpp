@@ -232,9 +232,7 @@ FnoImpl::FnoImpl(FnoOptions options) : options_(std::move(options))
 
 void FnoImpl::set_memory(MemoryMode mode)
 {
-    if (mode == MemoryMode::Streamed)
-        throw InvalidInput("FNO: only Transolver has the memory mode `streamed`. Use `recomputed`.");
-    memory_ = mode;
+    memory_ = unless_streamed("FNO", mode);
 }
 
 void FnoImpl::require_shape(const torch::Tensor& grid) const

@@ -412,9 +412,7 @@ std::shared_ptr<UNet3dImpl::Block> UNet3dImpl::make_block(std::int64_t in, std::
 
 void UNet3dImpl::set_memory(MemoryMode mode)
 {
-    if (mode == MemoryMode::Streamed)
-        throw InvalidInput("UNet: only Transolver has the memory mode `streamed`. Use `recomputed`.");
-    memory_ = mode;
+    memory_ = unless_streamed("UNet", mode);
 }
 
 torch::Tensor UNet3dImpl::run(const std::shared_ptr<Level>& level, const std::vector<torch::Tensor>& inputs) const
