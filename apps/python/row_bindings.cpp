@@ -30,13 +30,15 @@ NeighborOptions neighbor_options(bool exclude_self, const std::vector<double>& p
     return options;
 }
 
-SegmentReduction reduction_of(const std::string& name)
+template <class Reduction>
+Reduction reduction_of(const char* where, const std::string& name)
 {
-    if (name == "sum") return SegmentReduction::Sum;
-    if (name == "mean") return SegmentReduction::Mean;
-    if (name == "max") return SegmentReduction::Max;
-    if (name == "min") return SegmentReduction::Min;
-    throw InvalidInput("segment_reduce: expected the reduction 'sum', 'mean', 'max' or 'min', found '" + name + "'.");
+    if (name == "sum") return Reduction::Sum;
+    if (name == "mean") return Reduction::Mean;
+    if (name == "max") return Reduction::Max;
+    if (name == "min") return Reduction::Min;
+    throw InvalidInput(
+        fmt::format("{}: expected the reduction 'sum', 'mean', 'max' or 'min', found '{}'.", where, name));
 }
 
 SurfaceDistance distance_of(const at::Tensor& vertices, const at::Tensor& faces, const at::Tensor& queries,
@@ -80,15 +82,6 @@ PythonGhostPlan ghost_plan(std::vector<std::int64_t> global_ids, std::int64_t nu
     return {ExchangePlan::find(map, group)};
 }
 
-GhostReduction ghost_reduction(const std::string& name)
-{
-    if (name == "sum") return GhostReduction::Sum;
-    if (name == "mean") return GhostReduction::Mean;
-    if (name == "max") return GhostReduction::Max;
-    if (name == "min") return GhostReduction::Min;
-    throw InvalidInput("scatter_ghosts: expected the reduction 'sum', 'mean', 'max' or 'min', found '" + name + "'.");
-}
-
 void bind_ghosts(py::module_& module)
 {
     py::class_<PythonGhostPlan>(module, "GhostPlan")
@@ -106,7 +99,7 @@ void bind_ghosts(py::module_& module)
     module.def(
         "scatter_ghosts",
         [](const at::Tensor& local, const PythonGhostPlan& p, const std::string& reduction) {
-            return scatter_ghosts(local, p.plan, ghost_reduction(reduction));
+            return scatter_ghosts(local, p.plan, reduction_of<GhostReduction>("scatter_ghosts", reduction));
         },
         WithoutGil());
 }
@@ -142,7 +135,7 @@ void bind_rows(py::module_& module)
     module.def(
         "segment_reduce",
         [](const at::Tensor& values, const at::Tensor& offsets, const std::string& reduction) {
-            return segment_reduce(values, offsets, reduction_of(reduction)).values;
+            return segment_reduce(values, offsets, reduction_of<SegmentReduction>("segment_reduce", reduction)).values;
         },
         WithoutGil());
     module.def("segment_softmax", &segment_softmax, WithoutGil());
