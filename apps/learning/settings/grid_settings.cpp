@@ -87,7 +87,7 @@ void check_grid_arrays(const Settings& settings, const std::vector<std::string>&
     if (arrays.empty())
         throw UsageError("data.arrays must name the arrays that the model is told, e.g. data.arrays=[permeability].");
     if (std::set<std::string>(arrays.begin(), arrays.end()).size() != arrays.size())
-        throw UsageError(settings.where("data.arrays") + " names an array twice.");
+        settings.refuse("data.arrays", "names an array twice.");
 }
 
 void require_matching_model(const Settings& settings, const ModelConfig& model, const DataConfig& data)
@@ -100,11 +100,10 @@ void require_matching_model(const Settings& settings, const ModelConfig& model, 
                          : "grids, and the cases are none (data.grid); models of points are " + names_of(false)));
     }
     if (!data.is_grid && settings.has("data.mask"))
-        throw UsageError(settings.where("data.mask") +
-                         " belongs to grids: what does not count of a mesh is left out of its file.");
+        settings.refuse("data.mask", "belongs to grids: what does not count of a mesh is left out of its file.");
     if (!data.is_grid && !data.series.is_on && settings.has("data.arrays"))
-        throw UsageError(settings.where("data.arrays") +
-                         " belongs to data.grid and data.series; what points are told is said by data.inputs.");
+        settings.refuse("data.arrays",
+                        "belongs to data.grid and data.series; what points are told is said by data.inputs.");
 }
 
 void check_denoiser(const Settings& settings, const TrainingRunConfig& config)

@@ -504,6 +504,11 @@ std::string Settings::where(std::string_view path) const
     return (setting && setting->source != "default" ? setting->source + ": " : "") + std::string(path);
 }
 
+void Settings::refuse(std::string_view path, const std::string& why) const
+{
+    throw UsageError(where(path) + " " + why);
+}
+
 Facts Settings::facts() const
 {
     Facts facts;
