@@ -5,7 +5,6 @@
 #include "apps/program/command_line.h"
 #include "apps/program/output_file.h"
 #include "io/shards/partition_dump.h"
-#include "io/shards/subdomain_io.h"
 #include "partition/cut/partitioner.h"
 #include "partition/error.h"
 #include "partition/ghosts/ghost_graph.h"

@@ -11,7 +11,6 @@
 
 #include <fmt/core.h>
 
-#include <limits>
 #include <memory>
 #include <string>
 #include <utility>

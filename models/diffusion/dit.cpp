@@ -4,7 +4,6 @@
 #include "models/layers/option_checks.h"
 #include "ops/attention/neighbourhood_attention.h"
 #include "ops/grids/grid_rows.h"
-#include "partition/error.h"
 #include "sharding/memory/recompute.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"

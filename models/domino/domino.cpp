@@ -2,7 +2,6 @@
 #include "models/domino/domino.h"
 
 #include "models/layers/option_checks.h"
-#include "partition/error.h"
 #include "sharding/memory/recompute.h"
 #include "sharding/tensor/shard_tensor.h"
 

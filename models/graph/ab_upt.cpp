@@ -3,7 +3,6 @@
 
 #include "models/layers/grid_points.h"
 #include "models/layers/option_table.h"
-#include "partition/error.h"
 #include "sharding/memory/recompute.h"
 #include "sharding/tensor/shard_tensor.h"
 

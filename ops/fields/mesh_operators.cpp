@@ -3,7 +3,6 @@
 
 #include "ops/rows/cut_rows.h"
 #include "ops/rows/ghost_exchange.h"
-#include "partition/error.h"
 #include "partition/ghosts/ghost_graph.h"
 #include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_graph.h"

@@ -9,7 +9,6 @@
 #include <ATen/OpMathType.h>
 
 #include <functional>
-#include <string>
 #include <vector>
 
 namespace meshard {

@@ -3,8 +3,6 @@
 
 #include "ops/neighbors/neighbors.h"
 #include "ops/rows/segment_reduce.h"
-#include "partition/csr.h"
-#include "partition/ghosts/index_map.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -4,14 +4,12 @@
 #include "ops/neighbors/point_sampling.h"
 #include "ops/rows/cut_rows.h"
 #include "ops/rows/row_moves.h"
-#include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <string>
-#include <tuple>
 
 namespace meshard {
 namespace {

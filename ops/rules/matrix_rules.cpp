@@ -2,7 +2,6 @@
 // Determinants, inverses, decompositions and solutions of many small matrices, such as a tensor at every point. Each
 // matrix is processed by itself, so that matrices may be cut among ranks; a cut within the matrices is gathered.
 #include "ops/rules/rank_parts.h"
-#include "sharding/tensor/redistribute.h"
 
 #include <ATen/ATen.h>
 

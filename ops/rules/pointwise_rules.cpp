@@ -5,7 +5,6 @@
 #include "ops/rules/whole_vectors.h"
 #include "sharding/tensor/direct_kernel.h"
 #include "sharding/tensor/exact_mode.h"
-#include "sharding/tensor/redistribute.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/graph_task.h>

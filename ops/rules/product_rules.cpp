@@ -2,7 +2,6 @@
 // Matrix products. Every dimension has a label: batch b, rows m, columns n, contracted k.
 #include "ops/rules/rank_parts.h"
 #include "sharding/tensor/direct_kernel.h"
-#include "sharding/tensor/redistribute.h"
 
 #include <ATen/ATen.h>
 

@@ -8,7 +8,6 @@
 #include <fmt/core.h>
 
 #include <cmath>
-#include <cstring>
 #include <string>
 
 namespace meshard {

@@ -3,9 +3,7 @@
 
 #include "partition/mesh/surface_geometry.h"
 
-#include <array>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 namespace meshard {

@@ -2,7 +2,6 @@
 #include "partition/cut/geometric_partitioner.h"
 
 #include "partition/cut/curve_order.h"
-#include "partition/error.h"
 
 #include <algorithm>
 #include <array>

@@ -15,7 +15,6 @@
 #include <fcntl.h>
 #include <limits>
 #include <mutex>
-#include <string>
 #include <type_traits>
 #include <unistd.h>
 #include <vector>

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
-#include <string>
 #include <tuple>
 #include <unordered_map>
 #include <utility>

@@ -2,7 +2,6 @@
 #include "sharding/messages/rank_messages.h"
 
 #include <cstdlib>
-#include <string>
 
 #ifdef MESHARD_WITH_MPI
 // MPI's C++ bindings, removed from the standard, would need a library of their own.

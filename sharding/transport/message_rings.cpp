@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstring>
 #include <stdexcept>
-#include <string>
 #include <sys/mman.h>
 
 namespace meshard {

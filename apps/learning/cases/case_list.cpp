@@ -15,7 +15,6 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
-#include <functional>
 #include <numeric>
 #include <random>
 #include <regex>

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <utility>
 
 namespace meshard {
 namespace {

@@ -4,7 +4,6 @@
 #include "apps/learning/cases/case_tensors.h"
 #include "io/shards/manifest.h"
 #include "io/shards/subdomain_io.h"
-#include "partition/error.h"
 #include "partition/mesh/cell_geometry.h"
 #include "partition/mesh/surface_geometry.h"
 #include "partition/mesh/vector_algebra.h"

@@ -5,7 +5,6 @@
 #include "apps/console/text_table.h"
 #include "apps/learning/evaluation/held_out_errors.h"
 #include "io/bytes/atomic_file.h"
-#include "partition/error.h"
 
 #include <fmt/core.h>
 

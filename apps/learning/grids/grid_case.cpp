@@ -7,7 +7,6 @@
 #include "ops/grids/grid_rows.h"
 #include "partition/error.h"
 #include "partition/mesh/mesh.h"
-#include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>

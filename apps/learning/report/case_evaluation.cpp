@@ -28,7 +28,6 @@
 #include <array>
 #include <chrono>
 #include <cmath>
-#include <optional>
 #include <tuple>
 #include <utility>
 

@@ -2,7 +2,6 @@
 #include "apps/learning/settings/simulation_settings.h"
 
 #include "apps/console/console.h"
-#include "partition/error.h"
 
 #include <fmt/core.h>
 

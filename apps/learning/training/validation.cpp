@@ -8,7 +8,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 namespace meshard {
