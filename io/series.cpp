@@ -25,7 +25,6 @@
 #include <fstream>
 #include <map>
 #include <regex>
-#include <set>
 #include <string_view>
 #include <utility>
 

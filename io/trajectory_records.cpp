@@ -130,10 +130,10 @@ DataArray frame(const Trajectory::Feature& feature, std::size_t index, std::int3
         std::ranges::copy(all.bytes().subspan(size * index, size), one.mutable_bytes().begin());
         return one;
     }
-    std::vector<float> values(static_cast<std::size_t>(num_rows * num_components));
+    std::vector<float> values(num_rows * num_components);
     for (std::int64_t row = 0; row < num_rows; ++row) {
         for (std::int32_t c = 0; c < all.num_components(); ++c)
-            values[static_cast<std::size_t>(row * num_components + c)] = static_cast<float>(all.value(first + row, c));
+            values[row * num_components + c] = static_cast<float>(all.value(first + row, c));
     }
     return DataArray::from(all.name(), std::move(values), num_components);
 }
@@ -177,8 +177,7 @@ Trajectory::Trajectory(std::vector<Feature> features, double step, const std::st
     for (std::int64_t cell = 1; cell <= cells.values.num_rows(); ++cell)
         mesh_.cells.offsets.push_back(cell * num_corners);
     constexpr std::array<std::uint8_t, 5> kTypes{0, 0, 3, 5, 10};  // VTK's: line, triangle, tetrahedron
-    mesh_.cell_types.assign(static_cast<std::size_t>(cells.values.num_rows()),
-                            kTypes[static_cast<std::size_t>(num_corners)]);
+    mesh_.cell_types.assign(static_cast<std::size_t>(cells.values.num_rows()), kTypes[num_corners]);
 
     std::int64_t num_frames = 1;
     for (auto& feature : features) {

@@ -67,4 +67,10 @@ std::string nearest_name(std::string_view name, std::span<const std::string> can
     return nearest;
 }
 
+std::string suggestion(std::string_view name, std::span<const std::string> candidates)
+{
+    const auto nearest = nearest_name(name, candidates);
+    return nearest.empty() ? "" : " Did you mean '" + nearest + "'?";
+}
+
 }  // namespace meshard

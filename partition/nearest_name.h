@@ -18,4 +18,7 @@ std::string lower_extension(const std::filesystem::path& path);
 /// suggestion.
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
 
+/// The end of an error's text, " Did you mean 'CANDIDATE'?" with the nearest one, or nothing if none is similar.
+std::string suggestion(std::string_view name, std::span<const std::string> candidates);
+
 }  // namespace meshard

@@ -178,7 +178,7 @@ public:
         return maker.finish();
     }
 
-    std::int64_t num_leaves() const { return static_cast<std::int64_t>(leaves_.size()); }
+    std::int64_t num_leaves() const { return std::ssize(leaves_); }
 
 private:
     static constexpr int num_levels = 3;
@@ -357,10 +357,9 @@ Mesh benchmark_mesh(std::string_view kind, std::int64_t num_cells)
     if (kind == "hybrid") return hybrid(num_cells);
     if (kind == "graded") return graded(num_cells);
     if (kind == "surface") return surface(num_cells);
-    const auto nearest = nearest_name(kind, benchmark_mesh_kinds());
     throw InvalidInput(
         fmt::format("benchmark_mesh: unknown kind '{}'; known are tets, hybrid, graded, surface and hexes.{}", kind,
-                    nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                    suggestion(kind, benchmark_mesh_kinds())));
 }
 
 }  // namespace meshard

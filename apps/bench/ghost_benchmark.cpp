@@ -37,7 +37,7 @@ at::Tensor owners_of(const at::Tensor& points, const std::string& method, const 
             method == "metis" ? partition_with_metis(nearest_neighbor_graph(DataArray::from("points", places, 3), 6),
                                                      {.num_parts = parts})
                               : partition_by_curve(places, parts, {});
-        std::copy(partition.owners.begin(), partition.owners.end(), owners.mutable_data_ptr<std::int32_t>());
+        std::ranges::copy(partition.owners, owners.mutable_data_ptr<std::int32_t>());
     }
     mesh.all().broadcast(owners, 0);
     return owners;
@@ -151,7 +151,7 @@ Neighbors graph_with_ghosts(const std::shared_ptr<const ExchangePlan>& plan, con
     for (std::int64_t i = 0; i < n; ++i) {
         for (std::int64_t k = 0; k < 10; ++k) rows.push_back((i + k * 37) % n);
         if (i < g) rows.push_back(n + i);
-        offsets.push_back(static_cast<std::int64_t>(rows.size()));
+        offsets.push_back(std::ssize(rows));
     }
     graph.offsets = at::tensor(offsets, at::kLong);
     graph.rows = at::tensor(rows, at::kLong);

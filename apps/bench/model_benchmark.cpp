@@ -176,7 +176,7 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
         const auto side = std::pow(static_cast<double>(num_points), 1 / static_cast<double>(dimension));
         if (shape.empty())
             shape.assign(dimension, std::max<std::int64_t>(1, std::llround(side / kMultiple)) * kMultiple);
-        if (std::ranges::find(directions, static_cast<std::int64_t>(shape.size())) == directions.end())
+        if (std::ranges::find(directions, std::ssize(shape)) == directions.end())
             throw InvalidInput(fmt::format("--grid has {} directions, and {} takes {}{}.", shape.size(),
                                            entry.class_name, directions.front(),
                                            directions.size() > 1 ? fmt::format(" or {}", directions.back()) : ""));

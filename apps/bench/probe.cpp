@@ -30,7 +30,7 @@ public:
             return known.name == event.op && known.inputs == event.inputs && known.outputs == event.outputs &&
                    known.gathered == event.gathered;
         };
-        auto found = std::find_if(operators.begin(), operators.end(), same);
+        auto found = std::ranges::find_if(operators, same);
         if (found == operators.end()) {
             operators.push_back({event.op, event.family, event.inputs, event.outputs, 0, 0, 0, event.gathered});
             found = operators.end() - 1;
@@ -205,7 +205,7 @@ Extents extents_of(std::int64_t n, std::int64_t num_ranks, const std::vector<dou
         extents[0] = n - (num_ranks - 1) * extents[0];
         return extents;
     }
-    if (static_cast<std::int64_t>(shares.size()) != num_ranks) return even_extents(n, num_ranks);
+    if (std::ssize(shares) != num_ranks) return even_extents(n, num_ranks);
     double sum = 0, reached = 0;
     for (const auto share : shares) sum += share;
     Extents extents;
@@ -359,7 +359,7 @@ ProbeReport probe(const ProbeRequest& request, World& world)
                    1};
     }
     const auto cut_as_the_first = [&](const at::Tensor& input) {
-        return std::all_of(request.dims.begin(), request.dims.end(), [&](std::int64_t dim) {
+        return std::ranges::all_of(request.dims, [&](std::int64_t dim) {
             return dim < input.dim() && input.size(dim) == inputs[0].size(dim);
         });
     };
@@ -421,14 +421,13 @@ ProbeReport probe(const ProbeRequest& request, World& world)
             report.differences.push_back(compare(name, other, tensor));
         }
         const auto all_equal = [&] {
-            return std::all_of(report.differences.begin(), report.differences.end(),
-                               [](const auto& one) { return one.equal; });
+            return std::ranges::all_of(report.differences, [](const auto& one) { return one.equal; });
         };
         if (!all_equal()) allow_rounding(report, expected, inputs, grad_output, request, device);
         for (auto& [name, tensor] : found) {
             // A gradient that the serial run does not have must be zero.
-            const bool known = std::any_of(expected.begin(), expected.end(),
-                                           [&, &name = name](const auto& item) { return item.first == name; });
+            const bool known =
+                std::ranges::any_of(expected, [&, &name = name](const auto& item) { return item.first == name; });
             if (!known) {
                 report.differences.push_back(compare(name, tensor, at::zeros_like(tensor)));
             }

@@ -5,7 +5,6 @@
 #include "apps/program/command_line.h"
 #include "apps/program/output_file.h"
 #include "io/shards/partition_dump.h"
-#include "io/shards/subdomain_io.h"
 #include "partition/cut/partitioner.h"
 #include "partition/error.h"
 #include "partition/ghosts/ghost_graph.h"
@@ -223,8 +222,7 @@ std::vector<double> part_capacities(const CutArguments& arguments)
     if (arguments.capacities.empty()) return {};
     auto capacities = parse_numbers(arguments.capacities, "--capacities");
     if (arguments.num_parts > 0 && static_cast<std::int32_t>(capacities.size()) != arguments.num_parts)
-        throw UsageError(fmt::format("--capacities has {} for {}.",
-                                     count_text(static_cast<std::int64_t>(capacities.size()), "number"),
+        throw UsageError(fmt::format("--capacities has {} for {}.", count_text(std::ssize(capacities), "number"),
                                      count_text(arguments.num_parts, "part")));
     const double sum = std::accumulate(capacities.begin(), capacities.end(), 0.0);
     if (std::ranges::any_of(capacities, [&](double c) { return !(c / sum >= 1e-12); }))

@@ -46,7 +46,7 @@ void warn_of_pieces(std::span<const std::int32_t> in_pieces)
     warn("partition",
          fmt::format(
              "{} could not be made connected within the imbalance, or the mesh itself is not connected there: {}{}.",
-             count_text(static_cast<std::int64_t>(in_pieces.size()), "part"), fmt::join(shown, ", "),
+             count_text(std::ssize(in_pieces), "part"), fmt::join(shown, ", "),
              shown.size() < in_pieces.size() ? ", ..." : ""));
 }
 

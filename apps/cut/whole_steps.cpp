@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/cut/whole_steps.h"
 
-#include "apps/console/console.h"
 #include "apps/console/text_table.h"
 #include "io/picture/render.h"
 #include "io/shards/partition_dump.h"

@@ -86,7 +86,7 @@ std::int64_t ranks_a_device(const at::Device& device, const RankGroup& all)
     const std::array<std::int64_t, 1> own{static_cast<std::int64_t>(std::hash<std::string>()(identity_of(device)))};
     const auto of_ranks = all.all_gather_integers(own);
     std::int64_t most = 0;
-    for (const auto& rank : of_ranks) most = std::max(most, std::count(of_ranks.begin(), of_ranks.end(), rank));
+    for (const auto& rank : of_ranks) most = std::max(most, std::ranges::count(of_ranks, rank));
     return most;
 }
 

@@ -13,7 +13,6 @@
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace meshard {
 

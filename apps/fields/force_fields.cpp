@@ -68,7 +68,7 @@ CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_
         return field;
     }
 
-    std::vector<double> means(static_cast<std::size_t>(mesh.num_cells() * num_components), 0);
+    std::vector<double> means(mesh.num_cells() * num_components, 0);
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         const auto points = mesh.cells.row(i);
         for (const std::int32_t point : points) {

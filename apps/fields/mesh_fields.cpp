@@ -57,9 +57,8 @@ std::string list_of_fields(const Mesh& mesh)
 
 void throw_no_field(const Mesh& mesh, const std::string& name, std::string_view where)
 {
-    const std::string nearest = nearest_name(name, all_names(mesh));
     throw InvalidInput(fmt::format("{} has no field '{}'. {}{}", where, name, list_of_fields(mesh),
-                                   nearest.empty() ? "" : fmt::format(" Did you mean '{}'?", nearest)));
+                                   suggestion(name, all_names(mesh))));
 }
 
 MeshField find_field(const Mesh& mesh, const std::string& name, std::optional<FieldPlace> place, std::string_view where)

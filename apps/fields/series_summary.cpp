@@ -44,8 +44,7 @@ SeriesChanges compare_states(std::span<const SeriesState> states, const std::fun
                 continue;
             }
             ++found->num_states;
-            found->changes =
-                found->changes || !earliest[static_cast<std::size_t>(found - changes.arrays.begin())].same_bits(array);
+            found->changes = found->changes || !earliest[found - changes.arrays.begin()].same_bits(array);
         }
     };
     for (std::size_t i = 0; i < states.size(); ++i) {

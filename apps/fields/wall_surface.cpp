@@ -56,7 +56,7 @@ WallSurface read_walls(std::span<const std::string> words, const std::string& me
         if (surface.triangles.empty())
             throw InvalidInput("--wall-distance " + word +
                                " has no polygons, but distances are measured to a surface.");
-        const auto first = static_cast<std::int64_t>(vertices.size()) / 3;
+        const auto first = std::ssize(vertices) / 3;
         vertices.insert(vertices.end(), surface.points.begin(), surface.points.end());
         for (const auto point : surface.triangles) faces.push_back(first + point);
     }

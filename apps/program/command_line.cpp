@@ -39,8 +39,7 @@ void refuse_extras(const CLI::App& app)
     if (extras.empty()) return;
 
     // An unknown option leaves its value among the extras, too; the message names the option.
-    const auto option =
-        std::find_if(extras.begin(), extras.end(), [](const std::string& s) { return s.starts_with("-"); });
+    const auto option = std::ranges::find_if(extras, [](const std::string& s) { return s.starts_with("-"); });
     const std::string see = fmt::format(" `meshard {} --help` lists the options.", app.get_name());
     if (option == extras.end()) {
         auto extra = extras.front();
@@ -265,9 +264,8 @@ Compression parse_compression(const std::string& name)
     const std::vector<std::string> names{"none", "zlib", "lz4"};
     const auto found = std::ranges::find(names, name);
     if (found == names.end()) {
-        const std::string nearest = nearest_name(name, names);
-        throw UsageError(fmt::format("--compress is '{}'; expected none, zlib or lz4.{}", name,
-                                     nearest.empty() ? "" : fmt::format(" Did you mean '{}'?", nearest)));
+        throw UsageError(
+            fmt::format("--compress is '{}'; expected none, zlib or lz4.{}", name, suggestion(name, names)));
     }
     const auto compression = static_cast<Compression>(found - names.begin());
     if (compression != Compression::None && !is_available(compression))

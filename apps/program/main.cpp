@@ -6,7 +6,6 @@
 #include "apps/program/version.h"
 #include "io/bytes/interruption.h"
 #include "io/bytes/read_warnings.h"
-#include "partition/error.h"
 #include "partition/nearest_name.h"
 
 #include <fmt/core.h>

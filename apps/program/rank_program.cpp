@@ -20,7 +20,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
-#include <new>
 #include <sys/resource.h>
 #include <vector>
 

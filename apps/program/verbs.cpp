@@ -3,8 +3,6 @@
 
 #include "apps/program/command_line.h"
 
-#include <array>
-
 // Each of the two programs has functions for its own verbs, and only names for the others
 // (apps/program/sibling_program.h).
 #ifdef MESHARD_MODELS_PROGRAM

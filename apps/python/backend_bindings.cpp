@@ -158,38 +158,22 @@ public:
     c10::intrusive_ptr<Work> allgather(std::vector<Tensors>& out, Tensors& in,
                                        const c10d::AllgatherOptions& options) override
     {
-        return served(in.front(), [&](Backend& backend, HostCopies& here) {
-            auto to = here(out);
-            auto from = here.sent(in);
-            return backend.allgather(to, from, options);
-        });
+        return served(in.front(), &Backend::allgather, out, in, options);
     }
     c10::intrusive_ptr<Work> _allgather_base(at::Tensor& out, at::Tensor& in,
                                              const c10d::AllgatherOptions& options) override
     {
-        return served(in, [&](Backend& backend, HostCopies& here) {
-            auto to = here(out);
-            auto from = here.sent(in);
-            return backend._allgather_base(to, from, options);
-        });
+        return served(in, &Backend::_allgather_base, out, in, options);
     }
     c10::intrusive_ptr<Work> allgather_coalesced(std::vector<Tensors>& out, Tensors& in,
                                                  const c10d::AllgatherOptions& options) override
     {
-        return served(in.front(), [&](Backend& backend, HostCopies& here) {
-            auto to = here(out);
-            auto from = here.sent(in);
-            return backend.allgather_coalesced(to, from, options);
-        });
+        return served(in.front(), &Backend::allgather_coalesced, out, in, options);
     }
     c10::intrusive_ptr<Work> allgather_into_tensor_coalesced(Tensors& out, Tensors& in,
                                                              const c10d::AllgatherOptions& options) override
     {
-        return served(in.front(), [&](Backend& backend, HostCopies& here) {
-            auto to = here(out);
-            auto from = here.sent(in);
-            return backend.allgather_into_tensor_coalesced(to, from, options);
-        });
+        return served(in.front(), &Backend::allgather_into_tensor_coalesced, out, in, options);
     }
     c10::intrusive_ptr<Work> allreduce_coalesced(Tensors& tensors,
                                                  const c10d::AllreduceCoalescedOptions& options) override
@@ -206,47 +190,27 @@ public:
     }
     c10::intrusive_ptr<Work> gather(std::vector<Tensors>& out, Tensors& in, const c10d::GatherOptions& options) override
     {
-        return served(in.front(), [&](Backend& backend, HostCopies& here) {
-            auto to = here(out);
-            auto from = here.sent(in);
-            return backend.gather(to, from, options);
-        });
+        return served(in.front(), &Backend::gather, out, in, options);
     }
     c10::intrusive_ptr<Work> scatter(Tensors& out, std::vector<Tensors>& in,
                                      const c10d::ScatterOptions& options) override
     {
-        return served(out.front(), [&](Backend& backend, HostCopies& here) {
-            auto to = here(out);
-            auto from = here.sent(in);
-            return backend.scatter(to, from, options);
-        });
+        return served(out.front(), &Backend::scatter, out, in, options);
     }
     c10::intrusive_ptr<Work> reduce_scatter(Tensors& out, std::vector<Tensors>& in,
                                             const c10d::ReduceScatterOptions& options) override
     {
-        return served(out.front(), [&](Backend& backend, HostCopies& here) {
-            auto to = here(out);
-            auto from = here.sent(in);
-            return backend.reduce_scatter(to, from, options);
-        });
+        return served(out.front(), &Backend::reduce_scatter, out, in, options);
     }
     c10::intrusive_ptr<Work> _reduce_scatter_base(at::Tensor& out, at::Tensor& in,
                                                   const c10d::ReduceScatterOptions& options) override
     {
-        return served(out, [&](Backend& backend, HostCopies& here) {
-            auto to = here(out);
-            auto from = here.sent(in);
-            return backend._reduce_scatter_base(to, from, options);
-        });
+        return served(out, &Backend::_reduce_scatter_base, out, in, options);
     }
     c10::intrusive_ptr<Work> reduce_scatter_tensor_coalesced(Tensors& out, Tensors& in,
                                                              const c10d::ReduceScatterOptions& options) override
     {
-        return served(out.front(), [&](Backend& backend, HostCopies& here) {
-            auto to = here(out);
-            auto from = here.sent(in);
-            return backend.reduce_scatter_tensor_coalesced(to, from, options);
-        });
+        return served(out.front(), &Backend::reduce_scatter_tensor_coalesced, out, in, options);
     }
     c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_rows,
                                            std::vector<std::int64_t>& in_rows,
@@ -336,6 +300,18 @@ private:
         return call(*own, none);
     }
 
+    template <class Out, class In, class Options>
+    c10::intrusive_ptr<Work> served(const at::Tensor& first,
+                                    c10::intrusive_ptr<Work> (Backend::*collective)(Out&, In&, const Options&),
+                                    Out& out, In& in, const Options& options)
+    {
+        return served(first, [&](Backend& backend, HostCopies& here) {
+            auto to = here(out);
+            auto from = here.sent(in);
+            return (backend.*collective)(to, from, options);
+        });
+    }
+
     template <class... Parameters, class... Arguments>
     static c10::intrusive_ptr<Work> with_list(Tensors tensors, Backend& backend,
                                               c10::intrusive_ptr<Work> (Backend::*collective)(Tensors&, Parameters...),
@@ -354,8 +330,7 @@ private:
     template <class Collective>
     static c10::intrusive_ptr<Work> contiguous(Tensors& tensors, const Collective& collective)
     {
-        if (std::all_of(tensors.begin(), tensors.end(),
-                        [](const at::Tensor& tensor) { return tensor.is_contiguous(); }))
+        if (std::ranges::all_of(tensors, [](const at::Tensor& tensor) { return tensor.is_contiguous(); }))
             return collective(tensors);
         Tensors dense;
         for (const auto& tensor : tensors) dense.push_back(tensor.contiguous());

@@ -131,8 +131,7 @@ void put_array(Mesh& mesh, const std::string& place, const std::string& name, co
                            " rows, expected " + std::to_string(expected) + ", one a " + place + ".");
     }
     auto& arrays = arrays_of(mesh, place);
-    const auto found =
-        std::find_if(arrays.begin(), arrays.end(), [&](const DataArray& known) { return known.name() == name; });
+    const auto found = std::ranges::find_if(arrays, [&](const DataArray& known) { return known.name() == name; });
     if (found == arrays.end())
         arrays.push_back(std::move(array));
     else
@@ -261,7 +260,7 @@ py::array_t<double> centroids(const SharedMesh& mesh)
         found = mesh->kind == MeshKind::Surface ? surface_centroids(*mesh) : cell_measures(*mesh).centroids;
     }
     py::array_t<double> array({static_cast<py::ssize_t>(found.size()), py::ssize_t{3}});
-    for (std::size_t i = 0; i < found.size(); ++i) std::copy(found[i].begin(), found[i].end(), array.mutable_data(i));
+    for (std::size_t i = 0; i < found.size(); ++i) std::ranges::copy(found[i], array.mutable_data(i));
     return array;
 }
 

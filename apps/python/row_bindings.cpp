@@ -11,7 +11,6 @@
 
 #include <fmt/core.h>
 
-#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -30,13 +29,15 @@ NeighborOptions neighbor_options(bool exclude_self, const std::vector<double>& p
     return options;
 }
 
-SegmentReduction reduction_of(const std::string& name)
+template <class Reduction>
+Reduction reduction_of(const char* where, const std::string& name)
 {
-    if (name == "sum") return SegmentReduction::Sum;
-    if (name == "mean") return SegmentReduction::Mean;
-    if (name == "max") return SegmentReduction::Max;
-    if (name == "min") return SegmentReduction::Min;
-    throw InvalidInput("segment_reduce: expected the reduction 'sum', 'mean', 'max' or 'min', found '" + name + "'.");
+    if (name == "sum") return Reduction::Sum;
+    if (name == "mean") return Reduction::Mean;
+    if (name == "max") return Reduction::Max;
+    if (name == "min") return Reduction::Min;
+    throw InvalidInput(
+        fmt::format("{}: expected the reduction 'sum', 'mean', 'max' or 'min', found '{}'.", where, name));
 }
 
 SurfaceDistance distance_of(const at::Tensor& vertices, const at::Tensor& faces, const at::Tensor& queries,
@@ -61,8 +62,7 @@ PythonGhostPlan ghost_plan(std::vector<std::int64_t> global_ids, std::int64_t nu
                            std::vector<std::int32_t> ghost_owners, const PythonMesh& mesh)
 {
     const auto& group = mesh.mesh->group(mesh.mesh->axis("domain"));
-    const bool fits = num_owned >= 0 && num_owned + static_cast<std::int64_t>(ghost_owners.size()) ==
-                                            static_cast<std::int64_t>(global_ids.size());
+    const bool fits = num_owned >= 0 && num_owned + std::ssize(ghost_owners) == std::ssize(global_ids);
     const std::vector<std::int64_t> own{fits ? num_owned : -1};
     IndexMap map;
     for (const auto& of_rank : group.all_gather_integers(own)) {
@@ -79,15 +79,6 @@ PythonGhostPlan ghost_plan(std::vector<std::int64_t> global_ids, std::int64_t nu
     map.global_ids = std::move(global_ids);
     map.ghost_owners = std::move(ghost_owners);
     return {ExchangePlan::find(map, group)};
-}
-
-GhostReduction ghost_reduction(const std::string& name)
-{
-    if (name == "sum") return GhostReduction::Sum;
-    if (name == "mean") return GhostReduction::Mean;
-    if (name == "max") return GhostReduction::Max;
-    if (name == "min") return GhostReduction::Min;
-    throw InvalidInput("scatter_ghosts: expected the reduction 'sum', 'mean', 'max' or 'min', found '" + name + "'.");
 }
 
 void bind_ghosts(py::module_& module)
@@ -107,7 +98,7 @@ void bind_ghosts(py::module_& module)
     module.def(
         "scatter_ghosts",
         [](const at::Tensor& local, const PythonGhostPlan& p, const std::string& reduction) {
-            return scatter_ghosts(local, p.plan, ghost_reduction(reduction));
+            return scatter_ghosts(local, p.plan, reduction_of<GhostReduction>("scatter_ghosts", reduction));
         },
         WithoutGil());
 }
@@ -143,7 +134,7 @@ void bind_rows(py::module_& module)
     module.def(
         "segment_reduce",
         [](const at::Tensor& values, const at::Tensor& offsets, const std::string& reduction) {
-            return segment_reduce(values, offsets, reduction_of(reduction)).values;
+            return segment_reduce(values, offsets, reduction_of<SegmentReduction>("segment_reduce", reduction)).values;
         },
         WithoutGil());
     module.def("segment_softmax", &segment_softmax, WithoutGil());

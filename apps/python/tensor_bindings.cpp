@@ -27,8 +27,8 @@ void check_extents(const Extents& given, const DeviceMesh& mesh, std::int64_t ax
                    std::optional<std::int64_t> total)
 {
     const auto sum = std::accumulate(given.begin(), given.end(), std::int64_t{0});
-    const bool is_negative = std::any_of(given.begin(), given.end(), [](auto n) { return n < 0; });
-    if (static_cast<std::int64_t>(given.size()) == mesh.size(axis) && !is_negative && (!total || sum == *total)) return;
+    const bool is_negative = std::ranges::any_of(given, [](auto n) { return n < 0; });
+    if (std::ssize(given) == mesh.size(axis) && !is_negative && (!total || sum == *total)) return;
     std::string found;
     for (const auto n : given) found += fmt::format("{}{}", found.empty() ? "" : ", ", n);
     throw InvalidInput(fmt::format(
@@ -55,7 +55,7 @@ SpecPtr make_layout(const PythonMesh& mesh, const std::vector<Placement>& placem
         axes[a].placement = placements[a];
         if (!placements[a].is_shard()) continue;
         const auto dim = placements[a].dim;
-        if (dim < 0 || (sizes && dim >= static_cast<std::int64_t>(sizes->size()))) {
+        if (dim < 0 || (sizes && dim >= std::ssize(*sizes))) {
             throw InvalidInput("placements: " + to_string(placements[a]) + " of a tensor that has no such dimension.");
         }
         const auto total = sizes ? std::make_optional((*sizes)[dim]) : std::nullopt;
@@ -163,7 +163,7 @@ at::Tensor with_portable_layout(const at::Tensor& part, const PythonMesh& mesh, 
     std::vector<AxisLayout> layouts;
     for (const auto& [kind, reduction, dim, extents, blocks] : axes) {
         if (kind < 0 || kind > 2 || reduction < 0 || reduction > 2 || blocks < 1 || dim < 0 ||
-            dim > static_cast<std::int64_t>(sizes.size())) {
+            dim > std::ssize(sizes)) {
             throw InvalidInput("a sharded tensor's saved layout is damaged.");
         }
         layouts.push_back({{static_cast<Placement::Kind>(kind), static_cast<Reduction>(reduction), dim},
@@ -171,7 +171,7 @@ at::Tensor with_portable_layout(const at::Tensor& part, const PythonMesh& mesh, 
                            blocks});
     }
     const auto spec = make_spec(mesh.mesh, layouts);
-    if (part.dim() != static_cast<std::int64_t>(sizes.size()) || strides.size() != sizes.size() ||
+    if (part.dim() != std::ssize(sizes) || strides.size() != sizes.size() ||
         spec->global_shape(part.sizes()) != sizes || spec->local_shape(sizes) != part.sizes().vec()) {
         throw InvalidInput("a sharded tensor's saved part does not fit its layout, " + to_string(*spec) + ".");
     }

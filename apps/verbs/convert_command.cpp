@@ -103,11 +103,11 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
 void sort_as_polygonal(Mesh& mesh)
 {
     const auto group = [&](std::int32_t cell) { return polydata_group(mesh.cell_types[cell]); };
-    std::vector<std::int32_t> cells(static_cast<std::size_t>(mesh.num_cells()));
+    std::vector<std::int32_t> cells(mesh.num_cells());
     std::iota(cells.begin(), cells.end(), 0);
     if (std::ranges::is_sorted(cells, {}, group)) return;
     std::ranges::stable_sort(cells, {}, group);
-    std::vector<std::int32_t> points(static_cast<std::size_t>(mesh.num_points()));
+    std::vector<std::int32_t> points(mesh.num_points());
     std::iota(points.begin(), points.end(), 0);
     mesh = extract_mesh(mesh, cells, points);
 }
@@ -289,11 +289,9 @@ int convert_command(std::span<const std::string> arguments)
         return exit_code::ok;
     }
     std::cout << options.input << ": " << count_text(mesh.num_cells(), "cell") << ", "
-              << count_text(mesh.num_points(), "point") << ", "
-              << count_text(static_cast<std::int64_t>(mesh.cell_data.size()), "cell array") << ", "
-              << count_text(static_cast<std::int64_t>(mesh.point_data.size()), "point array") << "\nwritten to "
-              << options.output << " (" << bytes_text(bytes) << ") in "
-              << fixed_text(seconds[0].second + seconds[1].second, 2) << " s\n";
+              << count_text(mesh.num_points(), "point") << ", " << count_text(std::ssize(mesh.cell_data), "cell array")
+              << ", " << count_text(std::ssize(mesh.point_data), "point array") << "\nwritten to " << options.output
+              << " (" << bytes_text(bytes) << ") in " << fixed_text(seconds[0].second + seconds[1].second, 2) << " s\n";
     return exit_code::ok;
 }
 

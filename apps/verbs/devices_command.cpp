@@ -73,8 +73,7 @@ std::string advice(const std::string& why_not, bool has_libraries)
 
 int devices_command(std::span<const std::string> arguments)
 {
-    if (std::find(arguments.begin(), arguments.end(), "--devices") == arguments.end())
-        run_in_sibling_program("info", arguments);
+    if (std::ranges::find(arguments, "--devices") == arguments.end()) run_in_sibling_program("info", arguments);
     bool json = false, devices = false;
     CLI::App app("The GPUs that programs see.", "info");
     app.add_flag("--devices", devices,

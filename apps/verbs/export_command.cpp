@@ -12,7 +12,6 @@
 #include <cstring>
 #include <string>
 #include <unistd.h>
-#include <vector>
 
 namespace meshard {
 namespace {

@@ -299,7 +299,7 @@ std::optional<Transfer> transfer_fields(Meshes& meshes, FieldPlace from, const I
     const auto& group = device_mesh->all();
     const bool is_first = group.rank() == 0;
     const auto fields = meshes.fields_of(from);
-    const std::array<std::int64_t, 1> own_count{static_cast<std::int64_t>(fields.size())};
+    const std::array<std::int64_t, 1> own_count{std::ssize(fields)};
     const auto num_fields = group.all_gather_integers(own_count)[0][0];
     if (num_fields == 0) return std::nullopt;
 

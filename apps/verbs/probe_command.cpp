@@ -85,8 +85,8 @@ bool parse(std::span<const std::string> arguments, ProbeArguments& options)
 /// Throws unless there is one share for each rank of an axis of the mesh.
 void check_shares(const ProbeArguments& options, const std::vector<std::int64_t>& mesh_shape)
 {
-    const auto count = static_cast<std::int64_t>(options.request.shares.size());
-    if (count > 0 && std::find(mesh_shape.begin(), mesh_shape.end(), count) == mesh_shape.end()) {
+    const auto count = std::ssize(options.request.shares);
+    if (count > 0 && std::ranges::find(mesh_shape, count) == mesh_shape.end()) {
         throw UsageError(fmt::format("--uneven {} has {} shares for {} ranks{}. Give one a rank.", options.shares,
                                      count, mesh_shape[0],
                                      mesh_shape.size() > 1 ? " x " + std::to_string(mesh_shape[1]) : ""));

@@ -28,7 +28,7 @@ Mesh merged_with_parts(const std::filesystem::path& folder, PieceCheck check)
     Mesh mesh = merge_subdomains(subdomains);
     std::vector<DataArray>& arrays = mesh.is_point_cloud() ? mesh.point_data : mesh.cell_data;
     if (find_array(arrays, "PartitionId")) return mesh;
-    std::vector<std::int32_t> parts(static_cast<std::size_t>(mesh.num_rows()));
+    std::vector<std::int32_t> parts(mesh.num_rows());
     for (const Subdomain& subdomain : subdomains) {
         for (const std::int64_t row : subdomain.rows().owned()) parts[row] = subdomain.part;
     }

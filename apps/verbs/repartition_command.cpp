@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard repartition: cuts the mesh of a shards folder again, without the source file.
-#include "apps/console/text_table.h"
 #include "apps/cut/cut_options.h"
 #include "apps/cut/mesh_cut.h"
 #include "apps/cut/whole_steps.h"

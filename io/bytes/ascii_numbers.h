@@ -2,9 +2,7 @@
 #pragma once
 
 #include <charconv>
-#include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <type_traits>
 

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <hdf5.h>
 #include <memory>
 
@@ -189,7 +188,7 @@ std::vector<double> get_real_attribute(hid_t object, const std::string& name)
     const auto count = H5Sget_simple_extent_npoints(space);
     const auto kind = H5Tget_class(type);
     if (count < 0 || count > 1000 || (kind != H5T_INTEGER && kind != H5T_FLOAT)) return {};
-    std::vector<double> values(static_cast<std::size_t>(count));
+    std::vector<double> values(count);
     if (H5Aread(attribute, H5T_NATIVE_DOUBLE, values.data()) < 0) return {};
     return values;
 }
@@ -311,7 +310,7 @@ std::vector<std::int64_t> Hdf5Group::integer_attribute(const std::string& name) 
     const Handle type(H5Aget_type(attribute), H5Tclose);
     const auto count = H5Sget_simple_extent_npoints(space);
     if (count < 0 || count > 1000 || H5Tget_class(type) != H5T_INTEGER) return {};
-    std::vector<std::int64_t> values(static_cast<std::size_t>(count));
+    std::vector<std::int64_t> values(count);
     if (H5Aread(attribute, H5T_NATIVE_INT64, values.data()) < 0) return {};
     return values;
 }
@@ -356,7 +355,7 @@ std::vector<std::int64_t> Hdf5Group::dimensions(const std::string& name) const
     const Handle set(has(name) ? H5Dopen2(id_, name.c_str(), H5P_DEFAULT) : -1, H5Dclose);
     if (set < 0) fail("has no data set '" + name + "'");
     const Handle space(H5Dget_space(set), H5Sclose);
-    std::vector<hsize_t> found(static_cast<std::size_t>(std::max(0, H5Sget_simple_extent_ndims(space))));
+    std::vector<hsize_t> found(std::max(0, H5Sget_simple_extent_ndims(space)));
     if (!found.empty()) H5Sget_simple_extent_dims(space, found.data(), nullptr);
     return {found.begin(), found.end()};
 }

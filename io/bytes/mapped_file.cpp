@@ -122,7 +122,7 @@ void RandomAccessFile::read(std::uint64_t begin, std::span<std::byte> out) const
             throw IoError(fmt::format("{} ends after {} bytes, {} more are expected. It is truncated, or another "
                                       "program writes it.",
                                       where_, begin, out.size()));
-        out = out.subspan(static_cast<std::size_t>(count));
+        out = out.subspan(count);
         begin += static_cast<std::uint64_t>(count);
     }
 }

@@ -142,7 +142,7 @@ FaceCells cells_from_faces(const Csr& faces, std::span<const std::int32_t> owner
     }
 
     FaceCells result;
-    result.types.reserve(static_cast<std::size_t>(num_cells));
+    result.types.reserve(num_cells);
     result.cells.offsets.reserve(static_cast<std::size_t>(num_cells) + 1);
     result.cells.indices.reserve(static_cast<std::size_t>(num_cells) * 8);
     std::int32_t largest = -1;
@@ -160,9 +160,8 @@ FaceCells cells_from_faces(const Csr& faces, std::span<const std::int32_t> owner
             result.cells.indices.insert(result.cells.indices.end(), points.begin(), points.end());
         }
         result.types.push_back(type);
-        result.cells.offsets.push_back(static_cast<std::int64_t>(result.cells.indices.size()));
-        if (has_polyhedra)
-            result.face_streams.offsets.push_back(static_cast<std::int64_t>(result.face_streams.indices.size()));
+        result.cells.offsets.push_back(std::ssize(result.cells.indices));
+        if (has_polyhedra) result.face_streams.offsets.push_back(std::ssize(result.face_streams.indices));
     }
     return result;
 }

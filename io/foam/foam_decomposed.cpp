@@ -44,7 +44,7 @@ private:
 
 std::vector<std::int64_t> counted_from(std::int64_t first, std::int64_t count)
 {
-    std::vector<std::int64_t> numbers(static_cast<std::size_t>(count));
+    std::vector<std::int64_t> numbers(count);
     std::iota(numbers.begin(), numbers.end(), first);
     return numbers;
 }
@@ -89,7 +89,7 @@ std::vector<FoamAddressing> number_in_order(std::span<const FoamRegion> processo
     PointSets sets(first_points.back());
     join_across(processors, first_points, sets, where);
 
-    std::vector<std::int64_t> ids(static_cast<std::size_t>(first_points.back()), -1);
+    std::vector<std::int64_t> ids(first_points.back(), -1);
     std::int64_t num_ids = 0, num_faces = 0, num_cells = 0;
     for (std::int64_t point = 0; point < first_points.back(); ++point) {
         const std::int64_t first = sets.first_of(point);
@@ -138,7 +138,7 @@ void unite_zones(std::vector<Mesh>& pieces)
     if (all.empty()) return;
     for (Mesh& piece : pieces) {
         const DataArray *names = find_array(piece.field_data, names_name), *ids = find_array(piece.cell_data, ids_name);
-        std::vector<std::int32_t> zones(static_cast<std::size_t>(piece.num_cells()), -1);
+        std::vector<std::int32_t> zones(piece.num_cells(), -1);
         for (std::size_t cell = 0; ids != nullptr && cell < zones.size(); ++cell)
             if (const std::int32_t zone = ids->values<std::int32_t>()[cell]; zone >= 0)
                 zones[cell] = static_cast<std::int32_t>(std::ranges::find(all, names->strings()[zone]) - all.begin());
@@ -188,7 +188,7 @@ std::vector<fs::path> processor_folders(const fs::path& case_folder)
     std::ranges::sort(found);
     std::vector<fs::path> folders;
     for (const auto& [number, path] : found) {
-        if (number != static_cast<std::int64_t>(folders.size()))
+        if (number != std::ssize(folders))
             throw IoError(fmt::format("read_mesh: {} has the folder {}, but no processor{}.", case_folder.string(),
                                       path.filename().string(), folders.size()));
         folders.push_back(path);
@@ -202,7 +202,7 @@ FoamBlocks read_decomposed(std::span<FoamRegion> processors, const std::string& 
     for (FoamRegion& processor : processors) read.push_back(processor.read());
     for (std::size_t i = 0; i < processors.size(); ++i)
         for (const FoamPatch& patch : processors[i].processor_patches())
-            if (patch.neighbor >= static_cast<std::int64_t>(processors.size()))
+            if (patch.neighbor >= std::ssize(processors))
                 throw IoError(fmt::format("{}: the patch '{}' of processor{} leads to processor{}, whose folder is "
                                           "missing. Copy it, too, or reconstruct the case.",
                                           where, patch.name, i, patch.neighbor));

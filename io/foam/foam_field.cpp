@@ -89,7 +89,7 @@ void reorder_symmetric_tensors(DataArray& array)
         for (std::size_t row = 0; row + 6 <= values.size(); row += 6) {
             std::array<T, 6> old;
             std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(row), 6, old.begin());
-            for (std::size_t c = 0; c < 6; ++c) values[row + c] = old[static_cast<std::size_t>(from[c])];
+            for (std::size_t c = 0; c < 6; ++c) values[row + c] = old[from[c]];
         }
     };
     if (array.type() == ScalarType::Float32)

@@ -294,7 +294,7 @@ std::vector<std::int32_t> FoamFile::read_labels()
     std::vector<std::string> no_words;
     const DataArray rows = *read_typed_list("label", no_words);
     std::vector<std::int32_t> labels;
-    labels.reserve(static_cast<std::size_t>(rows.num_rows()));
+    labels.reserve(rows.num_rows());
     with_scalar_type(rows.type(), [&]<class T>() {
         for (const T value : rows.values<T>()) {
             labels.push_back(static_cast<std::int32_t>(value));
@@ -339,7 +339,7 @@ std::vector<FoamEntry> FoamFile::read_named_entries()
         all.entries.push_back(std::move(entry));
     }
     expect(')');
-    if (static_cast<std::int64_t>(all.entries.size()) != count)
+    if (std::ssize(all.entries) != count)
         fail(fmt::format("announces {} entries, but has {}. It is damaged", count, all.entries.size()));
     return std::move(all.entries);
 }
@@ -532,7 +532,7 @@ std::optional<DataArray> FoamFile::read_typed_list(std::string_view type, std::v
         }
         if (parenthesised) expect(')');
         expect('}');
-        return one.gather(std::vector<std::int32_t>(static_cast<std::size_t>(announced), 0));
+        return one.gather(std::vector<std::int32_t>(announced, 0));
     }
     at_ = before;
     const std::int64_t count = next_count(binary_ ? value_size * static_cast<std::size_t>(num_components) : 2);

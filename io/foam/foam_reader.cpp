@@ -258,7 +258,7 @@ std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& option
             read.blocks = reader.read();
             read.num_points = reader.num_points();
             read.all_names = reader.block_names();
-            std::vector<std::int64_t> ids(static_cast<std::size_t>(read.num_points));
+            std::vector<std::int64_t> ids(read.num_points);
             std::iota(ids.begin(), ids.end(), 0);
             if (with_point_names) reader.name_points(read.blocks, ids);
         }

@@ -100,7 +100,7 @@ void FoamRegion::name_points(std::vector<MeshBlock>& blocks, std::span<const std
         if (block.name != inner_name_) {
             while (name_of(patches_[patch].name) != block.name) ++patch;
             names.clear();
-            for (const std::int32_t point : patch_points_[patch]) names.push_back(ids[static_cast<std::size_t>(point)]);
+            for (const std::int32_t point : patch_points_[patch]) names.push_back(ids[point]);
             ++patch;
         }
         block.mesh.point_data.push_back(DataArray::from("GlobalPointIds", std::move(names)));
@@ -145,7 +145,7 @@ std::vector<std::int64_t> FoamRegion::read_addressing(const std::string& name, s
     if (!FoamFile::exists(path)) return {};
     FoamFile file(path);
     const std::vector<std::int32_t> labels = file.read_labels();
-    if (static_cast<std::int64_t>(labels.size()) != num_rows)
+    if (std::ssize(labels) != num_rows)
         file.fail(fmt::format("has {} rows, the mesh beside it {}. Decompose the case again, or remove the file",
                               labels.size(), num_rows));
     return {labels.begin(), labels.end()};
@@ -202,7 +202,7 @@ void FoamRegion::read_poly_mesh()
     }
     FoamFile owner_file(mesh_file("owner"));
     owner_ = owner_file.read_labels();
-    if (static_cast<std::int64_t>(owner_.size()) != faces_.num_rows())
+    if (std::ssize(owner_) != faces_.num_rows())
         owner_file.fail(fmt::format("has {} rows for {} faces", owner_.size(), faces_.num_rows()));
     FoamFile neighbour_file(mesh_file("neighbour"));
     neighbour_ = neighbour_file.read_labels();
@@ -233,7 +233,7 @@ void FoamRegion::check_cells(const FoamFile& owner_file, const FoamFile& neighbo
     if (num_cells_ > num_sides)
         owner_file.fail(
             fmt::format("names cell {}, but there are only {} sides of faces. It is damaged", last, num_sides));
-    std::vector<std::uint8_t> num_faces(static_cast<std::size_t>(num_cells_), 0);
+    std::vector<std::uint8_t> num_faces(num_cells_, 0);
     const auto count = [&](std::int32_t cell) {
         num_faces[cell] = static_cast<std::uint8_t>(std::min(4, num_faces[cell] + 1));
     };
@@ -249,7 +249,7 @@ void FoamRegion::check_cells(const FoamFile& owner_file, const FoamFile& neighbo
 void FoamRegion::read_patches()
 {
     FoamFile file(mesh_file("boundary"));
-    const auto first = static_cast<std::int64_t>(neighbour_.size());
+    const auto first = std::ssize(neighbour_);
     const auto number = [&](const FoamEntry& entry, const char* key) {
         const auto value = parse_number<std::int64_t>(entry.word(key));
         if (!value || *value < 0) file.fail("the patch '" + entry.key + "' has no valid " + key);
@@ -315,7 +315,7 @@ void FoamRegion::add_zones(Mesh& mesh) const
     const fs::path path = file_of_faces("cellZones");
     if (!FoamFile::exists(path)) return;
     FoamFile file(path);
-    std::vector<std::int32_t> zone_of(static_cast<std::size_t>(num_cells_), -1);
+    std::vector<std::int32_t> zone_of(num_cells_, -1);
     std::vector<std::string> names;
     for (const FoamEntry& entry : file.read_named_entries()) {
         const auto zone = static_cast<std::int32_t>(names.size());
@@ -327,7 +327,7 @@ void FoamRegion::add_zones(Mesh& mesh) const
                 if (static_cast<std::int64_t>(cell) < 0 || static_cast<std::int64_t>(cell) >= num_cells_)
                     file.fail(
                         fmt::format("the zone '{}' holds cell {}, expected 0 to {}", entry.key, cell, num_cells_ - 1));
-                zone_of[static_cast<std::size_t>(cell)] = zone;
+                zone_of[cell] = zone;
             }
         });
     }
@@ -341,7 +341,7 @@ Mesh FoamRegion::make_patch(std::size_t index)
     const FoamPatch& patch = patches_[index];
     Mesh mesh;
     mesh.kind = MeshKind::Surface;
-    local_points_.resize(static_cast<std::size_t>(points_.num_rows()), -1);
+    local_points_.resize(points_.num_rows(), -1);
     std::vector<std::int32_t> points;
     for (std::int64_t face = patch.start; face < patch.start + patch.num_faces; ++face) {
         const auto row = faces_.row(face);
@@ -353,15 +353,14 @@ Mesh FoamRegion::make_patch(std::size_t index)
             mesh.cells.indices.push_back(local_points_[point]);
         }
         mesh.cells.offsets.push_back(mesh.cells.num_entries());
-        mesh.cell_types.push_back(polydata_cell_type(2, static_cast<std::int64_t>(row.size())));
+        mesh.cell_types.push_back(polydata_cell_type(2, std::ssize(row)));
     }
     for (const std::int32_t point : points) local_points_[point] = -1;
     mesh.points = points_.gather(points);
     patch_points_.resize(patches_.size());
     patch_points_[index] = std::move(points);
     mesh.cell_data.push_back(
-        DataArray::from("PatchId", std::vector<std::int32_t>(static_cast<std::size_t>(patch.num_faces),
-                                                             static_cast<std::int32_t>(index))));
+        DataArray::from("PatchId", std::vector<std::int32_t>(patch.num_faces, static_cast<std::int32_t>(index))));
     add_case_data(mesh);
     return mesh;
 }

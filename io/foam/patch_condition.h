@@ -5,7 +5,6 @@
 #include "io/foam/patch_geometry.h"
 #include "partition/mesh/data_array.h"
 
-#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>

@@ -64,16 +64,15 @@ std::vector<Vector3> PatchGeometry::centers_behind() const
 {
     const auto is_patch_cell = [&](std::span<const std::int32_t> cells, std::int64_t face,
                                    const std::vector<std::int32_t>& slots) {
-        return face < static_cast<std::int64_t>(cells.size()) && cells[face] < static_cast<std::int32_t>(slots.size())
-                   ? slots[cells[face]]
-                   : -1;
+        return face < std::ssize(cells) && cells[face] < static_cast<std::int32_t>(slots.size()) ? slots[cells[face]]
+                                                                                                 : -1;
     };
     const auto behind = owner_.subspan(start_, num_faces_);
     std::vector<std::int32_t> slots(static_cast<std::size_t>(*std::ranges::max_element(behind)) + 1, -1);
     std::int32_t num_slots = 0;
     for (const std::int32_t cell : behind)
         if (slots[cell] < 0) slots[cell] = num_slots++;
-    std::vector<Vector3> means(static_cast<std::size_t>(num_slots)), centers(means.size());
+    std::vector<Vector3> means(num_slots), centers(means.size());
     std::vector<double> counts(means.size(), 0), volumes(means.size(), 0);
     for (const bool as_pyramids : {false, true})
         for (std::int64_t face = 0; face < faces_.num_rows(); ++face)

@@ -49,14 +49,13 @@ public:
             const std::array color{red / count, green / count, blue / count};
             if (num_colors_ < kUnchanged) {
                 index_[bin] = static_cast<GifPixelType>(num_colors_);
-                colors_[static_cast<std::size_t>(num_colors_++)] = {static_cast<GifByteType>(color[0]),
-                                                                    static_cast<GifByteType>(color[1]),
-                                                                    static_cast<GifByteType>(color[2])};
+                colors_[num_colors_++] = {static_cast<GifByteType>(color[0]), static_cast<GifByteType>(color[1]),
+                                          static_cast<GifByteType>(color[2])};
                 continue;
             }
             auto least = std::numeric_limits<std::int64_t>::max();
             for (int i = 0; i < num_colors_; ++i) {
-                const auto& other = colors_[static_cast<std::size_t>(i)];
+                const auto& other = colors_[i];
                 const std::array difference{color[0] - other.Red, color[1] - other.Green, color[2] - other.Blue};
                 std::int64_t distance = 0;
                 for (const auto one : difference) distance += one * one;

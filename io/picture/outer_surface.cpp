@@ -70,7 +70,7 @@ private:
             break;
         default:
             for (const auto corners : solid_faces(shape)) {
-                const auto first = static_cast<std::int64_t>(points_.size());
+                const auto first = std::ssize(points_);
                 for (const std::uint8_t corner : corners) points_.push_back(points[corner]);
                 add_face(first, cell);
             }
@@ -81,7 +81,7 @@ private:
     {
         const auto stream = mesh_.face_streams.row(cell);
         for (std::size_t at = 1; at < stream.size(); at += 1 + static_cast<std::size_t>(stream[at])) {
-            const auto first = static_cast<std::int64_t>(points_.size());
+            const auto first = std::ssize(points_);
             const auto face = stream.subspan(at + 1, stream[at]);
             points_.insert(points_.end(), face.begin(), face.end());
             add_face(first, cell);

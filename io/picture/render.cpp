@@ -128,10 +128,9 @@ const DataArray& find_color_array(const Mesh& mesh, const std::string& name, boo
             names.push_back(array.name());
             list += (list.empty() ? "'" : ", '") + array.name() + "'";
         }
-    const std::string nearest = nearest_name(name, names);
     throw InvalidInput("render_mesh: there is no cell or point array '" + name + "'. " +
                        (list.empty() ? "The mesh has none at all." : "There are " + list + ".") +
-                       (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                       suggestion(name, names));
 }
 
 /// Returns the index of a component, or -1 for the magnitude of a vector, or the value itself.
@@ -151,7 +150,7 @@ std::int32_t find_component(const DataArray& array, const std::string& component
 
 std::vector<double> color_values(const DataArray& array, std::int32_t component)
 {
-    std::vector<double> values(static_cast<std::size_t>(array.num_rows()));
+    std::vector<double> values(array.num_rows());
     for (std::int64_t row = 0; row < array.num_rows(); ++row) {
         if (component >= 0) {
             values[row] = array.value(row, component);
@@ -166,7 +165,7 @@ std::vector<double> color_values(const DataArray& array, std::int32_t component)
 /// The value that each point has of the first of its cells; NaN for a point of none.
 std::vector<double> values_of_points(const Mesh& mesh, const std::vector<double>& of_cells)
 {
-    std::vector<double> values(static_cast<std::size_t>(mesh.num_points()), std::numeric_limits<double>::quiet_NaN());
+    std::vector<double> values(mesh.num_points(), std::numeric_limits<double>::quiet_NaN());
     for (auto cell = mesh.num_cells() - 1; cell >= 0; --cell)
         for (const auto point : mesh.cells.row(cell)) values[point] = of_cells[cell];
     return values;
@@ -186,7 +185,7 @@ struct Scene {
 Scene make_scene(const Mesh& mesh, const RenderOptions& options)
 {
     Scene scene;
-    scene.points.resize(static_cast<std::size_t>(mesh.num_points()));
+    scene.points.resize(mesh.num_points());
     for (std::int64_t i = 0; i < mesh.num_points(); ++i)
         scene.points[i] = {mesh.points.value(i, 0), mesh.points.value(i, 1), mesh.points.value(i, 2)};
     scene.triangles = outer_surface(mesh);

@@ -64,9 +64,8 @@ std::vector<std::string> parse_dump_kinds(std::string_view list)
         const std::string kind(list.substr(0, comma));
         list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
         if (kind != "metis" && kind != "foam") {
-            const std::string nearest = nearest_name(kind, known);
             throw InvalidInput("dump has the unknown kind '" + kind + "'; known are metis and foam." +
-                               (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                               suggestion(kind, known));
         }
         if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
     }
@@ -141,7 +140,7 @@ std::vector<std::filesystem::path> dump_partition(const std::filesystem::path& f
                                                   std::span<const std::string> kinds, const Csr& graph,
                                                   std::span<const std::int32_t> owners, std::int32_t num_parts)
 {
-    PartitionDump dump(folder, kinds, static_cast<std::int64_t>(owners.size()), graph.num_entries(), num_parts);
+    PartitionDump dump(folder, kinds, std::ssize(owners), graph.num_entries(), num_parts);
     dump.add(graph, owners);
     return dump.commit();
 }

@@ -78,11 +78,4 @@ void read_partition_file(const std::filesystem::path& path, const std::function<
     }
 }
 
-std::vector<std::int32_t> read_partition_file(const std::filesystem::path& path)
-{
-    std::vector<std::int32_t> owners;
-    read_partition_file(path, [&](std::int32_t owner) { owners.push_back(owner); });
-    return owners;
-}
-
 }  // namespace meshard

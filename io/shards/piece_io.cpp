@@ -68,7 +68,7 @@ void rename_for_piece(Mesh& mesh)
 
 std::vector<std::int32_t> owners_of(const IndexMap& map, std::int32_t part)
 {
-    std::vector<std::int32_t> owners(static_cast<std::size_t>(map.num_owned), part);
+    std::vector<std::int32_t> owners(map.num_owned, part);
     owners.insert(owners.end(), map.ghost_owners.begin(), map.ghost_owners.end());
     return owners;
 }
@@ -94,11 +94,11 @@ Mesh piece_mesh(const Subdomain& subdomain)
     (is_cloud ? mesh.point_data : mesh.cell_data).push_back(DataArray::from(ghost_level, subdomain.ghost_levels));
 
     const auto file_group = [&](std::int32_t cell) { return polydata_group(mesh.cell_types[cell]); };
-    std::vector<std::int32_t> cells(static_cast<std::size_t>(mesh.num_cells()));
+    std::vector<std::int32_t> cells(mesh.num_cells());
     std::iota(cells.begin(), cells.end(), 0);
     if (mesh.kind == MeshKind::Unstructured || std::ranges::is_sorted(cells, {}, file_group)) return mesh;
     std::ranges::stable_sort(cells, {}, file_group);
-    std::vector<std::int32_t> points(static_cast<std::size_t>(mesh.num_points()));
+    std::vector<std::int32_t> points(mesh.num_points());
     std::iota(points.begin(), points.end(), 0);
     return extract_mesh(mesh, cells, points);
 }
@@ -165,11 +165,11 @@ private:
             const bool is_ghost = arrays[0]->value(cell) != 0;
             return std::tuple(is_ghost, is_ghost ? arrays[1]->value(cell) : 0.0, arrays[2]->value(cell));
         };
-        std::vector<std::int32_t> cells(static_cast<std::size_t>(mesh_.num_cells()));
+        std::vector<std::int32_t> cells(mesh_.num_cells());
         std::iota(cells.begin(), cells.end(), 0);
         if (std::ranges::is_sorted(cells, {}, key)) return;
         std::ranges::stable_sort(cells, {}, key);
-        std::vector<std::int32_t> points(static_cast<std::size_t>(mesh_.num_points()));
+        std::vector<std::int32_t> points(mesh_.num_points());
         std::iota(points.begin(), points.end(), 0);
         mesh_ = extract_mesh(mesh_, cells, points);
         std::vector<std::uint8_t> levels;

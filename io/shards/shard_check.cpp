@@ -108,7 +108,7 @@ private:
     std::vector<std::int32_t> check_owners(IndexMap Subdomain::* rows, const std::string& noun)
     {
         const std::int64_t num_global = (subdomains_.front().*rows).num_global;
-        std::vector<std::int32_t> owners(static_cast<std::size_t>(num_global), -1);
+        std::vector<std::int32_t> owners(num_global, -1);
         test(Owners, [&] {
             for (const Subdomain& subdomain : subdomains_)
                 for (const std::int64_t id : (subdomain.*rows).owned()) {

@@ -2,7 +2,6 @@
 #include "io/shards/shards_writer.h"
 
 #include "io/bytes/content_hash.h"
-#include "io/mesh_io.h"
 #include "io/shards/piece_io.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/error.h"

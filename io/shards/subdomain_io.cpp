@@ -127,8 +127,7 @@ std::vector<Subdomain> load_subdomains(const std::filesystem::path& dir, PieceCh
         std::min<std::size_t>(std::max(1U, std::thread::hardware_concurrency()), subdomains.size());
     run_on_threads(static_cast<std::int32_t>(num_threads), [&](const std::function<std::int64_t()>& next) {
         for (auto part = next(); part < manifest.num_parts(); part = next())
-            subdomains[static_cast<std::size_t>(part)] =
-                load_subdomain(dir, manifest, static_cast<std::int32_t>(part), check);
+            subdomains[part] = load_subdomain(dir, manifest, static_cast<std::int32_t>(part), check);
     });
     return subdomains;
 }

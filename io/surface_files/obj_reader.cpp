@@ -80,8 +80,7 @@ private:
             const auto known = std::ranges::find(group_names_, name);
             group_ = static_cast<std::int32_t>(known - group_names_.begin());
             if (known == group_names_.end()) group_names_.push_back(std::move(name));
-        } else if (!keyword.empty() &&
-                   std::any_of(keyword.begin(), keyword.end(), [](char c) { return c < ' ' || c > '~'; })) {
+        } else if (!keyword.empty() && std::ranges::any_of(keyword, [](char c) { return c < ' ' || c > '~'; })) {
             fail_line("begins with bytes that are no text");
         }
     }
@@ -139,8 +138,7 @@ private:
             mesh.field_data.push_back(DataArray::from_strings("GroupName", std::move(group_names_)));
         }
         const auto group = [&](std::int32_t cell) { return polydata_group(mesh.cell_types[cell]); };
-        std::vector<std::int32_t> cells(static_cast<std::size_t>(mesh.num_cells())),
-            points(static_cast<std::size_t>(num_points));
+        std::vector<std::int32_t> cells(mesh.num_cells()), points(static_cast<std::size_t>(num_points));
         std::iota(cells.begin(), cells.end(), 0);
         if (std::ranges::is_sorted(cells, {}, group)) return mesh;
         std::ranges::stable_sort(cells, {}, group);

@@ -219,7 +219,7 @@ private:
                 fail(fmt::format("has face {} with point {}, expected 0 to {}", row, point, num_points - 1));
             cells_.indices.push_back(static_cast<std::int32_t>(point));
         }
-        cells_.offsets.push_back(static_cast<std::int64_t>(cells_.indices.size()));
+        cells_.offsets.push_back(std::ssize(cells_.indices));
     }
 
     /// Moves the scalar properties `names` into one array, if all exist and have one type.

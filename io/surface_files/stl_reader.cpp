@@ -100,7 +100,7 @@ private:
         cells_.indices.push_back(found->second);
     }
 
-    void end_triangle() { cells_.offsets.push_back(static_cast<std::int64_t>(cells_.indices.size())); }
+    void end_triangle() { cells_.offsets.push_back(std::ssize(cells_.indices)); }
 
     void read_binary(std::uint64_t num_triangles)
     {

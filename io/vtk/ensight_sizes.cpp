@@ -120,7 +120,7 @@ public:
         std::vector<std::int32_t> values;
         if (is_binary_) {
             const auto begin = skip_numbers(num_lines * width);
-            values.resize(static_cast<std::size_t>(num_lines * width));
+            values.resize(num_lines * width);
             std::memcpy(values.data(), text_.data() + begin, 4 * values.size());
             if (big_endian_.value_or(false) != (std::endian::native == std::endian::big))
                 for (auto& value : values) value = static_cast<std::int32_t>(__builtin_bswap32(value));

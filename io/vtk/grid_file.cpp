@@ -129,7 +129,7 @@ void XmlGridFile::read_field_data(const XmlElement& group)
         if (!values) {
             const VtkXmlFile whole(path_);  // the outline leaves long texts out
             const auto& same = whole.require_child(whole.require_child(whole.root(), file_.type()), "FieldData");
-            return whole.read_array(same.children[static_cast<std::size_t>(&element - group.children.data())], -1);
+            return whole.read_array(same.children[&element - group.children.data()], -1);
         }
         const auto row_size = size_of(array.type()) * static_cast<std::size_t>(array.num_components());
         DataArray read(array.name(), array.type(), static_cast<std::int64_t>(values->size() / row_size),
@@ -258,7 +258,7 @@ void XmlGridFile::read_piece(const Piece& piece, bool of_cells, const GridBox& s
 DataArray XmlGridFile::read(const std::string& name, bool of_cells, const GridBox& box) const
 {
     auto values = values_for(name, of_cells, box);
-    std::vector<bool> is_read(static_cast<std::size_t>(box.num_rows()));
+    std::vector<bool> is_read(box.num_rows());
     for (const auto& piece : pieces_) {
         const auto shared = intersection(box, box_of_piece(piece.points, grid_, of_cells));
         if (shared.num_rows() == 0) continue;

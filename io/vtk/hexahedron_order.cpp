@@ -45,7 +45,7 @@ void exchange_upright_edges(Mesh& mesh)
     });
     for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) {
         if (!is_curved_hexahedron(mesh.cell_types[cell])) continue;
-        const auto num_points = static_cast<std::int64_t>(mesh.cells.row(cell).size());
+        const auto num_points = std::ssize(mesh.cells.row(cell));
         const auto orders = orders_of(degrees == mesh.cell_data.end() ? nullptr : &*degrees, cell, num_points);
         if (orders[2] < 2) continue;
         // The corners, the edges of bottom and top, and the first two upright edges precede them.

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -151,12 +150,10 @@ std::vector<MeshBlock> choose_blocks(std::vector<MeshBlock> blocks, std::span<co
         if (std::ranges::any_of(blocks, chooses)) continue;
         std::vector<std::string> names;
         for (const MeshBlock& block : blocks) names.push_back(block.name);
-        const std::string nearest = nearest_name(wish, names);
         std::string list;
         for (std::size_t i = 0; i < names.size() && i < 12; ++i) list += (i == 0 ? "" : ", ") + names[i];
         throw InvalidInput(where + " has no block '" + wish + "'; there are " + list +
-                           (names.size() > 12 ? ", ..." : "") + "." +
-                           (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                           (names.size() > 12 ? ", ..." : "") + "." + suggestion(wish, names));
     }
     std::erase_if(blocks, [&](const MeshBlock& block) { return !is_wanted_block(block.name, wanted); });
     return blocks;
@@ -187,8 +184,7 @@ Mesh join_blocks(std::vector<MeshBlock> blocks, bool number_blocks, const std::s
             auto& arrays = on_points ? mesh.point_data : mesh.cell_data;
             std::erase_if(arrays, [](const DataArray& array) { return array.name() == "BlockId"; });
             arrays.push_back(DataArray::from(
-                "BlockId", std::vector<std::int32_t>(
-                               static_cast<std::size_t>(mesh.num_rows() * (on_points || mesh.num_cells() > 0)), id)));
+                "BlockId", std::vector<std::int32_t>(mesh.num_rows() * (on_points || mesh.num_cells() > 0), id)));
         }
         names.push_back(block.name);
         meshes.push_back(std::move(mesh));

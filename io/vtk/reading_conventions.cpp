@@ -65,7 +65,7 @@ bool convert_ghosts(DataArray& array, bool levels)
         array.rename(ghost_marks);
         return true;
     }
-    std::vector<std::uint8_t> marks(static_cast<std::size_t>(array.num_rows()));
+    std::vector<std::uint8_t> marks(array.num_rows());
     const bool are_marks = with_scalar_type(array.type(), [&]<class T>() {
         const auto values = array.values<T>();
         for (std::size_t i = 0; i < marks.size(); ++i) {

@@ -256,7 +256,7 @@ private:
                                  num_points - 1));
             cells.indices.push_back(static_cast<std::int32_t>(point));
         }
-        cells.offsets.push_back(static_cast<std::int64_t>(cells.indices.size()));
+        cells.offsets.push_back(std::ssize(cells.indices));
     }
 
     Mesh convert_surface(vtkPolyData& data) const
@@ -291,7 +291,7 @@ private:
                 for (vtkIdType k = 0; k < points->GetNumberOfIds(); ++k)
                     mesh.face_streams.indices.push_back(static_cast<std::int32_t>(points->GetId(k)));
             }
-            mesh.face_streams.offsets.push_back(static_cast<std::int64_t>(mesh.face_streams.indices.size()));
+            mesh.face_streams.offsets.push_back(std::ssize(mesh.face_streams.indices));
         }
         return mesh;
     }

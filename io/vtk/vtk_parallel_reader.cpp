@@ -29,7 +29,7 @@ constexpr std::uint8_t duplicate_bit = 1;  // in vtkGhostType: another piece own
 
 std::vector<bool> duplicates(const std::vector<DataArray>& arrays, std::int64_t num_rows)
 {
-    std::vector<bool> flags(static_cast<std::size_t>(num_rows), false);
+    std::vector<bool> flags(num_rows, false);
     const DataArray* ghost_type = find_array(arrays, "vtkGhostType");
     if (ghost_type == nullptr || ghost_type->type() != ScalarType::UInt8 || ghost_type->num_components() != 1)
         return flags;
@@ -117,7 +117,7 @@ std::vector<std::int32_t> choose_points(Mesh& mesh, const std::vector<std::int32
 {
     const auto is_duplicate = duplicates(mesh.point_data, mesh.num_points());
     auto ids = global_ids(mesh.point_data, "GlobalPointIds");
-    std::vector<std::int32_t> rows(static_cast<std::size_t>(mesh.num_points()));
+    std::vector<std::int32_t> rows(mesh.num_points());
     std::iota(rows.begin(), rows.end(), 0);
 
     std::vector<std::int32_t> representative = rows;

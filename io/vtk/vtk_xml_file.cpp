@@ -474,7 +474,7 @@ DataArray VtkXmlFile::split_strings(const Payload& payload, const std::string& n
         strings.emplace_back(text.substr(begin, end - begin));
         begin = end + 1;
     }
-    const auto found = static_cast<std::int64_t>(strings.size());
+    const auto found = std::ssize(strings);
     if (num_rows >= 0 ? found != num_rows * num_components : found % num_components != 0)
         fail(fmt::format("array '{}' should hold {} strings, found {}. The file is damaged", name,
                          num_rows >= 0 ? std::to_string(num_rows * num_components)

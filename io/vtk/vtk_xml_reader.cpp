@@ -37,7 +37,7 @@ Csr read_cells(const VtkXmlFile& file, const DataArray& connectivity, const Data
         file.fail(
             fmt::format("the offsets of the {} end at {}, but their connectivity has {} entries. The file is damaged",
                         what, cells.offsets.back(), connectivity.num_values()));
-    cells.indices.resize(static_cast<std::size_t>(connectivity.num_values()));
+    cells.indices.resize(connectivity.num_values());
     with_scalar_type(connectivity.type(), [&]<class T>() {
         const auto values = connectivity.values<T>();
         bool in_range = true;
@@ -105,10 +105,9 @@ Csr read_face_tables(const VtkXmlFile& file, const XmlElement& element, const st
 {
     const Csr faces = read_cells(file, read_integers(file, element, "face_connectivity", -1),
                                  read_integers(file, element, "face_offsets", -1), num_points, "faces");
-    const Csr faces_of_cells =
-        read_cells(file, read_integers(file, element, "polyhedron_to_faces", -1),
-                   read_integers(file, element, "polyhedron_offsets", static_cast<std::int64_t>(types.size())),
-                   faces.num_rows(), "polyhedra (by their faces)");
+    const Csr faces_of_cells = read_cells(file, read_integers(file, element, "polyhedron_to_faces", -1),
+                                          read_integers(file, element, "polyhedron_offsets", std::ssize(types)),
+                                          faces.num_rows(), "polyhedra (by their faces)");
     Csr streams;
     for (std::size_t i = 0; i < types.size(); ++i) {
         if (types[i] == kPolyhedron) {
@@ -120,7 +119,7 @@ Csr read_face_tables(const VtkXmlFile& file, const XmlElement& element, const st
                 streams.indices.insert(streams.indices.end(), points.begin(), points.end());
             }
         }
-        streams.offsets.push_back(static_cast<std::int64_t>(streams.indices.size()));
+        streams.offsets.push_back(std::ssize(streams.indices));
     }
     return streams;
 }
@@ -132,13 +131,13 @@ Csr read_face_streams(const VtkXmlFile& file, const XmlElement& element, const s
 {
     if (!has_named(element, "faces") && has_named(element, "face_connectivity"))
         return read_face_tables(file, element, types, num_points);
-    const auto num_cells = static_cast<std::int64_t>(types.size());
+    const auto num_cells = std::ssize(types);
     const DataArray faces = read_integers(file, element, "faces", -1);
     const DataArray ends = read_integers(file, element, "faceoffsets", num_cells);
 
     Csr streams;
     streams.offsets.resize(static_cast<std::size_t>(num_cells) + 1);
-    streams.indices.resize(static_cast<std::size_t>(faces.num_values()));
+    streams.indices.resize(faces.num_values());
     with_scalar_type(faces.type(), [&]<class T>() {
         const auto values = faces.values<T>();
         const auto in_range = [](T value) {
@@ -178,7 +177,7 @@ void read_unstructured_cells(const VtkXmlFile& file, const XmlElement& piece, Me
     const XmlElement& element = file.require_child(piece, "Cells");
     mesh.cells = read_cell_group(file, element, num_cells, mesh.num_points());
     const DataArray types = read_integers(file, element, "types", num_cells);
-    mesh.cell_types.resize(static_cast<std::size_t>(num_cells));
+    mesh.cell_types.resize(num_cells);
     with_scalar_type(types.type(), [&]<class T>() {
         const auto values = types.values<T>();
         for (std::int64_t cell = 0; cell < num_cells; ++cell) {
@@ -215,7 +214,7 @@ void read_polydata_cells(const VtkXmlFile& file, const XmlElement& piece, Mesh& 
             mesh.cell_types.push_back(polydata_cell_type(group, parts[group].offsets[i + 1] - parts[group].offsets[i]));
     }
     const auto largest = std::ranges::max_element(parts, {}, &Csr::num_rows);
-    if (largest->num_rows() == static_cast<std::int64_t>(mesh.cell_types.size())) {
+    if (largest->num_rows() == std::ssize(mesh.cell_types)) {
         mesh.cells = std::move(*largest);
         return;
     }
@@ -485,11 +484,11 @@ Mesh append_meshes(std::vector<Mesh> meshes, const std::string& where)
 
     if (result.kind == MeshKind::Surface) {
         const auto group_of = [&](std::int32_t cell) { return polydata_group(result.cell_types[cell]); };
-        std::vector<std::int32_t> cells(static_cast<std::size_t>(result.num_cells()));
+        std::vector<std::int32_t> cells(result.num_cells());
         std::iota(cells.begin(), cells.end(), 0);
         if (!std::ranges::is_sorted(cells, {}, group_of)) {
             std::ranges::stable_sort(cells, {}, group_of);
-            std::vector<std::int32_t> all_points(static_cast<std::size_t>(num_points));
+            std::vector<std::int32_t> all_points(num_points);
             std::iota(all_points.begin(), all_points.end(), 0);
             result = extract_mesh(result, cells, all_points);
         }

@@ -4,7 +4,6 @@
 #include "io/vtk/vtk_xml_file.h"
 #include "partition/mesh/mesh.h"
 
-#include <filesystem>
 #include <functional>
 #include <span>
 #include <string>

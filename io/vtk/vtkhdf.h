@@ -26,9 +26,6 @@ std::vector<MeshBlock> read_vtkhdf(const std::filesystem::path& path, const Read
 /// times.
 std::vector<double> vtkhdf_times(const std::filesystem::path& path);
 
-/// Reads the partitions of an unstructured grid or polygonal data without merging them.
-std::vector<Mesh> read_vtkhdf_partitions(const std::filesystem::path& path);
-
 /// The arrays of a file with one partition, as views into the file.
 struct VtkHdfArrays {
     struct Cells {

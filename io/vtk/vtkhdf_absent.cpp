@@ -25,11 +25,6 @@ std::vector<double> vtkhdf_times(const std::filesystem::path& path)
     refuse(path);
 }
 
-std::vector<Mesh> read_vtkhdf_partitions(const std::filesystem::path& path)
-{
-    refuse(path);
-}
-
 VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr<const MappedFile>&, const std::string&)
 {
     refuse(path);

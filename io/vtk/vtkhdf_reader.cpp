@@ -95,7 +95,7 @@ public:
         };
         if (is_surface_) {
             for (int number = 0; number < 4; ++number)
-                if (const char* const name = polygonal_groups[static_cast<std::size_t>(number)]; root_.is_group(name))
+                if (const char* const name = polygonal_groups[number]; root_.is_group(name))
                     map_cells(root_.group(name), number);
         } else {
             if (root_.has("FaceConnectivity"))
@@ -126,7 +126,7 @@ private:
 
     std::int64_t count_of(const Counts& values, std::int64_t part, const char* name) const
     {
-        if (part < 0 || part >= static_cast<std::int64_t>(values.size()))
+        if (part < 0 || part >= std::ssize(values))
             root_.fail(
                 fmt::format("'{}' has {} entries, entry {} is needed. It is damaged", name, values.size(), part));
         return values[part];
@@ -137,12 +137,12 @@ private:
         if (!steps.has(name)) return 0;
         const auto [rows, columns] = steps.shape(name);
         if (step_.index >= rows || column >= columns) return 0;
-        return steps.read_integers(name, step_.index, 1)[static_cast<std::size_t>(column)];
+        return steps.read_integers(name, step_.index, 1)[column];
     }
 
     void choose_step(std::optional<double> time)
     {
-        step_.num_parts = static_cast<std::int64_t>(num_points_.size());
+        step_.num_parts = std::ssize(num_points_);
         if (!has_steps_) {
             if (time) root_.fail("has no steps in time to choose from");
             return;
@@ -150,7 +150,7 @@ private:
         const Hdf5Group steps = root_.group("Steps");
         const auto values = steps.read("Values").to_doubles();
         if (values.empty()) root_.fail("has a group Steps without values");
-        step_.index = static_cast<std::int64_t>(values.size()) - 1;
+        step_.index = std::ssize(values) - 1;
         if (time) {
             const auto found = index_of_time(values, *time);
             if (!found)
@@ -158,11 +158,10 @@ private:
                     fmt::format("has no step at that time; its times are {} to {}", values.front(), values.back()));
             step_.index = static_cast<std::int64_t>(*found);
         }
-        step_.time = values[static_cast<std::size_t>(step_.index)];
+        step_.time = values[step_.index];
         step_.first_part = step_value(steps, "PartOffsets");
         step_.num_parts = steps.has("NumberOfParts") ? step_value(steps, "NumberOfParts") : 1;
-        if (step_.first_part < 0 || step_.num_parts < 0 ||
-            step_.first_part + step_.num_parts > static_cast<std::int64_t>(num_points_.size()))
+        if (step_.first_part < 0 || step_.num_parts < 0 || step_.first_part + step_.num_parts > std::ssize(num_points_))
             root_.fail(fmt::format("step {} has parts beyond the last. It is damaged", step_.index));
         step_.first_point = step_value(steps, "PointOffsets");
         for (std::int64_t group = 0; group < (is_surface_ ? 4 : 1); ++group) {
@@ -241,7 +240,7 @@ private:
 
     void read_polygonal_group(Mesh& mesh, int number, std::int64_t part, Step& at) const
     {
-        const char* const name = polygonal_groups[static_cast<std::size_t>(number)];
+        const char* const name = polygonal_groups[number];
         if (!root_.is_group(name)) return;
         const Hdf5Group group = root_.group(name);
         const auto num_cells = count_of(counts(group, "NumberOfCells"), part, "NumberOfCells");
@@ -250,7 +249,7 @@ private:
                                      mesh.num_points(), "Offsets", "Connectivity");
         for (std::int64_t i = 0; i < num_cells; ++i) {
             mesh.cells.push_row(cells.row(i));
-            mesh.cell_types.push_back(polydata_cell_type(number, static_cast<std::int64_t>(cells.row(i).size())));
+            mesh.cell_types.push_back(polydata_cell_type(number, std::ssize(cells.row(i))));
         }
         at.first_cell[number] += num_cells;
         at.first_entry[number] += num_entries;
@@ -488,14 +487,6 @@ VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr
         root.fail("holds several blocks and cannot be mapped; cut a single mesh, or write it with `meshard convert "
                   "FILE whole.vtu`");
     return VtkHdfReader(root, std::nullopt).map(file);
-}
-
-std::vector<Mesh> read_vtkhdf_partitions(const std::filesystem::path& path)
-{
-    const std::string where = "read_mesh: " + path.string();
-    const Hdf5Group file = Hdf5Group::open_file(path, where);
-    const Hdf5Group root = file.group("VTKHDF");
-    return VtkHdfReader(root, std::nullopt).read();
 }
 
 }  // namespace meshard

@@ -122,7 +122,7 @@ private:
     {
         Counts entries, offsets, uses, use_offsets, num_entries, num_faces;
         for (const Mesh& mesh : pieces_) {
-            const auto before = static_cast<std::int64_t>(entries.size());
+            const auto before = std::ssize(entries);
             std::int64_t face_count = 0;
             offsets.push_back(0);
             use_offsets.push_back(0);
@@ -131,14 +131,14 @@ private:
                 for (std::size_t at = 1; at < stream.size();) {
                     const auto face = stream.subspan(at + 1, static_cast<std::size_t>(stream[at]));
                     entries.insert(entries.end(), face.begin(), face.end());
-                    offsets.push_back(static_cast<std::int64_t>(entries.size()) - before);
+                    offsets.push_back(std::ssize(entries) - before);
                     uses.push_back(face_count++);
                     at += 1 + face.size();
                 }
                 use_offsets.push_back(face_count);
             }
             num_faces.push_back(face_count);
-            num_entries.push_back(static_cast<std::int64_t>(entries.size()) - before);
+            num_entries.push_back(std::ssize(entries) - before);
         }
         write_integers(root, "NumberOfFaces", num_faces);
         write_integers(root, "NumberOfFaceConnectivityIds", std::move(num_entries));
@@ -164,8 +164,7 @@ private:
         }
         for (int group = 0; group < 4; ++group)
             write_cell_rows(
-                root.create_group(names[static_cast<std::size_t>(group)]),
-                [&](const Mesh& mesh) { return before(mesh, group); },
+                root.create_group(names[group]), [&](const Mesh& mesh) { return before(mesh, group); },
                 [&](const Mesh& mesh) { return before(mesh, group + 1) - before(mesh, group); });
     }
 
@@ -359,7 +358,7 @@ void write_vtkhdf_series(const std::filesystem::path& path, std::span<const doub
             cell_data.add(now.cell_data, i > 0 ? &before.cell_data : nullptr);
             before = std::move(now);
         }
-        const auto num_steps = static_cast<std::int64_t>(times.size());
+        const auto num_steps = std::ssize(times);
         const auto steps = root.create_group("Steps");
         steps.set_attribute("NSteps", Counts{num_steps});
         const auto write = [&](const DataArray& array) { steps.write(array.name(), {&array}, Compression::None); };

@@ -12,11 +12,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <limits>
-#include <numeric>
-#include <optional>
-#include <set>
 
 namespace meshard {
 namespace {

@@ -11,10 +11,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace meshard {

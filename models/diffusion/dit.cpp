@@ -4,7 +4,6 @@
 #include "models/layers/option_checks.h"
 #include "ops/attention/neighbourhood_attention.h"
 #include "ops/grids/grid_rows.h"
-#include "partition/error.h"
 #include "sharding/memory/recompute.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -335,9 +334,7 @@ void DitImpl::initialize()
 
 void DitImpl::set_memory(MemoryMode mode)
 {
-    if (mode == MemoryMode::Streamed)
-        throw InvalidInput("DiT: only Transolver has the memory mode `streamed`. Use `recomputed`.");
-    memory_ = mode;
+    memory_ = unless_streamed("DiT", mode);
 }
 
 void DitImpl::check_inputs(const torch::Tensor& image, const torch::Tensor& time, const torch::Tensor& condition,

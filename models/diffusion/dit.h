@@ -12,8 +12,6 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
-#include <array>
-#include <cstdint>
 #include <optional>
 
 namespace meshard {

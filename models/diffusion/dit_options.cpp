@@ -221,7 +221,7 @@ void DitOptions::validate() const
     window_table().check(attention);
     checks.multiple("hidden_size", hidden_size, "num_heads", num_heads);
     for (int axis = 0; axis < 2; ++axis) checks.multiple("input_size", image()[axis], "patch_size", patch()[axis]);
-    if (!drop_path_rates.empty() && static_cast<std::int64_t>(drop_path_rates.size()) != depth) {
+    if (!drop_path_rates.empty() && std::ssize(drop_path_rates) != depth) {
         checks.refuse("drop_path_rates has {} entries, and the model {} blocks.", drop_path_rates.size(), depth);
     }
     if (conditioning_embedder == "edm") {

@@ -40,7 +40,7 @@ EdmPreconditionerImpl::EdmPreconditionerImpl(DitOptions options, const std::vect
     sigma_data_ = register_buffer("sigma_data", sigma_data.size() == 1 ? values.squeeze(0) : values);
     const auto wrapper = register_module("model", std::make_shared<torch::nn::Module>());
     dit_ = wrapper->register_module("model", Dit(std::move(options)));
-    if (sigma_data.size() > 1 && static_cast<std::int64_t>(sigma_data.size()) != dit_->options().num_outputs()) {
+    if (sigma_data.size() > 1 && std::ssize(sigma_data) != dit_->options().num_outputs()) {
         checks.refuse("sigma_data has {} numbers for {} channels.", sigma_data.size(), dit_->options().num_outputs());
     }
 }

@@ -21,7 +21,6 @@ void EdmSampling::validate() const
         refuse("sigma_max must be larger than sigma_min", sigma_max);
     if (!(rho > 0)) refuse("rho must be positive", rho);
     if (!(churn >= 0)) refuse("churn must not be negative", churn);
-    if (!(churn_noise >= 0)) refuse("churn_noise must not be negative", churn_noise);
 }
 
 double drawn_level(std::uint64_t seed)
@@ -63,9 +62,9 @@ at::Tensor follow_noise_levels(EdmPreconditioner& model, const at::Tensor& start
     for (std::size_t i = 0; i + 1 < levels.size(); ++i) {
         auto level = levels[i];
         const auto next = levels[i + 1];
-        if (sampling.churn > 0 && level >= sampling.churn_min && level <= sampling.churn_max) {
+        if (sampling.churn > 0) {
             const auto raised = level * (1 + std::min(sampling.churn / most_steps, std::sqrt(2.0) - 1));
-            const auto added = sampling.churn_noise * std::sqrt(raised * raised - level * level);
+            const auto added = std::sqrt(raised * raised - level * level);
             image = image + added * grid_noise(image, sampling.seed, i + 1);  // draw 0 is the start
             level = raised;
         }

@@ -17,9 +17,6 @@ struct EdmSampling {
     double rho = 7;  ///< larger values place more of the steps at low noise
     /// S_churn: noise that is added in all steps together; 0: none, the result is determined by its start.
     double churn = 0;
-    double churn_min = 0;     ///< lowest level at which noise is added
-    double churn_max = 1e30;  ///< highest level at which noise is added
-    double churn_noise = 1;   ///< standard deviation of the added noise
     std::uint64_t seed = 0;
 
     /// @throws InvalidInput naming the setting, its value and what is allowed

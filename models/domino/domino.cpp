@@ -2,7 +2,6 @@
 #include "models/domino/domino.h"
 
 #include "models/layers/option_checks.h"
-#include "partition/error.h"
 #include "sharding/memory/recompute.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -69,8 +68,7 @@ DominoImpl::DominoImpl(DominoOptions options) : options_(std::move(options)), no
         basis_volume_->push_back(point_network(3, options_.basis));
     if (has_volume) register_module("nn_basis_vol", basis_volume_);
     if (has_volume) {
-        const auto inputs =
-            options_.use_sdf_in_basis_func ? 7 + static_cast<std::int64_t>(geometry.volume_sdf_scales.size()) : 3;
+        const auto inputs = options_.use_sdf_in_basis_func ? 7 + std::ssize(geometry.volume_sdf_scales) : 3;
         position_volume_ = register_module("fc_p_vol", point_network(inputs, options_.position));
     }
     if (has_surface) position_surface_ = register_module("fc_p_surf", point_network(3, options_.position));
@@ -98,9 +96,7 @@ DominoImpl::DominoImpl(DominoOptions options) : options_(std::move(options)), no
 
 void DominoImpl::set_memory(MemoryMode mode)
 {
-    if (mode == MemoryMode::Streamed)
-        throw InvalidInput("DoMINO: only Transolver has the memory mode `streamed`. Use `recomputed`.");
-    memory_ = mode;
+    memory_ = unless_streamed("DoMINO", mode);
 }
 
 void DominoImpl::seed_noise(std::uint64_t seed)
@@ -115,7 +111,7 @@ void DominoImpl::check_inputs(const DominoInputs& inputs) const
         checks.refuse("the geometry must be (batch, points, 3).");
     const auto batch = inputs.geometry.size(0);
     const auto require = [&](const char* name, const torch::Tensor& tensor, const std::vector<std::int64_t>& shape) {
-        bool fits = tensor.defined() && tensor.dim() == static_cast<std::int64_t>(shape.size());
+        bool fits = tensor.defined() && tensor.dim() == std::ssize(shape);
         for (std::size_t i = 0; fits && i < shape.size(); ++i)
             fits = shape[i] < 0 || tensor.size(static_cast<std::int64_t>(i)) == shape[i];
         if (fits) return;

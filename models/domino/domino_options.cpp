@@ -58,9 +58,8 @@ public:
     {
         for (const auto& [name, unused] : object_.items()) {
             if (known_.contains(name)) continue;
-            const auto nearest = nearest_name(name, std::vector<std::string>(known_.begin(), known_.end()));
             throw InvalidInput(std::string(kDomino) + ": " + where_ + " has no key '" + name + "'." +
-                               (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                               suggestion(name, std::vector<std::string>(known_.begin(), known_.end())));
         }
     }
 
@@ -234,9 +233,8 @@ DominoOptions domino_options(const nlohmann::json& arguments)
                                              "global_features", "model_parameters"};
     for (const auto& [name, value] : arguments.items()) {
         if (!names.contains(name)) {
-            const auto nearest = nearest_name(name, std::vector<std::string>(names.begin(), names.end()));
             throw InvalidInput(std::string(kDomino) + ": there is no argument '" + name + "'." +
-                               (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                               suggestion(name, std::vector<std::string>(names.begin(), names.end())));
         }
         if (value.is_null()) continue;
         if (name == "model_parameters") {

@@ -125,7 +125,7 @@ GeometryEncodingImpl::GeometryEncodingImpl(const DominoOptions& options, bool is
     }
     register_module("geo_conv_out", conv_out_);
     register_module("geo_processor_out", processor_out_);
-    sdf_processor_ = make_processor(*this, "geo_processor_sdf", 5 + static_cast<std::int64_t>(sdf_scales_.size()));
+    sdf_processor_ = make_processor(*this, "geo_processor_sdf", 5 + std::ssize(sdf_scales_));
     sdf_out_ = register_module("geo_processor_sdf_out", same_conv(out, 1));
     if (options_.cross_attention) {
         const auto channels = options.encoding_channels(queries.radii.size());

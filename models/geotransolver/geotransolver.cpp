@@ -166,9 +166,7 @@ std::vector<torch::Tensor> GeoTransolverImpl::local_positions(const GeoTransolve
 
 void GeoTransolverImpl::set_memory(MemoryMode mode)
 {
-    if (mode == MemoryMode::Streamed)
-        throw InvalidInput("GeoTransolver: only Transolver has the memory mode `streamed`. Use `recomputed`.");
-    memory_ = mode;
+    memory_ = unless_streamed("GeoTransolver", mode);
 }
 
 std::vector<BlockChoice> GeoTransolverImpl::block_forms(const torch::Tensor& points)

@@ -66,7 +66,7 @@ const OptionTable<GeoTransolverOptions>& geotransolver_option_table()
 
 std::int64_t GeoTransolverOptions::context_dim() const
 {
-    const auto num_streams = static_cast<std::int64_t>(functional_dim.size());
+    const auto num_streams = std::ssize(functional_dim);
     return context_head_dim() * (num_scales() * num_streams + (geometry_dim > 0) + (global_dim > 0));
 }
 

@@ -30,7 +30,7 @@ struct GeoTransolverOptions : SliceTransformerOptions {
     bool concrete_dropout = false;
     std::string state_mixing_mode = "weighted";
 
-    std::int64_t num_scales() const { return include_local_features ? static_cast<std::int64_t>(radii.size()) : 0; }
+    std::int64_t num_scales() const { return include_local_features ? std::ssize(radii) : 0; }
     std::int64_t num_channels() const { return n_hidden + n_hidden_local * num_scales(); }  ///< channels of the layers
     /// Channels of a head; a remainder of the division is not used.
     std::int64_t head_dim() const { return num_channels() / n_head; }

@@ -3,7 +3,6 @@
 
 #include "models/layers/grid_points.h"
 #include "models/layers/option_table.h"
-#include "partition/error.h"
 #include "sharding/memory/recompute.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -159,9 +158,7 @@ AbUptImpl::AbUptImpl(AbUptOptions options) : options_(std::move(options))
 
 void AbUptImpl::set_memory(MemoryMode mode)
 {
-    if (mode == MemoryMode::Streamed)
-        throw InvalidInput("AB-UPT: only Transolver has the memory mode `streamed`. Use `recomputed`.");
-    memory_ = mode;
+    memory_ = unless_streamed("AB-UPT", mode);
 }
 
 std::vector<KeysAndValues> AbUptImpl::run(AnchorBlock block, std::vector<Tokens>& branches, AnchorsOf anchors,

@@ -90,11 +90,6 @@ MeshGraphNetOptions mesh_graph_net_options(const nlohmann::json& arguments)
     return mesh_graph_net_option_table().read(of_model);
 }
 
-nlohmann::json to_json(const MeshGraphNetOptions& options)
-{
-    return mesh_graph_net_option_table().write(options);
-}
-
 GraphMlpImpl::GraphMlpImpl(Widths widths, std::int64_t num_hidden_layers, const std::string& act, bool normalized)
 {
     auto in = widths.in;
@@ -133,19 +128,20 @@ EdgeParts SplitEdgeMlpImpl::forward(const EdgeParts& edges, const torch::Tensor&
         });
 }
 
-GhostCosts ghost_costs(const MessageGraph& graph, const DeepGraph& deep, const MeshGraphNetOptions& options,
-                       const RankRates& rates)
+GhostCosts ghost_costs(const MessageGraph& graph, const DeepGraph& deep, const MeshGraphNetOptions& options)
 {
+    // Assumed rates of a rank. Only their ratios matter: a message costs as much as 400,000 floating-point operations.
+    constexpr double flops_per_second = 2e10, bytes_per_second = 4e9, seconds_per_message = 2e-5;
     const auto width = static_cast<double>(options.hidden_dim_processor);
     const auto steps = static_cast<double>(options.processor_size);
     const auto edge_flops = mlp_flops(3 * width, width, width, options.num_layers_edge_processor);
     const auto node_flops = mlp_flops(2 * width, width, width, options.num_layers_node_processor);
     const auto exchange = [&](std::int64_t rows, double channels) {  // forward and backward
-        return 2 * (rates.seconds_per_message + 4 * channels * static_cast<double>(rows) / rates.bytes_per_second);
+        return 2 * (seconds_per_message + 4 * channels * static_cast<double>(rows) / bytes_per_second);
     };
     const auto more_nodes = deep.num_nodes() - (graph.neighbors().offsets.size(0) - 1),
                more_edges = deep.graph().num_edges() - graph.num_edges();
-    const auto seconds = [&](double flops) { return flops / rates.flops_per_second; };
+    const auto seconds = [&](double flops) { return flops / flops_per_second; };
 
     auto costs = torch::tensor({steps * exchange(graph.num_ghosts(), width),
                                 exchange(more_nodes, static_cast<double>(options.input_dim_nodes)) +

@@ -48,7 +48,6 @@ const OptionTable<MeshGraphNetOptions>& mesh_graph_net_option_table();
 /// @throws InvalidInput for a name that is not an argument of MeshGraphNet, a value of the wrong type, or layers of
 /// TransformerEngine.
 MeshGraphNetOptions mesh_graph_net_options(const nlohmann::json& arguments);
-nlohmann::json to_json(const MeshGraphNetOptions& options);
 
 /// Linear layers with an activation after all but the last, then a layer norm if `normalized`. Parameters: `model.0.*`,
 /// `model.2.*`, ...
@@ -96,17 +95,8 @@ struct GhostCosts {
     double deep = 0;
 };
 
-/// Assumed rates of a rank. Only their ratios matter: with the defaults a message costs as much as 400,000
-/// floating-point operations.
-struct RankRates {
-    double flops_per_second = 2e10;
-    double bytes_per_second = 4e9;
-    double seconds_per_message = 2e-5;
-};
-
 /// Collective over the graph's ranks; equal on all of them.
-GhostCosts ghost_costs(const MessageGraph& graph, const DeepGraph& deep, const MeshGraphNetOptions& options,
-                       const RankRates& rates = {});
+GhostCosts ghost_costs(const MessageGraph& graph, const DeepGraph& deep, const MeshGraphNetOptions& options);
 
 /// A message graph and, in mode Deep, its deep ghosts. Made once, used in every step.
 class MeshGraph {

@@ -15,8 +15,7 @@ constexpr double kVarianceFloor = 1e-6;  // lower bound of the variance in a sta
 
 bool has_squares(const std::vector<std::string>& reductions)
 {
-    return std::any_of(reductions.begin(), reductions.end(),
-                       [](const auto& name) { return name == "var" || name == "std"; });
+    return std::ranges::any_of(reductions, [](const auto& name) { return name == "var" || name == "std"; });
 }
 
 /// Adds the rows of edges by target.
@@ -29,8 +28,7 @@ Tensor summed(const Tensor& edges, const Tensor& targets, std::int64_t num_targe
 
 bool has_extremes(const std::vector<std::string>& reductions)
 {
-    return std::any_of(reductions.begin(), reductions.end(),
-                       [](const auto& name) { return name == "max" || name == "min"; });
+    return std::ranges::any_of(reductions, [](const auto& name) { return name == "max" || name == "min"; });
 }
 
 Tensor edge_extremes(const Tensor& edges, const Tensor& targets, std::int64_t num_targets)

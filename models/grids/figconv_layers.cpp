@@ -80,9 +80,8 @@ FigConvMessages::FigConvMessages(std::int64_t sources, std::int64_t targets, std
     const auto of_place = options.use_rel_pos_embed ? 3 * options.pos_encode_dim : options.use_rel_pos ? 3 : 0;
     edges_ =
         register_module("edge_transform_mlp", std::make_shared<ShortcutMlp>(sources + targets + of_place, channels));
-    out_ = register_module(
-        "out_transform_mlp",
-        std::make_shared<ShortcutMlp>(channels * static_cast<std::int64_t>(options.reductions.size()), channels));
+    out_ = register_module("out_transform_mlp",
+                           std::make_shared<ShortcutMlp>(channels * std::ssize(options.reductions), channels));
 }
 
 Tensor FigConvMessages::messages(const Tensor& sources, const Tensor& from, const Tensor& targets, const Tensor& to,

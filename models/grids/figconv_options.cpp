@@ -120,7 +120,7 @@ std::vector<GridPlane> FigConvUNetOptions::planes() const
     std::vector<GridPlane> planes;
     for (std::size_t i = 0; i < resolutions.size(); ++i) {
         GridPlane plane{.resolution = resolutions[i]};
-        plane.flat_axis = std::find(kFormats.begin(), kFormats.end(), memory_formats[i]) - kFormats.begin();
+        plane.flat_axis = std::ranges::find(kFormats, memory_formats[i]) - kFormats.begin();
         std::copy_n(aabb_min.begin(), 3, plane.box_min.begin());
         std::copy_n(aabb_max.begin(), 3, plane.box_max.begin());
         planes.push_back(plane);
@@ -199,9 +199,9 @@ FigConvUNetOptions figconv_unet_options(const nlohmann::json& arguments)
     };
     if (!pairs.is_array()) refuse(pairs);
     for (const auto& pair : pairs) {
-        const bool fits =
-            pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_array() && pair[1].size() == 3 &&
-            std::all_of(pair[1].begin(), pair[1].end(), [](const auto& number) { return number.is_number_integer(); });
+        const bool fits = pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_array() &&
+                          pair[1].size() == 3 &&
+                          std::ranges::all_of(pair[1], [](const auto& number) { return number.is_number_integer(); });
         if (!fits) refuse(pair);
         options.memory_formats.push_back(pair[0].get<std::string>());
         options.resolutions.push_back(pair[1].get<std::array<std::int64_t, 3>>());

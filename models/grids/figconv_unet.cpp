@@ -229,9 +229,7 @@ FigConvUNetImpl::FigConvUNetImpl(FigConvUNetOptions options) : options_(std::mov
 
 void FigConvUNetImpl::set_memory(MemoryMode mode)
 {
-    if (mode == MemoryMode::Streamed)
-        throw InvalidInput("FIGConvUNet: only Transolver has the memory mode `streamed`. Use `recomputed`.");
-    memory_ = mode;
+    memory_ = unless_streamed("FIGConvUNet", mode);
 }
 
 std::vector<Tensor>
@@ -319,7 +317,7 @@ FigConvUNetImpl::Planes FigConvUNetImpl::communicated(const Planes& images) cons
     for (std::size_t i = 0; i < grids.size(); ++i) {
         const auto sizes = grids[i].sizes().slice(2);
         // The reference divides 0 by 0.
-        const bool is_degenerate = std::any_of(sizes.begin(), sizes.end(), [](auto size) { return size == 1; });
+        const bool is_degenerate = std::ranges::any_of(sizes, [](auto size) { return size == 1; });
         const auto places = is_degenerate ? Tensor() : reading_places(planes_[i], sizes, grids[i]);
         auto result = grids[i];
         for (std::size_t j = 0; j < grids.size(); ++j) {

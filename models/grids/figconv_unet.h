@@ -10,7 +10,6 @@
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/pimpl.h>
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>

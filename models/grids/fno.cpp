@@ -84,7 +84,7 @@ void FnoOptions::validate() const
     fno_option_table().check(*this);
     const OptionChecks checks("FNO");
     const auto expect_one_a_direction = [&](const char* name, const std::vector<std::int64_t>& values) {
-        if (static_cast<std::int64_t>(values.size()) == dimension) return;
+        if (std::ssize(values) == dimension) return;
         checks.refuse("{} must be one number or one a direction, {}, and has {} entries.", name, dimension,
                       values.size());
     };
@@ -106,18 +106,13 @@ nlohmann::json with_modes_of_each_direction(nlohmann::json arguments)
     fill("num_fno_modes", kDefaultModes);
     fill("padding", kDefaultPadding);
     auto& padding = arguments["padding"];
-    while (padding.is_array() && static_cast<std::int64_t>(padding.size()) < dimension) padding.push_back(0);
+    while (padding.is_array() && std::ssize(padding) < dimension) padding.push_back(0);
     return arguments;
 }
 
 FnoOptions fno_options(const nlohmann::json& arguments)
 {
     return fno_option_table().read(with_modes_of_each_direction(arguments));
-}
-
-nlohmann::json to_json(const FnoOptions& options)
-{
-    return fno_option_table().write(options);
 }
 
 CellLinearImpl::CellLinearImpl(std::int64_t in, std::int64_t out, std::int64_t num_directions)
@@ -174,7 +169,7 @@ torch::Tensor SpectralConvolutionImpl::forward(const torch::Tensor& grid)
 AxisLayout SpectralConvolutionImpl::share_modes(std::int64_t num_ranks)
 {
     shares_ = even_extents(num_modes_.back(), num_ranks);
-    return {Shard(static_cast<std::int64_t>(num_modes_.size()) + 1), std::make_shared<const Extents>(shares_), 1};
+    return {Shard(std::ssize(num_modes_) + 1), std::make_shared<const Extents>(shares_), 1};
 }
 
 std::map<std::string, AxisLayout> share_modes(torch::nn::Module& model, std::int64_t num_ranks)
@@ -237,9 +232,7 @@ FnoImpl::FnoImpl(FnoOptions options) : options_(std::move(options))
 
 void FnoImpl::set_memory(MemoryMode mode)
 {
-    if (mode == MemoryMode::Streamed)
-        throw InvalidInput("FNO: only Transolver has the memory mode `streamed`. Use `recomputed`.");
-    memory_ = mode;
+    memory_ = unless_streamed("FNO", mode);
 }
 
 void FnoImpl::require_shape(const torch::Tensor& grid) const

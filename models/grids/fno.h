@@ -52,7 +52,6 @@ nlohmann::json with_modes_of_each_direction(nlohmann::json arguments);
 /// Reads the arguments of a checkpoint; absent ones keep their defaults.
 /// @throws InvalidInput for a name that is not an argument of FNO, or a value of the wrong type.
 FnoOptions fno_options(const nlohmann::json& arguments);
-nlohmann::json to_json(const FnoOptions& options);
 
 /// A linear map of the channels of each cell, (B, in, extents) to (B, out, extents): a convolution of kernel 1.
 /// Parameters `weight` (out, in, 1, ...) and `bias`.

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 #include <vector>
 
 namespace meshard {
@@ -40,7 +39,7 @@ std::vector<float> scaled_line(const GridPlane& plane, int axis)
 /// The range of vertices along an axis that may be within reach of a coordinate.
 std::pair<std::int64_t, std::int64_t> around(const std::vector<float>& line, float place)
 {
-    const auto n = static_cast<std::int64_t>(line.size());
+    const auto n = std::ssize(line);
     if (n == 1) return {0, 1};
     const float step = (line.back() - line.front()) / static_cast<float>(n - 1);
     const auto index = [&](float at) {
@@ -54,10 +53,10 @@ std::pair<std::int64_t, std::int64_t> around(const std::vector<float>& line, flo
 at::Tensor joined(const std::vector<std::vector<std::int64_t>>& parts)
 {
     std::int64_t count = 0;
-    for (const auto& part : parts) count += static_cast<std::int64_t>(part.size());
+    for (const auto& part : parts) count += std::ssize(part);
     auto all = at::empty({count}, at::TensorOptions(at::kLong));
     auto* to = all.data_ptr<std::int64_t>();
-    for (const auto& part : parts) to = std::copy(part.begin(), part.end(), to);
+    for (const auto& part : parts) to = std::ranges::copy(part, to).out;
     return all;
 }
 

@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 
 namespace meshard {
 namespace {
@@ -54,8 +53,7 @@ std::vector<std::string> functional_activations(std::vector<std::string> names =
 at::Tensor activate(const std::string& name, const at::Tensor& x)
 {
     if (name.empty()) return x;
-    return std::find_if(kFunctionalActivations.begin(), kFunctionalActivations.end(),
-                        [&](const auto& known) { return known.name == name; })
+    return std::ranges::find_if(kFunctionalActivations, [&](const auto& known) { return known.name == name; })
         ->apply(x);
 }
 
@@ -172,7 +170,7 @@ void UNet3dOptions::validate() const
 {
     unet_3d_option_table().check(*this);
     const OptionChecks checks("UNet");
-    if (static_cast<std::int64_t>(feature_map_channels.size()) != model_depth * num_conv_blocks) {
+    if (std::ssize(feature_map_channels) != model_depth * num_conv_blocks) {
         checks.refuse("feature_map_channels must have model_depth * num_conv_blocks = {} entries, and has {}.",
                       model_depth * num_conv_blocks, feature_map_channels.size());
     }
@@ -204,7 +202,7 @@ void UNet3dOptions::validate() const
     if (attn_intermediate_channels == 0) checks.refuse("use_attn_gate needs attn_intermediate_channels.");
     for (std::int64_t i = 0; i < num_levels; ++i) {
         const auto expect = [&](const char* name, const std::vector<std::int64_t>& given, std::int64_t wanted) {
-            if (static_cast<std::int64_t>(given.size()) == num_levels && given[i] == wanted) return;
+            if (std::ssize(given) == num_levels && given[i] == wanted) return;
             checks.refuse("use_attn_gate needs {} with an entry a level of the decoder, model_depth - 1 in all, coarse "
                           "to fine; entry {} must be {}.",
                           name, i, wanted);
@@ -413,9 +411,7 @@ std::shared_ptr<UNet3dImpl::Block> UNet3dImpl::make_block(std::int64_t in, std::
 
 void UNet3dImpl::set_memory(MemoryMode mode)
 {
-    if (mode == MemoryMode::Streamed)
-        throw InvalidInput("UNet: only Transolver has the memory mode `streamed`. Use `recomputed`.");
-    memory_ = mode;
+    memory_ = unless_streamed("UNet", mode);
 }
 
 torch::Tensor UNet3dImpl::run(const std::shared_ptr<Level>& level, const std::vector<torch::Tensor>& inputs) const

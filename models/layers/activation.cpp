@@ -41,11 +41,8 @@ ActivationImpl::ActivationImpl(std::string_view name)
 
     const auto names = activation_names();
     std::string message = "Activation: '" + std::string(name) + "' is ";
-    message +=
-        std::find(kAbsent.begin(), kAbsent.end(), wanted) != kAbsent.end() ? "not implemented yet." : "not known.";
-    if (const auto nearest = nearest_name(wanted, names); !nearest.empty())
-        message += " Did you mean '" + nearest + "'?";
-    message += " There are:";
+    message += std::ranges::find(kAbsent, wanted) != kAbsent.end() ? "not implemented yet." : "not known.";
+    message += suggestion(wanted, names) + " There are:";
     for (const auto& known : names) message += " " + known;
     throw InvalidInput(message + ".");
 }

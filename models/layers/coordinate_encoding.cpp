@@ -39,8 +39,8 @@ CoordinateEncodingImpl::CoordinateEncodingImpl(const CoordinateEncodingOptions& 
 {
     if (options.kind != "fourier" && options.kind != "learnable")
         throw InvalidInput("encoding: '" + options.kind + "' is neither fourier nor learnable.");
-    const bool has_scales = !options.scales.empty() && std::all_of(options.scales.begin(), options.scales.end(),
-                                                                   [](double scale) { return scale > 0; });
+    const bool has_scales =
+        !options.scales.empty() && std::ranges::all_of(options.scales, [](double scale) { return scale > 0; });
     if (num_frequencies_ < 1 || !has_scales)
         throw InvalidInput("encoding: expected at least one frequency, and scales above 0.");
 

@@ -18,7 +18,7 @@ struct CoordinateEncodingOptions {
     std::int64_t num_waves() const
     {
         if (kind == "none") return 0;
-        return kind == "fourier" ? num_frequencies * static_cast<std::int64_t>(scales.size()) : 3 * num_frequencies;
+        return kind == "fourier" ? num_frequencies * std::ssize(scales) : 3 * num_frequencies;
     }
     /// A sine and a cosine for each wave.
     std::int64_t num_channels() const { return 2 * num_waves(); }

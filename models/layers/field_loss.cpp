@@ -76,7 +76,7 @@ FieldLoss::FieldLoss(const FieldLossOptions& options, const std::vector<std::int
     std::vector<float> units;
     const auto deviations = normalizer.std.cpu();
     for (const auto count : channels) {
-        const auto first = static_cast<std::int64_t>(units.size());
+        const auto first = std::ssize(units);
         const auto largest = deviations.narrow(0, first, count).max().item<float>();
         units.insert(units.end(), static_cast<std::size_t>(count),
                      largest > 0 ? std::exp2(-std::round(std::log2(largest))) : 1.0F);
@@ -84,7 +84,7 @@ FieldLoss::FieldLoss(const FieldLossOptions& options, const std::vector<std::int
     const auto by = torch::tensor(units).to(normalizer.mean.device());
     normalizer_ = {normalizer.mean * by, normalizer.std * by};
     field_of_channel_ = torch::tensor(belongs)
-                            .view({static_cast<std::int64_t>(weights.size()), static_cast<std::int64_t>(num_fields)})
+                            .view({std::ssize(weights), static_cast<std::int64_t>(num_fields)})
                             .to(normalizer.mean.device());
 }
 

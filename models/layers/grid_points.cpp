@@ -11,7 +11,7 @@ namespace meshard {
 at::Tensor flat_points(const char* model, const char* name, const at::Tensor& tensor, at::IntArrayRef grid,
                        std::int64_t dim)
 {
-    const auto num_dims = static_cast<std::int64_t>(grid.size());
+    const auto num_dims = std::ssize(grid);
     if (tensor.defined() && tensor.dim() >= 2 && tensor.size(-1) == dim) {
         if (tensor.dim() == 3 && (grid.empty() || tensor.size(1) == c10::multiply_integers(grid))) return tensor;
         if (!grid.empty() && tensor.dim() == num_dims + 2 && tensor.sizes().slice(1, grid.size()) == grid)

@@ -3,6 +3,7 @@
 
 #include "partition/error.h"
 
+#include <fmt/core.h>
 #include <torch/nn/module.h>
 
 namespace meshard {
@@ -23,6 +24,13 @@ std::string_view name_of(MemoryMode mode)
 std::optional<MemoryMode> HasMemoryModes::inference_memory(std::int64_t, std::int64_t) const
 {
     return std::nullopt;
+}
+
+MemoryMode unless_streamed(std::string_view model, MemoryMode mode)
+{
+    if (mode == MemoryMode::Streamed)
+        throw InvalidInput(fmt::format("{}: only Transolver has the memory mode `streamed`. Use `recomputed`.", model));
+    return mode;
 }
 
 void set_memory(torch::nn::Module& module, MemoryMode mode)

@@ -39,6 +39,9 @@ MemoryMode memory_mode(const std::string& name);
 
 std::string_view name_of(MemoryMode mode);  ///< `stored`, `recomputed` or `streamed`
 
+/// Returns `mode`. @throws InvalidInput for Streamed, which only Transolver has
+MemoryMode unless_streamed(std::string_view model, MemoryMode mode);
+
 /// Sets the mode of a module and all its submodules that have memory modes. @throws InvalidInput for a mode that one of
 /// them does not have, and for any mode but Stored if there are none
 void set_memory(torch::nn::Module& module, MemoryMode mode);

@@ -44,13 +44,11 @@ void OptionChecks::at_least(std::int64_t least,
 void OptionChecks::one_of(const std::string& name, const std::string& value,
                           const std::vector<std::string>& allowed) const
 {
-    if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
+    if (std::ranges::find(allowed, value) != allowed.end()) return;
     std::string list;
     for (std::size_t i = 0; i < allowed.size(); ++i)
         list += (i == 0 ? "" : i + 1 == allowed.size() ? " or " : ", ") + allowed[i];
-    const auto nearest = nearest_name(value, allowed);
-    refuse(name + " must be " + list + ", and is '" + value + "'." +
-           (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    refuse(name + " must be " + list + ", and is '" + value + "'." + suggestion(value, allowed));
 }
 
 void OptionChecks::multiple(const char* name, std::int64_t value, const char* of_name, std::int64_t of) const

@@ -191,9 +191,7 @@ private:
             if (option.name == name) return;
             names.push_back(option.name);
         }
-        const auto nearest = nearest_name(name, names);
-        throw InvalidInput(model_ + ": there is no argument '" + name + "'." +
-                           (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+        throw InvalidInput(model_ + ": there is no argument '" + name + "'." + suggestion(name, names));
     }
 
     template <class Value>

@@ -318,7 +318,7 @@ private:
         std::vector<AxisLayout> axes(cut->axes.begin(), cut->axes.end());
         for (std::size_t axis = 0; axis < axes.size(); ++axis) {
             if (!axes[axis].is_shard()) continue;
-            const auto extents = even_extents(whole.size(1), static_cast<std::int64_t>(axes[axis].extents->size()));
+            const auto extents = even_extents(whole.size(1), std::ssize(*axes[axis].extents));
             const auto rank = cut->device_mesh->coordinate(static_cast<std::int64_t>(axis));
             own = whole.narrow(1, std::accumulate(extents.begin(), extents.begin() + rank, std::int64_t{0}),
                                extents[rank]);

@@ -276,7 +276,7 @@ private:
             std::vector<AxisLayout> axes(cut->axes.begin(), cut->axes.end());
             for (std::size_t axis = 0; axis < axes.size(); ++axis) {
                 if (!axes[axis].is_shard()) continue;
-                auto extents = even_extents(size[0] / multiple, static_cast<std::int64_t>(axes[axis].extents->size()));
+                auto extents = even_extents(size[0] / multiple, std::ssize(*axes[axis].extents));
                 for (auto& extent : extents) extent *= multiple;
                 const auto own = cut->device_mesh->coordinate(static_cast<std::int64_t>(axis));
                 begin = std::accumulate(extents.begin(), extents.begin() + own, std::int64_t{0});
@@ -416,7 +416,7 @@ ModelEntry domino_entry()
                     options.validate();
                     ModelBox(extra(arguments, kSurfaceBox), kModel, kSurfaceBox);
                     ModelBox(extra(arguments, kVolumeBox), kModel, kVolumeBox);
-                    const auto count = static_cast<std::int64_t>(extra(arguments, kReference).size());
+                    const auto count = std::ssize(extra(arguments, kReference));
                     if (count > 0 && count != options.global_features)
                         OptionChecks("DoMINO").refuse("{} has {} numbers for {} constants.", kReference, count,
                                                       options.global_features);

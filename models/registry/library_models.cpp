@@ -26,7 +26,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <optional>
 #include <utility>

@@ -67,9 +67,7 @@ const ModelEntry& find_model(std::string_view name)
         names.push_back(entry.name);
     }
     std::string message = "there is no model '" + std::string(name) + "'.";
-    if (const auto nearest = nearest_name(wanted, names); !nearest.empty())
-        message += " Did you mean '" + nearest + "'?";
-    message += " There are:";
+    message += suggestion(wanted, names) + " There are:";
     for (const auto& known : names) message += " " + known;
     throw InvalidInput(message + ".");
 }
@@ -93,13 +91,10 @@ nlohmann::json complete_arguments(const ModelEntry& entry, const nlohmann::json&
         if (!complete.contains(name)) {
             std::vector<std::string> names;
             for (const auto& item : complete.items()) names.push_back(item.key());
-            const auto nearest = nearest_name(name, names);
-            throw InvalidInput(entry.class_name + ": there is no argument '" + name + "'." +
-                               (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+            throw InvalidInput(entry.class_name + ": there is no argument '" + name + "'." + suggestion(name, names));
         }
         if (value.is_null()) {
-            if (std::find(entry.nullable.begin(), entry.nullable.end(), name) != entry.nullable.end())
-                complete[name] = value;
+            if (std::ranges::find(entry.nullable, name) != entry.nullable.end()) complete[name] = value;
             continue;
         }
         // A list of one may be written as its only value.

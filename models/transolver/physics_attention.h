@@ -6,8 +6,6 @@
 
 #include <torch/nn/modules/linear.h>
 
-#include <cstdint>
-
 namespace meshard {
 
 /// Attention between learned slices of the points (Wu et al. 2024, Transolver, section 3.2), for points in any order or

@@ -8,7 +8,6 @@
 #include <ATen/SDPBackend.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <vector>
 

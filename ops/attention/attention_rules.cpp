@@ -40,7 +40,7 @@ struct Plan {
 
     std::int64_t axis_of(Role role) const
     {
-        const auto found = std::find(roles.begin(), roles.end(), role);
+        const auto found = std::ranges::find(roles, role);
         return found == roles.end() ? -1 : found - roles.begin();
     }
 };
@@ -63,9 +63,7 @@ AxisLayout even_cut(std::int64_t dim, std::int64_t length, std::int64_t ranks)
 /// interleaves the ranks.
 AxisLayout in_one_block(const AxisLayout& layout, std::int64_t length)
 {
-    return layout.blocks == 1
-               ? layout
-               : even_cut(layout.placement.dim, length, static_cast<std::int64_t>(layout.extents->size()));
+    return layout.blocks == 1 ? layout : even_cut(layout.placement.dim, length, std::ssize(*layout.extents));
 }
 
 /// Extents of the keys' heads from those of the queries' heads, or vice versa; null if ranks would share a key head.
@@ -339,9 +337,10 @@ void attention_backward(RuleCall& call)
                  wrapped(gradients.mask, whole.mask, plan.mask, wanted[3])});
 }
 
-const RuleRegistration r_attention("attention", {"aten::_scaled_dot_product_fused_attention_overrideable"}, attention);
-const RuleRegistration r_backward("attention", {"aten::_scaled_dot_product_fused_attention_overrideable_backward"},
-                                  attention_backward);
+const RuleRegistration attention_rules[] = {
+    {"attention", {"aten::_scaled_dot_product_fused_attention_overrideable"}, attention},
+    {"attention", {"aten::_scaled_dot_product_fused_attention_overrideable_backward"}, attention_backward},
+};
 
 /// Throws if `holds` is false. `what()` composes the message, which takes as long as an operator.
 template <class F>

@@ -129,7 +129,7 @@ void run_forward(const at::Tensor& queries, const at::Tensor& keys, const at::Te
                  const std::array<GridAxis, 2>& axes, double scale, const at::Tensor& output)
 {
     const auto all = problems(queries, axes);
-    at::parallel_for(0, static_cast<std::int64_t>(all.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+    at::parallel_for(0, std::ssize(all), 1, [&](std::int64_t begin, std::int64_t end) {
         for (auto i = begin; i < end; ++i) {
             window_attention(attention_of<T>(all[i], queries, keys, values, axes, scale),
                              part<T>(output, all[i], axes, first_queries(axes)));
@@ -143,7 +143,7 @@ void run_backward(const at::Tensor& gradient, const at::Tensor& queries, const a
                   const std::array<at::Tensor, 3>& gradients)
 {
     const auto all = problems(queries, axes);
-    at::parallel_for(0, static_cast<std::int64_t>(all.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+    at::parallel_for(0, std::ssize(all), 1, [&](std::int64_t begin, std::int64_t end) {
         for (auto i = begin; i < end; ++i) {
             window_attention_backward(attention_of<T>(all[i], queries, keys, values, axes, scale),
                                       constant(part<T>(gradient, all[i], axes, first_queries(axes))),

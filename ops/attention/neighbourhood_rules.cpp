@@ -130,9 +130,10 @@ void neighbourhood_backward_rule(RuleCall& call)
         {wrap(gradients[0], spec), wrap(gradients[1].contiguous(), spec), wrap(gradients[2].contiguous(), spec)});
 }
 
-const RuleRegistration r_neighbourhood("attention", {"meshard::neighbourhood_attention"}, neighbourhood_rule);
-const RuleRegistration r_neighbourhood_backward("attention", {"meshard::neighbourhood_attention_backward"},
-                                                neighbourhood_backward_rule);
+const RuleRegistration neighbourhood_rules[] = {
+    {"attention", {"meshard::neighbourhood_attention"}, neighbourhood_rule},
+    {"attention", {"meshard::neighbourhood_attention_backward"}, neighbourhood_backward_rule},
+};
 
 }  // namespace
 }  // namespace meshard

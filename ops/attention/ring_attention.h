@@ -32,11 +32,8 @@ struct WantedGradients {
 AttentionGradients ring_attention_backward(const AttentionSettings& settings, const AttentionQueries& queries,
                                            const AttentionKeys& keys, const RankGroup& group, WantedGradients wanted);
 
-/// Bytes that rank `rank` receives in forward, and in backward.
-/// @param row_bytes       bytes of a row of keys and values together
-/// @param row_sum_bytes   the same in the type of sums
+/// Bytes that rank `rank` receives in forward.
+/// @param row_bytes   bytes of a row of keys and values together
 std::int64_t ring_bytes(const std::vector<RowRange>& keys, int rank, std::int64_t row_bytes);
-std::int64_t ring_backward_bytes(const std::vector<RowRange>& keys, int rank, std::int64_t row_bytes,
-                                 std::int64_t row_sum_bytes);
 
 }  // namespace meshard

@@ -63,7 +63,7 @@ public:
         }
     }
 
-    void clear() { std::fill(numbers_.begin(), numbers_.end(), T(0)); }
+    void clear() { std::ranges::fill(numbers_, T(0)); }
 
     void add_to(const GridOfVectors<T>& grid, std::int64_t first_row, std::int64_t num_rows)
     {
@@ -169,7 +169,7 @@ void window_attention(const WindowAttention<T>& attention, const GridOfVectors<T
             const auto n = block.num_queries;
             const auto column = columns_here.first_query - columns.first_query,
                        key_column = columns_here.first_key - columns.first_key;
-            std::fill(query.begin(), query.end(), T(0));
+            std::ranges::fill(query, T(0));
             for (std::int64_t row = run.first_query; row < run.first_query + run.num_queries; ++row) {
                 const auto key_row = rows.first_seen(rows.first_query + row) - rows.first_key - run.first_key;
                 const auto from = from_query(queries, row, column);

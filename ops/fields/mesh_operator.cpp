@@ -25,7 +25,7 @@ void spread(const Stencil& stencil, const T* x, std::int64_t channels, T* out)
     at::parallel_for(0, stencil.num_rows(), kRowsAThread, [&](std::int64_t begin, std::int64_t end) {
         std::vector<double> sum(channels * k_end);
         for (auto i = begin; i < end; ++i) {
-            std::fill(sum.begin(), sum.end(), 0.0);
+            std::ranges::fill(sum, 0.0);
             for (auto e = stencil.offsets[i]; e < stencil.offsets[i + 1]; ++e) {
                 const T* value = x + stencil.columns[e] * channels;
                 const double* weight = &stencil.weights[e * k_end];
@@ -48,7 +48,7 @@ void contract(const Stencil& stencil, const T* x, std::int64_t channels, T* out)
     at::parallel_for(0, stencil.num_rows(), kRowsAThread, [&](std::int64_t begin, std::int64_t end) {
         std::vector<double> sum(channels);
         for (auto i = begin; i < end; ++i) {
-            std::fill(sum.begin(), sum.end(), 0.0);
+            std::ranges::fill(sum, 0.0);
             for (auto e = stencil.offsets[i]; e < stencil.offsets[i + 1]; ++e) {
                 const T* value = x + stencil.columns[e] * channels * k_end;
                 const double* weight = &stencil.weights[e * k_end];
@@ -117,7 +117,7 @@ SplitStencil split(const Stencil& stencil, std::int64_t num_owned)
             inputs.push_back(*column);
         }
     }
-    const auto num_inputs = static_cast<std::int64_t>(inputs.size());
+    const auto num_inputs = std::ssize(inputs);
     Stencil inner, border;
     inner.components = border.components = stencil.components;
     inner.num_columns = num_owned;
@@ -127,7 +127,7 @@ SplitStencil split(const Stencil& stencil, std::int64_t num_owned)
             taken.columns.push_back(column_of(stencil.columns[e]));
         taken.weights.insert(taken.weights.end(), stencil.weights.begin() + stencil.offsets[row] * stencil.components,
                              stencil.weights.begin() + stencil.offsets[row + 1] * stencil.components);
-        taken.offsets.push_back(static_cast<std::int64_t>(taken.columns.size()));
+        taken.offsets.push_back(std::ssize(taken.columns));
     };
     auto order = at::empty({stencil.num_rows()}, at::kLong);
     std::int64_t position = 0;
@@ -149,8 +149,7 @@ SplitStencil split(const Stencil& stencil, std::int64_t num_owned)
 
 void Stencil::push_row(std::vector<Entry>& entries, std::span<const std::int64_t> ids)
 {
-    std::stable_sort(entries.begin(), entries.end(),
-                     [&](const Entry& a, const Entry& b) { return ids[a.column] < ids[b.column]; });
+    std::ranges::stable_sort(entries, [&](const Entry& a, const Entry& b) { return ids[a.column] < ids[b.column]; });
     for (std::size_t i = 0; i < entries.size(); ++i) {
         if (i == 0 || entries[i].column != entries[i - 1].column) {
             columns.push_back(entries[i].column);
@@ -158,7 +157,7 @@ void Stencil::push_row(std::vector<Entry>& entries, std::span<const std::int64_t
         }
         for (int k = 0; k < components; ++k) weights[weights.size() - components + k] += entries[i].weights[k];
     }
-    offsets.push_back(static_cast<std::int64_t>(columns.size()));
+    offsets.push_back(std::ssize(columns));
 }
 
 Stencil Stencil::transposed() const

@@ -26,7 +26,7 @@ struct Stencil {
         Vector3 weights{};  ///< only the first `components` are used
     };
 
-    std::int64_t num_rows() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
+    std::int64_t num_rows() const { return std::ssize(offsets) - 1; }
 
     /// Appends a row. Its entries are sorted by the ids of their columns, and weights of the same column added, so that
     /// sums do not depend on the local numbering.

@@ -3,7 +3,6 @@
 
 #include "ops/rows/cut_rows.h"
 #include "ops/rows/ghost_exchange.h"
-#include "partition/error.h"
 #include "partition/ghosts/ghost_graph.h"
 #include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_graph.h"
@@ -99,7 +98,7 @@ void require_mutual_neighbors(const char* where, const MeshGeometry& geometry)
     for (std::int64_t point = 0; point < mesh.num_points(); ++point)
         is_crowded[point] = count[point] > most_mutual_cells;
     auto facets = facets_of_marked_points(mesh, dimensions_of(mesh.cell_types), is_crowded);
-    std::sort(facets.begin(), facets.end());
+    std::ranges::sort(facets);
     std::string error;
     for (std::size_t begin = 0, end = 0; begin < facets.size() && error.empty(); begin = end) {
         while (end < facets.size() && facets[end].key == facets[begin].key) ++end;
@@ -215,9 +214,8 @@ MeshOperator least_squares_gradient(const MeshGeometry& geometry, GradientNeighb
     for (std::int32_t i = 0; i < num_cells; ++i) {
         auto row = std::vector<std::int32_t>(graph.row(i).begin(), graph.row(i).end());
         // Added in the order of global ids, so that every rank gets the same bits.
-        std::sort(row.begin(), row.end(), [&](auto a, auto b) {
-            return geometry.cell_ids().global_ids[a] < geometry.cell_ids().global_ids[b];
-        });
+        std::ranges::sort(
+            row, [&](auto a, auto b) { return geometry.cell_ids().global_ids[a] < geometry.cell_ids().global_ids[b]; });
         for (const auto j : row) {
             Vector3 offset;
             const Vector3 weighted = weighted_offset(geometry, areas, i, j, offset);

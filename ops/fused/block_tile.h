@@ -6,7 +6,6 @@
 #include "ops/fused/tile_functions.h"
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 namespace meshard {

@@ -79,7 +79,7 @@ DeviceLayer::DeviceLayer(const BlockShape& shape, const BlockWeights<at::Tensor>
     for (const auto* part : {&w.project_x, &w.project_fx})
         if (part->weight.defined())
             projections_.push_back({with_width(part->weight, H, width_), with_width(part->bias, H, width_)});
-    const auto parts = static_cast<std::int64_t>(projections_.size());
+    const auto parts = std::ssize(projections_);
     in_ = {at::empty({parts * inner, shape.channels}, options), at::empty({parts * inner}, options)};
     for (std::int64_t i = 0; i < parts; ++i)
         fold(projections_[i], w.norm1, {in_.weight.narrow(0, i * inner, inner), in_.bias.narrow(0, i * inner, inner)});

@@ -43,7 +43,7 @@ public:
                              bool wants_points);
 
 private:
-    std::int64_t num_layers() const { return static_cast<std::int64_t>(layers_.size()); }
+    std::int64_t num_layers() const { return std::ssize(layers_); }
     at::Tensor rows(const at::Tensor& points, const Tile& tile) const;
     at::Tensor begin(const at::Tensor& points, const Tile& tile) const;
     LayerPoints project(std::int64_t layer, const at::Tensor& x, const Tile& tile, bool record) const;

@@ -317,7 +317,7 @@ at::Tensor called(const at::Tensor& x, const FusedBlock& block, const FusedOptio
     weights.insert(weights.end(), block.attend_weights.begin(), block.attend_weights.end());
     if (block.context.defined()) weights.push_back(block.context.to(weights.front().scalar_type()));
     const auto wants = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
-    call->recorded = at::GradMode::is_enabled() && (wants(x) || std::any_of(weights.begin(), weights.end(), wants));
+    call->recorded = at::GradMode::is_enabled() && (wants(x) || std::ranges::any_of(weights, wants));
     return BlockFunction::apply(x, at::TensorList(weights), call);
 }
 
@@ -362,9 +362,8 @@ const char* obstacle_of_layout(const at::Tensor& points)
     if (!is_sharded(points)) return nullptr;
     reduce_partials({points});
     const auto& axes = spec_of(points)->axes;
-    const bool fits = std::all_of(axes.begin(), axes.end(), [](const auto& axis) {
-        return !axis.is_shard() || (axis.placement.dim <= 1 && axis.blocks == 1);
-    });
+    const bool fits = std::ranges::all_of(
+        axes, [](const auto& axis) { return !axis.is_shard() || (axis.placement.dim <= 1 && axis.blocks == 1); });
     return fits ? nullptr : "its points are cut along their channels, or in blocks";
 }
 

@@ -56,7 +56,7 @@ struct StreamWorker {
           sums(num_sums)
     {
         const auto& shape = model.blocks.back().shape;
-        const auto num_layers = static_cast<std::int64_t>(model.blocks.size());
+        const auto num_layers = std::ssize(model.blocks);
         num_slots = for_backward ? num_layers : 1;
         x_stride = shape.channels * n;
         kept_stride = BlockActivations<T>::floats_per_point(shape) * n;
@@ -218,7 +218,7 @@ public:
     }
 
 private:
-    std::int64_t num_layers() const { return static_cast<std::int64_t>(model_.blocks.size()); }
+    std::int64_t num_layers() const { return std::ssize(model_.blocks); }
     BlockTile<T>& block_tile(Worker& worker, std::int64_t layer) const
     {
         return layer + 1 == num_layers() ? worker.last : worker.inner;
@@ -289,7 +289,7 @@ private:
         auto* sums = total.template data_ptr<double>();
         threads.for_each_worker([&](Worker& worker) {
             for (std::size_t i = 0; i < worker.sums.size(); ++i) sums[i] += worker.sums[i];
-            std::fill(worker.sums.begin(), worker.sums.end(), 0.0);
+            std::ranges::fill(worker.sums, 0.0);
         });
         return total;
     }
@@ -453,8 +453,7 @@ c10::intrusive_ptr<StreamCall> call_on(const at::Tensor& points, const StreamedM
     call->by_kernels = by_kernels;
     call->type = half_type_on(points.device()).value_or(model.mlp.hidden.scalar_type());
     const auto has_temperatures = [](const FusedBlock& block) { return block.shape.point_temperature; };
-    if (by_kernels && points.scalar_type() == at::kDouble &&
-        std::any_of(model.blocks.begin(), model.blocks.end(), has_temperatures))
+    if (by_kernels && points.scalar_type() == at::kDouble && std::ranges::any_of(model.blocks, has_temperatures))
         throw InvalidInput("streamed_blocks: the kernels have no temperatures of points in double precision. Call "
                            "fusion_obstacle before.");
     return call;
@@ -464,8 +463,7 @@ at::Tensor streamed(const at::Tensor& points, const StreamedModel& model, bool b
 {
     const auto weights = list_of(model);
     const auto wants = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
-    const bool record =
-        at::GradMode::is_enabled() && (wants(points) || std::any_of(weights.begin(), weights.end(), wants));
+    const bool record = at::GradMode::is_enabled() && (wants(points) || std::ranges::any_of(weights, wants));
     return StreamFunction::apply(in_type_of(model, points), at::TensorList(weights), call_on(points, model, by_kernels),
                                  record);
 }

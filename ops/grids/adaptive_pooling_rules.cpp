@@ -33,7 +33,7 @@ struct AdaptivePooling {
     std::vector<std::int64_t> local_output_shape(const at::Tensor& local) const
     {
         auto shape = local.sizes().vec();
-        std::copy(out.begin(), out.end(), shape.begin() + first);
+        std::ranges::copy(out, shape.begin() + first);
         for (const auto& cut : cuts) shape[cut.dim] = cut.outputs.size();
         return shape;
     }
@@ -67,11 +67,11 @@ std::optional<AdaptivePooling> plan(const RuleCall& call, const at::Tensor& inpu
     AdaptivePooling pooling;
     pooling.n = n;
     pooling.first = input.dim() - n;
-    if (static_cast<std::int64_t>(out.size()) != n || pooling.first < 1 || pooling.first > 2 || input.numel() == 0 ||
+    if (std::ssize(out) != n || pooling.first < 1 || pooling.first > 2 || input.numel() == 0 ||
         !input.is_floating_point()) {
         return std::nullopt;
     }
-    if (*std::min_element(out.begin(), out.end()) < 1) return std::nullopt;
+    if (*std::ranges::min_element(out) < 1) return std::nullopt;
     pooling.in.assign(input.sizes().begin() + pooling.first, input.sizes().end());
     pooling.out = out;
     pooling.input_layouts = without_pending(layouts_of(call, input));
@@ -250,16 +250,16 @@ void largest_backward(RuleCall& call)
     call.finish({wrap(pooling->give_back(of_box), call.spec(pooling->input_layouts))});
 }
 
-const RuleRegistration r_adaptive_average2("pooling", {"aten::_adaptive_avg_pool2d"}, average<2>);
-const RuleRegistration r_adaptive_average3("pooling", {"aten::_adaptive_avg_pool3d"}, average<3>);
-const RuleRegistration r_adaptive_average2_backward("pooling", {"aten::_adaptive_avg_pool2d_backward"},
-                                                    average_backward<2>);
-const RuleRegistration r_adaptive_average3_backward("pooling", {"aten::_adaptive_avg_pool3d_backward"},
-                                                    average_backward<3>);
-const RuleRegistration r_largest2("pooling", {"aten::adaptive_max_pool2d"}, largest<2>);
-const RuleRegistration r_largest3("pooling", {"aten::adaptive_max_pool3d"}, largest<3>);
-const RuleRegistration r_largest2_backward("pooling", {"aten::adaptive_max_pool2d_backward"}, largest_backward<2>);
-const RuleRegistration r_largest3_backward("pooling", {"aten::adaptive_max_pool3d_backward"}, largest_backward<3>);
+const RuleRegistration adaptive_pooling_rules[] = {
+    {"pooling", {"aten::_adaptive_avg_pool2d"}, average<2>},
+    {"pooling", {"aten::_adaptive_avg_pool3d"}, average<3>},
+    {"pooling", {"aten::_adaptive_avg_pool2d_backward"}, average_backward<2>},
+    {"pooling", {"aten::_adaptive_avg_pool3d_backward"}, average_backward<3>},
+    {"pooling", {"aten::adaptive_max_pool2d"}, largest<2>},
+    {"pooling", {"aten::adaptive_max_pool3d"}, largest<3>},
+    {"pooling", {"aten::adaptive_max_pool2d_backward"}, largest_backward<2>},
+    {"pooling", {"aten::adaptive_max_pool3d_backward"}, largest_backward<3>},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -132,12 +132,12 @@ Convolution::Convolution(const RuleCall& call, at::Tensor input, at::Tensor weig
     if (n_ < 1 || input.dim() != weight.dim()) return;
     local_ = asked_for(call, first, n_);
     for (const auto* list : {&local_.stride, &local_.padding, &local_.dilation, &local_.output_padding}) {
-        if (static_cast<std::int64_t>(list->size()) != n_) return;
+        if (std::ssize(*list) != n_) return;
     }
     // Arguments that the operator refuses are passed to the general rule, in which it throws the same error on every
     // rank.
     const auto at_least = [](const std::vector<std::int64_t>& list, std::int64_t least) {
-        return std::all_of(list.begin(), list.end(), [&](std::int64_t value) { return value >= least; });
+        return std::ranges::all_of(list, [&](std::int64_t value) { return value >= least; });
     };
     if (!at_least(local_.stride, 1) || !at_least(local_.padding, 0) || !at_least(local_.dilation, 1) ||
         !at_least(local_.output_padding, 0) || local_.groups < 1)
@@ -326,7 +326,7 @@ bool is_cut_by_samples_only(const RuleCall& call, const at::Tensor& input, std::
         const auto& layout = call.layout(input, axis);
         if (!layout.is_shard() || is_whole(call, axis)) continue;
         const auto& extents = *layout.extents;
-        if (layout.placement.dim != 0 || std::find(extents.begin(), extents.end(), 0) != extents.end()) return false;
+        if (layout.placement.dim != 0 || std::ranges::find(extents, 0) != extents.end()) return false;
     }
     for (const auto i : weights) {
         if (!call.arg(i).isTensor()) continue;
@@ -428,8 +428,10 @@ void convolution_backward(RuleCall& call)
     call.finish(std::move(results));
 }
 
-const RuleRegistration r_convolution("convolution", {"aten::convolution", "aten::_convolution"}, convolution);
-const RuleRegistration r_convolution_backward("convolution", {"aten::convolution_backward"}, convolution_backward);
+const RuleRegistration convolution_rules[] = {
+    {"convolution", {"aten::convolution", "aten::_convolution"}, convolution},
+    {"convolution", {"aten::convolution_backward"}, convolution_backward},
+};
 
 }  // namespace
 }  // namespace meshard

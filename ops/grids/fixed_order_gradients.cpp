@@ -9,7 +9,6 @@
 #include <ATen/OpMathType.h>
 
 #include <functional>
-#include <string>
 #include <vector>
 
 namespace meshard {
@@ -23,7 +22,7 @@ using AlongDim = std::function<at::Tensor(const at::Tensor& inputs, std::int64_t
 /// product with a matrix for each.
 at::Tensor adjoint(const at::Tensor& gradient, c10::IntArrayRef in, const AlongDim& along)
 {
-    const auto n = static_cast<std::int64_t>(in.size());
+    const auto n = std::ssize(in);
     auto result = gradient.to(at::toOpMathType(gradient.scalar_type()));
     for (std::int64_t i = 0; i < n; ++i) {
         // Two entries, since with one LibTorch 2.11 confuses dimensions in antialiased interpolation.
@@ -64,7 +63,7 @@ std::vector<at::Tensor> of_interpolation(const RuleCall& call)
 {
     const auto forward = forward_of(call);
     const auto out = call.arg(1).toIntVector(), in = call.arg(2).toIntVector();
-    const auto n = static_cast<std::int64_t>(out.size());
+    const auto n = std::ssize(out);
     return {adjoint(call.tensor(0), c10::IntArrayRef(in).slice(2), [&](const at::Tensor& inputs, std::int64_t i) {
         torch::jit::Stack stack{inputs, only(n, i, out[i], 2)};
         auto next = std::int64_t{3};
@@ -128,24 +127,22 @@ std::vector<at::Tensor> of_largest(const RuleCall& call)
     return {scatter_to_box(call.tensor(0), call.tensor(kIndices), plane, in)};
 }
 
-const FixedOrderRegistration
-    f_interpolation({"aten::upsample_linear1d_backward", "aten::upsample_bilinear2d_backward",
-                     "aten::upsample_trilinear3d_backward", "aten::upsample_bicubic2d_backward",
-                     "aten::_upsample_bilinear2d_aa_backward", "aten::_upsample_bicubic2d_aa_backward"},
-                    of_interpolation);
-const FixedOrderRegistration f_padding1({"aten::reflection_pad1d_backward", "aten::replication_pad1d_backward"},
-                                        of_padding<1>);
-const FixedOrderRegistration f_padding2({"aten::reflection_pad2d_backward", "aten::replication_pad2d_backward"},
-                                        of_padding<2>);
-const FixedOrderRegistration f_padding3({"aten::reflection_pad3d_backward", "aten::replication_pad3d_backward"},
-                                        of_padding<3>);
-const FixedOrderRegistration f_to_size2({"aten::_adaptive_avg_pool2d_backward"}, of_averages_to_a_size<2>);
-const FixedOrderRegistration f_to_size3({"aten::_adaptive_avg_pool3d_backward"}, of_averages_to_a_size<3>);
-const FixedOrderRegistration f_averages({"aten::avg_pool3d_backward"}, of_averages);
-const FixedOrderRegistration f_largest2({"aten::max_pool2d_with_indices_backward"}, of_largest<2, 7>);
-const FixedOrderRegistration f_largest3({"aten::max_pool3d_with_indices_backward"}, of_largest<3, 7>);
-const FixedOrderRegistration f_largest_to_size2({"aten::adaptive_max_pool2d_backward"}, of_largest<2, 2>);
-const FixedOrderRegistration f_largest_to_size3({"aten::adaptive_max_pool3d_backward"}, of_largest<3, 2>);
+const FixedOrderRegistration fixed_order_gradients[] = {
+    {{"aten::upsample_linear1d_backward", "aten::upsample_bilinear2d_backward", "aten::upsample_trilinear3d_backward",
+      "aten::upsample_bicubic2d_backward", "aten::_upsample_bilinear2d_aa_backward",
+      "aten::_upsample_bicubic2d_aa_backward"},
+     of_interpolation},
+    {{"aten::reflection_pad1d_backward", "aten::replication_pad1d_backward"}, of_padding<1>},
+    {{"aten::reflection_pad2d_backward", "aten::replication_pad2d_backward"}, of_padding<2>},
+    {{"aten::reflection_pad3d_backward", "aten::replication_pad3d_backward"}, of_padding<3>},
+    {{"aten::_adaptive_avg_pool2d_backward"}, of_averages_to_a_size<2>},
+    {{"aten::_adaptive_avg_pool3d_backward"}, of_averages_to_a_size<3>},
+    {{"aten::avg_pool3d_backward"}, of_averages},
+    {{"aten::max_pool2d_with_indices_backward"}, of_largest<2, 7>},
+    {{"aten::max_pool3d_with_indices_backward"}, of_largest<3, 7>},
+    {{"aten::adaptive_max_pool2d_backward"}, of_largest<2, 2>},
+    {{"aten::adaptive_max_pool3d_backward"}, of_largest<3, 2>},
+};
 
 }  // namespace
 }  // namespace meshard

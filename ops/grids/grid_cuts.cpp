@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/grids/grid_cuts.h"
 
-#include "sharding/tensor/redistribute.h"
-
 #include <algorithm>
 #include <numeric>
 

@@ -41,8 +41,8 @@ using Directions = std::vector<Direction>;
 
 void require_modes(const char* where, at::IntArrayRef sizes, at::IntArrayRef num_modes)
 {
-    const auto d = static_cast<std::int64_t>(num_modes.size());
-    bool fits = d >= 1 && static_cast<std::int64_t>(sizes.size()) == d + kFirst;
+    const auto d = std::ssize(num_modes);
+    bool fits = d >= 1 && std::ssize(sizes) == d + kFirst;
     for (std::int64_t a = 0; fits && a < d; ++a) {
         const auto most = a + 1 == d ? sizes[kFirst + a] / 2 + 1 : sizes[kFirst + a];
         fits = num_modes[a] >= 1 && num_modes[a] <= most;
@@ -157,7 +157,7 @@ SpecPtr shared_modes_spec(const at::Tensor& grid, const SpecPtr& spec, at::IntAr
     if (shares.empty()) return modes_spec(spec);
     const auto axis = axis_of_directions(grid);
     const auto num_ranks = axis < 0 ? 1 : spec->device_mesh->size(axis);
-    if (axis < 0 || num_ranks != static_cast<std::int64_t>(shares.size())) {
+    if (axis < 0 || num_ranks != std::ssize(shares)) {
         throw InvalidInput(fmt::format(
             "grid_modes: the modes are cut among {} ranks, and the grid among {}. Cut both among the same ranks.",
             shares.size(), num_ranks));

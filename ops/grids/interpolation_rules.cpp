@@ -60,8 +60,7 @@ std::vector<std::int64_t> nearest_sources(Mode mode, std::int64_t n, std::int64_
         taken = exact ? at::_upsample_nearest_exact3d(probe, size, scales[0], scales[1], scales[2])
                       : at::upsample_nearest3d(probe, size, scales[0], scales[1], scales[2]);
     }
-    const auto numbers =
-        taken.to(at::TensorOptions(at::kCPU).dtype(at::kLong)).reshape({static_cast<std::int64_t>(digits.size()), out});
+    const auto numbers = taken.to(at::TensorOptions(at::kCPU).dtype(at::kLong)).reshape({std::ssize(digits), out});
     std::vector<std::int64_t> sources(out, 0);
     std::int64_t unit = 1;
     for (std::size_t d = 0; d < digits.size(); ++d, unit *= kBase) {
@@ -133,8 +132,8 @@ std::optional<Interpolation> plan(const RuleCall& call, c10::IntArrayRef in, c10
                                   const std::vector<std::optional<double>>& scales, const at::TensorOptions& options,
                                   bool backward)
 {
-    const auto n = static_cast<std::int64_t>(out.size());
-    if (static_cast<std::int64_t>(in.size()) != n + 2 || n < 1 || n > 3) return std::nullopt;
+    const auto n = std::ssize(out);
+    if (std::ssize(in) != n + 2 || n < 1 || n > 3) return std::nullopt;
     for (std::int64_t i = 0; i < n; ++i) {
         if (in[i + 2] < 1 || out[i] < 1) return std::nullopt;
     }
@@ -198,7 +197,7 @@ void interpolate(RuleCall& call)
 {
     const auto input = call.tensor(0);
     const auto size = call.arg(1).toIntVector();
-    const auto n = static_cast<std::int64_t>(size.size());
+    const auto n = std::ssize(size);
     if (!input.is_floating_point() || call.num_args() < 2 + n) return gathered_rule(call);
     const auto options = options_of(call, 2, n);
     const auto way = plan(call, input.sizes(), size, without_pending(layouts_of(call, input)), options.align_corners,
@@ -211,7 +210,7 @@ void interpolate(RuleCall& call)
     const auto spec = call.spec(way->output_layouts);
     if (!way->has_uncut) return call.finish({wrap(local, spec)});
     auto shape = input.sizes().vec();
-    std::copy(size.begin(), size.end(), shape.begin() + 2);
+    std::ranges::copy(size, shape.begin() + 2);
     shape = spec->local_shape(shape);
     if (c10::multiply_integers(shape) == 0) return call.finish({wrap(at::empty(shape, local.options()), spec)});
     forget_scales(call, *way, options);
@@ -244,9 +243,8 @@ void interpolate_backward(RuleCall& call)
 {
     const auto gradient = call.tensor(0);
     const auto out = call.arg(1).toIntVector(), in = call.arg(2).toIntVector();
-    const auto n = static_cast<std::int64_t>(out.size());
-    if (!gradient.is_floating_point() || gradient.dim() != n + 2 || static_cast<std::int64_t>(in.size()) != n + 2)
-        return gathered_rule(call);
+    const auto n = std::ssize(out);
+    if (!gradient.is_floating_point() || gradient.dim() != n + 2 || std::ssize(in) != n + 2) return gathered_rule(call);
     const auto options = options_of(call, 3, n);
     const auto arriving = layouts_of(call, gradient);
     if (gradient.numel() == 0 || !cut_axes(arriving, n + 2, 2)) return gathered_rule(call);
@@ -276,20 +274,19 @@ void interpolate_backward(RuleCall& call)
     call.finish({wrap(local, spec)});
 }
 
-const RuleRegistration r_interpolate("interpolation",
-                                     {"aten::upsample_nearest1d", "aten::upsample_nearest2d",
-                                      "aten::upsample_nearest3d", "aten::_upsample_nearest_exact1d",
-                                      "aten::_upsample_nearest_exact2d", "aten::_upsample_nearest_exact3d",
-                                      "aten::upsample_linear1d", "aten::upsample_bilinear2d",
-                                      "aten::upsample_trilinear3d", "aten::upsample_bicubic2d"},
-                                     interpolate);
-const RuleRegistration r_interpolate_backward(
-    "interpolation",
-    {"aten::upsample_nearest1d_backward", "aten::upsample_nearest2d_backward", "aten::upsample_nearest3d_backward",
-     "aten::_upsample_nearest_exact1d_backward", "aten::_upsample_nearest_exact2d_backward",
-     "aten::_upsample_nearest_exact3d_backward", "aten::upsample_linear1d_backward",
-     "aten::upsample_bilinear2d_backward", "aten::upsample_trilinear3d_backward", "aten::upsample_bicubic2d_backward"},
-    interpolate_backward);
+const RuleRegistration interpolation_rules[] = {
+    {"interpolation",
+     {"aten::upsample_nearest1d", "aten::upsample_nearest2d", "aten::upsample_nearest3d",
+      "aten::_upsample_nearest_exact1d", "aten::_upsample_nearest_exact2d", "aten::_upsample_nearest_exact3d",
+      "aten::upsample_linear1d", "aten::upsample_bilinear2d", "aten::upsample_trilinear3d", "aten::upsample_bicubic2d"},
+     interpolate},
+    {"interpolation",
+     {"aten::upsample_nearest1d_backward", "aten::upsample_nearest2d_backward", "aten::upsample_nearest3d_backward",
+      "aten::_upsample_nearest_exact1d_backward", "aten::_upsample_nearest_exact2d_backward",
+      "aten::_upsample_nearest_exact3d_backward", "aten::upsample_linear1d_backward",
+      "aten::upsample_bilinear2d_backward", "aten::upsample_trilinear3d_backward", "aten::upsample_bicubic2d_backward"},
+     interpolate_backward},
+};
 
 }  // namespace
 }  // namespace meshard

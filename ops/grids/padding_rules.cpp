@@ -92,7 +92,7 @@ struct EdgePadding {
 std::optional<EdgePadding> plan(const RuleCall& call, const at::Tensor& input, const std::vector<std::int64_t>& pad,
                                 Source source)
 {
-    const auto n = static_cast<std::int64_t>(pad.size()) / 2;
+    const auto n = std::ssize(pad) / 2;
     const auto num_dims = input.dim();
     if (num_dims < n || num_dims > n + 2 || input.numel() == 0) return std::nullopt;
     EdgePadding padding;
@@ -179,7 +179,7 @@ void edge_pad_backward(RuleCall& call)
 /// Circular padding as a concatenation: the composite operator writes to storage, which a sharded tensor does not have.
 at::Tensor circular_pad(const at::Tensor& input, at::IntArrayRef pad)
 {
-    const auto n = static_cast<std::int64_t>(pad.size()) / 2;
+    const auto n = std::ssize(pad) / 2;
     TORCH_CHECK(pad.size() % 2 == 0 && (input.dim() == n + 1 || input.dim() == n + 2),
                 "Invalid padding size, expected an even number of amounts for ",
                 "the last dimensions of a tensor with one or two more; found ", pad.size(), " for ", input.dim(),
@@ -202,21 +202,17 @@ at::Tensor circular_pad(const at::Tensor& input, at::IntArrayRef pad)
     return result;
 }
 
-const RuleRegistration r_constant("padding", {"aten::constant_pad_nd"}, constant_pad);
-const RuleRegistration r_reflection("padding",
-                                    {"aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d"},
-                                    edge_pad<reflected>);
-const RuleRegistration r_replication("padding",
-                                     {"aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d"},
-                                     edge_pad<repeated>);
-const RuleRegistration r_reflection_backward("padding",
-                                             {"aten::reflection_pad1d_backward", "aten::reflection_pad2d_backward",
-                                              "aten::reflection_pad3d_backward"},
-                                             edge_pad_backward<reflected>);
-const RuleRegistration r_replication_backward("padding",
-                                              {"aten::replication_pad1d_backward", "aten::replication_pad2d_backward",
-                                               "aten::replication_pad3d_backward"},
-                                              edge_pad_backward<repeated>);
+const RuleRegistration padding_rules[] = {
+    {"padding", {"aten::constant_pad_nd"}, constant_pad},
+    {"padding", {"aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d"}, edge_pad<reflected>},
+    {"padding", {"aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d"}, edge_pad<repeated>},
+    {"padding",
+     {"aten::reflection_pad1d_backward", "aten::reflection_pad2d_backward", "aten::reflection_pad3d_backward"},
+     edge_pad_backward<reflected>},
+    {"padding",
+     {"aten::replication_pad1d_backward", "aten::replication_pad2d_backward", "aten::replication_pad3d_backward"},
+     edge_pad_backward<repeated>},
+};
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse2, library)
 {

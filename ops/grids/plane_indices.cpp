@@ -10,7 +10,7 @@ at::Tensor indices_in_whole(const at::Tensor& indices, const std::vector<Range>&
 {
     auto rest = indices, result = at::zeros_like(indices);
     std::int64_t stride = 1;
-    for (auto d = static_cast<std::int64_t>(box.size()) - 1; d >= 0; --d) {
+    for (auto d = std::ssize(box) - 1; d >= 0; --d) {
         const auto coordinate = d > 0 ? rest.remainder(padded[d]) : rest;
         result.add_(coordinate.add(box[d].begin), stride);
         rest = rest.floor_divide(padded[d]);
@@ -22,7 +22,7 @@ at::Tensor indices_in_whole(const at::Tensor& indices, const std::vector<Range>&
 at::Tensor scatter_to_box(const at::Tensor& gradient, const at::Tensor& indices, const std::vector<Range>& box,
                           const std::vector<std::int64_t>& whole)
 {
-    const auto n = static_cast<std::int64_t>(box.size());
+    const auto n = std::ssize(box);
     auto rest = indices, position = at::zeros_like(indices);
     auto inside = at::ones(indices.sizes(), indices.options().dtype(at::kBool));
     std::int64_t stride = 1;

@@ -30,7 +30,7 @@ struct Pooling {
     /// Returns whether no window reads another rank's inputs: then the operator runs locally.
     bool is_local() const
     {
-        return std::none_of(dims.begin(), dims.end(), [](const PoolDim& dim) { return dim.exchange.has_value(); });
+        return std::ranges::none_of(dims, [](const PoolDim& dim) { return dim.exchange.has_value(); });
     }
 
     std::vector<std::int64_t> numbers(std::int64_t SlidingWindow::* field) const
@@ -200,8 +200,8 @@ void max_pool(RuleCall& call)
             values = values.narrow(dim.dim, begin, dim.outputs.size());
             indices = indices.narrow(dim.dim, begin, dim.outputs.size());
         }
-        const bool from_start = std::all_of(pooling->dims.begin(), pooling->dims.end(),
-                                            [](const PoolDim& dim) { return dim.inputs.begin == 0; });
+        const bool from_start =
+            std::ranges::all_of(pooling->dims, [](const PoolDim& dim) { return dim.inputs.begin == 0; });
         if (!from_start || padded != whole) indices = indices_in_whole(indices, pooling->box(), padded, whole);
     }
     const auto spec = call.spec(pooling->output_layouts);
@@ -343,14 +343,16 @@ void average_pool_backward(RuleCall& call)
     call.finish({wrap(pooling->give_back(result), call.spec(pooling->input_layouts))});
 }
 
-const RuleRegistration r_max2("pooling", {"aten::max_pool2d_with_indices"}, max_pool<2>);
-const RuleRegistration r_max3("pooling", {"aten::max_pool3d_with_indices"}, max_pool<3>);
-const RuleRegistration r_max2_backward("pooling", {"aten::max_pool2d_with_indices_backward"}, max_pool_backward<2>);
-const RuleRegistration r_max3_backward("pooling", {"aten::max_pool3d_with_indices_backward"}, max_pool_backward<3>);
-const RuleRegistration r_average2("pooling", {"aten::avg_pool2d"}, average_pool<2>);
-const RuleRegistration r_average3("pooling", {"aten::avg_pool3d"}, average_pool<3>);
-const RuleRegistration r_average2_backward("pooling", {"aten::avg_pool2d_backward"}, average_pool_backward<2>);
-const RuleRegistration r_average3_backward("pooling", {"aten::avg_pool3d_backward"}, average_pool_backward<3>);
+const RuleRegistration pooling_rules[] = {
+    {"pooling", {"aten::max_pool2d_with_indices"}, max_pool<2>},
+    {"pooling", {"aten::max_pool3d_with_indices"}, max_pool<3>},
+    {"pooling", {"aten::max_pool2d_with_indices_backward"}, max_pool_backward<2>},
+    {"pooling", {"aten::max_pool3d_with_indices_backward"}, max_pool_backward<3>},
+    {"pooling", {"aten::avg_pool2d"}, average_pool<2>},
+    {"pooling", {"aten::avg_pool3d"}, average_pool<3>},
+    {"pooling", {"aten::avg_pool2d_backward"}, average_pool_backward<2>},
+    {"pooling", {"aten::avg_pool3d_backward"}, average_pool_backward<3>},
+};
 
 /// max_pool1d without gradients reads storage on CPUs, which a sharded tensor does not have; the pooling with indices
 /// of two dimensions is used instead.

@@ -46,7 +46,7 @@ std::vector<at::Tensor> RangeExchange::swap(const at::Tensor& tensor, const Rang
                                             const std::vector<Range>& outgoing,
                                             const std::vector<Range>& incoming) const
 {
-    const auto size = static_cast<std::int64_t>(owned_.size());
+    const auto size = std::ssize(owned_);
     auto shape = tensor.sizes().vec();
     shape[dim_] = 1;
     const auto row = c10::multiply_integers(shape);
@@ -85,7 +85,7 @@ at::Tensor RangeExchange::borrow(const at::Tensor& local, std::int64_t before, s
         take_own();
     } else {
         const auto borrowed = swap(local, owned(), lent_to_others(), borrowed_from_others());
-        for (std::int64_t r = 0; r < static_cast<std::int64_t>(borrowed.size()); ++r) {
+        for (std::int64_t r = 0; r < std::ssize(borrowed); ++r) {
             if (r == me_)
                 take_own();
             else if (borrowed[r].defined())

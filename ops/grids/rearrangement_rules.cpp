@@ -70,9 +70,10 @@ void channel_shuffle(RuleCall& call)
     call.run({spec});
 }
 
-const RuleRegistration r_pixels("rearrangement", {"aten::pixel_shuffle", "aten::pixel_unshuffle"}, pixel_shuffle);
-const RuleRegistration r_channels("rearrangement", {"aten::channel_shuffle", "aten::native_channel_shuffle"},
-                                  channel_shuffle);
+const RuleRegistration rearrangement_rules[] = {
+    {"rearrangement", {"aten::pixel_shuffle", "aten::pixel_unshuffle"}, pixel_shuffle},
+    {"rearrangement", {"aten::channel_shuffle", "aten::native_channel_shuffle"}, channel_shuffle},
+};
 
 }  // namespace
 }  // namespace meshard

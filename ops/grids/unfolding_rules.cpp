@@ -157,8 +157,10 @@ void fold(RuleCall& call)
     call.finish({wrap(result, call.spec(layouts))});
 }
 
-const RuleRegistration r_unfold("rearrangement", {"aten::im2col"}, unfold);
-const RuleRegistration r_fold("rearrangement", {"aten::col2im"}, fold);
+const RuleRegistration unfolding_rules[] = {
+    {"rearrangement", {"aten::im2col"}, unfold},
+    {"rearrangement", {"aten::col2im"}, fold},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -3,7 +3,6 @@
 
 #include "ops/neighbors/neighbor_request.h"
 #include "ops/rows/segment_reduce.h"
-#include "partition/error.h"
 
 #include <ATen/ATen.h>
 #include <fmt/core.h>

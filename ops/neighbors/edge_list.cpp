@@ -52,8 +52,7 @@ EdgeListGraph graph_of_edges(const at::Tensor& nodes, const at::Tensor& edge_ind
     std::vector<std::int64_t> owner(cut.num_global), local_row(cut.num_global, -1);
     if (cut.is_cut()) {
         std::vector<std::int64_t> counts;
-        for (const auto& of_rank :
-             group.all_gather_integers(std::vector<std::int64_t>{static_cast<std::int64_t>(own_ids.size())}))
+        for (const auto& of_rank : group.all_gather_integers(std::vector<std::int64_t>{std::ssize(own_ids)}))
             counts.push_back(of_rank[0]);
         const auto ids = group.all_gather_rows(index_tensor(own_ids), counts);
         const auto* id = ids.const_data_ptr<std::int64_t>();
@@ -70,8 +69,7 @@ EdgeListGraph graph_of_edges(const at::Tensor& nodes, const at::Tensor& edge_ind
     for (std::int64_t e = 0; e < num_edges; ++e) {
         if (local_row[targets[e]] >= 0) held.push_back(e);
     }
-    std::stable_sort(held.begin(), held.end(),
-                     [&](auto a, auto b) { return local_row[targets[a]] < local_row[targets[b]]; });
+    std::ranges::stable_sort(held, [&](auto a, auto b) { return local_row[targets[a]] < local_row[targets[b]]; });
 
     std::vector<std::int64_t> offsets(own_ids.size() + 1, 0), ghosts;
     for (const auto e : held) {
@@ -79,8 +77,7 @@ EdgeListGraph graph_of_edges(const at::Tensor& nodes, const at::Tensor& edge_ind
         if (local_row[sources[e]] < 0) ghosts.push_back(sources[e]);
     }
     std::partial_sum(offsets.begin(), offsets.end(), offsets.begin());
-    std::sort(ghosts.begin(), ghosts.end(),
-              [&](auto a, auto b) { return std::pair(owner[a], a) < std::pair(owner[b], b); });
+    std::ranges::sort(ghosts, [&](auto a, auto b) { return std::pair(owner[a], a) < std::pair(owner[b], b); });
     ghosts.erase(std::unique(ghosts.begin(), ghosts.end()), ghosts.end());
 
     Neighbors neighbors;
@@ -90,7 +87,7 @@ EdgeListGraph graph_of_edges(const at::Tensor& nodes, const at::Tensor& edge_ind
         map.num_owned = static_cast<std::int32_t>(own_ids.size());
         map.global_ids = own_ids;
         for (const auto id : ghosts) {
-            local_row[id] = static_cast<std::int64_t>(map.global_ids.size());
+            local_row[id] = std::ssize(map.global_ids);
             map.global_ids.push_back(id);
             map.ghost_owners.push_back(static_cast<std::int32_t>(owner[id]));
         }
@@ -109,7 +106,7 @@ EdgeListGraph graph_of_edges(const at::Tensor& nodes, const at::Tensor& edge_ind
     neighbors.offsets = index_tensor(offsets);
     neighbors.ids = index_tensor(ids);
     neighbors.rows = index_tensor(rows);
-    neighbors.num_points = static_cast<std::int64_t>(own_ids.size());
+    neighbors.num_points = std::ssize(own_ids);
     return {MessageGraph(std::move(neighbors)), index_tensor(held)};
 }
 

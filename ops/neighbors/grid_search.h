@@ -43,7 +43,7 @@ public:
             return lists;
         }
         std::array<double, 3> period{};
-        std::copy(request.options.period.begin(), request.options.period.end(), period.begin());
+        std::ranges::copy(request.options.period, period.begin());
         const auto points = in_box(points_, period), queries = in_box(queries_, period);
         const auto shape = shape_around(points, request, period);
         const CellGrid<T, Executor> grid(executor_, points.template const_data_ptr<T>(), num_points(), shape);
@@ -74,7 +74,7 @@ private:
         const auto *low = box.const_data_ptr<double>(), *high = low + 3;
         auto shape = request.is_knn ? grid_for_nearest(low, high, request.k, num_points())
                                     : grid_for_radius(low, high, request.largest_radius(), num_points());
-        std::copy(period.begin(), period.end(), shape.period);
+        std::ranges::copy(period, shape.period);
         for (auto& length : shape.period) length = static_cast<double>(static_cast<T>(length));
         return shape;
     }

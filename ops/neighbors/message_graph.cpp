@@ -41,7 +41,7 @@ SpecPtr layout_of_rows(const ShardSpec& like, std::int64_t own, const std::strin
     const std::vector<std::int64_t> mine{error.empty() ? own : kWrong};
     for (const auto& rank : like.device_mesh->group(axis).all_gather_integers(mine)) extents->push_back(rank[0]);
     const auto wrong = std::find(extents->begin(), extents->end(), kWrong) - extents->begin();
-    if (wrong < static_cast<std::int64_t>(extents->size())) {
+    if (wrong < std::ssize(*extents)) {
         throw InvalidInput(
             error.empty()
                 ? fmt::format(
@@ -80,13 +80,13 @@ Neighbors first_by_id(const Neighbors& neighbors, std::int64_t max_neighbors)
     const auto offsets = span_of(offsets_here), ids = span_of(ids_here);
     std::vector<std::int64_t> kept_offsets{0}, kept;
     for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
-        std::vector<std::int64_t> entries(static_cast<std::size_t>(offsets[i + 1] - offsets[i]));
+        std::vector<std::int64_t> entries(offsets[i + 1] - offsets[i]);
         std::iota(entries.begin(), entries.end(), offsets[i]);
-        const auto count = std::min<std::int64_t>(max_neighbors, static_cast<std::int64_t>(entries.size()));
+        const auto count = std::min<std::int64_t>(max_neighbors, std::ssize(entries));
         std::partial_sort(entries.begin(), entries.begin() + count, entries.end(),
                           [&](auto a, auto b) { return ids[a] < ids[b]; });
         kept.insert(kept.end(), entries.begin(), entries.begin() + count);
-        kept_offsets.push_back(static_cast<std::int64_t>(kept.size()));
+        kept_offsets.push_back(std::ssize(kept));
     }
     auto result = neighbors;
     const auto entries = index_tensor(kept).to(neighbors.ids.device());
@@ -121,45 +121,6 @@ MessageGraph::MessageGraph(Neighbors neighbors, const at::Tensor& targets) : nei
         error = "MessageGraph: the points are cut among ranks and the targets are not. Cut both.";
     }
     lay_out_edges(error);
-}
-
-MessageGraph::MessageGraph(const Csr& graph, const std::shared_ptr<const IndexMap>& index_map,
-                           const std::shared_ptr<const DeviceMesh>& device_mesh)
-{
-    const auto num_owned = static_cast<std::int64_t>(index_map->num_owned);
-    const auto& group = device_mesh->group(device_mesh->axis("domain"));
-    std::string error;
-    if (graph.num_rows() < num_owned) {
-        error = fmt::format("MessageGraph: the graph has {} rows, and {} are owned.", graph.num_rows(), num_owned);
-    } else {
-        const auto begin = graph.indices.begin(), end = begin + graph.offsets[num_owned];
-        const auto outside =
-            std::find_if(begin, end, [&](auto row) { return row < 0 || row >= index_map->num_local(); });
-        if (outside != end) {
-            error = fmt::format("MessageGraph: an owned row receives from local row {}; there are {}. Pass a graph "
-                                "over owned rows and ghosts.",
-                                *outside, index_map->num_local());
-        }
-    }
-    throw_together(error, group);
-    std::vector<std::int64_t> rows, ids;
-    const auto end = graph.offsets[num_owned];
-    for (std::int64_t e = 0; e < end; ++e) {
-        rows.push_back(graph.indices[e]);
-        ids.push_back(index_map->global_ids[graph.indices[e]]);
-    }
-    neighbors_.offsets = index_tensor({graph.offsets.begin(), graph.offsets.begin() + num_owned + 1});
-    neighbors_.rows = index_tensor(rows);
-    neighbors_.ids = index_tensor(ids);
-    neighbors_.queries_group = group;
-    if (group.size() > 1) {
-        neighbors_.plan = ExchangePlan::find(*index_map, group);
-        neighbors_.plan->set_agreed();  // every rank knows the sizes of all ranks' nodes
-    }
-    neighbors_.points_layout = shard_spec(index_map, device_mesh, 0);
-    neighbors_.num_points = num_owned;
-    target_spec_ = neighbors_.points_layout;
-    lay_out_edges();
 }
 
 void MessageGraph::lay_out_edges(const std::string& error)
@@ -289,10 +250,10 @@ DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
 
     std::unordered_map<std::int64_t, std::int64_t> row_of;
     for (const auto id : own_row_ids(*shallow_spec_, cut_axis(*shallow_spec_), num_owned_))
-        row_of.emplace(id, static_cast<std::int64_t>(row_of.size()));
+        row_of.emplace(id, std::ssize(row_of));
     std::vector<std::int64_t> deep_offsets(offsets.begin(), offsets.end()), rows, ghosts, frontier;
     const auto reach = [&](std::int64_t id) {
-        const auto [found, is_new] = row_of.emplace(id, static_cast<std::int64_t>(row_of.size()));
+        const auto [found, is_new] = row_of.emplace(id, std::ssize(row_of));
         if (is_new) frontier.push_back(id);
         rows.push_back(found->second);
     };
@@ -309,15 +270,13 @@ DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
                 if (id < 0) break;
                 reach(id);
             }
-            deep_offsets.push_back(static_cast<std::int64_t>(rows.size()));
-            inner_offsets.push_back(static_cast<std::int64_t>(rows.size()) -
-                                    static_cast<std::int64_t>(own_sources.size()));
+            deep_offsets.push_back(std::ssize(rows));
+            inner_offsets.push_back(std::ssize(rows) - std::ssize(own_sources));
         }
         num_inner = ghosts.size();
     }
     ghosts.insert(ghosts.end(), frontier.begin(), frontier.end());
-    deep_offsets.resize(static_cast<std::size_t>(num_owned_) + ghosts.size() + 1,
-                        static_cast<std::int64_t>(rows.size()));
+    deep_offsets.resize(static_cast<std::size_t>(num_owned_) + ghosts.size() + 1, std::ssize(rows));
 
     ghost_ids_ = index_tensor(ghosts);
     inner_ghost_ids_ = ghost_ids_.narrow(0, 0, static_cast<std::int64_t>(num_inner));

@@ -3,8 +3,6 @@
 
 #include "ops/neighbors/neighbors.h"
 #include "ops/rows/segment_reduce.h"
-#include "partition/csr.h"
-#include "partition/ghosts/index_map.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -40,11 +38,6 @@ public:
     /// @throws InvalidInput on every rank if on any rank the number of targets is not that of the queries, and for
     /// whole targets and cut points
     MessageGraph(Neighbors neighbors, const at::Tensor& targets);
-
-    /// Makes a graph over owned rows and their ghosts, e.g. the cells of a Subdomain: row i of `graph` lists the local
-    /// rows that owned row i receives from; rows of ghosts are not read. Collective over the axis `domain`.
-    MessageGraph(const Csr& graph, const std::shared_ptr<const IndexMap>& index_map,
-                 const std::shared_ptr<const DeviceMesh>& device_mesh);
 
     /// (nodes, ...) to (edges, ...): the row of each edge's source. Collective if nodes are cut: owners send each ghost
     /// row once. Differentiable.
@@ -91,7 +84,7 @@ private:
         SpecPtr spec;
     };
 
-    void lay_out_edges(const std::string& error = {});  // all ranks throw if one has an error
+    void lay_out_edges(const std::string& error);  // all ranks throw if one has an error
 
     Neighbors neighbors_;
     at::Tensor targets_;               // (edges): the owned row of each edge's target

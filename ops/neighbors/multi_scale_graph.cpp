@@ -4,14 +4,12 @@
 #include "ops/neighbors/point_sampling.h"
 #include "ops/rows/cut_rows.h"
 #include "ops/rows/row_moves.h"
-#include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <string>
-#include <tuple>
 
 namespace meshard {
 namespace {
@@ -29,7 +27,7 @@ std::vector<Ids> of_all_ranks(const Ids& own, const RankGroup& group)
 {
     std::vector<Ids> all;
     if (group.size() == 1) return {own};
-    const Ids mine{static_cast<std::int64_t>(own.size())};
+    const Ids mine{std::ssize(own)};
     Ids counts;
     for (const auto& rank : group.all_gather_integers(mine)) counts.push_back(rank[0]);
     const auto numbers = numbers_of(group.all_gather_rows(index_tensor(own), counts));
@@ -44,7 +42,7 @@ std::vector<Ids> of_all_ranks(const Ids& own, const RankGroup& group)
 /// Index of a number in an ascending list that contains it.
 std::int64_t place_of(const Ids& list, std::int64_t number)
 {
-    return std::lower_bound(list.begin(), list.end(), number) - list.begin();
+    return std::ranges::lower_bound(list, number) - list.begin();
 }
 
 /// The points of a level, numbered in the order of their ids in the cloud.
@@ -62,7 +60,7 @@ struct Level {
         rows = sample.rows;
         const auto by_rank = of_all_ranks(numbers_of(sample.ids), group);
         for (const auto& of_rank : by_rank) ids.insert(ids.end(), of_rank.begin(), of_rank.end());
-        std::sort(ids.begin(), ids.end());
+        std::ranges::sort(ids);
         owners.resize(ids.size());
         for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
             for (const auto id : by_rank[rank]) owners[place_of(ids, id)] = static_cast<std::int32_t>(rank);
@@ -78,8 +76,8 @@ struct Level {
     /// @param ghosts   numbers of other ranks' points, ascending
     IndexMap index_map(Ids ghosts) const
     {
-        std::stable_sort(ghosts.begin(), ghosts.end(), [&](auto a, auto b) { return owners[a] < owners[b]; });
-        IndexMap map{.num_global = static_cast<std::int64_t>(ids.size()),
+        std::ranges::stable_sort(ghosts, [&](auto a, auto b) { return owners[a] < owners[b]; });
+        IndexMap map{.num_global = std::ssize(ids),
                      .num_owned = static_cast<std::int32_t>(own.size()),
                      .global_ids = own,
                      .ghost_owners = {}};
@@ -93,7 +91,7 @@ struct Level {
 
 void sort_and_unite(Ids& list)
 {
-    std::sort(list.begin(), list.end());
+    std::ranges::sort(list);
     list.erase(std::unique(list.begin(), list.end()), list.end());
 }
 
@@ -105,7 +103,7 @@ MultiScaleGraph multi_scale_graph(const at::Tensor& points, const std::vector<st
     const auto cloud = cut_rows_of("multi_scale_graph", "points", points);
     const auto group = cloud.group();
     std::string error;
-    if (level_sizes.empty() || level_sizes.front() < 1 || !std::is_sorted(level_sizes.begin(), level_sizes.end()))
+    if (level_sizes.empty() || level_sizes.front() < 1 || !std::ranges::is_sorted(level_sizes))
         error = "multi_scale_graph: the numbers of points of the levels must be positive, and none less than the one "
                 "before.";
     throw_together(error, group);
@@ -145,7 +143,7 @@ MultiScaleGraph multi_scale_graph(const at::Tensor& points, const std::vector<st
             ids.push_back(id);
             if (nodes.owners[id] != rank) ghosts.push_back(id);
         }
-        offsets.push_back(static_cast<std::int64_t>(ids.size()));
+        offsets.push_back(std::ssize(ids));
     }
     sort_and_unite(ghosts);
     const auto map = nodes.index_map(ghosts);
@@ -156,7 +154,7 @@ MultiScaleGraph multi_scale_graph(const at::Tensor& points, const std::vector<st
     graph.neighbors.offsets = index_tensor(offsets).to(device);
     graph.neighbors.ids = index_tensor(ids).to(device);
     graph.neighbors.rows = index_tensor(rows).to(device);
-    graph.neighbors.num_points = static_cast<std::int64_t>(nodes.own.size());
+    graph.neighbors.num_points = std::ssize(nodes.own);
     if (!cloud.is_cut()) return graph;
     graph.neighbors.points_layout = nodes.layout;
     graph.neighbors.queries_group = group;

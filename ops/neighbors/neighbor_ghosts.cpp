@@ -16,8 +16,7 @@ std::vector<std::int64_t> order_of(const std::vector<std::int64_t>& ids)
 {
     std::vector<std::int64_t> order(ids.size());
     std::iota(order.begin(), order.end(), 0);
-    if (!std::is_sorted(ids.begin(), ids.end()))
-        std::sort(order.begin(), order.end(), [&](auto a, auto b) { return ids[a] < ids[b]; });
+    if (!std::ranges::is_sorted(ids)) std::ranges::sort(order, [&](auto a, auto b) { return ids[a] < ids[b]; });
     return order;
 }
 
@@ -245,8 +244,7 @@ std::shared_ptr<const NeighborCandidates<T>> neighbor_candidates(const NeighborR
     static thread_local std::vector<Cached> cache;  // one for every rank, even if ranks are threads
     std::erase_if(cache, [](const Cached& entry) { return entry.candidates.expired(); });
     const auto content = content_of<T>(request, points, queries, group);
-    const auto found =
-        std::find_if(cache.begin(), cache.end(), [&](const Cached& entry) { return entry.content == content; });
+    const auto found = std::ranges::find_if(cache, [&](const Cached& entry) { return entry.content == content; });
     const auto known = found == cache.end() ? nullptr : found->candidates.lock();
     if (group.all_agree(known != nullptr)) return known;
     auto candidates =

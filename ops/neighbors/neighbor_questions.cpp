@@ -58,8 +58,8 @@ Surroundings surroundings(std::span<const T> own, int dimensions, int max_boxes,
     }
     Surroundings all;
     std::vector<std::int64_t> counts;
-    for (const auto& rank : group.all_gather_integers(std::vector<std::int64_t>{
-             static_cast<std::int64_t>(mine.size()), static_cast<std::int64_t>(own.size()) / dimensions})) {
+    for (const auto& rank :
+         group.all_gather_integers(std::vector<std::int64_t>{std::ssize(mine), std::ssize(own) / dimensions})) {
         counts.push_back(rank[0]);
         all.held.push_back(rank[1]);
     }
@@ -88,7 +88,7 @@ double certain_bound(const std::vector<std::vector<PointBox>>& boxes, const std:
     for (const auto& rank : boxes) {
         for (const auto& box : rank) ends.emplace_back(distance_range(box, x, period).most, box.num_points);
     }
-    std::sort(ends.begin(), ends.end());
+    std::ranges::sort(ends);
     std::int64_t count = 0;
     for (const auto& [most, num_points] : ends) {
         if ((count += num_points) >= k) return most;
@@ -105,7 +105,7 @@ std::vector<double> own_bounds(const NeighborRequest& request, std::span<const T
     std::vector<double> bounds(num_queries);
     if (!request.is_knn) {
         const auto radius = static_cast<double>(static_cast<T>(request.largest_radius()));
-        std::fill(bounds.begin(), bounds.end(), radius * radius * slack);
+        std::ranges::fill(bounds, radius * radius * slack);
         return bounds;
     }
     const auto wanted = request.num_wanted();
@@ -133,13 +133,13 @@ std::vector<std::vector<T>> questions_for(const NeighborRequest& request, std::s
     for (std::size_t i = 0; i < bounds.size(); ++i) {
         const auto query = queries.subspan(i * dimensions, dimensions);
         std::array<double, 3> x{};
-        std::copy(query.begin(), query.end(), x.begin());
+        std::ranges::copy(query, x.begin());
         const auto reaches = [&](int r) {
             const auto reached = [&](const PointBox& box) {
                 return distance_range(box, x, period).least <= bounds[i] * slack;
             };
             return is_asked[r] && there.hulls[r] && reached(*there.hulls[r]) &&
-                   std::any_of(there.boxes[r].begin(), there.boxes[r].end(), reached);
+                   std::ranges::any_of(there.boxes[r], reached);
         };
         bool is_certain = !request.is_knn;
         for (int r = 0; r < num_ranks; ++r) {
@@ -165,7 +165,7 @@ std::vector<std::vector<std::uint8_t>> exchanged_bytes(const std::vector<std::ve
     std::vector<std::int64_t> send;
     for (const auto& some : bytes) {
         all.insert(all.end(), some.begin(), some.end());
-        send.push_back(static_cast<std::int64_t>(some.size()));
+        send.push_back(std::ssize(some));
     }
     const auto receive = exchanged(send, group);
     const auto received = group.all_to_all_rows(tensor_of(all, 1), send, receive);
@@ -269,8 +269,8 @@ AskedOfRank sent_questions(const NeighborRequest& request, const std::vector<std
     std::int64_t num_pairs = 0, num_replicated = 0;
     for (const auto& rank : group.all_gather_integers(send)) {
         asked.counts.push_back(rank[group.rank()]);
-        num_pairs += std::count_if(rank.begin(), rank.end(), [](auto size) { return size != 0; });
-        num_replicated += std::count(rank.begin(), rank.end(), AskedOfRank::kEverything);
+        num_pairs += std::ranges::count_if(rank, [](auto size) { return size != 0; });
+        num_replicated += std::ranges::count(rank, AskedOfRank::kEverything);
     }
     constexpr std::int64_t kFewPoints = 100'000;  // all of which nobody minds to send
     if (num_replicated > 0 && group.rank() == 0 && std::reduce(there.held.begin(), there.held.end()) > kFewPoints) {
@@ -297,7 +297,7 @@ AskedOfRank exchanged_questions(const NeighborRequest& request, std::span<const 
                                 const RankGroup& group)
 {
     const auto there = surroundings<T>(own, dimensions, request.is_knn ? kBoxes : kBoxesOfRadius, group);
-    auto bounds = own_bounds<T>(request, queries, static_cast<std::int64_t>(queries.size()) / dimensions, search);
+    auto bounds = own_bounds<T>(request, queries, std::ssize(queries) / dimensions, search);
     auto questions = questions_for<T>(request, queries, std::move(bounds), there, dimensions, is_asked);
     for (const auto width : kCoarseCells) {
         // Cells of a radius that reaches everywhere would have centroids beyond the largest coordinates.

@@ -21,9 +21,8 @@ inline constexpr double kBoundSlack = 1 + 16 * static_cast<double>(std::numeric_
 template <class T>
 at::Tensor tensor_of(const std::vector<T>& values, std::int64_t width)
 {
-    auto tensor =
-        at::empty({static_cast<std::int64_t>(values.size()) / width, width}, c10::CppTypeToScalarType<T>::value);
-    std::copy(values.begin(), values.end(), tensor.template mutable_data_ptr<T>());
+    auto tensor = at::empty({std::ssize(values) / width, width}, c10::CppTypeToScalarType<T>::value);
+    std::ranges::copy(values, tensor.template mutable_data_ptr<T>());
     return tensor;
 }
 

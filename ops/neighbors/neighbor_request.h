@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 namespace meshard {
@@ -21,7 +20,7 @@ struct NeighborRequest {
     std::vector<RadiusLimit> limits;
     NeighborOptions options;
 
-    std::int64_t num_lists() const { return is_knn ? 1 : static_cast<std::int64_t>(limits.size()); }
+    std::int64_t num_lists() const { return is_knn ? 1 : std::ssize(limits); }
     /// Number of points to find for the k nearest: one more if the point itself is left out.
     std::int64_t num_wanted() const { return k + (options.exclude_self ? 1 : 0); }
     double largest_radius() const

@@ -59,8 +59,8 @@ std::vector<FoundNeighbors> found_on_cpu(const NeighborRequest& request, std::sp
     }
     std::vector<FoundNeighbors> found;
     for (const auto& list : lists) {
-        auto rows = at::empty({static_cast<std::int64_t>(list.ids.size())}, at::kLong);
-        std::copy(list.ids.begin(), list.ids.end(), rows.template mutable_data_ptr<std::int64_t>());
+        auto rows = at::empty({std::ssize(list.ids)}, at::kLong);
+        std::ranges::copy(list.ids, rows.template mutable_data_ptr<std::int64_t>());
         found.push_back({at::tensor(list.offsets, at::kLong), rows,
                          at::tensor(list.distances, c10::CppTypeToScalarType<T>::value)});
     }
@@ -88,7 +88,7 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
     std::vector<std::int32_t> excluded;
     if (request.options.exclude_self) {
         for (const auto id : queries.ids) {
-            const auto found = std::lower_bound(candidates.ids.begin(), candidates.ids.end(), id);
+            const auto found = std::ranges::lower_bound(candidates.ids, id);
             const bool is_here = found != candidates.ids.end() && *found == id;
             excluded.push_back(is_here ? static_cast<std::int32_t>(found - candidates.ids.begin()) : -1);
         }
@@ -192,7 +192,7 @@ Neighbors joined(const std::vector<const Neighbors*>& clouds)
     all.queries_group = first.queries_group;
     all.points_layout = first.points_layout;
     all.num_points = first.num_points;
-    all.num_batches = static_cast<std::int64_t>(clouds.size());
+    all.num_batches = std::ssize(clouds);
     all.is_batch = true;
     MergedPlan merged;
     if (first.plan) {

@@ -62,7 +62,7 @@ PointSample random_sample(const at::Tensor& points, std::int64_t count, std::uin
                 std::to_string(num_rows) + ".";
     throw_together(error, group);
     const auto all = group.all_gather_integers(std::vector{count, static_cast<std::int64_t>(seed)});
-    if (std::any_of(all.begin(), all.end(), [&](const auto& of_rank) { return of_rank != all[0]; }))
+    if (std::ranges::any_of(all, [&](const auto& of_rank) { return of_rank != all[0]; }))
         throw InvalidInput(
             "random_sample: ranks pass different arguments. Call it with the same numbers and seed on every rank.");
 
@@ -77,7 +77,7 @@ PointSample random_sample(const at::Tensor& points, std::int64_t count, std::uin
             if (numbers[i] <= largest) rows.push_back(static_cast<std::int64_t>(i));
         }
     }
-    std::sort(rows.begin(), rows.end(), [&](auto a, auto b) { return own_ids[a] < own_ids[b]; });
+    std::ranges::sort(rows, [&](auto a, auto b) { return own_ids[a] < own_ids[b]; });
     for (const auto row : rows) ids.push_back(own_ids[row]);
     const auto device = part.own.device();
     return {at::tensor(rows, at::kLong).to(device), at::tensor(ids, at::kLong).to(device)};

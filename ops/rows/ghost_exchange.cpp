@@ -86,8 +86,8 @@ at::Tensor as_sent(const at::Tensor& rows, std::optional<at::ScalarType> wire_ty
 /// Concatenates the rows of several tensors along the columns: in their type if all have the same, otherwise as bytes.
 at::Tensor packed(const std::vector<at::Tensor>& parts, std::int64_t num_rows)
 {
-    const bool same = std::all_of(parts.begin(), parts.end(),
-                                  [&](const at::Tensor& part) { return part.scalar_type() == parts[0].scalar_type(); });
+    const bool same = std::ranges::all_of(
+        parts, [&](const at::Tensor& part) { return part.scalar_type() == parts[0].scalar_type(); });
     std::vector<at::Tensor> columns;
     for (const auto& part : parts) {
         const auto width = part.numel() / std::max<std::int64_t>(1, num_rows);
@@ -248,8 +248,7 @@ PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std:
         ghosts.token_ = token[0];
     }
     const at::NoGradGuard no_grad;
-    if (wire_type ||
-        std::any_of(fields.begin(), fields.end(), [](const at::Tensor& field) { return !field.is_cpu(); })) {
+    if (wire_type || std::ranges::any_of(fields, [](const at::Tensor& field) { return !field.is_cpu(); })) {
         std::vector<at::Tensor> sent;
         for (const auto& field : fields)
             sent.push_back(as_sent(take_rows(field, plan->sent_rows(field.device())), wire_type));

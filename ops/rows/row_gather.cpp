@@ -3,7 +3,6 @@
 
 #include "ops/rows/cut_rows.h"
 #include "ops/rows/row_moves.h"
-#include "partition/error.h"
 #include "sharding/exchange/row_routes.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -13,7 +12,6 @@
 
 #include <span>
 #include <string>
-#include <vector>
 
 namespace meshard {
 namespace {

@@ -102,8 +102,8 @@ at::Tensor summed_on_gpu(const at::Tensor& values, const at::Tensor& index, std:
 
 at::Tensor index_tensor(const std::vector<std::int64_t>& values)
 {
-    auto index = at::empty({static_cast<std::int64_t>(values.size())}, at::kLong);
-    std::copy(values.begin(), values.end(), index.mutable_data_ptr<std::int64_t>());
+    auto index = at::empty({std::ssize(values)}, at::kLong);
+    std::ranges::copy(values, index.mutable_data_ptr<std::int64_t>());
     return index;
 }
 

@@ -166,14 +166,14 @@ void cudnn_batch_norm_backward(RuleCall& call)
         {call.tensor(1), call.tensor(0), call.tensor(2), call.tensor(5), call.tensor(6), true, {true, true, true}});
 }
 
-const RuleRegistration r_batch_norm("normalisation",
-                                    {"aten::native_batch_norm", "aten::_native_batch_norm_legit",
-                                     "aten::_native_batch_norm_legit.no_stats", "aten::cudnn_batch_norm"},
-                                    batch_norm);
-const RuleRegistration r_batch_norm_backward("normalisation", {"aten::native_batch_norm_backward"},
-                                             batch_norm_backward);
-const RuleRegistration r_cudnn_batch_norm_backward("normalisation", {"aten::cudnn_batch_norm_backward"},
-                                                   cudnn_batch_norm_backward);
+const RuleRegistration batch_norm_rules[] = {
+    {"normalisation",
+     {"aten::native_batch_norm", "aten::_native_batch_norm_legit", "aten::_native_batch_norm_legit.no_stats",
+      "aten::cudnn_batch_norm"},
+     batch_norm},
+    {"normalisation", {"aten::native_batch_norm_backward"}, batch_norm_backward},
+    {"normalisation", {"aten::cudnn_batch_norm_backward"}, cudnn_batch_norm_backward},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -112,9 +112,10 @@ void nll_loss_backward(RuleCall& call)
     call.push({with_layouts(call, wrap(gradient, call.spec(rows.axes)), is_sharded(input) ? before : rows.axes)});
 }
 
-const RuleRegistration r_nll("losses", {"aten::nll_loss_forward", "aten::nll_loss2d_forward"}, nll_loss);
-const RuleRegistration r_nll_backward("losses", {"aten::nll_loss_backward", "aten::nll_loss2d_backward"},
-                                      nll_loss_backward);
+const RuleRegistration class_loss_rules[] = {
+    {"losses", {"aten::nll_loss_forward", "aten::nll_loss2d_forward"}, nll_loss},
+    {"losses", {"aten::nll_loss_backward", "aten::nll_loss2d_backward"}, nll_loss_backward},
+};
 
 }  // namespace
 }  // namespace meshard

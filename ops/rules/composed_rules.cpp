@@ -171,7 +171,7 @@ void picked_backward(RuleCall& call)
     const auto sizes = call.arg(3).toIntVector();
     auto gradient = call.tensor(0), indices = call.tensor(2);
     call.reduce({gradient, indices});
-    const auto dim = sizes.empty() ? 0 : from_front(call.arg(1).toInt(), static_cast<std::int64_t>(sizes.size()));
+    const auto dim = sizes.empty() ? 0 : from_front(call.arg(1).toInt(), std::ssize(sizes));
     if (!sizes.empty() && !call.arg(4).toBool()) {
         gradient = gradient.unsqueeze(dim);
         indices = indices.unsqueeze(dim);
@@ -303,24 +303,26 @@ void lstm_cell_backward(RuleCall& call)
     call.finish({gates, (of_cy * forget).to(type), call.arg(5).toBool() ? gates.sum(0) : at::Tensor()});
 }
 
-const RuleRegistration r_glu("composed", {"aten::glu"}, glu);
-const RuleRegistration r_glu_backward("composed", {"aten::glu_backward"}, glu_backward);
-const RuleRegistration r_cross("composed", {"aten::linalg_cross"}, cross);
-const RuleRegistration r_pack("composed", {"aten::_pack_padded_sequence"}, pack_padded_sequence);
-const RuleRegistration r_addr("composed", {"aten::addr"}, addr);
-const RuleRegistration r_addbmm("composed", {"aten::addbmm"}, addbmm);
-const RuleRegistration r_dist("composed", {"aten::dist"}, dist);
-const RuleRegistration r_trace("composed", {"aten::trace"}, trace);
-const RuleRegistration r_isin("composed", {"aten::isin.Tensor_Tensor"}, isin);
-const RuleRegistration r_rot90("composed", {"aten::rot90"}, rot90);
-const RuleRegistration r_searchsorted("composed", {"aten::searchsorted.Tensor"}, searchsorted);
-const RuleRegistration r_gru("composed", {"aten::_thnn_fused_gru_cell"}, gru_cell);
-const RuleRegistration r_gru_backward("composed", {"aten::_thnn_fused_gru_cell_backward"}, gru_cell_backward);
-const RuleRegistration r_lstm("composed", {"aten::_thnn_fused_lstm_cell"}, lstm_cell);
-const RuleRegistration r_lstm_backward("composed", {"aten::_thnn_fused_lstm_cell_backward_impl"}, lstm_cell_backward);
-const RuleRegistration r_one_hot("shortcuts", {"aten::one_hot"}, one_hot);
-const RuleRegistration r_picked_backward("shortcuts", {"aten::value_selecting_reduction_backward"}, picked_backward);
-const RuleRegistration r_cummaxmin_backward("shortcuts", {"aten::cummaxmin_backward"}, cummaxmin_backward);
+const RuleRegistration composed_rules[] = {
+    {"composed", {"aten::glu"}, glu},
+    {"composed", {"aten::glu_backward"}, glu_backward},
+    {"composed", {"aten::linalg_cross"}, cross},
+    {"composed", {"aten::_pack_padded_sequence"}, pack_padded_sequence},
+    {"composed", {"aten::addr"}, addr},
+    {"composed", {"aten::addbmm"}, addbmm},
+    {"composed", {"aten::dist"}, dist},
+    {"composed", {"aten::trace"}, trace},
+    {"composed", {"aten::isin.Tensor_Tensor"}, isin},
+    {"composed", {"aten::rot90"}, rot90},
+    {"composed", {"aten::searchsorted.Tensor"}, searchsorted},
+    {"composed", {"aten::_thnn_fused_gru_cell"}, gru_cell},
+    {"composed", {"aten::_thnn_fused_gru_cell_backward"}, gru_cell_backward},
+    {"composed", {"aten::_thnn_fused_lstm_cell"}, lstm_cell},
+    {"composed", {"aten::_thnn_fused_lstm_cell_backward_impl"}, lstm_cell_backward},
+    {"shortcuts", {"aten::one_hot"}, one_hot},
+    {"shortcuts", {"aten::value_selecting_reduction_backward"}, picked_backward},
+    {"shortcuts", {"aten::cummaxmin_backward"}, cummaxmin_backward},
+};
 const RuleRegistration
     r_rank("shortcuts", {"aten::linalg_matrix_rank.atol_rtol_tensor_out", "aten::linalg_matrix_rank.out_tol_tensor"},
            out_rule);  // the local operator would give `out` another shape

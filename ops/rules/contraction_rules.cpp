@@ -23,8 +23,7 @@ bool has_label(std::string_view labels, char label)
 
 bool has_repeats(std::string_view labels)
 {
-    return std::any_of(labels.begin(), labels.end(),
-                       [&](char label) { return std::count(labels.begin(), labels.end(), label) > 1; });
+    return std::ranges::any_of(labels, [&](char label) { return std::ranges::count(labels, label) > 1; });
 }
 
 /// A contraction of two tensors over `summed`, with `batch` in both and in the result. Each label is one dimension.
@@ -57,11 +56,10 @@ std::optional<Contraction> contraction_of(std::string_view equation)
         if (!has_label(c.right, label)) return std::nullopt;
         c.summed += label;
     }
-    const bool all_right = std::all_of(c.right.begin(), c.right.end(), [&](char label) {
-        return has_label(c.out, label) || has_label(c.summed, label);
-    });
+    const bool all_right =
+        std::ranges::all_of(c.right, [&](char label) { return has_label(c.out, label) || has_label(c.summed, label); });
     if (!all_right || c.summed.empty()) return std::nullopt;
-    std::sort(c.summed.begin(), c.summed.end());
+    std::ranges::sort(c.summed);
     return c;
 }
 
@@ -76,9 +74,7 @@ at::Tensor in_order(const at::Tensor& tensor, std::string_view labels, std::stri
 
 std::optional<at::Tensor> contracted(const Contraction& c, const at::Tensor& left, const at::Tensor& right)
 {
-    if (left.dim() != static_cast<std::int64_t>(c.left.size()) ||
-        right.dim() != static_cast<std::int64_t>(c.right.size()))
-        return std::nullopt;
+    if (left.dim() != std::ssize(c.left) || right.dim() != std::ssize(c.right)) return std::nullopt;
     const auto size = [&](char label) {
         return has_label(c.left, label) ? left.size(c.left.find(label)) : right.size(c.right.find(label));
     };

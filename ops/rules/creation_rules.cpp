@@ -41,7 +41,7 @@ void new_empty_strided(RuleCall& call)
     const auto spec = tensor.sizes() == c10::IntArrayRef(size) ? spec_of(tensor) : call.replicated();
     std::vector<std::int64_t> order(size.size());  // dimensions in the order of memory, from the outermost
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return stride[a] > stride[b]; });
+    std::ranges::stable_sort(order, [&](std::int64_t a, std::int64_t b) { return stride[a] > stride[b]; });
     const auto shape = spec->local_shape(size);
     std::vector<std::int64_t> local_stride(shape.size());
     std::int64_t step = 1;
@@ -56,11 +56,11 @@ void new_empty_strided(RuleCall& call)
     call.push({wrap(std::move(local), spec, stride)});
 }
 
-const RuleRegistration r_like("creation",
-                              {"aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like"}, like);
-const RuleRegistration r_new("creation", {"aten::new_zeros", "aten::new_ones", "aten::new_full", "aten::new_empty"},
-                             new_tensor);
-const RuleRegistration r_new_strided("creation", {"aten::new_empty_strided"}, new_empty_strided);
+const RuleRegistration creation_rules[] = {
+    {"creation", {"aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like"}, like},
+    {"creation", {"aten::new_zeros", "aten::new_ones", "aten::new_full", "aten::new_empty"}, new_tensor},
+    {"creation", {"aten::new_empty_strided"}, new_empty_strided},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -80,8 +80,10 @@ void distances_backward(RuleCall& call)
     call.run({call.spec(way->left_gradient)});
 }
 
-const RuleRegistration r_distances("distances", {"aten::_cdist_forward", "aten::_euclidean_dist"}, distances);
-const RuleRegistration r_distances_backward("distances", {"aten::_cdist_backward"}, distances_backward);
+const RuleRegistration distance_rules[] = {
+    {"distances", {"aten::_cdist_forward", "aten::_euclidean_dist"}, distances},
+    {"distances", {"aten::_cdist_backward"}, distances_backward},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -87,7 +87,7 @@ bool gather_along(RuleCall& call, std::int64_t tensor, std::int64_t arg)
 bool gather_lines(RuleCall& call)
 {
     const auto input = call.tensor(0);
-    return gather_from(call, input, input.dim() - static_cast<std::int64_t>(call.arg(1).toIntList().size()));
+    return gather_from(call, input, input.dim() - std::ssize(call.arg(1).toIntList()));
 }
 
 bool gather_along_first(RuleCall& call)
@@ -106,8 +106,8 @@ std::vector<const RankGroup*> summed_groups(const RuleCall& call, const at::Tens
     std::vector<const RankGroup*> groups;
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         const auto& layout = call.layout(tensor, axis);
-        const bool summed = layout.is_shard() &&
-                            (dims.empty() || std::find(dims.begin(), dims.end(), layout.placement.dim) != dims.end());
+        const bool summed =
+            layout.is_shard() && (dims.empty() || std::ranges::find(dims, layout.placement.dim) != dims.end());
         if (summed) groups.push_back(&call.device_mesh()->group(axis));
     }
     return groups;
@@ -129,7 +129,7 @@ bool sum_or_mean(RuleCall& call, bool is_mean)
     const bool keepdim = has_dims && call.arg(2).toBool();
     std::int64_t count = 1;
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
-        if (dims.empty() || std::find(dims.begin(), dims.end(), dim) != dims.end()) count *= tensor.size(dim);
+        if (dims.empty() || std::ranges::find(dims, dim) != dims.end()) count *= tensor.size(dim);
     }
     const auto axes = without_pending(reduced_layouts(layouts_of(call, tensor), dims, keepdim, Reduction::Sum));
     auto total = exact_sum(local_of(tensor).to(type).to(sum_type(type)), dims, keepdim,
@@ -216,7 +216,7 @@ bool product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
         auto bias = call.tensor(bias_arg);
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) bias = call.with_layout(bias, axis, {});
         auto local = local_of(bias);
-        const auto missing = static_cast<std::int64_t>(out_labels.size()) - local.dim();
+        const auto missing = std::ssize(out_labels) - local.dim();
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
             if (result[axis].is_shard())
                 local = narrow_operand(call, local, result[axis], axis, result[axis].placement.dim - missing);
@@ -246,28 +246,26 @@ bool baddbmm_exactly(RuleCall& call)
     return product(call, 1, 2, "bmk", "bkn", "bmn", 0);
 }
 
-const ExactRuleRegistration exact_sum({"aten::sum", "aten::sum.dim_IntList"}, sum_exactly);
-const ExactRuleRegistration exact_mean({"aten::mean", "aten::mean.dim"}, mean_exactly);
-const ExactRuleRegistration exact_loss({"aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"}, loss_exactly);
-const ExactRuleRegistration exact_mm({"aten::mm"}, mm_exactly);
-const ExactRuleRegistration exact_bmm({"aten::bmm"}, bmm_exactly);
-const ExactRuleRegistration exact_addmm({"aten::addmm"}, addmm_exactly);
-const ExactRuleRegistration exact_baddbmm({"aten::baddbmm"}, baddbmm_exactly);
-const ExactRuleRegistration exact_along({"aten::_softmax", "aten::_log_softmax", "aten::_safe_softmax",
-                                         "aten::logsumexp", "aten::prod.dim_int", "aten::var.correction",
-                                         "aten::std.correction", "aten::var_mean.correction",
-                                         "aten::std_mean.correction", "aten::nansum"},
-                                        gather_along_first);
-const ExactRuleRegistration exact_along_second({"aten::_softmax_backward_data", "aten::_log_softmax_backward_data",
-                                                "aten::linalg_vector_norm"},
-                                               gather_along_second);
-const ExactRuleRegistration exact_lines({"aten::native_layer_norm"}, gather_lines);
-const ExactRuleRegistration exact_gather({"aten::norm", "aten::prod", "aten::unfold_backward",
-                                          "aten::embedding_dense_backward", "aten::index_add", "aten::index_add_",
-                                          "aten::index_put", "aten::index_put_", "aten::_index_put_impl_",
-                                          "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce",
-                                          "aten::scatter_reduce_"},
-                                         gather_whole);
+const ExactRuleRegistration exact_rules[] = {
+    {{"aten::sum", "aten::sum.dim_IntList"}, sum_exactly},
+    {{"aten::mean", "aten::mean.dim"}, mean_exactly},
+    {{"aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"}, loss_exactly},
+    {{"aten::mm"}, mm_exactly},
+    {{"aten::bmm"}, bmm_exactly},
+    {{"aten::addmm"}, addmm_exactly},
+    {{"aten::baddbmm"}, baddbmm_exactly},
+    {{"aten::_softmax", "aten::_log_softmax", "aten::_safe_softmax", "aten::logsumexp", "aten::prod.dim_int",
+      "aten::var.correction", "aten::std.correction", "aten::var_mean.correction", "aten::std_mean.correction",
+      "aten::nansum"},
+     gather_along_first},
+    {{"aten::_softmax_backward_data", "aten::_log_softmax_backward_data", "aten::linalg_vector_norm"},
+     gather_along_second},
+    {{"aten::native_layer_norm"}, gather_lines},
+    {{"aten::norm", "aten::prod", "aten::unfold_backward", "aten::embedding_dense_backward", "aten::index_add",
+      "aten::index_add_", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::scatter_add",
+      "aten::scatter_add_", "aten::scatter_reduce", "aten::scatter_reduce_"},
+     gather_whole},
+};
 // All operators of these families add over neighbours, samples or lines, in an order that may depend on the sharding.
 const ExactFamilyRegistration r_families({"convolution", "distances", "Fourier transforms", "gathered", "interpolation",
                                           "losses", "matrix products", "normalisation", "padding", "pooling",

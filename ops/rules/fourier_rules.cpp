@@ -51,9 +51,10 @@ void transform(RuleCall& call)
 
 // LibTorch 2.11 composes these such that a transform along one dimension is never written to the given tensor: the two
 // arguments of the last operator are swapped.
-const RuleRegistration r_given("shortcuts", {"aten::fft_ihfft2.out", "aten::fft_ihfftn.out"}, out_rule);
-const RuleRegistration r_fourier("Fourier transforms", {"aten::_fft_r2c", "aten::_fft_c2c", "aten::_fft_c2r"},
-                                 transform);
+const RuleRegistration fourier_rules[] = {
+    {"shortcuts", {"aten::fft_ihfft2.out", "aten::fft_ihfftn.out"}, out_rule},
+    {"Fourier transforms", {"aten::_fft_r2c", "aten::_fft_c2c", "aten::_fft_c2r"}, transform},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -92,10 +92,10 @@ void sample_backward(RuleCall& call)
     call.run(specs);
 }
 
-const RuleRegistration r_sample("interpolation", {"aten::grid_sampler_2d", "aten::grid_sampler_3d"}, sample);
-const RuleRegistration r_sample_backward("interpolation",
-                                         {"aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward"},
-                                         sample_backward);
+const RuleRegistration grid_sampler_rules[] = {
+    {"interpolation", {"aten::grid_sampler_2d", "aten::grid_sampler_3d"}, sample},
+    {"interpolation", {"aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward"}, sample_backward},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -153,9 +153,10 @@ void group_norm_backward(RuleCall& call)
     call.finish({grad_input, grad_weight, grad_bias});
 }
 
-const RuleRegistration r_group_norm("normalisation", {"aten::native_group_norm"}, group_norm);
-const RuleRegistration r_group_norm_backward("normalisation", {"aten::native_group_norm_backward"},
-                                             group_norm_backward);
+const RuleRegistration group_norm_rules[] = {
+    {"normalisation", {"aten::native_group_norm"}, group_norm},
+    {"normalisation", {"aten::native_group_norm_backward"}, group_norm_backward},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -312,12 +312,13 @@ void embedding_backward(RuleCall& call)
     call.run({call.spec(result)});
 }
 
-const RuleRegistration r_index_select("indexing", {"aten::index_select"}, index_select);
-const RuleRegistration r_index("indexing", {"aten::index.Tensor"}, index);
-const RuleRegistration r_index_put("indexing", {"aten::index_put", "aten::index_put_", "aten::_index_put_impl_"},
-                                   index_put);
-const RuleRegistration r_embedding("indexing", {"aten::embedding"}, embedding);
-const RuleRegistration r_embedding_backward("indexing", {"aten::embedding_dense_backward"}, embedding_backward);
+const RuleRegistration indexing_rules[] = {
+    {"indexing", {"aten::index_select"}, index_select},
+    {"indexing", {"aten::index.Tensor"}, index},
+    {"indexing", {"aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}, index_put},
+    {"indexing", {"aten::embedding"}, embedding},
+    {"indexing", {"aten::embedding_dense_backward"}, embedding_backward},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -83,8 +83,8 @@ void join(RuleCall& call)
         }
     }
     if (!stacks) {
-        const auto cut = std::find_if(axes.begin(), axes.end(),
-                                      [&](const auto& axis) { return axis.is_shard() && axis.placement.dim == dim; });
+        const auto cut =
+            std::ranges::find_if(axes, [&](const auto& axis) { return axis.is_shard() && axis.placement.dim == dim; });
         if (cut != axes.end()) return join_cut(call, tensors, dim, axes, cut - axes.begin());
     }
     c10::List<at::Tensor> locals;
@@ -101,7 +101,7 @@ void repeat(RuleCall& call)
     const auto tensor = call.tensor(0);
     const auto repeats = call.arg(1).toIntVector();
     if (c10::multiply_integers(repeats) > 1 && spec_of(tensor)->has_partial()) call.reduce({tensor});
-    const auto added = static_cast<std::int64_t>(repeats.size()) - tensor.dim();
+    const auto added = std::ssize(repeats) - tensor.dim();
     auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) { return dim + added; });
     for (auto& axis : axes) {
         if (!axis.is_shard()) continue;
@@ -154,11 +154,15 @@ std::optional<at::Tensor> direct_stack(at::TensorList tensors, std::int64_t dim)
                  with_dims(parts.spec, [&](std::int64_t cut) { return cut + (cut >= *d); }));
 }
 
-const DirectRegistration d_cat = direct_kernel<at::_ops::cat, &direct_cat>(join);
-const DirectRegistration d_stack = direct_kernel<at::_ops::stack, &direct_stack>(join);
+const DirectRegistration join_kernels[] = {
+    direct_kernel<at::_ops::cat, &direct_cat>(join),
+    direct_kernel<at::_ops::stack, &direct_stack>(join),
+};
 
-const RuleRegistration r_join("views", {"aten::cat", "aten::stack"}, join);
-const RuleRegistration r_repeat("views", {"aten::repeat"}, repeat);
+const RuleRegistration join_rules[] = {
+    {"views", {"aten::cat", "aten::stack"}, join},
+    {"views", {"aten::repeat"}, repeat},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -108,14 +108,15 @@ void cumulative(RuleCall& call)
     call.push({wrap(result, spec)});
 }
 
-const RuleRegistration r_cumsum("running sums", {"aten::cumsum"}, cumulative<false>);
-const RuleRegistration r_cumprod("running sums", {"aten::cumprod"}, cumulative<true>);
-const RuleRegistration r_along("lines",
-                               {"aten::sort", "aten::sort.stable", "aten::argsort", "aten::argsort.stable",
-                                "aten::topk", "aten::cummax", "aten::cummin", "aten::logcumsumexp", "aten::median.dim",
-                                "aten::nanmedian.dim", "aten::mode", "aten::kthvalue"},
-                               along_dim);
-const RuleRegistration r_along_dims("lines", {"aten::flip", "aten::roll"}, along_dims);
+const RuleRegistration line_rules[] = {
+    {"running sums", {"aten::cumsum"}, cumulative<false>},
+    {"running sums", {"aten::cumprod"}, cumulative<true>},
+    {"lines",
+     {"aten::sort", "aten::sort.stable", "aten::argsort", "aten::argsort.stable", "aten::topk", "aten::cummax",
+      "aten::cummin", "aten::logcumsumexp", "aten::median.dim", "aten::nanmedian.dim", "aten::mode", "aten::kthvalue"},
+     along_dim},
+    {"lines", {"aten::flip", "aten::roll"}, along_dims},
+};
 
 }  // namespace
 }  // namespace meshard

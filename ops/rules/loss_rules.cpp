@@ -125,14 +125,13 @@ void loss_by_entries_backward(RuleCall& call)
     pointwise_rule(call);
 }
 
-const RuleRegistration r_by_entries("losses",
-                                    {"aten::binary_cross_entropy", "aten::binary_cross_entropy_with_logits",
-                                     "aten::soft_margin_loss"},
-                                    loss_by_entries);
-const RuleRegistration r_by_entries_backward("losses",
-                                             {"aten::binary_cross_entropy_backward", "aten::soft_margin_loss_backward"},
-                                             loss_by_entries_backward);
-const RuleRegistration r_loss("losses", {"aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"}, loss);
+const RuleRegistration loss_rules[] = {
+    {"losses",
+     {"aten::binary_cross_entropy", "aten::binary_cross_entropy_with_logits", "aten::soft_margin_loss"},
+     loss_by_entries},
+    {"losses", {"aten::binary_cross_entropy_backward", "aten::soft_margin_loss_backward"}, loss_by_entries_backward},
+    {"losses", {"aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"}, loss},
+};
 const RuleRegistration
     r_loss_backward("losses", {"aten::mse_loss_backward", "aten::smooth_l1_loss_backward", "aten::huber_loss_backward"},
                     loss_backward);

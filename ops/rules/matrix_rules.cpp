@@ -2,7 +2,6 @@
 // Determinants, inverses, decompositions and solutions of many small matrices, such as a tensor at every point. Each
 // matrix is processed by itself, so that matrices may be cut among ranks; a cut within the matrices is gathered.
 #include "ops/rules/rank_parts.h"
-#include "sharding/tensor/redistribute.h"
 
 #include <ATen/ATen.h>
 
@@ -97,15 +96,16 @@ void check_errors(RuleCall& call)
     call.finish({});
 }
 
-const RuleRegistration r_matrices("matrices",
-                                  {"aten::_linalg_det", "aten::_linalg_slogdet", "aten::linalg_inv_ex",
-                                   "aten::linalg_cholesky_ex", "aten::linalg_lu_factor_ex", "aten::linalg_lu",
-                                   "aten::linalg_qr", "aten::_linalg_svd", "aten::_linalg_eigh", "aten::linalg_eig",
-                                   "aten::linalg_matrix_exp", "aten::_linalg_solve_ex", "aten::linalg_solve_triangular",
-                                   "aten::linalg_lu_solve", "aten::lu_unpack"},
-                                  matrix_by_matrix);
-const RuleRegistration r_diagonals("matrices", {"aten::diag_embed"}, diagonals);
-const RuleRegistration r_check_errors("matrices", {"aten::_linalg_check_errors"}, check_errors);
+const RuleRegistration matrix_rules[] = {
+    {"matrices",
+     {"aten::_linalg_det", "aten::_linalg_slogdet", "aten::linalg_inv_ex", "aten::linalg_cholesky_ex",
+      "aten::linalg_lu_factor_ex", "aten::linalg_lu", "aten::linalg_qr", "aten::_linalg_svd", "aten::_linalg_eigh",
+      "aten::linalg_eig", "aten::linalg_matrix_exp", "aten::_linalg_solve_ex", "aten::linalg_solve_triangular",
+      "aten::linalg_lu_solve", "aten::lu_unpack"},
+     matrix_by_matrix},
+    {"matrices", {"aten::diag_embed"}, diagonals},
+    {"matrices", {"aten::_linalg_check_errors"}, check_errors},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -80,7 +80,7 @@ void layer_norm(RuleCall& call)
 {
     const auto input = call.tensor(0);
     if (input.numel() == 0) return gathered_rule(call);
-    const auto num_normalized = static_cast<std::int64_t>(call.arg(1).toIntList().size());
+    const auto num_normalized = std::ssize(call.arg(1).toIntList());
     if (is_cut_by_rows_only(call, input, num_normalized, {2, 3})) {
         const auto spec = spec_of(input);
         call.make_local();
@@ -116,7 +116,7 @@ void layer_norm_backward(RuleCall& call)
     const auto input = call.tensor(1), weight = call.tensor(5), bias = call.tensor(6);
     if (input.numel() == 0) return gathered_rule(call);
     call.reduce(call.tensors());
-    const auto num_normalized = static_cast<std::int64_t>(call.arg(2).toIntList().size());
+    const auto num_normalized = std::ssize(call.arg(2).toIntList());
     const auto lines = lines_of(call, input, num_normalized);
     auto sums = lines.weight_axes;
     for (std::size_t axis = 0; axis < sums.size(); ++axis) {
@@ -170,8 +170,7 @@ std::optional<ThreeTensors> direct_layer_norm(const at::Tensor& input, c10::SymI
                                               const std::optional<at::Tensor>& weight,
                                               const std::optional<at::Tensor>& bias, double eps)
 {
-    if (!lies_directly_by_rows(input, static_cast<std::int64_t>(normalized_shape.size()), weight, bias))
-        return std::nullopt;
+    if (!lies_directly_by_rows(input, std::ssize(normalized_shape), weight, bias)) return std::nullopt;
     const auto& spec = spec_of(input);
     auto [y, mean, inverse] = at::native_layer_norm_symint(local_of(input), normalized_shape, weight, bias, eps);
     return ThreeTensors{fresh(std::move(y), spec), fresh(std::move(mean), spec), fresh(std::move(inverse), spec)};
@@ -183,8 +182,7 @@ std::optional<ThreeTensors> direct_layer_norm_backward(const at::Tensor& gradien
                                                        const std::optional<at::Tensor>& weight,
                                                        const std::optional<at::Tensor>& bias, std::array<bool, 3> mask)
 {
-    if (!lies_directly_by_rows(input, static_cast<std::int64_t>(normalized_shape.size()), weight, bias))
-        return std::nullopt;
+    if (!lies_directly_by_rows(input, std::ssize(normalized_shape), weight, bias)) return std::nullopt;
     const auto& spec = spec_of(input);
     for (const auto* tensor : {&gradient, &mean, &inverse}) {
         if (!is_ready(*tensor) || !(*spec_of(*tensor) == *spec)) return std::nullopt;
@@ -196,13 +194,15 @@ std::optional<ThreeTensors> direct_layer_norm_backward(const at::Tensor& gradien
                         b.defined() ? fresh(std::move(b), pending) : b};
 }
 
-const DirectRegistration d_layer_norm = direct_kernel<at::_ops::native_layer_norm, &direct_layer_norm>(layer_norm);
-const DirectRegistration d_layer_norm_backward =
-    direct_kernel<at::_ops::native_layer_norm_backward, &direct_layer_norm_backward>(layer_norm_backward);
+const DirectRegistration normalization_kernels[] = {
+    direct_kernel<at::_ops::native_layer_norm, &direct_layer_norm>(layer_norm),
+    direct_kernel<at::_ops::native_layer_norm_backward, &direct_layer_norm_backward>(layer_norm_backward),
+};
 
-const RuleRegistration r_layer_norm("normalisation", {"aten::native_layer_norm"}, layer_norm);
-const RuleRegistration r_layer_norm_backward("normalisation", {"aten::native_layer_norm_backward"},
-                                             layer_norm_backward);
+const RuleRegistration normalization_rules[] = {
+    {"normalisation", {"aten::native_layer_norm"}, layer_norm},
+    {"normalisation", {"aten::native_layer_norm_backward"}, layer_norm_backward},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -54,7 +54,7 @@ bool cuts_any(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std:
     if (!is_sharded(tensor)) return false;
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         const auto& layout = call.layout(tensor, axis);
-        if (layout.is_shard() && std::find(dims.begin(), dims.end(), layout.placement.dim) != dims.end()) return true;
+        if (layout.is_shard() && std::ranges::find(dims, layout.placement.dim) != dims.end()) return true;
     }
     return false;
 }
@@ -64,10 +64,10 @@ AxisLayouts reduced_layouts(AxisLayouts axes, c10::ArrayRef<std::int64_t> dims, 
     for (auto& axis : axes) {
         if (!axis.is_shard()) continue;
         const auto cut = axis.placement.dim;
-        if (dims.empty() || std::find(dims.begin(), dims.end(), cut) != dims.end()) {
+        if (dims.empty() || std::ranges::find(dims, cut) != dims.end()) {
             axis = {Partial(reduction), nullptr, 1};
         } else if (!keepdim) {
-            axis.placement.dim -= std::count_if(dims.begin(), dims.end(), [&](std::int64_t dim) { return dim < cut; });
+            axis.placement.dim -= std::ranges::count_if(dims, [&](std::int64_t dim) { return dim < cut; });
         }
     }
     return axes;

@@ -5,7 +5,6 @@
 #include "ops/rules/whole_vectors.h"
 #include "sharding/tensor/direct_kernel.h"
 #include "sharding/tensor/exact_mode.h"
-#include "sharding/tensor/redistribute.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -67,7 +66,7 @@ Linearity linearity(const std::string& name)
     static constexpr std::array kProduct{"aten::mul", "aten::mul_"};
     static constexpr std::array kMap{"aten::neg", "aten::neg_", "aten::clone", "aten::positive"};
     if (name == "aten::where") return Linearity::Choice;
-    const auto in = [&](const auto& names) { return std::find(names.begin(), names.end(), name) != names.end(); };
+    const auto in = [&](const auto& names) { return std::ranges::find(names, name) != names.end(); };
     return in(kSum)       ? Linearity::Sum
            : in(kScale)   ? Linearity::Scale
            : in(kProduct) ? Linearity::Product
@@ -415,7 +414,7 @@ private:
     {
         if (!layout_.spec() || plain.dim() > first_->dim() || plain.sizes() == first_->sizes()) return false;
         const auto& axes = (*layout_.spec())->axes;
-        return std::all_of(axes.begin(), axes.end(), [&](const AxisLayout& axis) {
+        return std::ranges::all_of(axes, [&](const AxisLayout& axis) {
             const auto dim = axis.placement.dim - (first_->dim() - plain.dim());
             return !axis.is_shard() || dim < 0 || (plain.size(dim) == 1 && first_->size(axis.placement.dim) != 1);
         });
@@ -557,69 +556,71 @@ const DirectRegistration direct_aliases[] = {direct_kernel<op::detach, &direct_a
 const DirectRegistration d_clone = direct_kernel<op::clone, &direct_clone>(pointwise_rule);
 
 const PointwiseRegistration all_pointwise(pointwise_rule);
-const RuleRegistration r_equal("pointwise", {"aten::equal"}, equal);
-const RuleRegistration pointwise_untagged("pointwise",
-                                          {"aten::fill_",
-                                           "aten::zero_",
-                                           "aten::gelu_backward",
-                                           "aten::silu_backward",
-                                           "aten::mish_backward",
-                                           "aten::threshold_backward",
-                                           "aten::masked_fill",
-                                           "aten::masked_fill_",
-                                           "aten::clone",
-                                           "aten::add_",
-                                           "aten::mul_",
-                                           "aten::sub_",
-                                           "aten::div_",
-                                           "aten::leaky_relu_backward",
-                                           "aten::elu_backward",
-                                           "aten::softplus_backward",
-                                           "aten::hardtanh_backward",
-                                           "aten::softshrink_backward",
-                                           "aten::sigmoid_backward",
-                                           "aten::tanh_backward",
-                                           "aten::_prelu_kernel",
-                                           "aten::_prelu_kernel_backward",
-                                           "aten::leaky_relu",
-                                           "aten::leaky_relu_",
-                                           "aten::hardswish",
-                                           "aten::hardswish_",
-                                           "aten::hardswish_backward",
-                                           "aten::hardsigmoid_",
-                                           "aten::hardsigmoid_backward",
-                                           "aten::hardtanh_",
-                                           "aten::hardshrink_backward",
-                                           "aten::elu_",
-                                           "aten::celu_",
-                                           "aten::gelu_",
-                                           "aten::mish_",
-                                           "aten::threshold_",
-                                           "aten::abs_",
-                                           "aten::eq_",
-                                           "aten::ne_",
-                                           "aten::ge_",
-                                           "aten::gt_",
-                                           "aten::le_",
-                                           "aten::lt_",
-                                           "aten::gcd_",
-                                           "aten::lcm_",
-                                           "aten::heaviside_",
-                                           "aten::copysign_",
-                                           "aten::floor_divide",
-                                           "aten::floor_divide_",
-                                           "aten::rsub",
-                                           "aten::__irshift__",
-                                           "aten::complex",
-                                           "aten::polar",
-                                           "aten::fake_quantize_per_tensor_affine_cachemask"},
-                                          pointwise_rule);
-const RuleRegistration log_sigmoids("pointwise", {"aten::log_sigmoid_forward"}, log_sigmoid);
-const RuleRegistration log_sigmoid_gradients("pointwise", {"aten::log_sigmoid_backward"}, log_sigmoid_backward);
-const RuleRegistration to("pointwise", {"aten::_to_copy"}, to_copy);
-const RuleRegistration aliases("pointwise", {"aten::detach", "aten::alias", "aten::lift_fresh"}, same_value);
-const RuleRegistration checks("pointwise", {"aten::_assert_tensor_metadata"}, check_metadata);
-const RuleRegistration copies("pointwise", {"aten::copy_"}, copy);
+const RuleRegistration pointwise_rules[] = {
+    {"pointwise", {"aten::equal"}, equal},
+    {"pointwise",
+     {"aten::fill_",
+      "aten::zero_",
+      "aten::gelu_backward",
+      "aten::silu_backward",
+      "aten::mish_backward",
+      "aten::threshold_backward",
+      "aten::masked_fill",
+      "aten::masked_fill_",
+      "aten::clone",
+      "aten::add_",
+      "aten::mul_",
+      "aten::sub_",
+      "aten::div_",
+      "aten::leaky_relu_backward",
+      "aten::elu_backward",
+      "aten::softplus_backward",
+      "aten::hardtanh_backward",
+      "aten::softshrink_backward",
+      "aten::sigmoid_backward",
+      "aten::tanh_backward",
+      "aten::_prelu_kernel",
+      "aten::_prelu_kernel_backward",
+      "aten::leaky_relu",
+      "aten::leaky_relu_",
+      "aten::hardswish",
+      "aten::hardswish_",
+      "aten::hardswish_backward",
+      "aten::hardsigmoid_",
+      "aten::hardsigmoid_backward",
+      "aten::hardtanh_",
+      "aten::hardshrink_backward",
+      "aten::elu_",
+      "aten::celu_",
+      "aten::gelu_",
+      "aten::mish_",
+      "aten::threshold_",
+      "aten::abs_",
+      "aten::eq_",
+      "aten::ne_",
+      "aten::ge_",
+      "aten::gt_",
+      "aten::le_",
+      "aten::lt_",
+      "aten::gcd_",
+      "aten::lcm_",
+      "aten::heaviside_",
+      "aten::copysign_",
+      "aten::floor_divide",
+      "aten::floor_divide_",
+      "aten::rsub",
+      "aten::__irshift__",
+      "aten::complex",
+      "aten::polar",
+      "aten::fake_quantize_per_tensor_affine_cachemask"},
+     pointwise_rule},
+    {"pointwise", {"aten::log_sigmoid_forward"}, log_sigmoid},
+    {"pointwise", {"aten::log_sigmoid_backward"}, log_sigmoid_backward},
+    {"pointwise", {"aten::_to_copy"}, to_copy},
+    {"pointwise", {"aten::detach", "aten::alias", "aten::lift_fresh"}, same_value},
+    {"pointwise", {"aten::_assert_tensor_metadata"}, check_metadata},
+    {"pointwise", {"aten::copy_"}, copy},
+};
 
 }  // namespace
 }  // namespace meshard

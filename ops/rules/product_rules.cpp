@@ -2,7 +2,6 @@
 // Matrix products. Every dimension has a label: batch b, rows m, columns n, contracted k.
 #include "ops/rules/rank_parts.h"
 #include "sharding/tensor/direct_kernel.h"
-#include "sharding/tensor/redistribute.h"
 
 #include <ATen/ATen.h>
 
@@ -100,7 +99,7 @@ void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
     call.set_local(left_arg, at::Tensor(local_of(left)));
     call.set_local(right_arg, at::Tensor(local_of(right)));
     if (bias.defined()) {
-        const auto num_dims = static_cast<std::int64_t>(out_labels.size());
+        const auto num_dims = std::ssize(out_labels);
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
             if (call.layout(bias, axis).is_shard()) {
                 auto there = result[axis];
@@ -214,17 +213,21 @@ std::optional<at::Tensor> direct_bmm(const at::Tensor& left, const at::Tensor& r
     return fresh(at::bmm(local_of(left), local_of(right)), spec);
 }
 
-const DirectRegistration d_mm = direct_kernel<at::_ops::mm, &direct_mm>(mm);
-const DirectRegistration d_addmm = direct_kernel<at::_ops::addmm, &direct_addmm>(addmm);
-const DirectRegistration d_bmm = direct_kernel<at::_ops::bmm, &direct_bmm>(bmm);
+const DirectRegistration product_kernels[] = {
+    direct_kernel<at::_ops::mm, &direct_mm>(mm),
+    direct_kernel<at::_ops::addmm, &direct_addmm>(addmm),
+    direct_kernel<at::_ops::bmm, &direct_bmm>(bmm),
+};
 
-const RuleRegistration r_mm("matrix products", {"aten::mm"}, mm);
-const RuleRegistration r_bmm("matrix products", {"aten::bmm"}, bmm);
-const RuleRegistration r_addmm("matrix products", {"aten::addmm"}, addmm);
-const RuleRegistration r_baddbmm("matrix products", {"aten::baddbmm"}, baddbmm);
-const RuleRegistration r_mv("matrix products", {"aten::mv"}, mv);
-const RuleRegistration r_addmv("matrix products", {"aten::addmv"}, addmv);
-const RuleRegistration r_dot("matrix products", {"aten::dot", "aten::vdot"}, dot);
+const RuleRegistration product_rules[] = {
+    {"matrix products", {"aten::mm"}, mm},
+    {"matrix products", {"aten::bmm"}, bmm},
+    {"matrix products", {"aten::addmm"}, addmm},
+    {"matrix products", {"aten::baddbmm"}, baddbmm},
+    {"matrix products", {"aten::mv"}, mv},
+    {"matrix products", {"aten::addmv"}, addmv},
+    {"matrix products", {"aten::dot", "aten::vdot"}, dot},
+};
 
 }  // namespace
 }  // namespace meshard

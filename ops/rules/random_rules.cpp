@@ -136,18 +136,19 @@ void drawn_from_whole(RuleCall& call)
     gathered_rule(call);
 }
 
-const RuleRegistration r_fill("random",
-                              {"aten::bernoulli_.float", "aten::normal_", "aten::uniform_", "aten::exponential_",
-                               "aten::random_", "aten::cauchy_", "aten::log_normal_", "aten::geometric_"},
-                              fill);
-const RuleRegistration r_random_like("random", {"aten::rand_like", "aten::randn_like", "aten::randint_like"},
-                                     random_like);
-const RuleRegistration r_dropout("random", {"aten::native_dropout"}, dropout);
-const RuleRegistration r_drawn("random",
-                               {"aten::bernoulli", "aten::bernoulli_.Tensor", "aten::multinomial", "aten::poisson",
-                                "aten::normal", "aten::binomial", "aten::_standard_gamma", "aten::_sample_dirichlet",
-                                "aten::rrelu_with_noise", "aten::rrelu_with_noise_"},
-                               drawn_from_whole);
+const RuleRegistration random_rules[] = {
+    {"random",
+     {"aten::bernoulli_.float", "aten::normal_", "aten::uniform_", "aten::exponential_", "aten::random_",
+      "aten::cauchy_", "aten::log_normal_", "aten::geometric_"},
+     fill},
+    {"random", {"aten::rand_like", "aten::randn_like", "aten::randint_like"}, random_like},
+    {"random", {"aten::native_dropout"}, dropout},
+    {"random",
+     {"aten::bernoulli", "aten::bernoulli_.Tensor", "aten::multinomial", "aten::poisson", "aten::normal",
+      "aten::binomial", "aten::_standard_gamma", "aten::_sample_dirichlet", "aten::rrelu_with_noise",
+      "aten::rrelu_with_noise_"},
+     drawn_from_whole},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -13,15 +13,14 @@ namespace {
 
 bool contains(c10::ArrayRef<std::int64_t> dims, std::int64_t dim)
 {
-    return std::find(dims.begin(), dims.end(), dim) != dims.end();
+    return std::ranges::find(dims, dim) != dims.end();
 }
 
 }  // namespace
 
 at::Tensor with_layouts(const RuleCall& call, const at::Tensor& tensor, const AxisLayouts& axes)
 {
-    const bool replicates =
-        std::all_of(axes.begin(), axes.end(), [](const AxisLayout& axis) { return axis.is_replicate(); });
+    const bool replicates = std::ranges::all_of(axes, [](const AxisLayout& axis) { return axis.is_replicate(); });
     if (!is_sharded(tensor) && replicates) return tensor;
     const auto source = is_sharded(tensor) ? tensor : wrap(tensor, call.replicated());
     if (spec_of(source)->axes == axes) return source;
@@ -41,7 +40,7 @@ AxisLayouts layouts_off_dims(const RuleCall& call, const at::Tensor& tensor, c10
         if (!axes[a].is_shard() || !contains(dims, axes[a].placement.dim)) continue;
         std::int64_t longest = -1;
         for (std::int64_t d = 0; d < tensor.dim(); ++d) {
-            const bool taken = contains(dims, d) || std::any_of(axes.begin(), axes.end(), [&](const auto& axis) {
+            const bool taken = contains(dims, d) || std::ranges::any_of(axes, [&](const auto& axis) {
                                    return axis.is_shard() && axis.placement.dim == d;
                                });
             if (!taken && tensor.size(d) > 1 && (longest < 0 || tensor.size(d) > tensor.size(longest))) longest = d;
@@ -90,7 +89,7 @@ bool cut_one_dim_twice(const AxisLayouts& axes)
 
 std::vector<std::int64_t> dims_or_all(c10::IntArrayRef dims, std::int64_t num_dims)
 {
-    std::vector<std::int64_t> all(dims.empty() ? num_dims : static_cast<std::int64_t>(dims.size()));
+    std::vector<std::int64_t> all(dims.empty() ? num_dims : std::ssize(dims));
     if (dims.empty()) std::iota(all.begin(), all.end(), 0);
     for (std::size_t i = 0; i < dims.size(); ++i) all[i] = from_front(dims[i], num_dims);
     return all;

@@ -114,12 +114,16 @@ std::optional<at::Tensor> direct_mean(const at::Tensor& x, at::OptionalIntArrayR
     return fresh(sum_over_count(x, *dims, keepdim, dtype.value_or(x.scalar_type())), spec);
 }
 
-const DirectRegistration d_sum = direct_kernel<at::_ops::sum_dim_IntList, &direct_sum>(sum);
-const DirectRegistration d_mean = direct_kernel<at::_ops::mean_dim, &direct_mean>(mean);
+const DirectRegistration reduction_kernels[] = {
+    direct_kernel<at::_ops::sum_dim_IntList, &direct_sum>(sum),
+    direct_kernel<at::_ops::mean_dim, &direct_mean>(mean),
+};
 
-const RuleRegistration r_sum("reductions", {"aten::sum", "aten::sum.dim_IntList"}, sum);
-const RuleRegistration r_mean("reductions", {"aten::mean", "aten::mean.dim"}, mean);
-const RuleRegistration r_item("reductions", {"aten::_local_scalar_dense"}, read_number);
+const RuleRegistration reduction_rules[] = {
+    {"reductions", {"aten::sum", "aten::sum.dim_IntList"}, sum},
+    {"reductions", {"aten::mean", "aten::mean.dim"}, mean},
+    {"reductions", {"aten::_local_scalar_dense"}, read_number},
+};
 
 }  // namespace
 }  // namespace meshard

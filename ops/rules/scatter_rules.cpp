@@ -208,17 +208,18 @@ void index_fill(RuleCall& call)
     call.push({tensor});
 }
 
-const RuleRegistration r_index_fill("indexing", {"aten::index_fill", "aten::index_fill_"}, index_fill);
-const RuleRegistration r_gather("indexing", {"aten::gather"}, gather);
-const RuleRegistration r_scatter("indexing",
-                                 {"aten::scatter.src", "aten::scatter.value", "aten::scatter_.src",
-                                  "aten::scatter_.value", "aten::scatter_add", "aten::scatter_add_",
-                                  "aten::scatter_reduce.two", "aten::scatter_reduce_.two"},
-                                 scatter);
-const RuleRegistration r_index_add("indexing",
-                                   {"aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_copy_",
-                                    "aten::index_reduce", "aten::index_reduce_"},
-                                   index_add);
+const RuleRegistration scatter_rules[] = {
+    {"indexing", {"aten::index_fill", "aten::index_fill_"}, index_fill},
+    {"indexing", {"aten::gather"}, gather},
+    {"indexing",
+     {"aten::scatter.src", "aten::scatter.value", "aten::scatter_.src", "aten::scatter_.value", "aten::scatter_add",
+      "aten::scatter_add_", "aten::scatter_reduce.two", "aten::scatter_reduce_.two"},
+     scatter},
+    {"indexing",
+     {"aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_copy_", "aten::index_reduce",
+      "aten::index_reduce_"},
+     index_add},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -119,11 +119,13 @@ void bucketize(RuleCall& call)
     call.run({spec});
 }
 
-const RuleRegistration r_masked_select("indexing", {"aten::masked_select"}, masked_select);
-const RuleRegistration r_masked_scatter("indexing", {"aten::masked_scatter", "aten::masked_scatter_"}, masked_scatter);
-const RuleRegistration r_nonzero("indexing", {"aten::nonzero"}, nonzero);
-const RuleRegistration r_triangle("indexing", {"aten::tril", "aten::triu", "aten::tril_", "aten::triu_"}, triangle);
-const RuleRegistration r_bucketize("indexing", {"aten::bucketize.Tensor"}, bucketize);
+const RuleRegistration selection_rules[] = {
+    {"indexing", {"aten::masked_select"}, masked_select},
+    {"indexing", {"aten::masked_scatter", "aten::masked_scatter_"}, masked_scatter},
+    {"indexing", {"aten::nonzero"}, nonzero},
+    {"indexing", {"aten::tril", "aten::triu", "aten::tril_", "aten::triu_"}, triangle},
+    {"indexing", {"aten::bucketize.Tensor"}, bucketize},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -3,7 +3,6 @@
 // each rank's slice of its own rows; a single entry is sent by its owner.
 #include "ops/rules/layout_cache.h"
 #include "sharding/tensor/direct_kernel.h"
-#include "sharding/tensor/redistribute.h"
 
 #include <ATen/ATen.h>
 
@@ -74,9 +73,8 @@ Range local_range(const RuleCall& call, const AxisLayouts& axes, const Range& ra
 
 bool has_blocks(const AxisLayouts& axes, std::int64_t dim)
 {
-    return std::any_of(axes.begin(), axes.end(), [&](const auto& axis) {
-        return axis.is_shard() && axis.placement.dim == dim && axis.blocks > 1;
-    });
+    return std::ranges::any_of(
+        axes, [&](const auto& axis) { return axis.is_shard() && axis.placement.dim == dim && axis.blocks > 1; });
 }
 
 at::Tensor slice_of(const at::Tensor& local, const Range& range)
@@ -246,7 +244,7 @@ void keep_sums_only(const RuleCall& call, const at::Tensor& tensor)
 void slice_backward(RuleCall& call)
 {
     const auto sizes = call.arg(1).toIntVector();
-    const auto dim = from_front(call.arg(2).toInt(), static_cast<std::int64_t>(sizes.size()));
+    const auto dim = from_front(call.arg(2).toInt(), std::ssize(sizes));
     const auto range = clamped(dim, call.arg(3).toInt(), call.arg(4).toInt(), call.arg(5).toInt(), sizes[dim]);
     keep_sums_only(call, call.tensor(0));
     auto axes = layouts_of(call, call.tensor(0));
@@ -271,7 +269,7 @@ void slice_backward(RuleCall& call)
 void select_backward(RuleCall& call)
 {
     const auto sizes = call.arg(1).toIntVector();
-    const auto dim = from_front(call.arg(2).toInt(), static_cast<std::int64_t>(sizes.size()));
+    const auto dim = from_front(call.arg(2).toInt(), std::ssize(sizes));
     const auto index = row_from_front(call.arg(3).toInt(), sizes[dim]);
     keep_sums_only(call, call.tensor(0));
     auto axes = map_dims(layouts_of(call, call.tensor(0)), [&](std::int64_t d) { return d >= dim ? d + 1 : d; });
@@ -365,7 +363,7 @@ void diagonal_backward(RuleCall& call)
 {
     const auto gradient = call.tensor(0);
     const auto sizes = call.arg(1).toIntVector();
-    const auto num_dims = static_cast<std::int64_t>(sizes.size());
+    const auto num_dims = std::ssize(sizes);
     const auto a = from_front(call.arg(3).toInt(), num_dims), b = from_front(call.arg(4).toInt(), num_dims);
     if (cuts_any(call, gradient, {gradient.dim() - 1})) return gathered_rule(call);
     const auto spec = call.spec(map_dims(layouts_of(call, gradient), [&](std::int64_t dim) {
@@ -396,7 +394,7 @@ void unfold_backward(RuleCall& call)
 {
     const auto gradient = call.tensor(0);
     const auto sizes = call.arg(1).toIntVector();
-    const auto dim = from_front(call.arg(2).toInt(), static_cast<std::int64_t>(sizes.size()));
+    const auto dim = from_front(call.arg(2).toInt(), std::ssize(sizes));
     if (cuts_any(call, gradient, {dim, gradient.dim() - 1})) return gathered_rule(call);
     const auto spec = spec_of(gradient);
     call.make_local();
@@ -419,8 +417,8 @@ void as_strided(RuleCall& call)
                     "Use narrow, select or permute, or clone the tensor before");
     }
     const auto last = tensor.dim() - 1;
-    const bool one_more = own_memory && last >= 0 && static_cast<std::int64_t>(size.size()) == tensor.dim() + 1 &&
-                          stride.back() == 1 && stride[last] > 0;
+    const bool one_more =
+        own_memory && last >= 0 && std::ssize(size) == tensor.dim() + 1 && stride.back() == 1 && stride[last] > 0;
     if (!one_more || !std::equal(size.begin(), size.begin() + last, tensor.sizes().begin()) ||
         !std::equal(stride.begin(), stride.begin() + last, tensor.strides().begin()) || size[last] == 0 ||
         (size[last] - 1) * stride[last] + size.back() > tensor.size(last)) {
@@ -473,26 +471,27 @@ std::optional<at::Tensor> direct_slice_backward(const at::Tensor& gradient, c10:
                  spec);
 }
 
-const DirectRegistration d_slice = direct_kernel<at::_ops::slice_Tensor, &direct_slice>(slice);
-const DirectRegistration d_select = direct_kernel<at::_ops::select_int, &direct_select>(select);
-const DirectRegistration d_slice_backward =
-    direct_kernel<at::_ops::slice_backward, &direct_slice_backward>(slice_backward);
+const DirectRegistration slice_kernels[] = {
+    direct_kernel<at::_ops::slice_Tensor, &direct_slice>(slice),
+    direct_kernel<at::_ops::select_int, &direct_select>(select),
+    direct_kernel<at::_ops::slice_backward, &direct_slice_backward>(slice_backward),
+};
 
-const RuleRegistration r_slice("views", {"aten::slice"}, slice);
-const RuleRegistration
-    r_split("views", {"aten::split", "aten::split_with_sizes", "aten::unsafe_split", "aten::unsafe_split_with_sizes"},
-            split);
-const RuleRegistration r_select("views", {"aten::select"}, select);
-const RuleRegistration r_unbind("views", {"aten::unbind"}, unbind);
-const RuleRegistration r_slice_backward("views", {"aten::slice_backward"}, slice_backward);
-const RuleRegistration r_select_backward("views", {"aten::select_backward"}, select_backward);
-const RuleRegistration r_slice_scatter("views", {"aten::slice_scatter"}, scatter_part<false>);
-const RuleRegistration r_select_scatter("views", {"aten::select_scatter"}, scatter_part<true>);
-const RuleRegistration r_diagonal("views", {"aten::diagonal"}, diagonal);
-const RuleRegistration r_diagonal_backward("views", {"aten::diagonal_backward"}, diagonal_backward);
-const RuleRegistration r_unfold_view("views", {"aten::unfold"}, unfold);
-const RuleRegistration r_unfold_backward("views", {"aten::unfold_backward"}, unfold_backward);
-const RuleRegistration r_as_strided("views", {"aten::as_strided"}, as_strided);
+const RuleRegistration slice_rules[] = {
+    {"views", {"aten::slice"}, slice},
+    {"views", {"aten::split", "aten::split_with_sizes", "aten::unsafe_split", "aten::unsafe_split_with_sizes"}, split},
+    {"views", {"aten::select"}, select},
+    {"views", {"aten::unbind"}, unbind},
+    {"views", {"aten::slice_backward"}, slice_backward},
+    {"views", {"aten::select_backward"}, select_backward},
+    {"views", {"aten::slice_scatter"}, scatter_part<false>},
+    {"views", {"aten::select_scatter"}, scatter_part<true>},
+    {"views", {"aten::diagonal"}, diagonal},
+    {"views", {"aten::diagonal_backward"}, diagonal_backward},
+    {"views", {"aten::unfold"}, unfold},
+    {"views", {"aten::unfold_backward"}, unfold_backward},
+    {"views", {"aten::as_strided"}, as_strided},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -111,24 +111,22 @@ std::optional<at::Tensor> direct_softmax_backward(const at::Tensor& gradient, co
 }
 
 namespace op = at::_ops;
-const DirectRegistration d_softmax =
-    direct_kernel<op::_softmax, &direct_softmax<op::_softmax>>(softmax<Softmax::Plain>);
-const DirectRegistration d_log_softmax =
-    direct_kernel<op::_log_softmax, &direct_softmax<op::_log_softmax>>(softmax<Softmax::Log>);
-const DirectRegistration d_softmax_backward =
+const DirectRegistration softmax_kernels[] = {
+    direct_kernel<op::_softmax, &direct_softmax<op::_softmax>>(softmax<Softmax::Plain>),
+    direct_kernel<op::_log_softmax, &direct_softmax<op::_log_softmax>>(softmax<Softmax::Log>),
     direct_kernel<op::_softmax_backward_data, &direct_softmax_backward<op::_softmax_backward_data>>(
-        softmax_backward<Softmax::Plain>);
-const DirectRegistration d_log_softmax_backward =
+        softmax_backward<Softmax::Plain>),
     direct_kernel<op::_log_softmax_backward_data, &direct_softmax_backward<op::_log_softmax_backward_data>>(
-        softmax_backward<Softmax::Log>);
+        softmax_backward<Softmax::Log>),
+};
 
-const RuleRegistration r_softmax("softmax", {"aten::_softmax"}, softmax<Softmax::Plain>);
-const RuleRegistration r_log_softmax("softmax", {"aten::_log_softmax"}, softmax<Softmax::Log>);
-const RuleRegistration r_safe_softmax("softmax", {"aten::_safe_softmax"}, softmax<Softmax::Safe>);
-const RuleRegistration r_softmax_backward("softmax", {"aten::_softmax_backward_data"},
-                                          softmax_backward<Softmax::Plain>);
-const RuleRegistration r_log_softmax_backward("softmax", {"aten::_log_softmax_backward_data"},
-                                              softmax_backward<Softmax::Log>);
+const RuleRegistration softmax_rules[] = {
+    {"softmax", {"aten::_softmax"}, softmax<Softmax::Plain>},
+    {"softmax", {"aten::_log_softmax"}, softmax<Softmax::Log>},
+    {"softmax", {"aten::_safe_softmax"}, softmax<Softmax::Safe>},
+    {"softmax", {"aten::_softmax_backward_data"}, softmax_backward<Softmax::Plain>},
+    {"softmax", {"aten::_log_softmax_backward_data"}, softmax_backward<Softmax::Log>},
+};
 
 }  // namespace
 }  // namespace meshard

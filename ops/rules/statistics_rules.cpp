@@ -268,28 +268,28 @@ void histc(RuleCall& call)
     call.run({spec});
 }
 
-const RuleRegistration r_max("reductions", {"aten::amax", "aten::max"}, extreme<true>);
-const RuleRegistration r_min("reductions", {"aten::amin", "aten::min"}, extreme<false>);
-const RuleRegistration r_max_along("reductions", {"aten::max.dim"}, extreme_along<true>);
-const RuleRegistration r_min_along("reductions", {"aten::min.dim"}, extreme_along<false>);
-const RuleRegistration r_argmax("reductions", {"aten::argmax"}, extreme_position<true>);
-const RuleRegistration r_argmin("reductions", {"aten::argmin"}, extreme_position<false>);
-const RuleRegistration r_aminmax("reductions", {"aten::aminmax"}, both_extremes);
-const RuleRegistration r_prod("reductions", {"aten::prod", "aten::prod.dim_int"}, prod);
-const RuleRegistration r_any("reductions", {"aten::any", "aten::any.dim", "aten::any.dims", "aten::_is_any_true"}, any);
-const RuleRegistration r_all("reductions", {"aten::all", "aten::all.dim", "aten::all.dims", "aten::_is_all_true"}, all);
-const RuleRegistration r_logsumexp("reductions", {"aten::logsumexp"}, logsumexp);
-const RuleRegistration r_norm("reductions",
-                              {"aten::linalg_vector_norm", "aten::norm.Scalar", "aten::norm.ScalarOpt_dim",
-                               "aten::norm.ScalarOpt_dtype", "aten::norm.ScalarOpt_dim_dtype"},
-                              vector_norm);
-const RuleRegistration r_count("reductions", {"aten::nansum", "aten::count_nonzero", "aten::count_nonzero.dim_IntList"},
-                               pending_count);
-const RuleRegistration r_var("reductions",
-                             {"aten::var.correction", "aten::std.correction", "aten::var_mean.correction",
-                              "aten::std_mean.correction"},
-                             variance);
-const RuleRegistration r_histc("reductions", {"aten::histc"}, histc);
+const RuleRegistration statistics_rules[] = {
+    {"reductions", {"aten::amax", "aten::max"}, extreme<true>},
+    {"reductions", {"aten::amin", "aten::min"}, extreme<false>},
+    {"reductions", {"aten::max.dim"}, extreme_along<true>},
+    {"reductions", {"aten::min.dim"}, extreme_along<false>},
+    {"reductions", {"aten::argmax"}, extreme_position<true>},
+    {"reductions", {"aten::argmin"}, extreme_position<false>},
+    {"reductions", {"aten::aminmax"}, both_extremes},
+    {"reductions", {"aten::prod", "aten::prod.dim_int"}, prod},
+    {"reductions", {"aten::any", "aten::any.dim", "aten::any.dims", "aten::_is_any_true"}, any},
+    {"reductions", {"aten::all", "aten::all.dim", "aten::all.dims", "aten::_is_all_true"}, all},
+    {"reductions", {"aten::logsumexp"}, logsumexp},
+    {"reductions",
+     {"aten::linalg_vector_norm", "aten::norm.Scalar", "aten::norm.ScalarOpt_dim", "aten::norm.ScalarOpt_dtype",
+      "aten::norm.ScalarOpt_dim_dtype"},
+     vector_norm},
+    {"reductions", {"aten::nansum", "aten::count_nonzero", "aten::count_nonzero.dim_IntList"}, pending_count},
+    {"reductions",
+     {"aten::var.correction", "aten::std.correction", "aten::var_mean.correction", "aten::std_mean.correction"},
+     variance},
+    {"reductions", {"aten::histc"}, histc},
+};
 
 }  // namespace
 }  // namespace meshard

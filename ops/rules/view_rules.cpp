@@ -190,9 +190,8 @@ void view(RuleCall& call)
 void permute_to(RuleCall& call, const at::DimVector& order)
 {
     const auto tensor = call.tensor(0);
-    const auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) {
-        return std::find(order.begin(), order.end(), dim) - order.begin();
-    });
+    const auto axes = map_dims(layouts_of(call, tensor),
+                               [&](std::int64_t dim) { return std::ranges::find(order, dim) - order.begin(); });
     std::vector<std::int64_t> strides;
     for (const auto dim : order) strides.push_back(tensor.stride(dim));
     call.finish({wrap(local_of(tensor).permute(order), call.spec(axes), strides)});
@@ -232,7 +231,7 @@ void expand(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
     auto shape = call.arg(1).toIntVector();
-    const auto added = static_cast<std::int64_t>(shape.size()) - tensor.dim();
+    const auto added = std::ssize(shape) - tensor.dim();
     std::vector<std::int64_t> strides(shape.size(), 0), repeated;
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
         auto& size = shape[dim + added];
@@ -281,10 +280,10 @@ void squeeze(RuleCall& call)
     const auto whole = with_whole_dims(call, tensor, removed);
     std::vector<std::int64_t> strides;
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
-        if (std::find(removed.begin(), removed.end(), dim) == removed.end()) strides.push_back(tensor.stride(dim));
+        if (std::ranges::find(removed, dim) == removed.end()) strides.push_back(tensor.stride(dim));
     }
     const auto axes = map_dims(layouts_of(call, whole), [&](std::int64_t dim) {
-        return dim - std::count_if(removed.begin(), removed.end(), [&](std::int64_t d) { return d < dim; });
+        return dim - std::ranges::count_if(removed, [&](std::int64_t d) { return d < dim; });
     });
     const auto& local = local_of(whole);
     finish_view(call, wrap(local.squeeze(removed), call.spec(axes), strides), !whole.is_same(tensor), local,
@@ -436,7 +435,7 @@ std::optional<at::Tensor> permuted_directly(const at::Tensor& tensor, const at::
         own_sizes.push_back(local.size(dim));
         own_strides.push_back(local.stride(dim));
     }
-    const auto place = [&](std::int64_t cut) { return std::find(order.begin(), order.end(), cut) - order.begin(); };
+    const auto place = [&](std::int64_t cut) { return std::ranges::find(order, cut) - order.begin(); };
     return view_of(tensor, with_strides(local, own_sizes, own_strides), with_dims(spec_of(tensor), place), strides);
 }
 
@@ -446,10 +445,10 @@ std::optional<at::Tensor> direct_permute(const at::Tensor& tensor, c10::IntArray
     for (const auto dim : dims) {
         const auto d = existing_dim(dim, tensor.dim());
         // The operator itself throws.
-        if (!d || std::find(order.begin(), order.end(), *d) != order.end()) return std::nullopt;
+        if (!d || std::ranges::find(order, *d) != order.end()) return std::nullopt;
         order.push_back(*d);
     }
-    return static_cast<std::int64_t>(order.size()) == tensor.dim() ? permuted_directly(tensor, order) : std::nullopt;
+    return std::ssize(order) == tensor.dim() ? permuted_directly(tensor, order) : std::nullopt;
 }
 
 std::optional<at::Tensor> direct_transpose(const at::Tensor& tensor, std::int64_t a, std::int64_t b)
@@ -469,7 +468,7 @@ std::optional<at::Tensor> direct_expand(const at::Tensor& tensor, c10::SymIntArr
 {
     const auto given = c10::asIntArrayRefSlowOpt(size);
     if (!given || !is_ready(tensor)) return std::nullopt;
-    const auto added = static_cast<std::int64_t>(given->size()) - tensor.dim();
+    const auto added = std::ssize(*given) - tensor.dim();
     if (added < 0) return std::nullopt;
     const auto& local = local_of(tensor);
     const auto& spec = spec_of(tensor);
@@ -515,32 +514,33 @@ std::optional<at::Tensor> direct_squeeze(const at::Tensor& tensor, std::int64_t 
 }
 
 namespace op = at::_ops;
-const DirectRegistration d_view = direct_kernel<op::view, &direct_view<true>>(view);
-const DirectRegistration d_unsafe_view = direct_kernel<op::_unsafe_view, &direct_view<false>>(view);
-const DirectRegistration d_reshape_alias = direct_kernel<op::_reshape_alias, &direct_reshape_alias>(view);
-const DirectRegistration d_permute = direct_kernel<op::permute, &direct_permute>(permute);
-const DirectRegistration d_transpose = direct_kernel<op::transpose_int, &direct_transpose>(transpose);
-const DirectRegistration d_t = direct_kernel<op::t, &direct_t>(t);
-const DirectRegistration d_expand = direct_kernel<op::expand, &direct_expand>(expand);
-const DirectRegistration d_unsqueeze = direct_kernel<op::unsqueeze, &direct_unsqueeze>(unsqueeze);
-const DirectRegistration d_squeeze = direct_kernel<op::squeeze_dim, &direct_squeeze>(squeeze);
+const DirectRegistration view_kernels[] = {
+    direct_kernel<op::view, &direct_view<true>>(view),
+    direct_kernel<op::_unsafe_view, &direct_view<false>>(view),
+    direct_kernel<op::_reshape_alias, &direct_reshape_alias>(view),
+    direct_kernel<op::permute, &direct_permute>(permute),
+    direct_kernel<op::transpose_int, &direct_transpose>(transpose),
+    direct_kernel<op::t, &direct_t>(t),
+    direct_kernel<op::expand, &direct_expand>(expand),
+    direct_kernel<op::unsqueeze, &direct_unsqueeze>(unsqueeze),
+    direct_kernel<op::squeeze_dim, &direct_squeeze>(squeeze),
+};
 
-const RuleRegistration r_refused("refused", {"aten::resize_", "aten::resize_as_", "aten::set_"}, refuse_in_place);
-// Except for calls that change nothing.
-const RuleRegistration r_as_strided_in_place("refused", {"aten::as_strided_"}, as_strided_in_place);
-const RuleRegistration r_in_place("views", {"aten::unsqueeze_", "aten::squeeze_", "aten::transpose_", "aten::t_"},
-                                  reshape_in_place);
-const RuleRegistration r_as_real("views", {"aten::view_as_real"}, view_as_real);
-const RuleRegistration r_as_complex("views", {"aten::view_as_complex"}, view_as_complex);
-const RuleRegistration r_conjugate("views", {"aten::_conj"}, conjugate);
-const RuleRegistration
-    r_view("views", {"aten::view", "aten::_unsafe_view", "aten::_reshape_alias", "aten::_reshape_copy"}, view);
-const RuleRegistration r_transpose("views", {"aten::transpose"}, transpose);
-const RuleRegistration r_t("views", {"aten::t"}, t);
-const RuleRegistration r_permute("views", {"aten::permute"}, permute);
-const RuleRegistration r_expand("views", {"aten::expand"}, expand);
-const RuleRegistration r_unsqueeze("views", {"aten::unsqueeze"}, unsqueeze);
-const RuleRegistration r_squeeze("views", {"aten::squeeze"}, squeeze);
+const RuleRegistration view_rules[] = {
+    {"refused", {"aten::resize_", "aten::resize_as_", "aten::set_"}, refuse_in_place},
+    {"refused", {"aten::as_strided_"}, as_strided_in_place},  // except for calls that change nothing
+    {"views", {"aten::unsqueeze_", "aten::squeeze_", "aten::transpose_", "aten::t_"}, reshape_in_place},
+    {"views", {"aten::view_as_real"}, view_as_real},
+    {"views", {"aten::view_as_complex"}, view_as_complex},
+    {"views", {"aten::_conj"}, conjugate},
+    {"views", {"aten::view", "aten::_unsafe_view", "aten::_reshape_alias", "aten::_reshape_copy"}, view},
+    {"views", {"aten::transpose"}, transpose},
+    {"views", {"aten::t"}, t},
+    {"views", {"aten::permute"}, permute},
+    {"views", {"aten::expand"}, expand},
+    {"views", {"aten::unsqueeze"}, unsqueeze},
+    {"views", {"aten::squeeze"}, squeeze},
+};
 
 }  // namespace
 }  // namespace meshard

@@ -77,7 +77,7 @@ public:
             auto& offsets = result[l].offsets;
             offsets.resize(num_queries_ + 1);
             for (std::int64_t i = 0; i < num_queries_; ++i) offsets[i + 1] = offsets[i] + counts_[i * num_lists_ + l];
-            if (stride_ > 0 && num_lists_ == 1 && offsets.back() == static_cast<std::int64_t>(ids_.size())) {
+            if (stride_ > 0 && num_lists_ == 1 && offsets.back() == std::ssize(ids_)) {
                 result[l].ids = std::move(ids_);
                 result[l].distances = std::move(distances_);
                 return result;

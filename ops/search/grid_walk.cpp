@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <string>
 
 namespace meshard {
 namespace {
@@ -35,9 +34,8 @@ template <class T>
 void require_grid_cells(std::span<const T> coordinates, const RadiusLimit& limit)
 {
     const auto radius = static_cast<float>(limit.radius), per_width = 1.0f / (0.5f * radius);
-    const auto bad = std::find_if(coordinates.begin(), coordinates.end(), [&](T x) {
-        return !((std::abs(static_cast<float>(x)) + radius) * per_width <= kMostCells);
-    });
+    const auto bad = std::ranges::find_if(
+        coordinates, [&](T x) { return !((std::abs(static_cast<float>(x)) + radius) * per_width <= kMostCells); });
     if (bad != coordinates.end()) refuse_grid_order(*bad, radius);
 }
 template void require_grid_cells(std::span<const float>, const RadiusLimit&);
@@ -59,7 +57,7 @@ NeighborLists<T> neighbors_in_grid_order(std::span<const T> points, std::span<co
         for (int d = 0; d < 3; ++d) placed[i].cell[2 - d] = cell_of(static_cast<float>(points[3 * i + d]));
         placed[i].id = static_cast<std::int32_t>(i);
     }
-    std::sort(placed.begin(), placed.end());
+    std::ranges::sort(placed);
 
     NeighborLists<T> lists;
     for (std::size_t i = 0; i < queries.size() / 3; ++i) {
@@ -90,7 +88,7 @@ NeighborLists<T> neighbors_in_grid_order(std::span<const T> points, std::span<co
                 }
             }
         }
-        lists.offsets.push_back(static_cast<std::int64_t>(lists.ids.size()));
+        lists.offsets.push_back(std::ssize(lists.ids));
     }
     return lists;
 }

@@ -3,7 +3,6 @@
 
 #include "ops/search/point_search.h"
 
-#include <cstdint>
 #include <span>
 
 namespace meshard {

@@ -15,7 +15,7 @@ void split(std::span<const T> points, int dimensions, std::span<std::int64_t> ro
 {
     if (rows.empty()) return;
     PointBox box;
-    box.num_points = static_cast<std::int64_t>(rows.size());
+    box.num_points = std::ssize(rows);
     int axis = 0;
     for (int d = 0; d < dimensions; ++d) {
         box.low[d] = std::numeric_limits<double>::infinity();

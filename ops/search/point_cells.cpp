@@ -146,7 +146,7 @@ PointCells point_cells(std::span<const T> points, int dimensions, double least_w
     cells.width = longest > 0 ? std::max(least_width, longest / static_cast<double>(kCellsPerAxis)) : 0;
     for (std::size_t i = 0; i < points.size(); i += dimensions)
         cells.codes.push_back(code_of(cells, &points[i], dimensions));
-    std::sort(cells.codes.begin(), cells.codes.end());
+    std::ranges::sort(cells.codes);
     cells.codes.erase(std::unique(cells.codes.begin(), cells.codes.end()), cells.codes.end());
     return cells;
 }
@@ -158,9 +158,8 @@ std::vector<std::int64_t> cell_of_each(const PointCells& cells, std::span<const 
 {
     std::vector<std::int64_t> indices;
     for (std::size_t i = 0; i < points.size(); i += dimensions) {
-        indices.push_back(
-            std::lower_bound(cells.codes.begin(), cells.codes.end(), code_of(cells, &points[i], dimensions)) -
-            cells.codes.begin());
+        indices.push_back(std::ranges::lower_bound(cells.codes, code_of(cells, &points[i], dimensions)) -
+                          cells.codes.begin());
     }
     return indices;
 }
@@ -204,7 +203,7 @@ std::vector<std::uint8_t> packed(const PointCells& cells)
     const std::array<double, 4> frame{cells.low[0], cells.low[1], cells.low[2], cells.width};
     std::vector<std::uint8_t> bytes(sizeof frame);
     std::memcpy(bytes.data(), frame.data(), sizeof frame);
-    const std::int64_t count = static_cast<std::int64_t>(cells.codes.size());
+    const std::int64_t count = std::ssize(cells.codes);
     pack_ascending({&count, 1}, bytes);
     pack_ascending(cells.codes, bytes);
     return bytes;

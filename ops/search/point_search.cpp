@@ -8,7 +8,6 @@
 #include <fmt/core.h>
 
 #include <cmath>
-#include <cstring>
 #include <string>
 
 namespace meshard {
@@ -63,8 +62,7 @@ void require_coordinates(const char* where, const char* what, std::span<const T>
     if (coordinates.size() / dimensions > static_cast<std::size_t>(kLastId)) {
         throw InvalidInput(std::string(where) + ": more than 2^31 - 1 " + what + " on one rank. Use more ranks.");
     }
-    const auto bad = std::find_if(coordinates.begin(), coordinates.end(),
-                                  [](T x) { return !(std::abs(x) <= kLargestCoordinate<T>); });
+    const auto bad = std::ranges::find_if(coordinates, [](T x) { return !(std::abs(x) <= kLargestCoordinate<T>); });
     if (bad == coordinates.end()) return;
     const auto row = (bad - coordinates.begin()) / dimensions;
     throw InvalidInput(fmt::format("{}: row {} of the {} has the coordinate {:g}; all must be finite and at most {:g} "
@@ -116,7 +114,7 @@ struct PointSearch<T>::Impl : PointSearch<T>::Base {
         return items;
     }
 
-    std::int64_t num_points() const override { return static_cast<std::int64_t>(ordered.size()); }
+    std::int64_t num_points() const override { return std::ssize(ordered); }
     int dimensions() const override { return D; }
 
     std::vector<NeighborLists<T>> answer(std::span<const T> rows, SearchRequest<T, D> request) const
@@ -125,8 +123,8 @@ struct PointSearch<T>::Impl : PointSearch<T>::Base {
         const bool are_points = std::equal(rows.begin(), rows.end(), original.begin(), original.end());
         if (!are_points) own_order = items_of(rows);
         request.queries = are_points ? std::span<const Item<T, D>>(ordered) : own_order;
-        const auto num_queries = static_cast<std::int64_t>(request.queries.size());
-        FoundNeighbors<T> found(num_queries, static_cast<std::int64_t>(request.max_neighbors.size()), request.stride);
+        const auto num_queries = std::ssize(request.queries);
+        FoundNeighbors<T> found(num_queries, std::ssize(request.max_neighbors), request.stride);
         const auto num_groups = (num_queries + kGroup - 1) / kGroup;
         const auto num_pieces =
             std::clamp<std::int64_t>(num_groups / kMinPiece, 1, std::max<std::int64_t>(1, pieces.most));

@@ -179,7 +179,7 @@ void select_items(std::span<Item<T, D>> items, std::size_t left, int axis)
 template <class T, int D>
 void order_items(std::span<Item<T, D>> items)
 {
-    const auto leaves = (static_cast<std::int64_t>(items.size()) + kWidth - 1) / kWidth;
+    const auto leaves = (std::ssize(items) + kWidth - 1) / kWidth;
     if (leaves <= 1) return;
     std::int64_t unit = 1;
     while (unit * kWidth < leaves) unit *= kWidth;
@@ -266,7 +266,7 @@ struct Tree {
 
     void build(std::span<const Item<T, D>> ordered)
     {
-        const auto n = static_cast<std::int64_t>(ordered.size());
+        const auto n = std::ssize(ordered);
         const auto num_leaves = (n + kWidth - 1) / kWidth;
         leaves.resize(num_leaves);
         std::vector<Box<T, D>> boxes(num_leaves);
@@ -285,7 +285,7 @@ struct Tree {
             }
         }
         while (!boxes.empty()) {
-            const auto num_boxes = static_cast<std::int64_t>(boxes.size());
+            const auto num_boxes = std::ssize(boxes);
             const auto num_nodes = (num_boxes + kWidth - 1) / kWidth;
             std::vector<Node> nodes(num_nodes);
             std::vector<Box<T, D>> above(num_nodes, Box<T, D>::empty());

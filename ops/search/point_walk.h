@@ -118,7 +118,7 @@ private:
     void search_within_upper_bound(std::span<const std::int64_t> rows)
     {
         const auto box = box_of_rows(rows);
-        const auto num_leaves = static_cast<std::int64_t>(tree_.leaves.size());
+        const auto num_leaves = std::ssize(tree_.leaves);
         const auto num_seed_leaves = std::min(num_leaves, wanted_ / kWidth + 1);
         const auto first =
             std::clamp<std::int64_t>(nearest_leaf(box) - num_seed_leaves / 2, 0, num_leaves - num_seed_leaves);
@@ -136,7 +136,7 @@ private:
                     keys_.push_back(make_key<T>(squares[lane], leaf.ids[lane]));
                 }
             }
-            if (static_cast<std::int64_t>(keys_.size()) >= wanted_) {
+            if (std::ssize(keys_) >= wanted_) {
                 std::nth_element(keys_.begin(), keys_.begin() + (wanted_ - 1), keys_.end());
                 bound = std::min(bound, keys_[wanted_ - 1]);
             }
@@ -235,7 +235,7 @@ private:
                 else
                     leaves_.push_back(static_cast<std::int32_t>(child));
             }
-            if (static_cast<std::int64_t>(leaves_.size()) > most) return false;
+            if (std::ssize(leaves_) > most) return false;
         }
         return true;
     }
@@ -243,7 +243,7 @@ private:
     /// Gathers the points of the collected leaves that lie within `bound` of the box into contiguous buffers.
     void gather(const Box<T, D>& box, T bound)
     {
-        const auto room = static_cast<std::int64_t>(leaves_.size()) * kWidth + 2 * kPointBlock;
+        const auto room = std::ssize(leaves_) * kWidth + 2 * kPointBlock;
         if (room > room_) {
             room_ = 2 * room;
             for (auto& axis : coordinates_) axis.resize(room_);

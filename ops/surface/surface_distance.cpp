@@ -46,7 +46,7 @@ void require_same_call(const SurfaceDistanceOptions& options, bool queries_need_
                                          std::bit_cast<std::int64_t>(options.max_distance), queries_need_gradient,
                                          vertices_need_gradient};
     const auto all = group.all_gather_integers(mine);
-    if (std::all_of(all.begin(), all.end(), [&](const auto& rank) { return rank == all[0]; })) return;
+    if (std::ranges::all_of(all, [&](const auto& rank) { return rank == all[0]; })) return;
     throw InvalidInput(
         std::string(kWhere) +
         ": ranks pass different arguments. Call it with the same options on every rank, and with tensors " +
@@ -116,8 +116,8 @@ Found find_in_parts(const at::Tensor& vertices, const CutRows& vertex_rows, cons
 {
     const auto group = face_rows.group();
     SurfacePart part{face_rows.ids(), values_of<std::int64_t>(face_rows.own), {}};
-    const auto wrong = std::find_if(part.corner_ids.begin(), part.corner_ids.end(),
-                                    [&](auto vertex) { return vertex < 0 || vertex >= vertex_rows.num_global; });
+    const auto wrong = std::ranges::find_if(
+        part.corner_ids, [&](auto vertex) { return vertex < 0 || vertex >= vertex_rows.num_global; });
     std::string error;
     if (face_rows.num_global == 0) error = std::string(kWhere) + ": the surface has no triangles. Pass one or more.";
     if (wrong != part.corner_ids.end()) {
@@ -126,7 +126,7 @@ Found find_in_parts(const at::Tensor& vertices, const CutRows& vertex_rows, cons
     }
     throw_together(error, group);
     part.corners = values_of<double>(gather_rows(vertices.detach(), at::tensor(part.corner_ids, at::kLong)));
-    if (!std::all_of(part.corners.begin(), part.corners.end(), [](double x) { return std::abs(x) < 1e18; })) {
+    if (!std::ranges::all_of(part.corners, [](double x) { return std::abs(x) < 1e18; })) {
         error = std::string(kWhere) + ": a vertex of the surface has a coordinate that is not finite, or beyond 1e18.";
     }
     throw_together(error, group);

@@ -31,7 +31,7 @@ std::vector<std::vector<T>> exchanged(const std::vector<std::vector<T>>& rows, s
     std::vector<std::int64_t> send, receive;
     std::vector<T> all;
     for (const auto& some : rows) {
-        send.push_back(static_cast<std::int64_t>(some.size()) / width);
+        send.push_back(std::ssize(some) / width);
         all.insert(all.end(), some.begin(), some.end());
     }
     for (const auto& rank : group.all_gather_integers(send)) receive.push_back(rank[group.rank()]);
@@ -70,7 +70,7 @@ std::unordered_map<std::int64_t, std::vector<int>> ranks_at_corners(const Surfac
     std::vector<std::int64_t> keys;
     for (std::size_t c = 0; c < part.corner_ids.size(); ++c)
         keys.push_back(key_of(corner_of(part, static_cast<std::int64_t>(c / 3), static_cast<int>(c % 3))));
-    std::sort(keys.begin(), keys.end());
+    std::ranges::sort(keys);
     keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
     // Each key is assigned to one rank, to which all ranks with that key send it.
     std::vector<std::vector<std::int64_t>> sent_keys(size), answers(size);
@@ -80,7 +80,7 @@ std::unordered_map<std::int64_t, std::vector<int>> ranks_at_corners(const Surfac
     for (std::size_t r = 0; r < size; ++r) {
         for (const auto key : received[r]) entries.emplace_back(key, static_cast<int>(r));
     }
-    std::sort(entries.begin(), entries.end());
+    std::ranges::sort(entries);
     for (auto begin = entries.begin(); begin != entries.end();) {
         const auto end =
             std::find_if(begin, entries.end(), [&](const auto& entry) { return entry.first != begin->first; });
@@ -131,7 +131,7 @@ void make_local(LocalSurface& local, SurfacePart part, const RankGroup& group)
             const auto found = ranks_at.find(key_of(corner_of(part, static_cast<std::int64_t>(f), k)));
             if (found != ranks_at.end()) ranks.insert(ranks.end(), found->second.begin(), found->second.end());
         }
-        std::sort(ranks.begin(), ranks.end());
+        std::ranges::sort(ranks);
         ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
         for (const auto r : ranks) {
             ids[r].push_back(part.face_ids[f]);
@@ -150,7 +150,7 @@ void make_local(LocalSurface& local, SurfacePart part, const RankGroup& group)
     }
     std::vector<std::size_t> order(part.face_ids.size());
     std::iota(order.begin(), order.end(), 0);
-    std::sort(order.begin(), order.end(), [&](auto a, auto b) { return part.face_ids[a] < part.face_ids[b]; });
+    std::ranges::sort(order, [&](auto a, auto b) { return part.face_ids[a] < part.face_ids[b]; });
     for (const auto f : order) {
         local.is_own.push_back(f < num_own);
         local.part.face_ids.push_back(part.face_ids[f]);
@@ -177,7 +177,7 @@ void add_boxes(const SurfacePart& part, std::span<std::int32_t> faces, int count
             box.high[c % 3] = std::max(box.high[c % 3], part.corners[9 * f + c]);
         }
     }
-    box.num_points = static_cast<std::int64_t>(faces.size());
+    box.num_points = std::ssize(faces);
     if (count <= 1 || faces.size() <= 1) {
         if (!faces.empty()) boxes.push_back(box);
         return;
@@ -258,7 +258,7 @@ std::vector<SurfaceNearest> nearest_among_parts(SurfacePart part, const std::vec
     LocalSurface local;
     make_local(local, std::move(part), group);
 
-    const auto num_queries = static_cast<std::int64_t>(queries.size()) / 3;
+    const auto num_queries = std::ssize(queries) / 3;
     std::vector<SurfaceNearest> found(num_queries);
     std::vector<double> bounds(num_queries, max_distance);
     for_each_query(num_queries, [&](std::int64_t i) {
@@ -277,7 +277,7 @@ std::vector<SurfaceNearest> nearest_among_parts(SurfacePart part, const std::vec
             const auto is_reached = [&](const PointBox& box) {
                 return std::sqrt(distance_range(box, query, {}).least) <= bounds[i] * kSlack;
             };
-            if (r == group.rank() || std::none_of(boxes[r].begin(), boxes[r].end(), is_reached)) continue;
+            if (r == group.rank() || std::ranges::none_of(boxes[r], is_reached)) continue;
             questions[r].insert(questions[r].end(),
                                 {query[0], query[1], query[2], std::min(bounds[i] * kSlack, 1e300)});
             asking[r].push_back(i);
@@ -288,7 +288,7 @@ std::vector<SurfaceNearest> nearest_among_parts(SurfacePart part, const std::vec
     std::vector<std::vector<double>> numbers(group.size());
     std::vector<std::vector<std::int64_t>> ids(group.size());
     for (int r = 0; r < group.size(); ++r) {
-        const auto count = static_cast<std::int64_t>(asked[r].size()) / 4;
+        const auto count = std::ssize(asked[r]) / 4;
         numbers[r].resize(count * kNumbers);
         ids[r].resize(count * kIds);
         for_each_query(count, [&](std::int64_t i) {

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <string>
 #include <tuple>
 #include <utility>
 
@@ -72,7 +71,7 @@ NearestOnTriangle nearest_on_triangle(const Vector3& query, const Vector3& a, co
 TriangleSurface::TriangleSurface(std::vector<double> vertices, std::vector<std::int64_t> faces)
     : vertices_(std::move(vertices)), faces_(std::move(faces))
 {
-    const auto num_vertices = static_cast<std::int64_t>(vertices_.size()) / 3;
+    const auto num_vertices = std::ssize(vertices_) / 3;
     if (faces_.empty()) throw InvalidInput("signed_distance: the surface has no triangles. Pass one or more.");
     for (const auto vertex : faces_) {
         if (vertex < 0 || vertex >= num_vertices) {
@@ -81,7 +80,7 @@ TriangleSurface::TriangleSurface(std::vector<double> vertices, std::vector<std::
                             num_vertices - 1));
         }
     }
-    if (!std::all_of(vertices_.begin(), vertices_.end(), [](double x) { return std::abs(x) < 1e18; })) {
+    if (!std::ranges::all_of(vertices_, [](double x) { return std::abs(x) < 1e18; })) {
         throw InvalidInput(
             "signed_distance: a vertex of the surface has a coordinate that is not finite, or beyond 1e18.");
     }
@@ -91,8 +90,7 @@ TriangleSurface::TriangleSurface(std::vector<double> vertices, std::vector<std::
     };
     std::vector<std::int32_t> order(num_vertices);
     std::iota(order.begin(), order.end(), 0);
-    std::sort(order.begin(), order.end(),
-              [&](auto v, auto w) { return std::pair(position(v), v) < std::pair(position(w), w); });
+    std::ranges::sort(order, [&](auto v, auto w) { return std::pair(position(v), v) < std::pair(position(w), w); });
     same_as_.resize(num_vertices);
     for (std::int64_t i = 0; i < num_vertices; ++i) {
         const bool is_new = i == 0 || position(order[i - 1]) != position(order[i]);
@@ -116,7 +114,7 @@ TriangleSurface::TriangleSurface(std::vector<double> vertices, std::vector<std::
                        angle_between(corner(f, (k + 1) % 3) - corner(f, k), corner(f, (k + 2) % 3) - corner(f, k)));
         }
     }
-    std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) {
+    std::ranges::sort(sides, [](const Side& a, const Side& b) {
         return std::tie(a.low, a.high, a.position) < std::tie(b.low, b.high, b.position);
     });
     edges_.resize(faces_.size());

@@ -3,9 +3,7 @@
 
 #include "partition/mesh/surface_geometry.h"
 
-#include <array>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 namespace meshard {
@@ -33,7 +31,7 @@ public:
     /// @throws InvalidInput without faces, on a vertex that does not exist, and on coordinates that are not finite
     TriangleSurface(std::vector<double> vertices, std::vector<std::int64_t> faces);
 
-    std::int64_t num_faces() const { return static_cast<std::int64_t>(faces_.size()) / 3; }
+    std::int64_t num_faces() const { return std::ssize(faces_) / 3; }
     std::int64_t vertex_id(std::int64_t face, int corner) const { return faces_[3 * face + corner]; }
     Vector3 corner(std::int64_t face, int corner) const;
 

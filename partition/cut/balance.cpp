@@ -62,7 +62,7 @@ public:
 
 private:
     std::int32_t num_parts() const { return static_cast<std::int32_t>(rows_.size()); }
-    std::int64_t size(std::int32_t part) const { return static_cast<std::int64_t>(rows_[part].size()); }
+    std::int64_t size(std::int32_t part) const { return std::ssize(rows_[part]); }
 
     std::int32_t largest_part() const
     {
@@ -127,13 +127,13 @@ private:
 
         std::vector<std::int32_t> taken;
         const auto take = [&](std::int32_t i) {
-            if (seen_row_[i] == stamp_ || static_cast<std::int64_t>(taken.size()) == count) return;
+            if (seen_row_[i] == stamp_ || std::ssize(taken) == count) return;
             seen_row_[i] = stamp_;
             taken.push_back(i);
         };
         for (const auto& [loss, i] : boundary) take(i);
         auto rest = rows_[from].begin();  // needed for parts in several pieces
-        for (std::size_t next = 0; static_cast<std::int64_t>(taken.size()) < count; ++next) {
+        for (std::size_t next = 0; std::ssize(taken) < count; ++next) {
             while (next == taken.size()) take(*rest++);
             for (const auto j : graph_.row(taken[next]))
                 if (owners_[j] == from) take(j);

@@ -40,8 +40,7 @@ std::vector<std::int64_t> largest_weights_allowed(std::int64_t num_rows, std::in
     if (!(balance.imbalance >= 1))
         fail(fmt::format("imbalance is {:f}, expected 1 or more, e.g. 1.03.", balance.imbalance));
     if (balance.num_weights < 1) fail(fmt::format("num_weights is {}, expected 1 or more.", balance.num_weights));
-    if (!balance.row_weights.empty() &&
-        static_cast<std::int64_t>(balance.row_weights.size()) != num_rows * balance.num_weights)
+    if (!balance.row_weights.empty() && std::ssize(balance.row_weights) != num_rows * balance.num_weights)
         fail(fmt::format("there are {} row weights, expected {} rows of {}.", balance.row_weights.size(), num_rows,
                          balance.num_weights));
     const auto negative = std::ranges::find_if(balance.row_weights, [](auto weight) { return weight < 0; });

@@ -6,7 +6,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -130,8 +129,7 @@ Partition number_parts_along_curve(const Mesh& mesh, Partition partition)
     }
     std::vector<std::int32_t> order(partition.num_parts), number(partition.num_parts);
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](std::int32_t a, std::int32_t b) { return position[a] < position[b]; });
+    std::ranges::stable_sort(order, [&](std::int32_t a, std::int32_t b) { return position[a] < position[b]; });
     for (std::int32_t i = 0; i < partition.num_parts; ++i) number[order[i]] = i;
     for (auto& owner : partition.owners) owner = number[owner];
     return partition;

@@ -2,7 +2,6 @@
 #include "partition/cut/geometric_partitioner.h"
 
 #include "partition/cut/curve_order.h"
-#include "partition/error.h"
 
 #include <algorithm>
 #include <array>
@@ -114,16 +113,15 @@ private:
             const auto place = [&](std::int32_t part) {
                 return static_cast<std::int64_t>(before_[part] * static_cast<double>(rows_.size()) + 0.5);
             };
-            count = std::clamp<std::int64_t>(place(middle_part) - place(first_part), 0,
-                                             static_cast<std::int64_t>(rows.size()));
+            count = std::clamp<std::int64_t>(place(middle_part) - place(first_part), 0, std::ssize(rows));
             std::nth_element(rows.begin(), rows.begin() + count, rows.end(), comes_before);
         } else {
-            std::sort(rows.begin(), rows.end(), comes_before);
+            std::ranges::sort(rows, comes_before);
             double total = 0, sum = 0;
             for (const auto row : rows) total += weights_[row];
             const auto wanted =
                 total * (before_[middle_part] - before_[first_part]) / (before_[end_part] - before_[first_part]);
-            for (count = 0; count < static_cast<std::int64_t>(rows.size()); ++count) {
+            for (count = 0; count < std::ssize(rows); ++count) {
                 if (sum + 0.5 * weights_[rows[count]] > wanted) break;
                 sum += weights_[rows[count]];
             }
@@ -160,10 +158,8 @@ void give_runs(std::span<Place> places, std::int64_t offset, std::int32_t first_
         return;
     }
     const auto middle_part = (first_part + end_part) / 2;
-    const auto count =
-        std::clamp<std::int64_t>(ends[middle_part - 1] - offset, 0, static_cast<std::int64_t>(places.size()));
-    if (count > 0 && count < static_cast<std::int64_t>(places.size()))
-        std::nth_element(places.begin(), places.begin() + count, places.end());
+    const auto count = std::clamp<std::int64_t>(ends[middle_part - 1] - offset, 0, std::ssize(places));
+    if (count > 0 && count < std::ssize(places)) std::nth_element(places.begin(), places.begin() + count, places.end());
     give_runs(places.first(count), offset, first_part, middle_part, ends, owners);
     give_runs(places.subspan(count), offset + count, middle_part, end_part, ends, owners);
 }

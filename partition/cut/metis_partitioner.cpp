@@ -15,7 +15,6 @@
 #include <fcntl.h>
 #include <limits>
 #include <mutex>
-#include <string>
 #include <type_traits>
 #include <unistd.h>
 #include <vector>
@@ -76,7 +75,7 @@ void check_options(const Csr& graph, const MetisOptions& options)
         throw InvalidInput(fmt::format("partition_with_metis: imbalance is {:f}, expected 1 or more (1.03 lets the "
                                        "largest part be 3 % above the mean).",
                                        options.imbalance));
-    if (!options.edge_weights.empty() && static_cast<std::int64_t>(options.edge_weights.size()) != graph.num_entries())
+    if (!options.edge_weights.empty() && std::ssize(options.edge_weights) != graph.num_entries())
         throw InvalidInput(fmt::format("partition_with_metis: there are {} edge weights for {} entries of the graph.",
                                        options.edge_weights.size(), graph.num_entries()));
     if (!fits_metis(graph))

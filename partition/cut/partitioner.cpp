@@ -105,12 +105,11 @@ void require_problem(const PartitionProblem& problem, const PartitionMethod& met
 {
     if (problem.graph == nullptr) throw InvalidInput("cut_rows: the problem has no graph.");
     require_parts("cut_rows", problem.num_parts);
-    if (method.needs_centroids && static_cast<std::int64_t>(problem.centroids.size()) != 3 * problem.graph->num_rows())
+    if (method.needs_centroids && std::ssize(problem.centroids) != 3 * problem.graph->num_rows())
         throw InvalidInput(
             fmt::format("cut_rows: method '{}' needs the rows' centroids, {} times 3 numbers; there are {}.",
                         method.name, problem.graph->num_rows(), problem.centroids.size()));
-    if (!problem.edge_weights.empty() &&
-        static_cast<std::int64_t>(problem.edge_weights.size()) != problem.graph->num_entries())
+    if (!problem.edge_weights.empty() && std::ssize(problem.edge_weights) != problem.graph->num_entries())
         throw InvalidInput(fmt::format("cut_rows: the graph has {} entries; there are {} weights of edges.",
                                        problem.graph->num_entries(), problem.edge_weights.size()));
 }
@@ -299,9 +298,7 @@ const PartitionMethod& partition_method(std::string_view name)
         names.push_back(method.name);
         list += (list.empty() ? "" : ", ") + method.name;
     }
-    const auto nearest = nearest_name(name, names);
-    throw InvalidInput("unknown method '" + std::string(name) + "'; known are " + list + "." +
-                       (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    throw InvalidInput("unknown method '" + std::string(name) + "'; known are " + list + "." + suggestion(name, names));
 }
 
 CutResult improve_cut(Partition start, const PartitionProblem& problem, const CutOptions& options)

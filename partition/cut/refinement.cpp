@@ -4,7 +4,6 @@
 #include "partition/cut/boundary_search.h"
 #include "partition/cut/cut_measures.h"
 #include "partition/cut/weight_balance.h"
-#include "partition/error.h"
 
 #include <algorithm>
 #include <limits>

@@ -8,7 +8,6 @@
 // Declares FILE for scotch.h.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <mutex>
 #include <scotch.h>
 #include <string>

@@ -5,7 +5,6 @@
 #include "partition/cut/boundary_search.h"
 #include "partition/cut/exchange_search.h"
 #include "partition/cut/part_walk.h"
-#include "partition/error.h"
 
 #include <algorithm>
 #include <functional>

@@ -155,7 +155,7 @@ GhostRelation sharing(Csr items_of_row, std::int64_t num_items)
 
 GhostRelation sharing_edges(CellEdges edges)
 {
-    return sharing(std::move(edges.of_cells), static_cast<std::int64_t>(edges.ends.size()));
+    return sharing(std::move(edges.of_cells), std::ssize(edges.ends));
 }
 
 bool is_by_items(const Mesh& mesh, const GhostRule& rule)

@@ -41,7 +41,7 @@ void IndexMap::validate(std::int32_t part) const
     };
     if (num_owned < 0 || num_owned > num_local())
         fail(fmt::format("num_owned is {}, expected 0 to {} (the number of global ids).", num_owned, num_local()));
-    if (static_cast<std::int64_t>(ghost_owners.size()) != num_ghosts())
+    if (std::ssize(ghost_owners) != num_ghosts())
         fail(fmt::format("there are {} ghost owners for {} ghosts.", ghost_owners.size(), num_ghosts()));
     for (std::int32_t i = 0; i < num_local(); ++i)
         if (global_ids[i] < 0 || global_ids[i] >= num_global)

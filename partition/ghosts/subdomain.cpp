@@ -34,7 +34,7 @@ IndexMap index_map(std::span<const std::int32_t> rows, std::size_t num_owned, co
 
 void require_cells_as_numbered(const Subdomain& subdomain)
 {
-    const auto num_types = static_cast<std::int64_t>(subdomain.mesh.cell_types.size());
+    const auto num_types = std::ssize(subdomain.mesh.cell_types);
     if (num_types != subdomain.cells.num_local() || subdomain.mesh.num_cells() != subdomain.cells.num_local())
         throw InvalidInput(fmt::format("merge_subdomains: part {} has {} cell types and {} cells, its numbering {}.",
                                        subdomain.part, num_types, subdomain.mesh.num_cells(),
@@ -336,7 +336,7 @@ void Subdomain::validate() const
     }
     require_size("cells in the numbering", cells.num_local(), mesh.num_cells());
     require_size("points in the numbering", points.num_local(), mesh.num_points());
-    require_size("ghost levels", static_cast<std::int64_t>(ghost_levels.size()), rows().num_local());
+    require_size("ghost levels", std::ssize(ghost_levels), rows().num_local());
     for (const auto* map : {&cells, &points})
         for (const auto owner : map->ghost_owners)
             if (owner >= num_parts) fail(fmt::format("a ghost has owner {}.", owner));

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
-#include <string>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -57,7 +56,7 @@ std::vector<bool> turns_along_edges(const Csr& faces, std::span<const FaceShare>
             if (low != high) sides.push_back({low, high, k, ring[i] == low});  // a collapsed edge has no direction
         }
     }
-    std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) {
+    std::ranges::sort(sides, [](const Side& a, const Side& b) {
         return std::tuple(a.low, a.high, a.face) < std::tuple(b.low, b.high, b.face);
     });
     struct Link {
@@ -196,7 +195,7 @@ private:
 std::vector<Vector3> point_positions(const Mesh& mesh)
 {
     const auto values = mesh.points.to_doubles();
-    std::vector<Vector3> positions(static_cast<std::size_t>(mesh.num_points()));
+    std::vector<Vector3> positions(mesh.num_points());
     for (std::size_t i = 0; i < positions.size(); ++i)
         positions[i] = {values[3 * i], values[3 * i + 1], values[3 * i + 2]};
     return positions;

@@ -105,7 +105,7 @@ DataArray DataArray::from_strings(std::string name, std::vector<std::string> val
     DataArray array;
     array.name_ = std::move(name);
     array.type_ = ScalarType::String;
-    array.num_rows_ = static_cast<std::int64_t>(values.size()) / num_components;
+    array.num_rows_ = std::ssize(values) / num_components;
     array.num_components_ = num_components;
     array.strings_ = std::make_shared<const std::vector<std::string>>(std::move(values));
     return array;
@@ -176,7 +176,7 @@ DataArray DataArray::gather(std::span<const std::int32_t> rows) const
                 taken.push_back((*strings_)[static_cast<std::size_t>(row) * num_components_ + c]);
         result = from_strings(name_, std::move(taken), num_components_);
     } else {
-        result = DataArray(name_, type_, static_cast<std::int64_t>(rows.size()), num_components_);
+        result = DataArray(name_, type_, std::ssize(rows), num_components_);
         gather_rows(data_, rows, num_components_ * size_of(type_), result.own_->data());
     }
     result.component_names = component_names;

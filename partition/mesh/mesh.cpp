@@ -31,11 +31,11 @@ void validate_points(const DataArray& points)
 
 void validate_cell_types(const Mesh& mesh)
 {
-    if (static_cast<std::int64_t>(mesh.cell_types.size()) != mesh.num_cells())
+    if (std::ssize(mesh.cell_types) != mesh.num_cells())
         throw InvalidInput(
             fmt::format("Mesh: there are {} cell types for {} cells.", mesh.cell_types.size(), mesh.num_cells()));
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
-        const auto num_points = static_cast<std::int64_t>(mesh.cells.row(i).size());
+        const auto num_points = std::ssize(mesh.cells.row(i));
         if (!cell_type_of(mesh.cell_types[i]).fits(num_points))
             throw InvalidInput("Mesh: " + cell_size_fault(i, mesh.cell_types[i], num_points) + ".");
     }
@@ -93,8 +93,7 @@ std::string array_difference(const DataArray& a, const DataArray& b, const std::
     if (a.component_names != b.component_names) return what + ": the names of the components differ.";
     if (a.same_bits(b)) return "";
     const auto row_of = [&](auto x, auto y) {
-        return std::to_string((std::ranges::mismatch(x, y).in1 - x.begin()) * a.num_rows() /
-                              static_cast<std::int64_t>(x.size()));
+        return std::to_string((std::ranges::mismatch(x, y).in1 - x.begin()) * a.num_rows() / std::ssize(x));
     };
     const auto row = a.type() == ScalarType::String ? row_of(a.strings(), b.strings()) : row_of(a.bytes(), b.bytes());
     return what + ": the first row with other bits is " + row + ".";
@@ -178,11 +177,9 @@ const DataArray& require_array(std::span<const DataArray> arrays, std::string_vi
     if (const auto* found = find_array(arrays, name)) return *found;
     auto message = std::string(where) + " has no " + std::string(group) + " field '" + std::string(name) + "'.";
     if (arrays.empty()) throw InvalidInput(message + " It has no " + std::string(group) + " fields at all.");
-    message += " It has " + quoted_list(arrays) + ".";
     std::vector<std::string> names;
     for (const auto& array : arrays) names.push_back(array.name());
-    if (const auto nearest = nearest_name(name, names); !nearest.empty()) message += " Did you mean '" + nearest + "'?";
-    throw InvalidInput(message);
+    throw InvalidInput(message + " It has " + quoted_list(arrays) + "." + suggestion(name, names));
 }
 
 std::string cell_type_name(std::uint8_t cell_type)
@@ -248,8 +245,8 @@ std::string difference(const Mesh& a, const Mesh& b)
 std::string to_string(const Mesh& mesh)
 {
     return "Mesh: " + counted(mesh.num_cells(), "cell") + ", " + counted(mesh.num_points(), "point") + ", " +
-           counted(static_cast<std::int64_t>(mesh.cell_data.size()), "cell array") + ", " +
-           counted(static_cast<std::int64_t>(mesh.point_data.size()), "point array");
+           counted(std::ssize(mesh.cell_data), "cell array") + ", " +
+           counted(std::ssize(mesh.point_data), "point array");
 }
 
 }  // namespace meshard

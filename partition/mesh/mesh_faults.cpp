@@ -149,7 +149,7 @@ MeshFaults walk_cells(const Mesh& mesh, std::vector<bool>* is_used, std::span<co
             if (is_used != nullptr && !points.empty()) {
                 std::uint64_t sum = 0;
                 for (const std::int32_t point : points) {
-                    (*is_used)[static_cast<std::size_t>(point)] = true;
+                    (*is_used)[point] = true;
                     sum += static_cast<std::uint64_t>(point);
                 }
                 const auto near = static_cast<std::uint64_t>(slots_a_point * static_cast<double>(sum) /
@@ -244,7 +244,7 @@ std::string cell_size_fault(std::int64_t cell, std::uint8_t type, std::int64_t n
 MeshFaults find_faults(const Mesh& mesh)
 {
     if (mesh.is_point_cloud()) return {};
-    std::vector<bool> is_used(static_cast<std::size_t>(mesh.num_points()), false);
+    std::vector<bool> is_used(mesh.num_points(), false);
     MeshFaults faults = walk_cells(mesh, &is_used);
     faults.unused_points = std::ranges::count(is_used, false);
     return faults;
@@ -258,7 +258,7 @@ MeshFaults find_cell_faults(const Mesh& mesh, std::span<const std::int32_t> numb
 std::vector<std::uint64_t> cell_hashes(const Mesh& mesh)
 {
     std::vector<std::uint64_t> hashes;
-    hashes.reserve(static_cast<std::size_t>(mesh.num_cells()));
+    hashes.reserve(mesh.num_cells());
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i)
         hashes.push_back(mesh.cells.row(i).empty() ? 0 : hash_of(mesh.cells.row(i), mesh.cell_types[i]));
     return hashes;

@@ -154,8 +154,7 @@ private:
             std::uint64_t hash = 0;
             for (const auto point : sorted_)
                 hash = (std::rotl(hash, 23) ^ static_cast<std::uint64_t>(point)) * 0x9e3779b97f4a7c15u;
-            const auto [low, high] =
-                std::bit_cast<std::array<std::int32_t, 2>>(static_cast<std::int64_t>(large_points_.size()));
+            const auto [low, high] = std::bit_cast<std::array<std::int32_t, 2>>(std::ssize(large_points_));
             key = {-static_cast<std::int32_t>(sorted_.size()), static_cast<std::int32_t>(hash >> 32), low, high};
             large_points_.insert(large_points_.end(), sorted_.begin(), sorted_.end());
         }
@@ -229,7 +228,7 @@ private:
             }
             for (auto neighbor = begin; neighbor != lower_.end(); ++neighbor) ++degrees_[*neighbor];
             degrees_[lower_ends_.size()] += static_cast<std::int32_t>(lower_.end() - begin);
-            lower_ends_.push_back(static_cast<std::int64_t>(lower_.size()));
+            lower_ends_.push_back(std::ssize(lower_));
         }
     }
 
@@ -265,7 +264,7 @@ public:
         cell_ = static_cast<std::int32_t>(cell);
         const auto& type = cell_type_of(mesh_.cell_types[cell]);
         const auto points = mesh_.cells.row(cell);
-        if (static_cast<std::int64_t>(points.size()) < type.min_points)
+        if (std::ssize(points) < type.min_points)
             refuse_cell(mesh_, cell,
                         fmt::format("has {} points, expected at least {}.", points.size(), type.min_points));
         switch (type.shape) {
@@ -412,9 +411,9 @@ std::int64_t count_facets(const Mesh& mesh)
             count +=
                 i < mesh.face_streams.num_rows() && !mesh.face_streams.row(i).empty() ? mesh.face_streams.row(i)[0] : 0;
         else if (const auto faces = solid_faces(shape); !faces.empty())
-            count += static_cast<std::int64_t>(faces.size());
+            count += std::ssize(faces);
         else
-            count += static_cast<std::int64_t>(mesh.cells.row(i).size());
+            count += std::ssize(mesh.cells.row(i));
     }
     return count;
 }

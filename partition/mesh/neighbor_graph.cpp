@@ -11,7 +11,6 @@
 #include <cmath>
 #include <limits>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -51,7 +51,7 @@ std::vector<std::int64_t> sort_by_key(std::vector<T>& items, std::int64_t num_ke
 std::vector<Side> sides_of(const Mesh& mesh, const std::vector<std::int32_t>& same_as)
 {
     std::vector<Side> sides;
-    sides.reserve(static_cast<std::size_t>(mesh.cells.num_entries()));
+    sides.reserve(mesh.cells.num_entries());
     std::vector<std::int32_t> ring;
     for (std::int32_t cell = 0; cell < mesh.num_cells(); ++cell)
         for_each_ring(mesh, cell, ring, [&](std::span<const std::int32_t> corners) {

@@ -6,7 +6,6 @@
 #include <fmt/core.h>
 
 #include <cmath>
-#include <string>
 
 namespace meshard {
 

@@ -4,7 +4,6 @@
 #include "partition/mesh/surface_geometry.h"
 
 #include <span>
-#include <vector>
 
 namespace meshard {
 

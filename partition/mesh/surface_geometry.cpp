@@ -16,7 +16,7 @@ namespace {
 
 std::vector<Vector3> point_coordinates(const Mesh& mesh)
 {
-    std::vector<Vector3> coordinates(static_cast<std::size_t>(mesh.num_points()));
+    std::vector<Vector3> coordinates(mesh.num_points());
     with_scalar_type(mesh.points.type(), [&]<class T>() {
         const auto values = mesh.points.values<T>();
         for (std::size_t i = 0; i < coordinates.size(); ++i) {
@@ -68,7 +68,7 @@ std::vector<Vector3> area_vectors(const Mesh& mesh)
         throw InvalidInput("The surface has strips of triangles, which have no area vectors of their own: areas, "
                            "normals and forces need single polygons. Triangulate it (ParaView: Triangulate).");
     const std::vector<Vector3> x = point_coordinates(mesh);
-    std::vector<Vector3> areas(static_cast<std::size_t>(mesh.num_cells()), Vector3{});
+    std::vector<Vector3> areas(mesh.num_cells(), Vector3{});
     std::vector<std::int32_t> ring;
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         for_each_ring(mesh, i, ring, [&](std::span<const std::int32_t> corners) {
@@ -83,7 +83,7 @@ std::vector<Vector3> area_vectors(const Mesh& mesh)
 std::vector<Vector3> surface_centroids(const Mesh& mesh)
 {
     const std::vector<Vector3> x = point_coordinates(mesh);
-    std::vector<Vector3> centroids(static_cast<std::size_t>(mesh.num_cells()), Vector3{});
+    std::vector<Vector3> centroids(mesh.num_cells(), Vector3{});
     std::vector<std::int32_t> ring;
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         Vector3 weighted{};
@@ -113,7 +113,7 @@ std::vector<Vector3> surface_centroids(const Mesh& mesh)
 SurfaceEdges surface_edges(const Mesh& mesh)
 {
     std::vector<std::uint64_t> edges;
-    edges.reserve(static_cast<std::size_t>(mesh.cells.num_entries()));
+    edges.reserve(mesh.cells.num_entries());
     std::vector<std::int32_t> ring;
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         for_each_ring(mesh, i, ring, [&](std::span<const std::int32_t> corners) {
@@ -124,7 +124,7 @@ SurfaceEdges surface_edges(const Mesh& mesh)
             }
         });
     }
-    std::sort(edges.begin(), edges.end());
+    std::ranges::sort(edges);
 
     SurfaceEdges counts;
     for (auto first = edges.begin(); first != edges.end();) {

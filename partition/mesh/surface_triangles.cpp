@@ -119,7 +119,7 @@ SurfaceTriangles surface_triangles(const Mesh& mesh)
                     for (const auto corner : ear) triangles.push_back(corners[corner]);
                 if (!ears.empty()) return;
             }
-            const auto middle = static_cast<std::int64_t>(points.size()) / 3;
+            const auto middle = std::ssize(points) / 3;
             points.insert(points.end(), mean.begin(), mean.end());
             for (std::size_t k = 0; k < corners.size(); ++k)
                 triangles.insert(triangles.end(), {corners[k], corners[(k + 1) % corners.size()], middle});

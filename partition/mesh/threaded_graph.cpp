@@ -116,8 +116,7 @@ Csr graph_of_runs(const Mesh& mesh, std::int64_t num_runs, std::int32_t num_thre
     graph.offsets.assign(num_cells + 1, 0);
     for (const auto& run : runs)
         for (auto cell = run.begin; cell < run.end; ++cell)
-            graph.offsets[cell + 1] =
-                graph.offsets[cell] + static_cast<std::int64_t>(run.graph.row(cell - run.begin).size());
+            graph.offsets[cell + 1] = graph.offsets[cell] + std::ssize(run.graph.row(cell - run.begin));
     graph.indices.resize(graph.offsets.back());
     for_each_run([&](Run& run) {
         std::ranges::copy(run.graph.indices, graph.indices.begin() + graph.offsets[run.begin]);

@@ -92,8 +92,7 @@ ExchangePlan::ExchangePlan(RankGroup group, std::int64_t num_owned, std::vector<
     const auto size = static_cast<std::size_t>(group_.size());
     const bool fits =
         send_counts_.size() == size && receive_counts_.size() == size && sum_of(send_counts_) == num_sent();
-    const bool owned =
-        std::all_of(sent_rows.begin(), sent_rows.end(), [&](std::int64_t row) { return row >= 0 && row < num_owned_; });
+    const bool owned = std::ranges::all_of(sent_rows, [&](std::int64_t row) { return row >= 0 && row < num_owned_; });
     if (!fits || !owned) {
         throw InvalidInput(fmt::format("ExchangePlan: {} rows to send, counts for {} ranks; expected a count for each "
                                        "of {} ranks and rows below {}.",

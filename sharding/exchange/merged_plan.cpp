@@ -14,7 +14,7 @@ using Plans = std::span<const std::shared_ptr<const ExchangePlan>>;
 
 bool is_one_group(Plans plans)
 {
-    return !plans.empty() && std::all_of(plans.begin(), plans.end(), [&](const auto& plan) {
+    return !plans.empty() && std::ranges::all_of(plans, [&](const auto& plan) {
         return plan && plan->group().size() == plans[0]->group().size() &&
                plan->group().rank() == plans[0]->group().rank() && plan->group().axis() == plans[0]->group().axis();
     });

@@ -71,8 +71,7 @@ void throw_if_any(std::optional<std::int64_t> bad, const RankGroup& group, const
 
 std::optional<std::int64_t> first_outside(std::span<const std::int64_t> ids, std::int64_t num_global)
 {
-    const auto found =
-        std::find_if(ids.begin(), ids.end(), [&](std::int64_t id) { return id < 0 || id >= num_global; });
+    const auto found = std::ranges::find_if(ids, [&](std::int64_t id) { return id < 0 || id >= num_global; });
     return found == ids.end() ? std::nullopt : std::optional(*found);
 }
 
@@ -84,14 +83,14 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
 {
     auto routes = std::shared_ptr<RowRoutes>(new RowRoutes);
     routes->group_ = group;
-    routes->num_owned_ = static_cast<std::int64_t>(owned.size());
+    routes->num_owned_ = std::ssize(owned);
     throw_if_any(first_outside(owned, num_global), group, "is owned, but lies outside of the whole");
     throw_if_any(first_outside(wanted, num_global), group, "is wanted, but lies outside of the whole");
     const Directory directory(num_global, group.size());
 
     // Owners send their ids to the directory.
     std::vector<std::int64_t> owned_sorted(owned.begin(), owned.end());
-    std::sort(owned_sorted.begin(), owned_sorted.end());
+    std::ranges::sort(owned_sorted);
     auto send = directory.counts(owned_sorted);
     auto receive = exchange_counts(send, group);
     const auto told = group.all_to_all_rows(integer_tensor(owned_sorted), send, receive);
@@ -111,7 +110,7 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
 
     // Every rank looks up the owners of the rows that it wants, each id once.
     std::vector<std::int64_t> unique(wanted.begin(), wanted.end());
-    std::sort(unique.begin(), unique.end());
+    std::ranges::sort(unique);
     unique.erase(std::unique(unique.begin(), unique.end()), unique.end());
     send = directory.counts(unique);
     receive = exchange_counts(send, group);
@@ -129,12 +128,12 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
     std::vector<std::int64_t> order(unique.size());
     std::iota(order.begin(), order.end(), 0);
     const auto owner = span_of(owner_of);
-    std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return owner[a] < owner[b]; });
+    std::ranges::stable_sort(order, [&](std::int64_t a, std::int64_t b) { return owner[a] < owner[b]; });
     std::vector<std::int64_t> requests;
     std::vector<std::int64_t> place(unique.size());  // position of each unique id among the received rows
     routes->receive_rows_.assign(group.size(), 0);
     for (const auto i : order) {
-        place[i] = static_cast<std::int64_t>(requests.size());
+        place[i] = std::ssize(requests);
         requests.push_back(unique[i]);
         ++routes->receive_rows_[owner[i]];
     }
@@ -143,16 +142,15 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
 
     std::vector<std::int64_t> by_id(owned.size());
     std::iota(by_id.begin(), by_id.end(), 0);
-    std::sort(by_id.begin(), by_id.end(), [&](std::int64_t a, std::int64_t b) { return owned[a] < owned[b]; });
+    std::ranges::sort(by_id, [&](std::int64_t a, std::int64_t b) { return owned[a] < owned[b]; });
     std::vector<std::int64_t> sent;
     for (const auto id : span_of(requested)) {
-        sent.push_back(*std::lower_bound(by_id.begin(), by_id.end(), id,
-                                         [&](std::int64_t row, std::int64_t value) { return owned[row] < value; }));
+        sent.push_back(*std::ranges::lower_bound(
+            by_id, id, [&](std::int64_t row, std::int64_t value) { return owned[row] < value; }));
     }
     routes->sent_ = integer_tensor(sent);
     std::vector<std::int64_t> wanted_place;
-    for (const auto id : wanted)
-        wanted_place.push_back(place[std::lower_bound(unique.begin(), unique.end(), id) - unique.begin()]);
+    for (const auto id : wanted) wanted_place.push_back(place[std::ranges::lower_bound(unique, id) - unique.begin()]);
     routes->wanted_ = integer_tensor(wanted_place);
     return routes;
 }

@@ -9,7 +9,6 @@
 #include <list>
 #include <map>
 #include <mutex>
-#include <string>
 #include <sys/mman.h>
 #include <unordered_map>
 

@@ -2,7 +2,6 @@
 #include "sharding/messages/rank_messages.h"
 
 #include <cstdlib>
-#include <string>
 
 #ifdef MESHARD_WITH_MPI
 // MPI's C++ bindings, removed from the standard, would need a library of their own.
@@ -55,7 +54,7 @@ public:
     std::vector<Bytes> exchange(std::vector<Bytes> to) override
     {
         std::vector<std::int64_t> sizes(size_);
-        for (int r = 0; r < size_; ++r) sizes[r] = static_cast<std::int64_t>(to[r].size());
+        for (int r = 0; r < size_; ++r) sizes[r] = std::ssize(to[r]);
         const auto found = exchange_sizes(sizes);
         for (const auto size : found)
             if (size < 0) throw FailedElsewhere();

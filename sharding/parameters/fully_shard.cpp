@@ -314,8 +314,8 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
         }
         // The number of ranks with plain gradients is sent with each rank's part, so that either all ranks compare them
         // or none.
-        const bool has_plain = std::any_of(sending.plain.begin(), sending.plain.end(),
-                                           [](const PlainGradientSum& one) { return one.exists; });
+        const bool has_plain =
+            std::ranges::any_of(sending.plain, [](const PlainGradientSum& one) { return one.exists; });
         const auto num_plain = at::full({1}, has_plain ? 1.0 : 0.0, row.options());
         const auto own = group.extents[me()] + 1;
         std::vector<at::Tensor> pieces;
@@ -638,8 +638,7 @@ Entry kept_part(const std::string& name, at::Tensor parameter, const AxisLayout&
 {
     const auto dim = cut.is_shard() ? cut.placement.dim : -1;
     const bool fits = dim >= 0 && dim < parameter.dim() && cut.blocks == 1 &&
-                      static_cast<std::int64_t>(cut.extents->size()) == state.ranks().size() &&
-                      cut.total() == parameter.size(dim);
+                      std::ssize(*cut.extents) == state.ranks().size() && cut.total() == parameter.size(dim);
     if (!fits || state.num_data > 1) {
         throw InvalidInput(
             "fully_shard: '" + name + "' cannot be kept in parts: " +
@@ -704,7 +703,7 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
         if (!members.contains(unit)) units.push_back(unit);
         auto& groups = members[unit];
         const Kind kind{unit, parameter.scalar_type(), parameter.device().type()};
-        auto found = std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.first == kind; });
+        auto found = std::ranges::find_if(groups, [&](const auto& group) { return group.first == kind; });
         if (found == groups.end()) found = groups.insert(groups.end(), {kind, {}});
         found->second.push_back(k);
     }

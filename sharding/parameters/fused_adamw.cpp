@@ -35,7 +35,7 @@ State& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter)
 at::Tensor FusedAdamW::step(LossClosure closure)
 {
     const auto groups = param_groups();
-    const bool has_amsgrad = std::any_of(groups.begin(), groups.end(), [](const auto& group) {
+    const bool has_amsgrad = std::ranges::any_of(groups, [](const auto& group) {
         return static_cast<const torch::optim::AdamWOptions&>(group.options()).amsgrad();
     });
     if (has_amsgrad) return AdamW::step(std::move(closure));
@@ -82,7 +82,7 @@ std::unique_ptr<torch::optim::AdamW> make_adamw(std::vector<at::Tensor> paramete
 std::unique_ptr<torch::optim::AdamW> make_adamw(std::vector<torch::optim::OptimizerParamGroup> groups,
                                                 const torch::optim::AdamWOptions& defaults)
 {
-    const bool on_cpu = std::all_of(groups.begin(), groups.end(), [](const auto& group) {
+    const bool on_cpu = std::ranges::all_of(groups, [](const auto& group) {
         return std::all_of(group.params().begin(), group.params().end(),
                            [](const auto& parameter) { return parameter.is_cpu(); });
     });

@@ -33,8 +33,7 @@ at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_m
         std::int64_t not_averaged = 1;
         for (std::int64_t a = 0; a < device_mesh.num_axes(); ++a) {
             const auto& name = device_mesh.axis_names()[a];
-            const bool is_share = std::find(origin.share_axes.begin(), origin.share_axes.end(), name) !=
-                                  origin.share_axes.end(),
+            const bool is_share = std::ranges::find(origin.share_axes, name) != origin.share_axes.end(),
                        is_data = name == "data";
             if (is_data && is_share) not_averaged = device_mesh.size(a);
             if (!is_data && !is_share && device_mesh.coordinate(a) != 0) counts = false;

@@ -41,7 +41,7 @@ void check_same_list(const NamedTensors& all, const DeviceMesh& mesh, int source
         for (const auto size : all.tensors[k].sizes()) hash = mix(hash, static_cast<std::uint64_t>(size));
         hash = mix(hash, static_cast<std::uint64_t>(all.tensors[k].scalar_type()));
     }
-    const auto count = static_cast<std::int64_t>(all.tensors.size());
+    const auto count = std::ssize(all.tensors);
     const auto found =
         mesh.all().all_gather_integers(std::vector<std::int64_t>{count, static_cast<std::int64_t>(hash), source_rank});
     for (std::size_t r = 0; r < found.size(); ++r) {

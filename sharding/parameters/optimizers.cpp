@@ -90,12 +90,12 @@ void Optimizers::deal_matrices()
     for (std::size_t i = 0; i < matrices.size(); ++i) {
         for (const auto& of_rank : of_ranks) matrices[i]->lengths.push_back(of_rank[i]);
     }
-    std::stable_sort(matrices.begin(), matrices.end(), [](const auto* a, const auto* b) {
+    std::ranges::stable_sort(matrices, [](const auto* a, const auto* b) {
         return work_of(a->parameter.shape) > work_of(b->parameter.shape);
     });
     std::vector<double> work(parts_of_->size());
     for (auto* matrix : matrices) {
-        matrix->owner = static_cast<int>(std::min_element(work.begin(), work.end()) - work.begin());
+        matrix->owner = static_cast<int>(std::ranges::min_element(work) - work.begin());
         work[matrix->owner] += work_of(matrix->parameter.shape);
     }
 }
@@ -187,8 +187,7 @@ std::vector<at::Tensor> Optimizers::orthogonalized_parts(const Group& group,
     const auto& members = group.members;
     std::vector<std::size_t> by_owner(members.size());  // member indices in the order in which they are sent
     std::iota(by_owner.begin(), by_owner.end(), std::size_t{0});
-    std::stable_sort(by_owner.begin(), by_owner.end(),
-                     [&](auto a, auto b) { return members[a].owner < members[b].owner; });
+    std::ranges::stable_sort(by_owner, [&](auto a, auto b) { return members[a].owner < members[b].owner; });
 
     std::vector<at::Tensor> sent;
     std::vector<std::size_t> own;

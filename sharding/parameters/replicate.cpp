@@ -95,7 +95,7 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
     template <class Hook>
     static bool has_living(const std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>& hooks)
     {
-        return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) {
+        return std::ranges::any_of(hooks, [](const auto& hook) {
             const auto* one = dynamic_cast<const Hook*>(hook.get());
             return one && !one->impl.expired();
         });
@@ -191,8 +191,7 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         next_bucket = 0;
         origins.reset();
         give_hooks_back(used);
-        if (others_have_more ||
-            std::any_of(plain.begin(), plain.end(), [](const PlainGradientSum& one) { return one.exists; }))
+        if (others_have_more || std::ranges::any_of(plain, [](const PlainGradientSum& one) { return one.exists; }))
             check_plain();
         for (const auto& [name, parameter] : frozen) {
             if (parameter.requires_grad())
@@ -234,7 +233,7 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         }
         next_bucket = 0;
         origins.reset();
-        std::fill(ready.begin(), ready.end(), false);
+        std::ranges::fill(ready, false);
         give_hooks_back(ready);
     }
 

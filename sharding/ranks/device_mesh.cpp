@@ -174,12 +174,12 @@ at::Generator DeviceMesh::generator(const at::Device& device) const
 
 bool DeviceMesh::has_axis(std::string_view name) const
 {
-    return std::find(axis_names_.begin(), axis_names_.end(), name) != axis_names_.end();
+    return std::ranges::find(axis_names_, name) != axis_names_.end();
 }
 
 std::int64_t DeviceMesh::axis(std::string_view name) const
 {
-    const auto found = std::find(axis_names_.begin(), axis_names_.end(), name);
+    const auto found = std::ranges::find(axis_names_, name);
     if (found == axis_names_.end()) {
         throw InvalidInput("DeviceMesh: no axis '" + std::string(name) + "'. The axes are " + join(axis_names_) + ".");
     }

@@ -163,7 +163,7 @@ public:
 
     bool isCompleted() override
     {
-        return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isCompleted(); });
+        return std::ranges::all_of(works_, [](const auto& work) { return work->isCompleted(); });
     }
 
     bool wait(std::chrono::milliseconds timeout) override
@@ -472,7 +472,7 @@ void RankGroup::broadcast(at::Tensor& tensor, int source_rank) const
 
 std::vector<std::vector<std::int64_t>> RankGroup::all_gather_integers(std::span<const std::int64_t> own) const
 {
-    const auto n = static_cast<std::int64_t>(own.size());
+    const auto n = std::ssize(own);
     if (size_ == 1) return {{own.begin(), own.end()}};
     auto mine = at::tensor(at::ArrayRef<std::int64_t>(own.data(), own.size()), at::kLong).view({1, n});
     const std::vector<std::int64_t> one_each(size_, 1);

@@ -10,7 +10,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <numeric>
 
 namespace meshard {
 namespace {
@@ -35,8 +34,8 @@ Announcement announce(const Announcement& own, int source_rank, const RankGroup&
         n[1] = static_cast<std::int64_t>(own.type);
         n[2] = own.requires_grad;
         n[3] = static_cast<std::int64_t>(own.device);
-        n[4] = static_cast<std::int64_t>(own.shape.size());
-        std::copy(own.shape.begin(), own.shape.end(), n + 5);
+        n[4] = std::ssize(own.shape);
+        std::ranges::copy(own.shape, n + 5);
     }
     all.broadcast(numbers, source_rank);
     return {n[0] != 0,
@@ -99,8 +98,8 @@ GlobalIds collect_ids(const ShardSpec& spec, int source_rank)
     if (!mesh.all().all_agree(is_by_id(spec))) return result;
     result.axis = mesh.axis("domain");
     const auto owned = spec.index_map->owned();
-    auto mine = at::empty({static_cast<std::int64_t>(owned.size())}, at::kLong);
-    std::copy(owned.begin(), owned.end(), mine.mutable_data_ptr<std::int64_t>());
+    auto mine = at::empty({std::ssize(owned)}, at::kLong);
+    std::ranges::copy(owned, mine.mutable_data_ptr<std::int64_t>());
 
     const auto source = coordinates_of(mesh, source_rank);
     std::vector<std::int64_t> send(mesh.num_ranks(), 0), receive(mesh.num_ranks(), 0);
@@ -195,8 +194,7 @@ bool fits(const std::vector<std::int64_t>& shape, const ShardSpec& spec)
     for (const auto& axis : spec.axes) {
         if (!axis.is_shard()) continue;
         const auto dim = axis.placement.dim;
-        if (dim < 0 || dim >= static_cast<std::int64_t>(shape.size()) || shape[dim] != axis.blocks * axis.total())
-            return false;
+        if (dim < 0 || dim >= std::ssize(shape) || shape[dim] != axis.blocks * axis.total()) return false;
     }
     return true;
 }

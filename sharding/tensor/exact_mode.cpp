@@ -117,7 +117,7 @@ at::Tensor exact_sum(const at::Tensor& local, c10::IntArrayRef dims, bool keepdi
     if (keepdim) return result;
     std::vector<std::int64_t> shape;
     for (std::int64_t dim = 0; dim < local.dim(); ++dim) {
-        if (std::find(summed.begin(), summed.end(), dim) == summed.end()) shape.push_back(local.size(dim));
+        if (std::ranges::find(summed, dim) == summed.end()) shape.push_back(local.size(dim));
     }
     return result.view(shape);
 }

@@ -61,7 +61,7 @@ constexpr std::array kCounting{"_histc_cuda with floating point input"};
 bool is_on_device(const RuleCall& call)
 {
     const auto tensors = call.tensors();
-    return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return !tensor.is_cpu(); });
+    return std::ranges::any_of(tensors, [](const at::Tensor& tensor) { return !tensor.is_cpu(); });
 }
 
 FixedOrderRegistration::FixedOrderRegistration(std::initializer_list<const char*> operators, FixedOrderForm form)

@@ -104,7 +104,7 @@ void PlainGradientSum::add(const at::Tensor& gradient)
 void check_plain_gradients(const std::vector<PlainGradientSum>& own, const std::vector<std::string>& names,
                            const std::vector<at::ScalarType>& types, const DeviceMesh& device_mesh)
 {
-    const auto num_parameters = static_cast<std::int64_t>(own.size());
+    const auto num_parameters = std::ssize(own);
     auto numbers = at::empty({1, num_parameters, 2}, at::kDouble);
     auto entries = numbers.accessor<double, 3>();
     for (std::int64_t k = 0; k < num_parameters; ++k) {

@@ -137,7 +137,7 @@ std::optional<std::vector<at::Tensor>> meta_results(const OperatorFacts& facts, 
     const bool told_a_format =
         !facts.takes_tensors.empty() && facts.op.schema().arguments().back().name() == "memory_format";
     if (!told_a_format && !facts.is_view && facts.is_pointwise)
-        return std::vector<at::Tensor>(static_cast<std::size_t>(facts.num_returns), pointwise_result(stack));
+        return std::vector<at::Tensor>(facts.num_returns, pointwise_result(stack));
     if (!facts.has_meta) return std::nullopt;
     facts.op.callBoxed(&stack);
     std::vector<at::Tensor> results;

@@ -172,8 +172,7 @@ void reduce_partials(c10::ArrayRef<at::Tensor> tensors)
 {
     std::vector<at::Tensor> pending;
     for (const auto& tensor : tensors) {
-        const bool known =
-            std::any_of(pending.begin(), pending.end(), [&](const at::Tensor& other) { return other.is_same(tensor); });
+        const bool known = std::ranges::any_of(pending, [&](const at::Tensor& other) { return other.is_same(tensor); });
         if (is_sharded(tensor) && spec_of(tensor)->has_partial() && !known) pending.push_back(tensor);
     }
     if (pending.empty()) return;

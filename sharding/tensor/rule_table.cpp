@@ -64,8 +64,7 @@ std::atomic<ErrorTranslation> error_translation{nullptr};
 bool takes_out(const c10::OperatorHandle& op)
 {
     const auto& arguments = op.schema().arguments();
-    return std::any_of(arguments.begin(), arguments.end(),
-                       [](const c10::Argument& argument) { return argument.is_out(); });
+    return std::ranges::any_of(arguments, [](const c10::Argument& argument) { return argument.is_out(); });
 }
 
 /// The rules of one operator: in exact mode `exact` (may be null) is called first, and may return false to let `rule`
@@ -388,7 +387,7 @@ const AxisLayout kReplicate{};
 }  // namespace
 
 OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle)
-    : op(handle), num_returns(static_cast<std::int64_t>(handle.schema().returns().size())),
+    : op(handle), num_returns(std::ssize(handle.schema().returns())),
       is_random(handle.hasTag(at::Tag::nondeterministic_seeded)), changes_view(handle.hasTag(at::Tag::inplace_view))
 {
     for (const auto key : {c10::DispatchKey::Meta, c10::DispatchKey::CompositeExplicitAutograd,
@@ -403,7 +402,7 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle)
         const auto& element =
             inner.kind() == c10::TypeKind::ListType ? *inner.castRaw<c10::ListType>()->getElementType() : inner;
         if (argument.alias_info() && argument.alias_info()->isWrite())
-            written_args.push_back(static_cast<std::int64_t>(takes_tensors.size()));
+            written_args.push_back(std::ssize(takes_tensors));
         takes_tensors.push_back(element.isSubtypeOf(*optional_tensor));
     }
     if (!written_args.empty()) mutated_arg = written_args.front();
@@ -417,7 +416,7 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle)
 }
 
 RuleCall::RuleCall(const OperatorFacts& facts, torch::jit::Stack* stack)
-    : facts_(facts), stack_(stack), num_args_(static_cast<std::int64_t>(facts.takes_tensors.size()))
+    : facts_(facts), stack_(stack), num_args_(std::ssize(facts.takes_tensors))
 {
     if (facts.mutated_arg >= 0) written_ = tensor(facts.mutated_arg);
     for (const auto i : facts.written_args) {
@@ -640,7 +639,7 @@ std::vector<RuleEntry> list_rules()
         if (family == "gathered" && !arrives_below_autograd(*op)) family = "composite";
         entries.push_back({full_name_of(name), family});
     }
-    std::sort(entries.begin(), entries.end(), [](const RuleEntry& a, const RuleEntry& b) { return a.op < b.op; });
+    std::ranges::sort(entries, [](const RuleEntry& a, const RuleEntry& b) { return a.op < b.op; });
     return entries;
 }
 

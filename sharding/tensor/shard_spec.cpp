@@ -100,7 +100,7 @@ void ShardSpec::validate() const
     };
     if (!device_mesh) fail("there is no device mesh", "Pass the device mesh of the ranks that hold the parts.");
     const auto num_axes = device_mesh->num_axes();
-    if (static_cast<std::int64_t>(axes.size()) != num_axes) {
+    if (std::ssize(axes) != num_axes) {
         fail(fmt::format("{} layouts for a device mesh of {} axes", axes.size(), num_axes), "Give one layout an axis.");
     }
     for (std::int64_t a = 0; a < num_axes; ++a) {
@@ -111,7 +111,7 @@ void ShardSpec::validate() const
         };
         const auto num_ranks = device_mesh->size(a);
         if (!axis.extents) fail(where() + "has no extents", "Pass the number of rows of each rank.");
-        const auto found = static_cast<std::int64_t>(axis.extents->size());
+        const auto found = std::ssize(*axis.extents);
         if (found != num_ranks) {
             fail(fmt::format("{}has {} extents, expected {}", where(), found, num_ranks),
                  "Pass one extent for each rank, 0 for a rank without rows.");

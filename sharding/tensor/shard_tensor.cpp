@@ -117,10 +117,10 @@ public:
     const c10::Storage& storage() const override
     {
         const auto& axes = value_->spec->axes;
-        const bool alone =
-            value_->is_fresh && torch::autograd::get_current_graph_task_id() >= 0 && !value_->shares_memory() &&
-            value_.use_count() == 1 && value_->local.use_count() == 1 && value_->local.has_storage() &&
-            std::all_of(axes.begin(), axes.end(), [](const AxisLayout& axis) { return axis.is_shard(); });
+        const bool alone = value_->is_fresh && torch::autograd::get_current_graph_task_id() >= 0 &&
+                           !value_->shares_memory() && value_.use_count() == 1 && value_->local.use_count() == 1 &&
+                           value_->local.has_storage() &&
+                           std::ranges::all_of(axes, [](const AxisLayout& axis) { return axis.is_shard(); });
         return alone ? value_->local.storage() : no_storage();
     }
 
@@ -442,7 +442,7 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
                       c10::ArrayRef<Placement> placements)
 {
     if (!device_mesh) throw InvalidInput("from_local: there is no device mesh. Pass that of the ranks with parts.");
-    if (static_cast<std::int64_t>(placements.size()) != device_mesh->num_axes()) {
+    if (std::ssize(placements) != device_mesh->num_axes()) {
         throw InvalidInput(
             fmt::format("from_local: {} placements for a device mesh of {} axes. Give one placement an axis.",
                         placements.size(), device_mesh->num_axes()));

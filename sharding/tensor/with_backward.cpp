@@ -126,14 +126,13 @@ void set_backward(std::vector<at::Tensor>& outputs, at::TensorList inputs, const
                   std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)> backward)
 {
     if (!at::GradMode::is_enabled() ||
-        std::none_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) { return input.requires_grad(); }))
+        std::ranges::none_of(inputs, [](const at::Tensor& input) { return input.requires_grad(); }))
         return;
     const auto node = make_graph_node<SeveralBackward>();
     torch::autograd::edge_list edges;
     for (const auto& input : inputs) edges.push_back(torch::autograd::impl::gradient_edge(input));
     node->set_next_edges(std::move(edges));
-    const bool from_sharded =
-        std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) { return is_sharded(input); });
+    const bool from_sharded = std::ranges::any_of(inputs, [](const at::Tensor& input) { return is_sharded(input); });
     if (!outputs.empty()) node->note_crossing(from_sharded, !from_sharded, outputs[0]);
     node->backward = std::move(backward);
     node->label = label;

@@ -131,8 +131,7 @@ public:
     /// Only transports of devices that have connected can coalesce; the host's backend cannot.
     bool supportsCoalescing() const override
     {
-        return std::any_of(carriers_.begin(), carriers_.end(),
-                           [](const auto& carrier) { return coalesces(carrier.second); });
+        return std::ranges::any_of(carriers_, [](const auto& carrier) { return coalesces(carrier.second); });
     }
 
     void startCoalescing() override

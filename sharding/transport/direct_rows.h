@@ -43,7 +43,7 @@ public:
 
     bool awaits(int rank) const override
     {
-        const auto& peer = by_rank_[static_cast<std::size_t>(rank)];
+        const auto& peer = by_rank_[rank];
         return !peer.is_received || (peer.will_end && !peer.last.has_header());
     }
 

@@ -221,7 +221,7 @@ public:
                          std::shared_ptr<CommCounter> counter) override
     {
         if (ranks.size() == 1) return RankGroup(nullptr, axis, std::move(counter));
-        const auto index = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
+        const auto index = static_cast<int>(std::ranges::find(ranks, rank_) - ranks.begin());
         // The counter keeps groups of the same ranks apart.
         const auto prefix = fmt::format("{}#{}", fmt::join(ranks, ","), num_groups_[ranks]++);
         std::vector<std::string> names;
@@ -442,8 +442,7 @@ private:
     bool on_one_host() const
     {
         const auto host = hostname() + ":";
-        return std::all_of(names_.begin(), names_.end(),
-                           [&](const std::string& name) { return name.starts_with(host); });
+        return std::ranges::all_of(names_, [&](const std::string& name) { return name.starts_with(host); });
     }
 
     /// Finds the address by which the other ranks reach this one: that of its way to the rendezvous, and if that leads

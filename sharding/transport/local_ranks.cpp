@@ -185,8 +185,7 @@ Failure explain(const std::vector<int>& order, const std::vector<int>& status, c
 {
     // If all ranks end with the same code and none reports a failure, that code is their result, and they have printed
     // the message.
-    const bool is_result_of_all =
-        std::all_of(status.begin(), status.end(), [&](int other) { return other == status.front(); });
+    const bool is_result_of_all = std::ranges::all_of(status, [&](int other) { return other == status.front(); });
     Failure best;
     int best_class = 4;
     for (const int rank : order) {

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstring>
 #include <stdexcept>
-#include <string>
 #include <sys/mman.h>
 
 namespace meshard {
@@ -104,7 +103,7 @@ Outgoing::Outgoing(MessageHeader header, const std::vector<std::int64_t>& sizes,
 
 bool Outgoing::put(MessageRings& rings)
 {
-    const auto head = static_cast<std::int64_t>(head_.size()), end = head + aligned(bytes_);
+    const auto head = std::ssize(head_), end = head + aligned(bytes_);
     if (position_ == 0) {
         const auto number = rings.collective();
         std::memcpy(head_.data() + offsetof(MessageHeader, collective), &number, sizeof number);
@@ -133,7 +132,7 @@ bool Incoming::read_header(MessageRings& rings, int peer, MessageHeader expected
     const auto n = aligned(static_cast<std::int64_t>(sizeof(MessageHeader)) +
                            num_sizes * static_cast<std::int64_t>(sizeof(std::int64_t)));
     if (rings.available(peer) < MessageRings::kLine) return false;
-    std::vector<char> bytes(static_cast<std::size_t>(n));
+    std::vector<char> bytes(n);
     const auto copy = [&](const char* data, std::int64_t at, std::int64_t count) {
         std::memcpy(bytes.data() + at, data, static_cast<std::size_t>(count));
     };
@@ -159,7 +158,7 @@ bool Incoming::read_header(MessageRings& rings, int peer, MessageHeader expected
                                              rings.collective(), peer, header.collective));
     if (rings.available(peer) < n) return false;
     rings.peek(peer, n, copy);
-    sizes.resize(static_cast<std::size_t>(num_sizes));
+    sizes.resize(num_sizes);
     if (num_sizes) std::memcpy(sizes.data(), bytes.data() + sizeof header, sizes.size() * sizeof(std::int64_t));
     rings.advance(peer, n);
     known_ = true;

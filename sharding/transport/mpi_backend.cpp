@@ -250,7 +250,7 @@ public:
                          std::shared_ptr<CommCounter> counter) override
     {
         if (ranks.size() == 1) return RankGroup(nullptr, axis, std::move(counter));
-        const auto index = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
+        const auto index = static_cast<int>(std::ranges::find(ranks, rank_) - ranks.begin());
         MPI_Group everyone, members;
         MPI_Comm communicator;
         MPI_Comm_group(MPI_COMM_WORLD, &everyone);

@@ -213,7 +213,7 @@ bool MpiRows::advance(Slot& slot)
         chunks_.pop_front();
         const auto* bytes = sent_.in_place(begin, count);
         if (!bytes) {
-            slot.bytes.resize(static_cast<std::size_t>(count));
+            slot.bytes.resize(count);
             sent_.read(begin, count, slot.bytes.data());
             bytes = slot.bytes.data();
         }

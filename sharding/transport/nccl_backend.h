@@ -3,8 +3,6 @@
 
 #include "sharding/transport/device_transport.h"
 
-#include <string>
-
 namespace meshard {
 
 /// NCCL, for tensors of CUDA GPUs. It connects with the current GPU. In a build for CPUs `why_not` returns the reason.

@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <iterator>
 #include <random>
-#include <string>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>

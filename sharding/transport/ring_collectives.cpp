@@ -102,7 +102,7 @@ public:
         position_ = begin_;
         data_ = Outgoing({Kind::AllReduce, bytes, type(), op_}, {}, staged_.data(), bytes);
         // A separate buffer, since the tensor may still have to be written to the ring.
-        result_.resize(static_cast<std::size_t>(end_ - begin_));
+        result_.resize(end_ - begin_);
     }
 
     bool write(MessageRings& rings) override
@@ -285,7 +285,7 @@ public:
         return all;
     }
 
-    bool awaits(int rank) const override { return !finished_[static_cast<std::size_t>(rank)]; }
+    bool awaits(int rank) const override { return !finished_[rank]; }
 
     void finish() override { out_.back(); }
 

@@ -14,7 +14,6 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <string>
 
 namespace meshard {
 
@@ -179,7 +178,7 @@ void CurveWindows::deal_cells(const std::vector<OnCurve>& splitters)
 {
     const auto rank = messages_.rank();
     const auto num_ranks = messages_.size();
-    const auto num_windows = static_cast<std::int64_t>(splitters.size()) + 1;
+    const auto num_windows = std::ssize(splitters) + 1;
     begins_.assign(num_windows + 1, 0);  // gives `num_windows()` its value
     std::vector<int> rank_of_window(num_windows);
     for (int r = 0; r < num_ranks; ++r)
@@ -230,8 +229,8 @@ void CurveWindows::deal_cells(const std::vector<OnCurve>& splitters)
     std::vector<std::int64_t> counts;
     std::int64_t before = 0;
     for (auto w = first_window(); w < end_window(); ++w) {
-        const auto end = w + 1 == num_windows ? static_cast<std::int64_t>(mine.size())
-                                              : std::ranges::lower_bound(mine, splitters[w]) - mine.begin();
+        const auto end =
+            w + 1 == num_windows ? std::ssize(mine) : std::ranges::lower_bound(mine, splitters[w]) - mine.begin();
         counts.push_back(end - before);
         before = end;
     }

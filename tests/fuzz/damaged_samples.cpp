@@ -355,7 +355,7 @@ bool survives_reading(const DamageSample& sample)
             read_grid(sample.opened);
             break;
         case DamageSample::Reader::PartitionFile:
-            read_partition_file(sample.opened);
+            read_partition_file(sample.opened, [](std::int32_t) {});
             break;
         }
         return true;

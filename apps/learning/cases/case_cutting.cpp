@@ -114,10 +114,7 @@ private:
         if (!try_prepare_shards(cases_[i], hash, cache_, [&] { is_at(Doing::Cutting, i); })) return false;
         return !use_ || use_(cases_[i], shards_path(cases_[i], hash, cache_), [&] { is_at(Doing::Storing, i); });
     }
-    void is_at(Doing doing, std::int64_t i)
-    {
-        activity_ = Activity{rank_, doing, i}.encoded(static_cast<std::int64_t>(cases_.size()));
-    }
+    void is_at(Doing doing, std::int64_t i) { activity_ = Activity{rank_, doing, i}.encoded(std::ssize(cases_)); }
 
     const std::vector<CaseSource>& cases_;
     const ShardCache& cache_;
@@ -143,7 +140,7 @@ std::string sentence(const Activity& activity, const std::vector<CaseSource>& ca
 /// Returns the sizes of the cases' files as the first rank sees them.
 std::vector<std::int64_t> sizes_of(const std::vector<CaseSource>& cases, const RankGroup& ranks)
 {
-    auto sizes = at::zeros({static_cast<std::int64_t>(cases.size())}, at::kLong);
+    auto sizes = at::zeros({std::ssize(cases)}, at::kLong);
     auto* const values = sizes.mutable_data_ptr<std::int64_t>();
     if (ranks.rank() == 0 && ranks.size() > 1) {
         for (std::size_t i = 0; i < cases.size(); ++i) {
@@ -161,7 +158,7 @@ std::vector<std::int64_t> sizes_of(const std::vector<CaseSource>& cases, const R
 std::vector<std::int64_t> agreed(const std::vector<std::int64_t>& known, const RankGroup& ranks,
                                  const std::vector<CaseSource>& cases, const std::string& what)
 {
-    const auto n = static_cast<std::int64_t>(known.size());
+    const auto n = std::ssize(known);
     auto bounds = at::full({2, n}, kUnknown, at::kLong);
     auto* const values = bounds.mutable_data_ptr<std::int64_t>();
     for (std::int64_t i = 0; i < n; ++i) {
@@ -226,7 +223,7 @@ std::vector<std::filesystem::path> cut_cases(const std::vector<CaseSource>& case
                                              const RankGroup& ranks, TrainingLog& log,
                                              const volatile std::sig_atomic_t& stop_requested, const UseOfShards& use)
 {
-    const auto num_cases = static_cast<std::int64_t>(cases.size());
+    const auto num_cases = std::ssize(cases);
     const auto lowest = lowest_ranks_with(cache.folder, ranks);
     const auto sizes = sizes_of(cases, ranks);
     std::vector<int> partners;  // ranks that see this rank's folder

@@ -15,7 +15,6 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
-#include <functional>
 #include <numeric>
 #include <random>
 #include <regex>
@@ -150,11 +149,10 @@ const std::string& column_of(const CaseSource& source, const std::string& column
     if (found != source.columns.end()) return found->second;
     std::vector<std::string> names;
     for (const auto& [name, value] : source.columns) names.push_back(name);
-    const auto nearest = nearest_name(column, names);
     throw InvalidInput(
         fmt::format("case {} has no column '{}' in the case table{}{}", source.id, column,
                     names.empty() ? " (it has no row there)." : fmt::format(", which has {}.", fmt::join(names, ", ")),
-                    nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                    suggestion(column, names)));
 }
 
 /// Finds the files of a pattern, by what its last `*` stands for; a pattern without `*` has one file, with an empty id.
@@ -236,7 +234,7 @@ Parts split_by_lists(const std::vector<CaseSource>& cases, const std::map<std::s
     for (const auto& source : cases) ids.push_back(source.id);
     for (const auto& [part, members] : lists) {
         for (const auto& id : members) {
-            const auto found = std::find(ids.begin(), ids.end(), id);
+            const auto found = std::ranges::find(ids, id);
             if (found == ids.end()) {
                 const auto nearest = nearest_name(id, ids);
                 throw InvalidInput(fmt::format("data.split.{} names case '{}', which has no file.{}", part, id,
@@ -305,12 +303,11 @@ Parts split_by_manifest(const std::vector<CaseSource>& cases, const DataConfig& 
         }
     }
     if (!missing.empty()) {
-        const auto nearest = nearest_name(missing.front(), ids);
         throw InvalidInput(fmt::format(
             "{} names {} cases, and of {} there is no file: '{}'{}{}.{} Entries are ids, files or folders below "
             "data.root.",
             where, num_entries, missing.size(), missing.front(), missing.size() > 1 ? ", '" + missing[1] + "'" : "",
-            missing.size() > 2 ? ", ..." : "", nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+            missing.size() > 2 ? ", ..." : "", suggestion(missing.front(), ids)));
     }
     return parts;
 }
@@ -319,7 +316,7 @@ Parts split_by_shares(const std::vector<CaseSource>& cases, const std::map<std::
                       std::int64_t seed)
 {
     Parts parts;
-    const auto n = static_cast<std::int64_t>(cases.size());
+    const auto n = std::ssize(cases);
     const auto order = shuffled_order(n, static_cast<std::uint64_t>(seed));
     std::int64_t begin = 0;
     double sum = 0;
@@ -329,7 +326,7 @@ Parts split_by_shares(const std::vector<CaseSource>& cases, const std::map<std::
         sum += share->second;
         const auto end = std::min(n, static_cast<std::int64_t>(std::llround(sum * static_cast<double>(n))));
         std::vector<std::int64_t> members(order.begin() + begin, order.begin() + end);
-        std::sort(members.begin(), members.end());
+        std::ranges::sort(members);
         for (const auto i : members) parts[part].push_back(cases[i]);
         begin = end;
     }

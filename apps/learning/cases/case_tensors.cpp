@@ -34,7 +34,7 @@ using RowIds = std::span<const std::int64_t>;
 /// Converts the first rows of an array to float32: (rows, components).
 at::Tensor rows_of(const DataArray& array, RowIds rows, const std::string& where)
 {
-    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    const auto num_rows = std::ssize(rows);
     const auto num_components = array.num_components();
     auto tensor = torch::empty({num_rows, num_components}, torch::kFloat32);
     auto* out = tensor.data_ptr<float>();
@@ -60,15 +60,14 @@ at::Tensor unit_normals(const Mesh& mesh, RowIds rows, const DataConfig& data, c
         return rows_of(*array, rows, where);
     }
     if (!data.on_cells) return rows_of(require_array(mesh.point_data, kPointNormals, where, "point"), rows, where);
-    const auto has_polygons = std::all_of(mesh.cell_types.begin(), mesh.cell_types.end(),
-                                          [](auto type) { return cell_dimension(type) == 2; });
+    const auto has_polygons = std::ranges::all_of(mesh.cell_types, [](auto type) { return cell_dimension(type) == 2; });
     if (!has_polygons) {
         throw InvalidInput(fmt::format("{} has no cell array '{}', and normals can only be computed of polygons. "
                                        "Name the array with data.normals, or set data.inputs=[points].",
                                        where, data.normals));
     }
     const auto areas = area_vectors(mesh);
-    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    const auto num_rows = std::ssize(rows);
     auto normals = torch::zeros({num_rows, 3}, torch::kFloat32);
     auto* out = normals.data_ptr<float>();
     for (std::int64_t row = 0; row < num_rows; ++row) {
@@ -93,7 +92,7 @@ at::Tensor heights(const Mesh& mesh, RowIds rows, const DataConfig& data, const 
 {
     require_one_length(frame, where, "height, a distance");
     const auto places = row_places(mesh, rows, data.on_cells, where);
-    auto tensor = torch::empty({static_cast<std::int64_t>(rows.size()), 1}, torch::kFloat32);
+    auto tensor = torch::empty({std::ssize(rows), 1}, torch::kFloat32);
     auto* out = tensor.data_ptr<float>();
     for (std::int64_t i = 0; i < tensor.size(0); ++i) {
         double along = 0;
@@ -108,7 +107,7 @@ at::Tensor places_in_box(const Mesh& mesh, RowIds rows, const DataConfig& data, 
                          const std::string& where)
 {
     const auto places = row_places(mesh, rows, data.on_cells, where);
-    auto tensor = torch::empty({static_cast<std::int64_t>(rows.size()), 3}, torch::kFloat32);
+    auto tensor = torch::empty({std::ssize(rows), 3}, torch::kFloat32);
     auto* out = tensor.data_ptr<float>();
     for (std::int64_t i = 0; i < tensor.numel(); ++i) {
         const auto low = frame.bounds[2 * (i % 3)], high = frame.bounds[2 * (i % 3) + 1];
@@ -127,7 +126,7 @@ at::Tensor distances(const Mesh& mesh, RowIds rows, const DataConfig& data, cons
     if (array.num_components() != 1)
         throw InvalidInput(fmt::format("{}: the array '{}' has {} components; distances have 1.", where, array.name(),
                                        array.num_components()));
-    auto tensor = torch::empty({static_cast<std::int64_t>(rows.size()), 1}, torch::kFloat32);
+    auto tensor = torch::empty({std::ssize(rows), 1}, torch::kFloat32);
     auto* out = tensor.data_ptr<float>();
     for (std::int64_t i = 0; i < tensor.size(0); ++i) {
         out[i] = static_cast<float>(array.value(i) / frame.lengths[0]);
@@ -194,13 +193,6 @@ CaseTensors page_locked(const CaseTensors& example)
     return moved(example, [](const at::Tensor& tensor) { return tensor.pin_memory(); });
 }
 
-std::int64_t bytes_of(CaseTensors example)
-{
-    std::int64_t bytes = 0;
-    for (const auto* tensor : tensors_of(example)) bytes += static_cast<std::int64_t>(to_local(*tensor).nbytes());
-    return bytes;
-}
-
 CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bounds, const CaseSource& source)
 {
     CaseFrame frame;
@@ -208,7 +200,7 @@ CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bou
     if (config.center == "bounds") {
         for (int c = 0; c < 3; ++c) frame.center[c] = 0.5 * (bounds[2 * c] + bounds[2 * c + 1]);
     } else if (const auto place = numbers_in(config.center); place.size() == 3) {
-        std::copy(place.begin(), place.end(), frame.center.begin());
+        std::ranges::copy(place, frame.center.begin());
     } else if (config.center != "none") {
         throw InvalidInput("the center is '" + config.center + "'; expected bounds, none, or a place x,y,z.");
     }
@@ -217,7 +209,7 @@ CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bou
     if (text == "bounds") {
         frame.lengths.fill(std::max({bounds[1] - bounds[0], bounds[3] - bounds[2], bounds[5] - bounds[4]}));
     } else if (numbers.size() == 3) {
-        std::copy(numbers.begin(), numbers.end(), frame.lengths.begin());
+        std::ranges::copy(numbers, frame.lengths.begin());
     } else if (text != "none") {
         frame.lengths.fill(numbers.size() == 1 ? numbers[0] : source.number(text));
     }
@@ -263,7 +255,7 @@ std::array<double, 6> point_bounds(const Mesh& mesh)
 at::Tensor point_inputs(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame,
                         const std::string& where)
 {
-    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    const auto num_rows = std::ssize(rows);
     std::vector<at::Tensor> inputs;
     for (const auto& name : data.inputs) {
         if (name == "points") {
@@ -413,7 +405,7 @@ std::vector<std::int64_t> field_channels(const Manifest& manifest, const std::fi
 {
     std::vector<std::int64_t> channels;
     for (const auto& field : data.fields) {
-        const auto found = std::find_if(manifest.arrays.begin(), manifest.arrays.end(), [&](const auto& array) {
+        const auto found = std::ranges::find_if(manifest.arrays, [&](const auto& array) {
             return array.name == field.from && array.group == group_of(data);
         });
         if (found == manifest.arrays.end()) {

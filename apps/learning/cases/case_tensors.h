@@ -110,7 +110,4 @@ CaseTensors on_device(const CaseTensors& example, const at::Device& device);
 /// Copies a case to page-locked memory of the host, from which devices copy without a wait.
 CaseTensors page_locked(const CaseTensors& example);
 
-/// Returns the bytes of this rank's parts of a case's tensors.
-std::int64_t bytes_of(CaseTensors example);
-
 }  // namespace meshard

@@ -44,8 +44,7 @@ double size_of(const Wall& wall)
 template <class T>
 at::Tensor as_tensor(std::vector<T>& values)
 {
-    return at::from_blob(values.data(), {static_cast<std::int64_t>(values.size()) / 3, 3},
-                         c10::CppTypeToScalarType<T>::value);
+    return at::from_blob(values.data(), {std::ssize(values) / 3, 3}, c10::CppTypeToScalarType<T>::value);
 }
 
 }  // namespace
@@ -98,8 +97,7 @@ void add_distances(Mesh& mesh, bool on_cells, const Wall& wall, const std::strin
 
 void add_areas(Mesh& mesh, bool on_cells, const std::string& where)
 {
-    const bool has_solids = std::any_of(mesh.cell_types.begin(), mesh.cell_types.end(),
-                                        [](auto type) { return cell_dimension(type) == 3; });
+    const bool has_solids = std::ranges::any_of(mesh.cell_types, [](auto type) { return cell_dimension(type) == 3; });
     if (mesh.num_cells() == 0 || has_solids) {
         throw InvalidInput(
             fmt::format("{} has {} cells, and data.inputs has areas: only polygons have some. Leave areas out.", where,
@@ -131,8 +129,8 @@ void add_areas(Mesh& mesh, bool on_cells, const std::string& where)
 void add_point_normals(Mesh& mesh, const std::string& named, const std::string& where)
 {
     if (find_array(mesh.point_data, named) || find_array(mesh.point_data, kPointNormals)) return;
-    const bool has_polygons = mesh.num_cells() > 0 && std::all_of(mesh.cell_types.begin(), mesh.cell_types.end(),
-                                                                  [](auto type) { return cell_dimension(type) == 2; });
+    const bool has_polygons = mesh.num_cells() > 0 &&
+                              std::ranges::all_of(mesh.cell_types, [](auto type) { return cell_dimension(type) == 2; });
     if (!has_polygons) {
         throw InvalidInput(fmt::format("{} has no point array '{}', and normals can only be computed of polygons. Name "
                                        "the array with data.normals, or set data.inputs=[points].",
@@ -213,7 +211,7 @@ void remove_computed_inputs(Mesh& mesh)
 std::vector<double> row_places(const Mesh& mesh, std::span<const std::int64_t> rows, bool on_cells,
                                const std::string& where)
 {
-    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    const auto num_rows = std::ssize(rows);
     const auto coordinates = mesh.points.to_doubles();
     std::vector<double> places(3 * num_rows, 0.0);
     for (std::int64_t row = 0; row < num_rows; ++row) {

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <string_view>
 
 namespace meshard {
@@ -19,7 +18,7 @@ std::string pressure_kind(const DataConfig& data)
     const auto is_pressure = [](const FieldConfig& field) {
         return field.kind == "kinematic" || field.kind == "static" || field.kind == "cp";
     };
-    const auto found = std::find_if(data.fields.begin(), data.fields.end(), is_pressure);
+    const auto found = std::ranges::find_if(data.fields, is_pressure);
     return found == data.fields.end() ? "kinematic" : found->kind;
 }
 
@@ -56,7 +55,7 @@ std::vector<std::string> reference_quantities(const DataConfig& data)
 {
     std::vector<std::string> names;
     const auto add = [&](const std::string& name) {
-        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+        if (std::ranges::find(names, name) == names.end()) names.push_back(name);
     };
     if (!data.nondimensional) return names;
     for (const auto& field : data.fields) {

@@ -57,9 +57,8 @@ std::vector<std::string> input_names(const DataConfig& data, std::int64_t num_ch
         names.insert(names.end(), data.categories.names.begin(), data.categories.names.end());
     // The arrays name the channels only if each has one component.
     if (data.is_grid && std::ssize(data.told_arrays()) == num_channels) names = data.told_arrays();
-    while (static_cast<std::int64_t>(names.size()) < num_channels)
-        names.push_back(fmt::format("input {}", names.size() + 1));
-    names.resize(static_cast<std::size_t>(num_channels));
+    while (std::ssize(names) < num_channels) names.push_back(fmt::format("input {}", names.size() + 1));
+    names.resize(num_channels);
     names.insert(names.end(), data.constants.begin(), data.constants.end());
     if (!data.time.empty()) names.push_back(data.time);
     while (names.size() < num_numbers)
@@ -118,7 +117,7 @@ std::string InputRanges::other_size(const std::array<double, 6>& bounds) const
 
 void InputRanges::join(const RankGroup& ranks)
 {
-    auto bounds = torch::empty({2, static_cast<std::int64_t>(low_.size())}, torch::kDouble);
+    auto bounds = torch::empty({2, std::ssize(low_)}, torch::kDouble);
     auto* const numbers = bounds.data_ptr<double>();
     for (std::size_t i = 0; i < low_.size(); ++i) {
         numbers[i] = -low_[i];
@@ -179,7 +178,7 @@ std::vector<std::string> InputRanges::beyond(const PointInputs& inputs, const Da
 {
     const auto [rows, numbers] = input_rows(inputs);
     const auto num_channels = rows.size(1);
-    if (static_cast<std::int64_t>(low_.size()) != num_channels + numbers.size(0)) return {};  // the model has no ranges
+    if (std::ssize(low_) != num_channels + numbers.size(0)) return {};  // the model has no ranges
     InputRanges own;
     own.add(inputs);
     own.join(ranks);

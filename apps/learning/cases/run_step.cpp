@@ -62,7 +62,7 @@ public:
         std::int32_t num_columns = last ? 1 : 0;
         for (const auto* part : parts_) num_columns += part->num_components();
         std::vector<float> values;
-        values.reserve(static_cast<std::size_t>(num_rows_ * num_columns));
+        values.reserve(num_rows_ * num_columns);
         for (std::int64_t row = 0; row < num_rows_; ++row) {
             for (const auto* part : parts_) {
                 for (std::int32_t c = 0; c < part->num_components(); ++c)
@@ -96,7 +96,7 @@ bool are_moved_ids(const DataArray& first, const DataArray& other)
 DataArray learnt(const DataArray& now, const DataArray& next, const FieldConfig& field, LearntState kind, double step)
 {
     std::vector<float> values;
-    values.reserve(static_cast<std::size_t>(next.num_values()));
+    values.reserve(next.num_values());
     for (std::int64_t row = 0; row < next.num_rows(); ++row) {
         for (std::int32_t c = 0; c < next.num_components(); ++c) {
             auto value = next.value(row, c);

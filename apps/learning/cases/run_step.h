@@ -26,8 +26,8 @@ struct RunStep {
     std::int64_t index = 0;  ///< of the last state that is told
 
     /// Returns a state that is told: 0 is the last one, 1 the one before it.
-    const SeriesState& told(std::int64_t back) const { return run->states[static_cast<std::size_t>(index - back)]; }
-    const SeriesState& next() const { return run->states[static_cast<std::size_t>(index + 1)]; }
+    const SeriesState& told(std::int64_t back) const { return run->states[index - back]; }
+    const SeriesState& next() const { return run->states[index + 1]; }
     const SeriesState& first() const { return run->states.front(); }
     double duration() const { return next().time - told(0).time; }
 };

@@ -120,7 +120,7 @@ std::uint64_t hash_of(const CaseSource& source, const ShardCache& cache)
         const auto& [run, index] = *source.step;
         auto text = fmt::format("first {}", hash_text(hash_of_file(run->states.front().file, run->id, cache)));
         for (auto i = index + 1 - cache.states->history; i <= index + 1; ++i) {
-            const auto& state = run->states[static_cast<std::size_t>(i)];
+            const auto& state = run->states[i];
             text += fmt::format(" state {} at {:.17g} in {:.17g}", hash_text(hash_of_file(state.file, run->id, cache)),
                                 state.time, state.time_in_file.value_or(0));
         }

@@ -14,7 +14,6 @@
 #include <chrono>
 #include <fstream>
 #include <optional>
-#include <span>
 #include <string>
 #include <sys/stat.h>
 #include <vector>

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <utility>
 
 namespace meshard {
 namespace {
@@ -85,9 +84,8 @@ std::vector<std::string> names_in(const nlohmann::json& content)
                               const std::filesystem::path& path)
 {
     const auto names = names_in(content);
-    const auto nearest = nearest_name(name, names);
     throw InvalidInput(fmt::format("{} is '{}', which {} has not. It has {}.{}", what, name, path.string(),
-                                   fmt::join(names, ", "), nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                                   fmt::join(names, ", "), suggestion(name, names)));
 }
 
 }  // namespace

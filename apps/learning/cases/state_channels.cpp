@@ -160,7 +160,7 @@ std::vector<std::string> told_names(const DataConfig& data, const std::vector<st
     arrays.insert(arrays.end(), data.series.given.begin(), data.series.given.end());
     const auto num_of_arrays = count - 1 - std::ssize(names);
     for (std::int64_t i = 0; i < num_of_arrays; ++i)
-        names.push_back(std::ssize(arrays) == num_of_arrays ? arrays[static_cast<std::size_t>(i)]
+        names.push_back(std::ssize(arrays) == num_of_arrays ? arrays[i]
                                                             : fmt::format("number {} of data.arrays", i + 1));
     names.emplace_back("step");
     return names;

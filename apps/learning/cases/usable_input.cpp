@@ -28,7 +28,7 @@ void read_together(const RankGroup& ranks, const std::function<void()>& work)
         fault = without_function_name(error_text(error));
         code = exit_code_of_current_error();
     }
-    const std::array<std::int64_t, 2> own{code, static_cast<std::int64_t>(fault.size())};
+    const std::array<std::int64_t, 2> own{code, std::ssize(fault)};
     const auto all = ranks.all_gather_integers(own);
     const auto failed = std::ranges::find_if(all, [](const auto& rank) { return rank[0] != exit_code::ok; });
     if (failed == all.end()) return;

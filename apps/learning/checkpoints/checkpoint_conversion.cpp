@@ -31,9 +31,8 @@ CheckpointFormat format_of(const CheckpointConversion& options)
         if (options.to == to_string(format)) return format;
         names.emplace_back(to_string(format));
     }
-    const auto nearest = nearest_name(options.to, names);
     throw UsageError("--to is '" + options.to + "'; expected mdlus, pt or safetensors." +
-                     (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                     suggestion(options.to, names));
 }
 
 std::int64_t num_values(const ModelCheckpoint& checkpoint)
@@ -83,7 +82,7 @@ void convert_checkpoint(const CheckpointConversion& options)
     write_checkpoint(options.output, checkpoint, format);
 
     const auto written = std::filesystem::file_size(options.output);
-    const auto count = static_cast<std::int64_t>(checkpoint.weights.arrays.size());
+    const auto count = std::ssize(checkpoint.weights.arrays);
     if (options.json) {
         print_json({{"input", options.input},
                     {"output", options.output},
@@ -120,9 +119,9 @@ void print_checkpoint_info(const std::string& file, bool json)
                     {"notes", checkpoint.notes}});
         return;
     }
-    std::cout << file << ": checkpoint of a " << name_of(checkpoint) << ", "
-              << count_text(static_cast<std::int64_t>(arrays.size()), "array") << ", "
-              << count_text(num_values(checkpoint), "value") << ", " << bytes_text(num_bytes(checkpoint)) << '\n';
+    std::cout << file << ": checkpoint of a " << name_of(checkpoint) << ", " << count_text(std::ssize(arrays), "array")
+              << ", " << count_text(num_values(checkpoint), "value") << ", " << bytes_text(num_bytes(checkpoint))
+              << '\n';
     const auto print_values = [](const char* title, const Json& values) {
         if (values.is_null()) return;
         TextTable table("ll");

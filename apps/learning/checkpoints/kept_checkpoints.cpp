@@ -35,7 +35,7 @@ std::vector<std::int64_t> epochs_in(const fs::path& folder)
         const auto epoch = std::atoll(name.c_str() + 6);
         if (name == name_of_epoch(epoch) + kWeights) epochs.push_back(epoch);
     }
-    std::sort(epochs.begin(), epochs.end());
+    std::ranges::sort(epochs);
     return epochs;
 }
 

@@ -247,7 +247,7 @@ std::vector<CaseFigures> case_figures(std::span<const std::filesystem::path> sha
 {
     constexpr double infinity = std::numeric_limits<double>::infinity();
     const auto num_channels = layout.num_channels();
-    const auto num_cases = static_cast<std::int64_t>(shards.size());
+    const auto num_cases = std::ssize(shards);
     auto sums = torch::zeros({num_cases, kCaseNumbers + 2 * num_channels}, torch::kDouble);
     // The bounds are -low and high, so that one maximum over the ranks finds both.
     auto bounds = torch::full({num_cases, 2 * num_channels}, -infinity, torch::kDouble);
@@ -303,8 +303,7 @@ std::vector<CaseFigures> kept_case_figures(std::span<const std::filesystem::path
                                            std::span<const std::filesystem::path> shards, const DataConfig& data,
                                            const JudgedFields& layout, const RankGroup& ranks)
 {
-    const auto num_cases = static_cast<std::int64_t>(stored.size()),
-               num_numbers = kCaseNumbers + kBounds + 4 * layout.num_channels();
+    const auto num_cases = std::ssize(stored), num_numbers = kCaseNumbers + kBounds + 4 * layout.num_channels();
     // Ranks share out the reading and agree on what was found, since a file may appear between two reads. The first
     // number of a row says whether the case was found.
     auto found = torch::zeros({num_cases, 1 + num_numbers}, torch::kDouble);

@@ -4,7 +4,6 @@
 #include "apps/learning/cases/case_tensors.h"
 #include "io/shards/manifest.h"
 #include "io/shards/subdomain_io.h"
-#include "partition/error.h"
 #include "partition/mesh/cell_geometry.h"
 #include "partition/mesh/surface_geometry.h"
 #include "partition/mesh/vector_algebra.h"
@@ -111,8 +110,7 @@ void for_pieces(const at::Tensor& prediction, const at::Tensor& truth, const at:
 
 std::vector<double> row_geometry(const Mesh& mesh, bool on_cells)
 {
-    std::vector<double> rows(
-        static_cast<std::size_t>((on_cells ? mesh.num_cells() : mesh.num_points()) * kGeometryColumns), 0.0);
+    std::vector<double> rows((on_cells ? mesh.num_cells() : mesh.num_points()) * kGeometryColumns, 0.0);
     const auto numbers = cell_numbers(mesh);
     const auto add = [&](std::int64_t row, std::int64_t cell, double share) {
         const auto& vector = numbers.vectors[cell];
@@ -156,7 +154,7 @@ at::Tensor take_geometry(Mesh& mesh, std::int64_t num_rows, bool on_cells)
     auto& arrays = on_cells ? mesh.cell_data : mesh.point_data;
     const auto array = std::ranges::find_if(arrays, [](const auto& one) { return one.name() == kGeometry; });
     auto values = array->to_doubles();
-    values.resize(static_cast<std::size_t>(num_rows * kGeometryColumns));
+    values.resize(num_rows * kGeometryColumns);
     arrays.erase(array);
     return torch::tensor(values, torch::kDouble).reshape({num_rows, kGeometryColumns});
 }
@@ -164,7 +162,7 @@ at::Tensor take_geometry(Mesh& mesh, std::int64_t num_rows, bool on_cells)
 at::Tensor shard_geometry(const std::filesystem::path& shards, bool on_cells, std::span<const std::int64_t> ids,
                           std::int32_t first_part)
 {
-    auto geometry = torch::zeros({static_cast<std::int64_t>(ids.size()), kGeometryColumns}, torch::kDouble);
+    auto geometry = torch::zeros({std::ssize(ids), kGeometryColumns}, torch::kDouble);
     auto* out = geometry.data_ptr<double>();
     const auto manifest = read_manifest(shards);
     std::size_t num_found = 0;
@@ -231,8 +229,7 @@ Metrics CaseSums::metrics(const JudgedFields& layout) const
 
 std::int64_t CaseSums::num_numbers(const JudgedFields& layout)
 {
-    return layout.num_channels() * ChannelSums::kNumbers + 2 * static_cast<std::int64_t>(layout.fields.size()) +
-           ForceSums::kNumbers;
+    return layout.num_channels() * ChannelSums::kNumbers + 2 * std::ssize(layout.fields) + ForceSums::kNumbers;
 }
 
 std::vector<double> CaseSums::numbers() const
@@ -264,9 +261,8 @@ CaseSums case_sums(const at::Tensor& prediction, const at::Tensor& truth, const 
                    const JudgedFields& layout, const at::Tensor& guess, const RankGroup& group)
 {
     const auto num_channels = layout.num_channels();
-    auto added = torch::zeros(
-        {num_channels * ChannelSums::kSums + 2 * static_cast<std::int64_t>(layout.fields.size()) + ForceSums::kNumbers},
-        torch::kDouble);
+    auto added = torch::zeros({num_channels * ChannelSums::kSums + 2 * std::ssize(layout.fields) + ForceSums::kNumbers},
+                              torch::kDouble);
     auto largest = torch::zeros({num_channels, ChannelSums::kNumbers - ChannelSums::kSums}, torch::kDouble);
     const auto mean = guess.to(torch::kCPU).to(torch::kDouble);
     for_pieces(prediction, truth, geometry, [&](at::Tensor y, at::Tensor t, at::Tensor shape) {

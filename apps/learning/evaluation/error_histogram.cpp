@@ -9,7 +9,7 @@ std::vector<std::vector<double>> error_histograms(const at::Tensor& prediction, 
                                                   const JudgedFields& layout, const at::Tensor& deviations,
                                                   const RankGroup& group)
 {
-    const auto num_fields = static_cast<std::int64_t>(layout.fields.size());
+    const auto num_fields = std::ssize(layout.fields);
     auto counts = torch::zeros({num_fields, kHistogramBins + 2}, torch::kDouble);
     const auto units = deviations.to(torch::kDouble).cpu();  // those of channels that never changed are 0
     const auto errors = (prediction.to(torch::kDouble) - truth.to(torch::kDouble)) /

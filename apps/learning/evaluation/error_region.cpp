@@ -21,7 +21,7 @@ std::vector<ErrorRegion> error_regions(const at::Tensor& prediction, const at::T
                                        const std::array<double, 6>& bounds, const RankGroup& group)
 {
     constexpr auto num_boxes = kRegionsAlong * kRegionsAlong * kRegionsAlong;
-    const auto num_fields = static_cast<std::int64_t>(layout.fields.size());
+    const auto num_fields = std::ssize(layout.fields);
     const auto width = [&](std::int64_t axis) { return (bounds[2 * axis + 1] - bounds[2 * axis]) / kRegionsAlong; };
     auto box = torch::zeros({truth.size(0)}, torch::kLong);
     for (std::int64_t axis = 0; axis < 3; ++axis) {

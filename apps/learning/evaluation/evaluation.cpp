@@ -5,7 +5,6 @@
 #include "apps/console/text_table.h"
 #include "apps/learning/evaluation/held_out_errors.h"
 #include "io/bytes/atomic_file.h"
-#include "partition/error.h"
 
 #include <fmt/core.h>
 
@@ -507,8 +506,7 @@ std::string to_text(const Evaluation& evaluation)
     for (const auto& split : splits_of(evaluation)) {
         const auto cases = cases_of(evaluation, split);
         const bool is_of_runs = cases.front()->rolled_out.has_value();
-        out << split << ": " << count_text(static_cast<std::int64_t>(cases.size()), is_of_runs ? "run" : "case")
-            << "\n";
+        out << split << ": " << count_text(std::ssize(cases), is_of_runs ? "run" : "case") << "\n";
         const auto& of_fields = json["splits"][split]["fields"];
         out << (is_of_runs ? roll_out_table(of_fields) : field_table(of_fields));
         if (json["splits"][split].contains("worst")) {
@@ -542,9 +540,9 @@ std::string to_text(const Evaluation& evaluation)
                 out << fmt::format("  {}: {:.0f} % lie within ±{} of the prediction, expected are {:.0f} %\n", one.name,
                                    100 * one.coverage(), short_text(*one.interval), 100 * kCoverage);
         }
-        if (static_cast<std::int64_t>(cases.size()) < kFewCases) {
-            out << "  " << count_text(static_cast<std::int64_t>(cases.size()), "case")
-                << ": r2 and spearman of fewer than " << kFewCases << " say little\n";
+        if (std::ssize(cases) < kFewCases) {
+            out << "  " << count_text(std::ssize(cases), "case") << ": r2 and spearman of fewer than " << kFewCases
+                << " say little\n";
         }
     }
     return out.str();

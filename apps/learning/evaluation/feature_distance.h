@@ -5,8 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
-#include <optional>
-#include <span>
 
 namespace meshard {
 

@@ -117,7 +117,7 @@ Spread spread_of(std::span<const double> values)
         }
         there.push_back(values[i]);
     }
-    spread.count = static_cast<std::int64_t>(there.size());
+    spread.count = std::ssize(there);
     if (there.empty()) return {0, kNone, kNone, kNone, kNone, -1};
     spread.mean = mean_of(there);
     double squares = 0;

@@ -5,8 +5,6 @@
 
 #include <fmt/core.h>
 
-#include <cmath>
-
 namespace meshard {
 namespace {
 

@@ -42,7 +42,7 @@ std::vector<std::vector<std::int64_t>> ones_and_pairs(const std::vector<std::int
 std::vector<double> least_squares_weights(const at::Tensor& rows)
 {
     auto best = rows.square().sum(1).argmin().item<std::int64_t>();
-    std::vector<double> weights(static_cast<std::size_t>(rows.size(0)), 0.0);
+    std::vector<double> weights(rows.size(0), 0.0);
     weights[best] = 1;
     auto sum = rows[best].clone();
     for (int step = 0; step < kStackingSteps; ++step) {
@@ -60,8 +60,7 @@ std::vector<double> least_squares_weights(const at::Tensor& rows)
 
 at::Tensor table_of(const std::vector<std::vector<double>>& rows)
 {
-    auto table = torch::empty({static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(rows.front().size())},
-                              torch::kDouble);
+    auto table = torch::empty({std::ssize(rows), std::ssize(rows.front())}, torch::kDouble);
     for (std::size_t i = 0; i < rows.size(); ++i)
         table[static_cast<std::int64_t>(i)].copy_(torch::tensor(rows[i], torch::kDouble));
     return table;
@@ -71,7 +70,7 @@ at::Tensor table_of(const std::vector<std::vector<double>>& rows)
 
 ShapeRegression::ShapeRegression(const std::vector<std::vector<double>>& numbers, const std::vector<double>& values)
 {
-    const auto num_given = static_cast<std::int64_t>(numbers.size()), num_cases = std::min(num_given, kMostCases);
+    const auto num_given = std::ssize(numbers), num_cases = std::min(num_given, kMostCases);
     const auto chosen = torch::arange(num_cases).mul(num_given).div(num_cases, "floor");
     const auto given = table_of(numbers).index_select(0, chosen),
                truth = torch::tensor(values, torch::kDouble).index_select(0, chosen);

@@ -7,7 +7,6 @@
 #include "ops/grids/grid_rows.h"
 #include "partition/error.h"
 #include "partition/mesh/mesh.h"
-#include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <fmt/core.h>
@@ -148,9 +147,8 @@ void LeftOut::mark(const DataArray& mask, bool on_cells, const std::string& wher
     const bool is_of_ghosts = mask.name() == "vtkGhostType";
     for (std::int64_t row = 0; row < mask.num_rows(); ++row) {
         const auto value = mask.value(row, 0);
-        rows_[static_cast<std::size_t>(row)] =
-            is_of_ghosts ? (static_cast<int>(value) & (on_cells ? hidden_cell : hidden_point)) != 0
-                         : value == 0 || std::isnan(value);
+        rows_[row] = is_of_ghosts ? (static_cast<int>(value) & (on_cells ? hidden_cell : hidden_point)) != 0
+                                  : value == 0 || std::isnan(value);
     }
 }
 
@@ -390,7 +388,7 @@ std::vector<std::int64_t> GridLayout::own_places() const
     if (of_rows->index_map) return of_rows->index_map->global_ids;
     const auto& axis = of_rows->axes[0];
     const auto me = of_rows->device_mesh->coordinate(0);
-    std::vector<std::int64_t> places(static_cast<std::size_t>((*axis.extents)[me]));
+    std::vector<std::int64_t> places((*axis.extents)[me]);
     std::iota(places.begin(), places.end(), axis.offset(me));
     return places;
 }

@@ -39,12 +39,12 @@ public:
     /// Leaves out a row whose value is NaN, if NaN marks rows. Returns whether the row is left out.
     bool takes(std::int64_t row, double value)
     {
-        auto& is_out = rows_[static_cast<std::size_t>(row)];
+        auto& is_out = rows_[row];
         if (marks_nan_ && std::isnan(value)) is_out = 1;
         return is_out != 0;
     }
 
-    bool has(std::int64_t row) const { return rows_[static_cast<std::size_t>(row)] != 0; }
+    bool has(std::int64_t row) const { return rows_[row] != 0; }
     bool operator==(const LeftOut& other) const = default;
 
     /// Puts NaN in these rows of (N, C).

@@ -69,8 +69,7 @@ void merge_over_ranks(StoredCase& known, const CategorySettings& categories, con
     std::vector<std::int64_t> own{known.num_counted};
     const auto add = [&](const std::vector<double>& numbers, std::int64_t count) {
         for (std::int64_t i = 0; i < count; ++i)
-            own.push_back(
-                std::bit_cast<std::int64_t>(known.num_counted > 0 ? numbers[static_cast<std::size_t>(i)] : 0.0));
+            own.push_back(std::bit_cast<std::int64_t>(known.num_counted > 0 ? numbers[i] : 0.0));
     };
     const auto num_targets = known.num_targets(), num_inputs = known.num_inputs;
     add(known.statistics[0].mean(), num_targets);

@@ -77,7 +77,7 @@ void predict_grid(std::span<Predictor> models, const std::filesystem::path& inpu
     read_together(all, [&] {
         const auto replaced = add_fields(arrays, predictions.mean(), spread, models.front());
         if (all.rank() == 0) warn_of_replaced(name, replaced);
-        for (auto& array : std::span(arrays).last(static_cast<std::size_t>(num_predicted)))
+        for (auto& array : std::span(arrays).last(num_predicted))
             at::from_blob(array.mutable_bytes().data(), {array.num_rows(), array.num_components()}, at::kFloat)
                 .masked_fill_(left_out, NAN);
     });

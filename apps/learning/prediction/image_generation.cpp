@@ -57,10 +57,8 @@ std::vector<const DataArray*> chosen_arrays(const ImageGeneration& generation, c
     for (const auto& name : generation.arrays) {
         const auto found = std::ranges::find(names, name);
         if (found == names.end()) {
-            const auto nearest = nearest_name(name, names);
             throw InvalidInput(fmt::format("{} has no {} array '{}'.{}", generation.conditions.string(),
-                                           generation.on_cells ? "cell" : "point", name,
-                                           nearest.empty() ? "" : fmt::format(" Did you mean '{}'?", nearest)));
+                                           generation.on_cells ? "cell" : "point", name, suggestion(name, names)));
         }
         chosen.push_back(&arrays[found - names.begin()]);
     }
@@ -113,7 +111,7 @@ Conditions read_conditions(const ImageGeneration& generation, const DitOptions& 
 
 at::Tensor condition_vector(const ImageGeneration& generation, const DitOptions& options)
 {
-    const auto found = static_cast<std::int64_t>(generation.condition.size());
+    const auto found = std::ssize(generation.condition);
     if (found != options.condition_dim) {
         throw InvalidInput(fmt::format("{}: the model is told {} numbers of the whole image, and {} were given. Give "
                                        "them with --condition, in the order of its "
@@ -128,7 +126,7 @@ std::vector<std::string> field_names(const ImageGeneration& generation, std::int
     auto names = generation.fields;
     for (std::int64_t i = 1; generation.fields.empty() && i <= num_channels; ++i)
         names.push_back("generated_" + std::to_string(i));
-    if (static_cast<std::int64_t>(names.size()) != num_channels) {
+    if (std::ssize(names) != num_channels) {
         throw InvalidInput(fmt::format("{}: the model makes {} channels, and --fields names {}.",
                                        generation.checkpoint.string(), num_channels, names.size()));
     }

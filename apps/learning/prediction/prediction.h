@@ -8,7 +8,6 @@
 #include "partition/mesh/data_array.h"
 #include "sharding/transport/launch.h"
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>

@@ -149,9 +149,8 @@ std::vector<FieldStatistics> read_statistics(const std::filesystem::path& path)
     }
     const std::vector<std::string> order{"velocity", "pressure_volume", "pressure", "shear_stress",
                                          "turbulent_viscosity"};
-    std::stable_sort(fields.begin(), fields.end(), [&](const auto& a, const auto& b) {
-        return std::find(order.begin(), order.end(), a.name) - order.begin() <
-               std::find(order.begin(), order.end(), b.name) - order.begin();
+    std::ranges::stable_sort(fields, [&](const auto& a, const auto& b) {
+        return std::ranges::find(order, a.name) - order.begin() < std::ranges::find(order, b.name) - order.begin();
     });
     return fields;
 }
@@ -244,9 +243,7 @@ std::optional<std::int64_t> Predictor::load_own(const std::filesystem::path& pat
     const auto categories = category_channels(data_, channels_);
     if (!data_.is_grid) encode_categories(model_, categories);
     head_ = run.head;
-    if (head_)
-        forward_with_head_ =
-            add_coefficient_head(model_, head_->num_features, static_cast<std::int64_t>(head_->names.size()));
+    if (head_) forward_with_head_ = add_coefficient_head(model_, head_->num_features, std::ssize(head_->names));
     if (part == 0) shape_coefficients_ = run.shape_coefficients;
     if (part == 0) held_out_errors_ = run.held_out_errors;
     checkpoint.load_weights(*model_.module);
@@ -325,7 +322,7 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     if (!widths_of)
         throw InvalidInput(file.string() + ": " + entry.class_name +
                            " does not say what it takes of points; predict with a run's folder.");
-    const auto num_constants = static_cast<std::int64_t>(options.constants.size());
+    const auto num_constants = std::ssize(options.constants);
     const auto widths = widths_of(predictor.model_.arguments, num_constants);
     auto& data = predictor.data_;
     data.on_cells = options.on_cells;
@@ -363,7 +360,7 @@ void Predictor::name_fields(const DataOptions& options, std::int64_t num_channel
     for (const auto& field : statistics) {
         mean.insert(mean.end(), field.mean.begin(), field.mean.end());
         std.insert(std.end(), field.std.begin(), field.std.end());
-        if (options.fields.empty()) fields.emplace_back(field.name, static_cast<std::int64_t>(field.mean.size()));
+        if (options.fields.empty()) fields.emplace_back(field.name, std::ssize(field.mean));
     }
     if (statistics.empty()) {
         notes_.push_back(
@@ -375,7 +372,7 @@ void Predictor::name_fields(const DataOptions& options, std::int64_t num_channel
     }
     const auto total = std::accumulate(fields.begin(), fields.end(), std::int64_t{0},
                                        [](auto sum, const auto& field) { return sum + field.second; });
-    if (total != num_channels || static_cast<std::int64_t>(mean.size()) != num_channels) {
+    if (total != num_channels || std::ssize(mean) != num_channels) {
         throw InvalidInput(fmt::format("{}: the model gives {} channels, the fields have {} and the statistics {}. "
                                        "Name the fields with --fields, e.g. "
                                        "pressure,shear_stress:3, and repair {}.",

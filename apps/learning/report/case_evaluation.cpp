@@ -28,7 +28,6 @@
 #include <array>
 #include <chrono>
 #include <cmath>
-#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -405,10 +404,9 @@ std::vector<JudgedCase> judged_cases(const JudgedModel& model, std::span<const s
             throw UsageError(fmt::format("the run has no cases of '{}'; it has {}.", word, sizes_of(model.cases)));
         std::vector<std::string> names{"train", "val", "test", "all"};
         for (const auto& one : known) names.push_back(one.first.id);
-        const auto nearest = nearest_name(word, names);
         throw UsageError(fmt::format("'{}' is no mesh file, no case of the run and no split with cases; expected "
                                      "train, val, test, all, ids or files.{}",
-                                     word, nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                                     word, suggestion(word, names)));
     }
     return cases;
 }

@@ -63,7 +63,7 @@ double plane_of(const Bounds& bounds)
 /// Marks the cells that a plane does not cross as ghosts, which are not drawn.
 DataArray beside_plane(const Mesh& mesh, const PlaneAcross& plane)
 {
-    std::vector<std::uint8_t> is_beside(static_cast<std::size_t>(mesh.num_cells()), 1);
+    std::vector<std::uint8_t> is_beside(mesh.num_cells(), 1);
     for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) {
         double low = infinity, high = -infinity;
         for (const auto point : mesh.cells.row(cell)) {
@@ -94,15 +94,13 @@ struct Scene {
 
 Scene scene_at(const Mesh& mesh, const PlaneAcross& plane)
 {
-    return {
-        kViewsAlong[static_cast<std::size_t>(plane.axis)], {beside_plane(mesh, plane)}, "cells at " + plane.text(), {}};
+    return {kViewsAlong[plane.axis], {beside_plane(mesh, plane)}, "cells at " + plane.text(), {}};
 }
 
 std::vector<Scene> scenes_of(const Mesh& mesh, std::span<const PlaneAcross> planes)
 {
     const auto bounds = bounds_of(mesh);
-    if (const auto axis = flat_axis(bounds); axis >= 0)
-        return {{kViewsAlong[static_cast<std::size_t>(axis)], {}, {}, {}}};
+    if (const auto axis = flat_axis(bounds); axis >= 0) return {{kViewsAlong[axis], {}, {}, {}}};
     if (!has_solids(mesh)) return {{}};
     if (planes.empty()) {
         const auto y = plane_of(bounds);
@@ -114,15 +112,14 @@ std::vector<Scene> scenes_of(const Mesh& mesh, std::span<const PlaneAcross> plan
     for (std::size_t i = 0; i < planes.size(); ++i) {
         const auto& plane = planes[i];
         if (std::ranges::count(planes.first(i), plane) > 0) continue;  // named twice
-        const auto low = bounds.low[static_cast<std::size_t>(plane.axis)],
-                   high = bounds.high[static_cast<std::size_t>(plane.axis)];
+        const auto low = bounds.low[plane.axis], high = bounds.high[plane.axis];
         if (plane.at < low || plane.at > high) {
             throw InvalidInput(fmt::format(
                 "the plane {} lies beside the volume, which reaches from {} = {:f} to {:f}. Choose another --plane.",
-                plane.text(), kAxes[static_cast<std::size_t>(plane.axis)], low, high));
+                plane.text(), kAxes[plane.axis], low, high));
         }
         scenes.push_back(scene_at(mesh, plane));
-        scenes.back().file_name = fmt::format("_{}={}", kAxes[static_cast<std::size_t>(plane.axis)], plane.at);
+        scenes.back().file_name = fmt::format("_{}={}", kAxes[plane.axis], plane.at);
     }
     return scenes;
 }
@@ -248,7 +245,7 @@ PlaneAcross PlaneAcross::from_text(const std::string& text)
 
 std::string PlaneAcross::text() const
 {
-    return fmt::format("{} = {:.6g}", kAxes[static_cast<std::size_t>(axis)], at);
+    return fmt::format("{} = {:.6g}", kAxes[axis], at);
 }
 
 namespace {

@@ -86,8 +86,7 @@ std::vector<DrawnState> states_of_case(JudgedModel& model, std::span<const Judge
                                        World& world)
 {
     constexpr std::int64_t most_rows = 5'000'000, most_states = 24;
-    const auto num_states =
-        evaluated.rolled_out ? static_cast<std::int64_t>(evaluated.rolled_out->times.size()) : std::int64_t{1};
+    const auto num_states = evaluated.rolled_out ? std::ssize(evaluated.rolled_out->times) : std::int64_t{1};
     const auto num_kept =
         std::min(num_states,
                  std::clamp<std::int64_t>(most_rows / std::max<std::int64_t>(1, evaluated.num_points), 3, most_states));

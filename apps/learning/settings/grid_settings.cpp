@@ -87,7 +87,7 @@ void check_grid_arrays(const Settings& settings, const std::vector<std::string>&
     if (arrays.empty())
         throw UsageError("data.arrays must name the arrays that the model is told, e.g. data.arrays=[permeability].");
     if (std::set<std::string>(arrays.begin(), arrays.end()).size() != arrays.size())
-        throw UsageError(settings.where("data.arrays") + " names an array twice.");
+        settings.refuse("data.arrays", "names an array twice.");
 }
 
 void require_matching_model(const Settings& settings, const ModelConfig& model, const DataConfig& data)
@@ -100,11 +100,10 @@ void require_matching_model(const Settings& settings, const ModelConfig& model, 
                          : "grids, and the cases are none (data.grid); models of points are " + names_of(false)));
     }
     if (!data.is_grid && settings.has("data.mask"))
-        throw UsageError(settings.where("data.mask") +
-                         " belongs to grids: what does not count of a mesh is left out of its file.");
+        settings.refuse("data.mask", "belongs to grids: what does not count of a mesh is left out of its file.");
     if (!data.is_grid && !data.series.is_on && settings.has("data.arrays"))
-        throw UsageError(settings.where("data.arrays") +
-                         " belongs to data.grid and data.series; what points are told is said by data.inputs.");
+        settings.refuse("data.arrays",
+                        "belongs to data.grid and data.series; what points are told is said by data.inputs.");
 }
 
 void check_denoiser(const Settings& settings, const TrainingRunConfig& config)
@@ -163,7 +162,7 @@ nlohmann::json grid_model_arguments(const ModelConfig& model, GridWidths widths)
     const auto& entry = find_model(model.name);
     if (entry.of_grids()->denoiser) widths.in_channels += widths.out_channels;
     const auto& directions = entry.of_grids()->directions;
-    const auto num_directions = static_cast<std::int64_t>(widths.extents.size());
+    const auto num_directions = std::ssize(widths.extents);
     if (std::ranges::find(directions, num_directions) == directions.end()) {
         throw InvalidInput(
             fmt::format("the grids have {} directions with more than one row, and {} takes {}. Take another of {}.",

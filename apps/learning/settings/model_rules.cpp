@@ -28,7 +28,7 @@ std::string yaml_text(const nlohmann::json& value)
     const auto is_plain = [](unsigned char c) { return std::isalnum(c) || c == '_'; };
     if (!value.is_string()) return value.dump();
     const auto& text = value.get_ref<const std::string&>();
-    return !text.empty() && std::all_of(text.begin(), text.end(), is_plain) ? text : value.dump();
+    return !text.empty() && std::ranges::all_of(text, is_plain) ? text : value.dump();
 }
 
 SettingRule option_rule(const OptionInfo& option, const nlohmann::json& pattern)
@@ -90,8 +90,7 @@ std::vector<SettingRule> rules_of(const ModelEntry& entry)
 /// allows.
 void add_shared(std::vector<SettingRule>& rules, SettingRule rule, const std::string& model)
 {
-    const auto known =
-        std::find_if(rules.begin(), rules.end(), [&](const auto& other) { return other.path == rule.path; });
+    const auto known = std::ranges::find_if(rules, [&](const auto& other) { return other.path == rule.path; });
     if (known == rules.end()) {
         rule.of = model;
         rules.push_back(rule);

@@ -61,7 +61,7 @@ const SettingRule* rule_of(std::span<const SettingRule> rules, const std::vector
 
 bool has_rules_below(std::span<const SettingRule> rules, const std::vector<std::string>& path)
 {
-    return std::any_of(rules.begin(), rules.end(), [&](const auto& rule) { return fits(rule.path, path, false); });
+    return std::ranges::any_of(rules, [&](const auto& rule) { return fits(rule.path, path, false); });
 }
 
 /// Returns the names that may stand below `path`.
@@ -71,7 +71,7 @@ std::vector<std::string> names_allowed(std::span<const SettingRule> rules, const
     for (const auto& rule : rules) {
         if (!fits(rule.path, path, false)) continue;
         const auto name = split(rule.path, '.')[path.size()];
-        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+        if (std::ranges::find(names, name) == names.end()) names.push_back(name);
     }
     return names;
 }
@@ -475,8 +475,7 @@ void Settings::resolve_references()
 
 const Setting* Settings::find(std::string_view path) const
 {
-    const auto found =
-        std::find_if(settings_.begin(), settings_.end(), [&](const auto& setting) { return setting.path == path; });
+    const auto found = std::ranges::find_if(settings_, [&](const auto& setting) { return setting.path == path; });
     return found == settings_.end() ? nullptr : &*found;
 }
 
@@ -494,7 +493,7 @@ std::vector<std::string> Settings::names_below(std::string_view prefix) const
         if (!setting.path.starts_with(std::string(prefix) + ".")) continue;
         auto name = setting.path.substr(prefix.size() + 1);
         name = name.substr(0, name.find('.'));
-        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+        if (std::ranges::find(names, name) == names.end()) names.push_back(name);
     }
     return names;
 }
@@ -503,6 +502,11 @@ std::string Settings::where(std::string_view path) const
 {
     const auto* setting = find(path);
     return (setting && setting->source != "default" ? setting->source + ": " : "") + std::string(path);
+}
+
+void Settings::refuse(std::string_view path, const std::string& why) const
+{
+    throw UsageError(where(path) + " " + why);
 }
 
 Facts Settings::facts() const
@@ -533,7 +537,7 @@ std::string Settings::to_yaml(bool with_sources) const
                      std::vector<std::string> names;
                      for (const auto& setting : settings_) {
                          const auto first = setting.path.substr(0, setting.path.find('.'));
-                         if (std::find(names.begin(), names.end(), first) == names.end()) names.push_back(first);
+                         if (std::ranges::find(names, first) == names.end()) names.push_back(first);
                      }
                      return names;
                  }()

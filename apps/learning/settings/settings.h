@@ -79,6 +79,9 @@ public:
     /// Returns a setting's source and path, with which a message begins: `car.yaml:3:5: training.loss`.
     std::string where(std::string_view path) const;
 
+    /// @throws UsageError that begins with the setting's source and path, and ends with `why`
+    [[noreturn]] void refuse(std::string_view path, const std::string& why) const;
+
 private:
     void add(Setting setting);
     void resolve_references();

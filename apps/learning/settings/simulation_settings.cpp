@@ -2,7 +2,6 @@
 #include "apps/learning/settings/simulation_settings.h"
 
 #include "apps/console/console.h"
-#include "partition/error.h"
 
 #include <fmt/core.h>
 
@@ -65,8 +64,8 @@ void refuse_keys_of_series(const Settings& settings)
     for (const auto& rule : keys.rules()) {
         const auto* setting = settings.find(rule.path);
         if (setting && !is_default(*setting, keys.rules()))
-            throw UsageError(settings.where(rule.path) +
-                             " is for simulations in time, and there are none. Set data.series, or leave it out.");
+            settings.refuse(rule.path,
+                            "is for simulations in time, and there are none. Set data.series, or leave it out.");
     }
 }
 

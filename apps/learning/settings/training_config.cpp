@@ -28,8 +28,7 @@ void complete_split(const Settings& settings, SplitConfig& split, const std::str
     if (!split.manifest.empty() && !split.column.empty())
         throw UsageError(fmt::format("{} and {}.column exclude each other.", settings.where(base + ".manifest"), base));
     if (!split.name.empty() && split.manifest.empty())
-        throw UsageError(settings.where(base + ".name") +
-                         " names a split of a manifest, and there is none: give data.split.manifest.");
+        settings.refuse(base + ".name", "names a split of a manifest, and there is none: give data.split.manifest.");
     double sum = 0;
     for (const char* part : {"train", "val", "test"}) {
         const auto path = base + "." + part;
@@ -53,8 +52,8 @@ void complete_split(const Settings& settings, SplitConfig& split, const std::str
     if (sum > 1 + 1e-9)
         throw UsageError(fmt::format("{}: the shares add up to {:f}; at most 1 is possible.", base, sum));
     if (!split.name.empty() && split.manifest.find('*') != std::string::npos)
-        throw UsageError(settings.where(base + ".name") +
-                         " names a split of data.split.manifest, which is a file a part: leave one of them out.");
+        settings.refuse(base + ".name",
+                        "names a split of data.split.manifest, which is a file a part: leave one of them out.");
     if (split.column.empty() && split.manifest.empty() && split.lists.empty() && split.shares.empty())
         split.shares["train"] = 1.0;
 }
@@ -92,8 +91,8 @@ void complete_sets(const Settings& settings, DataConfig& data)
         throw UsageError("data.sets." + without->name +
                          " has no share, and other sets have one. Give each a share, or none.");
     if (!data.sets.empty() && data.splits_all && !data.split.manifest.empty())
-        throw UsageError(settings.where("data.split.manifest") +
-                         " lies below one folder, and there are several data.sets: give each its own split.");
+        settings.refuse("data.split.manifest",
+                        "lies below one folder, and there are several data.sets: give each its own split.");
 }
 
 /// Refuses a key that names columns where cases have no table that could have them.
@@ -115,15 +114,15 @@ void check_wall(const Settings& settings, const DataConfig& data, bool is_body)
     const bool has_files = !data.wall.empty(), has_patches = settings.has("data.wall_patches");
     if (has_files && has_patches) throw UsageError("data.wall and data.wall_patches exclude each other.");
     if (!data.distances.empty() && !data.has_input("sdf")) {
-        throw UsageError(
-            settings.where("data.distances") +
-            " names an array of distances that nobody asks for: put sdf among data.inputs, or leave it out.");
+        settings.refuse(
+            "data.distances",
+            "names an array of distances that nobody asks for: put sdf among data.inputs, or leave it out.");
     }
     if (!data.needs_wall() && !is_body && (has_files || has_patches)) {
-        throw UsageError(settings.where(has_files ? "data.wall" : "data.wall_patches") +
-                         " names a surface whose distance " +
-                         (data.distances.empty() ? "nobody asks for: put sdf among data.inputs, or leave it out."
-                                                 : "data.distances gives already: leave one of them out."));
+        settings.refuse(has_files ? "data.wall" : "data.wall_patches",
+                        std::string("names a surface whose distance ") +
+                            (data.distances.empty() ? "nobody asks for: put sdf among data.inputs, or leave it out."
+                                                    : "data.distances gives already: leave one of them out."));
     }
     if (is_body && !has_files && !has_patches) {
         throw UsageError("the model " + settings.text("model.name") +
@@ -160,26 +159,24 @@ namespace {
 /// Checks the quantities by which targets are divided, and parses those that are numbers.
 void complete_scaling(const Settings& settings, DataConfig& data)
 {
-    if (data.shares_deviation && std::none_of(data.fields.begin(), data.fields.end(), is_vector)) {
-        throw UsageError(settings.where("data.vector_deviation") +
-                         " is shared, and no field is a vector: say which are by their kind, e.g. "
-                         "data.fields.wss.kind=stress, or leave it out.");
+    if (data.shares_deviation && std::ranges::none_of(data.fields, is_vector)) {
+        settings.refuse("data.vector_deviation",
+                        "is shared, and no field is a vector: say which are by their kind, e.g. "
+                        "data.fields.wss.kind=stress, or leave it out.");
     }
-    const bool has_kinds =
-        std::any_of(data.fields.begin(), data.fields.end(), [](const auto& field) { return !field.kind.empty(); });
+    const bool has_kinds = std::ranges::any_of(data.fields, [](const auto& field) { return !field.kind.empty(); });
     if (data.nondimensional && !has_kinds) {
-        throw UsageError(settings.where("data.targets") +
-                         " is nondimensional, and no field says its kind, by which it would be divided, e.g. "
-                         "data.fields.pressure.kind=kinematic.");
+        settings.refuse("data.targets",
+                        "is nondimensional, and no field says its kind, by which it would be divided, e.g. "
+                        "data.fields.pressure.kind=kinematic.");
     }
     const std::vector<std::string> known{"U_inf", "rho", "p_inf", "T_inf", "L"};
     for (auto it = data.reference_columns.begin(); it != data.reference_columns.end();) {
         const auto& [name, entries] = *it;
         if (std::ranges::find(known, name) == known.end()) {
-            const auto nearest = nearest_name(name, known);
             throw UsageError(fmt::format("{} is no quantity that is used; known are {}.{}",
                                          settings.where("data.reference." + name), fmt::join(known, ", "),
-                                         nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                                         suggestion(name, known)));
         }
         if (entries.size() != 1 && !(name == "U_inf" && entries.size() == 3)) {
             throw UsageError(fmt::format("{} has {} values; expected one{}", settings.where("data.reference." + name),
@@ -198,24 +195,22 @@ void complete_forces(const Settings& settings, ForceSettings& forces)
 {
     if (const auto* velocity = settings.find("data.reference.U_inf")) forces.velocity = velocity->values;
     if (forces.velocity.size() != 1 && forces.velocity.size() != 3) {
-        throw UsageError(settings.where("data.reference.U_inf") +
-                         " must be a speed, e.g. 40, or a vector, e.g. [40, 0, 0]; columns of data.cases may stand for "
-                         "numbers, e.g. [U_x, 0, U_z].");
+        settings.refuse("data.reference.U_inf",
+                        "must be a speed, e.g. 40, or a vector, e.g. [40, 0, 0]; columns of data.cases may stand for "
+                        "numbers, e.g. [U_x, 0, U_z].");
     }
     if (const auto* density = settings.find("data.reference.rho")) {
         const auto& rho = density->values;
         if (rho.size() != 1 || (number_in(rho[0]) && !(*number_in(rho[0]) > 0)))
-            throw UsageError(settings.where("data.reference.rho") +
-                             " must be one number above 0, or a column of data.cases.");
+            settings.refuse("data.reference.rho", "must be one number above 0, or a column of data.cases.");
         forces.density = rho[0];
     }
     if (const auto* ambient = settings.find("data.reference.p_inf"); ambient && ambient->values.size() == 1)
         forces.ambient = ambient->values[0];
     if (const auto length = number_in(forces.length); length && !(*length > 0))
-        throw UsageError(settings.where("data.forces.length") + " must be above 0, or a column of data.cases.");
+        settings.refuse("data.forces.length", "must be above 0, or a column of data.cases.");
     if (!forces.center.empty() && forces.center.size() != 3)
-        throw UsageError(settings.where("data.forces.center") +
-                         " must be three numbers or columns of data.cases, e.g. [1.4, 0, 0].");
+        settings.refuse("data.forces.center", "must be three numbers or columns of data.cases, e.g. [1.4, 0, 0].");
 }
 
 /// Checks the settings of heights over ground and of the encoding of places.
@@ -225,8 +220,8 @@ void check_places(const Settings& settings, const DataConfig& data)
         throw UsageError(
             fmt::format("{} is '{}'; expected a number.", settings.where("data.ground"), data.frame.ground));
     if (data.has_input("height") && !(std::hypot(data.frame.up[0], data.frame.up[1], data.frame.up[2]) > 0)) {
-        throw UsageError(settings.where("data.forces.up") +
-                         " has no length, and height is measured along it. Give a direction, e.g. [0, 0, 1].");
+        settings.refuse("data.forces.up",
+                        "has no length, and height is measured along it. Give a direction, e.g. [0, 0, 1].");
     }
     for (std::istringstream lengths(data.frame.length); !lengths.eof();) {
         std::string length;
@@ -237,7 +232,7 @@ void check_places(const Settings& settings, const DataConfig& data)
                                          settings.where("data.length"), data.frame.length));
     }
     if (data.encoding.scales.empty())
-        throw UsageError(settings.where("data.encoding_scales") + " is empty; expected numbers, e.g. [0.25, 1, 4].");
+        settings.refuse("data.encoding_scales", "is empty; expected numbers, e.g. [0.25, 1, 4].");
 }
 
 void check_fields(const DataConfig& data, const std::string& base)
@@ -266,9 +261,7 @@ void check_inputs(const Settings& settings, const DataConfig& data, const std::s
 void check_categories(const Settings& settings, const TrainingRunConfig& config)
 {
     const auto& data = config.data;
-    const auto refuse = [&](const std::string& why) {
-        throw UsageError(settings.where("data.categories") + " " + why);
-    };
+    const auto refuse = [&](const std::string& why) { settings.refuse("data.categories", why); };
     for (auto i = data.categories.names.begin(); i != data.categories.names.end(); ++i) {
         if (i->find('*') != std::string::npos) refuse("has a pattern, " + *i + ". Name each array.");
         if (std::find(data.categories.names.begin(), i, *i) != i) refuse("names '" + *i + "' twice.");
@@ -296,13 +289,13 @@ void complete_data(const Settings& settings, TrainingRunConfig& config)
         refuse_keys_of_points(settings);
         if (!is_series) check_grid_arrays(settings, data.told_arrays());
         if (is_series && settings.has("data.store"))
-            throw UsageError(settings.where("data.store") +
-                             " does not go with data.series of grids: states are read from their files. Leave it out.");
+            settings.refuse("data.store",
+                            "does not go with data.series of grids: states are read from their files. Leave it out.");
         data.inputs.clear();
     } else if (config.domain.size() > 1) {
-        throw UsageError(settings.where("parallel.domain") +
-                         " has a number for each of several directions, and the cases are no grids. Give one: the "
-                         "ranks that share a case.");
+        settings.refuse("parallel.domain",
+                        "has a number for each of several directions, and the cases are no grids. Give one: the "
+                        "ranks that share a case.");
     }
     const bool is_surface = settings.has("data.surface");
     data.in_volume = !data.is_grid && !is_series && !is_surface;
@@ -359,10 +352,11 @@ std::optional<DataConfig> volume_config(const Settings& settings, const DataConf
     if (volume.sampling == SamplingKind::Areas) volume.sampling = SamplingKind::Uniform;  // volumes have no areas
     for (const char* key : {"data.center", "data.length"}) {
         if (settings.text(key) == "bounds")
-            throw UsageError(
-                settings.where(key) +
-                " is bounds, which differ between surface and volume, whose points the model compares. Set " +
-                (std::string_view(key) == "data.center" ? "none." : "none, a number, or a column of the table."));
+            settings.refuse(
+                key,
+                std::string(
+                    "is bounds, which differ between surface and volume, whose points the model compares. Set ") +
+                    (std::string_view(key) == "data.center" ? "none." : "none, a number, or a column of the table."));
     }
     return volume;
 }
@@ -463,8 +457,7 @@ void complete_loss(const Settings& settings, TrainingRunConfig& config)
         training.loss.terms.push_back({loss_kind(kinds[i]), weights[i]});
         sum += weights[i];
     }
-    if (!(sum > 0))
-        throw UsageError(settings.where("training.loss_weights") + " are all 0. Give one of them a positive number.");
+    if (!(sum > 0)) settings.refuse("training.loss_weights", "are all 0. Give one of them a positive number.");
 
     const auto weighs_nothing = [&](const auto& field) {
         const auto found = training.field_weights.find(field.name);
@@ -475,22 +468,20 @@ void complete_loss(const Settings& settings, TrainingRunConfig& config)
         throw UsageError("training.field_weights are 0 for all fields. Give one of them a positive number.");
     for (const auto& [name, numbers] : training.field_weights) {
         if (numbers.empty())
-            throw UsageError(settings.where("training.field_weights." + name) +
-                             " is empty; expected a number, or one for each channel.");
+            settings.refuse("training.field_weights." + name, "is empty; expected a number, or one for each channel.");
         std::string names;
         for (const auto& field : fields) names += (names.empty() ? "" : ", ") + field.name;
-        const bool is_field =
-            std::any_of(fields.begin(), fields.end(), [&](const auto& field) { return field.name == name; });
+        const bool is_field = std::ranges::any_of(fields, [&](const auto& field) { return field.name == name; });
         if (!is_field)
             throw UsageError(fmt::format("{} weighs a field that data.fields has not; it has {}.",
                                          settings.where("training.field_weights." + name), names));
     }
     if (!(training.part_weights[0] + training.part_weights[1] > 0))
-        throw UsageError(settings.where("training.part_weights") +
-                         " must be two numbers, of surface and of volume, not both 0, e.g. [5, 1].");
+        settings.refuse("training.part_weights",
+                        "must be two numbers, of surface and of volume, not both 0, e.g. [5, 1].");
     if (training.point_weights.empty() || (training.weighs("none") && training.point_weights.size() > 1))
-        throw UsageError(settings.where("training.point_weights") +
-                         " must be none, areas, volumes, or [areas, volumes] of cases with both parts.");
+        settings.refuse("training.point_weights",
+                        "must be none, areas, volumes, or [areas, volumes] of cases with both parts.");
 }
 
 void complete_augmentation(const Settings& settings, TrainingRunConfig& config)
@@ -502,7 +493,7 @@ void complete_augmentation(const Settings& settings, TrainingRunConfig& config)
     const auto& constants = config.data.constants;
     for (const bool sided : {false, true}) {
         for (const auto& name : sided ? augmentation.sided_constants : augmentation.free_stream) {
-            if (std::find(constants.begin(), constants.end(), name) != constants.end()) continue;
+            if (std::ranges::find(constants, name) != constants.end()) continue;
             throw UsageError(
                 fmt::format("{} names '{}', which is none of data.constants, the columns that the model is told.",
                             settings.where(path + (sided ? "sided_constants" : "free_stream")), name));
@@ -518,11 +509,10 @@ void complete_augmentation(const Settings& settings, TrainingRunConfig& config)
     }
     const auto& up = config.data.frame.up;
     if (augmentation.rotation > 0 && !(std::hypot(up[0], up[1], up[2]) > 0))
-        throw UsageError(settings.where("data.forces.up") +
-                         " has no length, and cases are turned about it. Give a direction, e.g. [0, 0, 1].");
+        settings.refuse("data.forces.up",
+                        "has no length, and cases are turned about it. Give a direction, e.g. [0, 0, 1].");
     if (!stream.empty() && std::set<std::string>(stream.begin(), stream.end()).size() != 3) {
-        throw UsageError(settings.where(path + "free_stream") +
-                         " must be three columns: the free stream's x, y and z.");
+        settings.refuse(path + "free_stream", "must be three columns: the free stream's x, y and z.");
     }
     // A scene that turns takes its free stream along; a model without the stream as an input would see equal inputs
     // with different answers.
@@ -532,19 +522,19 @@ void complete_augmentation(const Settings& settings, TrainingRunConfig& config)
     const auto is_along = [&](const std::string& component) { return number_in(component) != 0.0; };
     const bool mirrors_stream = velocity.size() == 3 ? axis >= 0 && is_along(velocity[axis]) : axis == 0;
     if (stream.empty() && (augmentation.rotation > 0 || mirrors_stream)) {
-        throw UsageError(settings.where(path + (augmentation.rotation > 0 ? "rotation" : "mirror")) +
-                         " turns the free stream with the case, and the model is not told which way it flows: put its "
-                         "three components among data.constants "
-                         "and name them with training.augment.free_stream.");
+        settings.refuse(path + (augmentation.rotation > 0 ? "rotation" : "mirror"),
+                        "turns the free stream with the case, and the model is not told which way it flows: put its "
+                        "three components among data.constants "
+                        "and name them with training.augment.free_stream.");
     }
     if (augmentation.rotation > 0 && config.data.frame.length.find(',') != std::string::npos) {
-        throw UsageError(settings.where(path + "rotation") +
-                         " needs one data.length for x, y and z, since places that were divided by three do not turn.");
+        settings.refuse(path + "rotation",
+                        "needs one data.length for x, y and z, since places that were divided by three do not turn.");
     }
     if (augmentation.rotation > 0 && config.data.has_input("box")) {
-        throw UsageError(
-            settings.where(path + "rotation") +
-            " turns cases, whose boxes do not turn along, and data.inputs has box. Leave one of the two out.");
+        settings.refuse(
+            path + "rotation",
+            "turns cases, whose boxes do not turn along, and data.inputs has box. Leave one of the two out.");
     }
     if (axis >= 0 && config.data.frame.up[axis] != 0) {
         const bool has_height =
@@ -565,12 +555,11 @@ void check_update(const Settings& settings, const TrainingConfig& training)
         if (group.match.empty())
             throw UsageError(path + ".match must say which parameters the group has, e.g. [blocks.0.*, '*.bias'].");
         if (group.learning_rate && training.learning_rate == 0)
-            throw UsageError(settings.where(path + ".lr") +
-                             " needs a training.optimizer.lr above 0, whose schedule it follows.");
+            settings.refuse(path + ".lr", "needs a training.optimizer.lr above 0, whose schedule it follows.");
     }
     if (training.scheduler == "one_cycle" && training.warmup_steps > 0) {
-        throw UsageError(settings.where("training.scheduler.warmup_steps") +
-                         " is set, and one_cycle has a warm-up of its own. Leave it out.");
+        settings.refuse("training.scheduler.warmup_steps",
+                        "is set, and one_cycle has a warm-up of its own. Leave it out.");
     }
 }
 
@@ -604,7 +593,7 @@ Settings read_training_settings(const std::filesystem::path& file, std::span<con
     if (named.find("model.name")->source == "command line") {
         for (const auto& setting : named.all()) {
             const bool is_known =
-                std::any_of(rules.begin(), rules.end(), [&](const auto& rule) { return rule.path == setting.path; });
+                std::ranges::any_of(rules, [&](const auto& rule) { return rule.path == setting.path; });
             if (is_known || !setting.path.starts_with("model.") || setting.source == "command line" ||
                 setting.source == "default")
                 continue;
@@ -617,7 +606,7 @@ Settings read_training_settings(const std::filesystem::path& file, std::span<con
 
 bool DataConfig::has_input(std::string_view input) const
 {
-    return std::find(inputs.begin(), inputs.end(), input) != inputs.end();
+    return std::ranges::find(inputs, input) != inputs.end();
 }
 
 std::vector<std::string> DataConfig::told_arrays() const
@@ -753,7 +742,7 @@ nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data,
 {
     const auto& entry = find_point_model(model.name);
     PointWidths widths{.embedding_dim = num_point_channels(data) + data.encoding.num_channels(),
-                       .num_constants = static_cast<std::int64_t>(data.constants.size()),
+                       .num_constants = std::ssize(data.constants),
                        .out_dim = out_dim.value_or(1),
                        .has_time = !data.time.empty(),
                        .in_volume = data.in_volume,
@@ -824,8 +813,8 @@ TrainingRunConfig training_config(const Settings& settings)
             settings.where("data.volume.files") +
             ": cases of several data.sets have one part, a surface or a volume. Leave one of the two out.");
     if (config.volume && settings.has("training.coefficient_weights"))
-        throw UsageError(settings.where("training.coefficient_weights") +
-                         " gives a model of one part a head, and data.volume.files is set. Leave one of the two out.");
+        settings.refuse("training.coefficient_weights",
+                        "gives a model of one part a head, and data.volume.files is set. Leave one of the two out.");
 
     for (const auto& argument : settings.names_below("model")) {
         const auto* setting = settings.find("model." + argument);

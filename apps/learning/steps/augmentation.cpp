@@ -90,7 +90,7 @@ at::Tensor with_channels(const at::Tensor& tensor, const Change& change)
 
 std::int64_t index_in(const std::vector<std::string>& names, const std::string& name)
 {
-    return std::find(names.begin(), names.end(), name) - names.begin();
+    return std::ranges::find(names, name) - names.begin();
 }
 
 }  // namespace

@@ -73,8 +73,7 @@ std::vector<std::int64_t> quotas_of(const std::vector<double>& shares, std::int6
 
 CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std::vector<CaseSource>& cases,
                      const std::vector<DataSetConfig>& sets)
-    : num_cases_(static_cast<std::int64_t>(cases.size())), seed_(seed), shuffle_(config.shuffle),
-      file_(config.order_file.string())
+    : num_cases_(std::ssize(cases)), seed_(seed), shuffle_(config.shuffle), file_(config.order_file.string())
 {
     const auto shares = shares_of(sets, cases);
     if (!shares.empty()) {
@@ -101,13 +100,12 @@ CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std:
         const auto where = fmt::format("training.order_file {}, line {}", file_, number);
         if (line.is_discarded()) throw IoError(where + " is no JSON.");
         if (!line.contains("order") || !line.contains("epoch")) continue;
-        if (line["epoch"] != static_cast<std::int64_t>(epochs_.size()) + 1)
+        if (line["epoch"] != std::ssize(epochs_) + 1)
             throw InvalidInput(where + ": epoch " + line["epoch"].dump() + " is out of turn.");
         std::vector<std::int64_t> order;
         std::vector<bool> is_taken(cases.size(), false);
         for (const auto& id : line["order"]) {
-            const auto found =
-                std::find_if(cases.begin(), cases.end(), [&](const auto& source) { return id == source.id; });
+            const auto found = std::ranges::find_if(cases, [&](const auto& source) { return id == source.id; });
             const auto i = found - cases.begin();
             if (found == cases.end() || is_taken[i])
                 throw InvalidInput(where + ": case " + id.dump() + " is no training case, or stands there twice.");
@@ -127,7 +125,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> CaseOrder::mixed(std::int64_t
     std::vector<std::pair<std::int64_t, std::int64_t>> drawn;
     for (std::size_t s = 0; s < sets_.size(); ++s) {
         const auto& set = sets_[s];
-        const auto size = static_cast<std::int64_t>(set.cases.size());
+        const auto size = std::ssize(set.cases);
         std::int64_t pass = -1;
         std::vector<std::int64_t> order;
         for (std::int64_t draw = (epoch - 1) * set.num_in_epoch; draw < epoch * set.num_in_epoch; ++draw) {
@@ -141,7 +139,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> CaseOrder::mixed(std::int64_t
         }
     }
     std::vector<std::pair<std::int64_t, std::int64_t>> all;
-    for (const auto i : in_order(static_cast<std::int64_t>(drawn.size()), shuffle_,
+    for (const auto i : in_order(std::ssize(drawn), shuffle_,
                                  static_cast<std::uint64_t>(seed_) + kEpochStride * static_cast<std::uint64_t>(epoch)))
         all.push_back(drawn[i]);
     return all;
@@ -156,7 +154,7 @@ std::vector<std::int64_t> CaseOrder::cases_of_sets() const
 
 std::vector<std::int64_t> CaseOrder::times_of_epoch(std::int64_t epoch) const
 {
-    if (sets_.empty()) return std::vector<std::int64_t>(static_cast<std::size_t>(num_cases_), epoch);
+    if (sets_.empty()) return std::vector<std::int64_t>(num_cases_, epoch);
     std::vector<std::int64_t> times;
     for (const auto& [index, time] : mixed(epoch)) times.push_back(time);
     return times;
@@ -164,7 +162,7 @@ std::vector<std::int64_t> CaseOrder::times_of_epoch(std::int64_t epoch) const
 
 void CaseOrder::require_epoch(std::int64_t epoch) const
 {
-    if (file_.empty() || epoch <= static_cast<std::int64_t>(epochs_.size())) return;
+    if (file_.empty() || epoch <= std::ssize(epochs_)) return;
     throw InvalidInput(fmt::format("training.order_file {} ends after epoch {}; epoch {} has no order.", file_,
                                    epochs_.size(), epoch));
 }

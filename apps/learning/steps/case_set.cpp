@@ -99,7 +99,7 @@ at::Tensor CaseSet::volumes(std::int64_t i, std::span<const std::int64_t> ids) c
     auto volumes = at::empty({std::ssize(ids)}, at::kDouble);
     auto* out = volumes.mutable_data_ptr<double>();
     for (const auto place : StoredOrder(stored.num_rows, stored.case_id).places_of(ids))
-        *out++ = stored.measures.mean * static_cast<double>(of_places[static_cast<std::size_t>(place)]);
+        *out++ = stored.measures.mean * static_cast<double>(of_places[place]);
     return volumes;
 }
 

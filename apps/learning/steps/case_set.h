@@ -47,7 +47,7 @@ public:
     /// @throws InvalidInput if a field has not as many components in all cases, or in `like`, which may be null
     CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, CaseReading reading, const CaseSet* like);
 
-    std::int64_t size() const { return static_cast<std::int64_t>(sources_.size()); }
+    std::int64_t size() const { return std::ssize(sources_); }
     const std::vector<CaseSource>& sources() const { return sources_; }
     const std::string& id(std::int64_t i) const { return sources_[i].id; }
     std::int64_t num_points(std::int64_t i) const { return stored_[i].num_rows; }

@@ -155,8 +155,7 @@ void keep_cases(RunCases& cases, const DataConfig& data, const at::Device& devic
 ChannelStatistics target_statistics(const CaseSet& train, bool exact,
                                     const std::map<std::string, FieldScaling>& scalings)
 {
-    const auto has_units =
-        std::none_of(scalings.begin(), scalings.end(), [](const auto& one) { return one.second.scale.defined(); });
+    const auto has_units = std::ranges::none_of(scalings, [](const auto& one) { return one.second.scale.defined(); });
     if (!exact && has_units) return train.statistics();
     ChannelStatistics statistics;
     if (!exact) {
@@ -179,8 +178,7 @@ std::map<std::string, ChannelStatistics> statistics_of_sets(const CaseSet& train
 {
     std::map<std::string, ChannelStatistics> all;
     for (std::int64_t i = 0; i < train.size(); ++i) {
-        if (const auto& set = train.sources()[static_cast<std::size_t>(i)].set; !set.empty())
-            all[set].merge(without_unit(train, i, scalings));
+        if (const auto& set = train.sources()[i].set; !set.empty()) all[set].merge(without_unit(train, i, scalings));
     }
     return all;
 }

@@ -89,15 +89,14 @@ private:
     {
         double before = 0;
         std::int64_t chunk = 0;
-        while (chunk + 1 < BlockMeasures::kChunks && before + sums_.sums[static_cast<std::size_t>(chunk)] <= point)
-            before += sums_.sums[static_cast<std::size_t>(chunk++)];
+        while (chunk + 1 < BlockMeasures::kChunks && before + sums_.sums[chunk] <= point) before += sums_.sums[chunk++];
         std::vector<std::int64_t> met;
         const auto begin = size_ * chunk / BlockMeasures::kChunks;
         // The walk goes once round the block and through the first chunk again.
         const auto end = begin + size_ + size_ / BlockMeasures::kChunks + 1;
         for (auto step = begin; step < end && std::ssize(met) < count; ++step) {
             const auto row = step % size_;
-            const auto after = before + static_cast<double>(measures_[static_cast<std::size_t>(row)]);
+            const auto after = before + static_cast<double>(measures_[row]);
             if (point < after) {
                 met.push_back(row);
                 point += distance;
@@ -110,11 +109,9 @@ private:
     /// Looks at all rows: takes those whose chance would be above 1 first, then the others at equal distances.
     std::vector<std::int64_t> met_in_all(std::int64_t count, double uniform) const
     {
-        std::vector<std::int64_t> by_size(static_cast<std::size_t>(size_));
+        std::vector<std::int64_t> by_size(size_);
         std::iota(by_size.begin(), by_size.end(), std::int64_t{0});
-        const auto measure = [&](std::int64_t row) {
-            return static_cast<double>(measures_[static_cast<std::size_t>(row)]);
-        };
+        const auto measure = [&](std::int64_t row) { return static_cast<double>(measures_[row]); };
         std::ranges::stable_sort(by_size, [&](auto a, auto b) { return measure(a) > measure(b); });
         double sum = 0;
         for (auto row = by_size.rbegin(); row != by_size.rend(); ++row) sum += measure(*row);
@@ -125,23 +122,23 @@ private:
             sum -= measure(row);
             drawn.push_back(row);
         }
-        std::vector<bool> is_taken(static_cast<std::size_t>(size_));
-        for (const auto row : drawn) is_taken[static_cast<std::size_t>(row)] = true;
+        std::vector<bool> is_taken(size_);
+        for (const auto row : drawn) is_taken[row] = true;
         const auto distance = sum / static_cast<double>(std::max<std::int64_t>(1, count - std::ssize(drawn)));
         auto point = uniform * distance;
         double before = 0;
         for (std::int64_t row = 0; row < size_ && std::ssize(drawn) < count; ++row) {
-            if (is_taken[static_cast<std::size_t>(row)]) continue;
+            if (is_taken[row]) continue;
             before += measure(row);
             if (!(point < before)) continue;
-            is_taken[static_cast<std::size_t>(row)] = true;
+            is_taken[row] = true;
             drawn.push_back(row);
             point += distance;
         }
         // Rounding may let the last point lie behind all rows.
         for (const auto row : by_size) {
             if (std::ssize(drawn) == count) break;
-            if (!is_taken[static_cast<std::size_t>(row)]) drawn.push_back(row);
+            if (!is_taken[row]) drawn.push_back(row);
         }
         std::ranges::sort(drawn);
         return drawn;
@@ -179,8 +176,8 @@ std::vector<BlockMeasures> block_measures(const StoredOrder& order, std::span<co
         auto& sums = blocks.emplace_back();
         for (std::int64_t chunk = 0; chunk < BlockMeasures::kChunks; ++chunk) {
             for (auto i = size * chunk / BlockMeasures::kChunks; i < size * (chunk + 1) / BlockMeasures::kChunks; ++i) {
-                const auto measure = static_cast<double>(measures[static_cast<std::size_t>(first + i)]);
-                sums.sums[static_cast<std::size_t>(chunk)] += measure;
+                const auto measure = static_cast<double>(measures[first + i]);
+                sums.sums[chunk] += measure;
                 sums.largest = std::max(sums.largest, measure);
                 sums.num_positive += measure > 0;
             }
@@ -204,11 +201,11 @@ DrawnRows drawn_by_measure(const StoredOrder& order, std::span<const BlockMeasur
     const auto quotas = quotas_of(blocks, count, uniform_of(mixed_numbers(key, kQuotasOfBlocks)));
     DrawnRows drawn;
     for (std::int64_t b = 0; b < order.num_blocks(); ++b) {
-        const auto quota = quotas[static_cast<std::size_t>(b)];
+        const auto quota = quotas[b];
         if (quota == 0) continue;
         const auto first = order.begin_of(b), size = order.begin_of(b + 1) - first;
         const BlockDraw draw(measures.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(size)),
-                             blocks[static_cast<std::size_t>(b)]);
+                             blocks[b]);
         const auto offsets = draw.rows(quota, uniform_of(mixed_numbers(key, kStartInBlock, b)));
         add_ranges(offsets, first, drawn.ranges);
         const auto rows = order.ids_of(b, offsets);

@@ -245,8 +245,7 @@ at::Tensor measures_of(const StoredCase& stored, std::span<const std::int64_t> i
     auto measures =
         at::empty({std::ssize(ids), 1}, at::TensorOptions(at::kFloat).pinned_memory(reading.in_locked_memory));
     auto* out = measures.mutable_data_ptr<float>();
-    for (const auto place : StoredOrder(stored.num_rows, stored.case_id).places_of(ids))
-        *out++ = of_places[static_cast<std::size_t>(place)];
+    for (const auto place : StoredOrder(stored.num_rows, stored.case_id).places_of(ids)) *out++ = of_places[place];
     return measures;
 }
 

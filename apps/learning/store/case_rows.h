@@ -23,7 +23,7 @@ struct RankOfCase {
     Shares shares = {1};  ///< of all the ranks; by RowOrder::Ids they count as equal
     RowOrder order = RowOrder::Parts;
 
-    std::int64_t num_ranks() const { return static_cast<std::int64_t>(shares.size()); }
+    std::int64_t num_ranks() const { return std::ssize(shares); }
 };
 
 /// Which of a case's rows to read.
@@ -47,7 +47,7 @@ struct CaseRows {
     at::Tensor measures;            ///< (rows, 1), float32: area or volume over the case's mean; undefined if not read
     std::vector<std::int64_t> ids;  ///< in the whole case, or, where rows were chosen, positions among the chosen
 
-    std::int64_t num_rows() const { return static_cast<std::int64_t>(ids.size()); }
+    std::int64_t num_rows() const { return std::ssize(ids); }
 };
 
 /// Returns how many rows of a case each rank has when all are read.

@@ -163,7 +163,7 @@ struct OrderedRows {
         for (std::size_t i = 0; i < num_rows; ++i) {
             const auto row = static_cast<std::size_t>(by_place[i].second);
             ids[i] = of_rows[row];
-            while (stored_order.begin_of(static_cast<std::int64_t>(block_begins.size())) <= by_place[i].first)
+            while (stored_order.begin_of(std::ssize(block_begins)) <= by_place[i].first)
                 block_begins.push_back(static_cast<std::int64_t>(i));
             values.insert(values.end(), a + row * num_point_inputs, a + (row + 1) * num_point_inputs);
             values.insert(values.end(), b + row * num_targets, b + (row + 1) * num_targets);
@@ -182,7 +182,7 @@ void widen(std::vector<double>& lowest, std::vector<double>& highest, const at::
 {
     if (rows.size(0) == 0) return;
     const auto low = rows.amin(0).to(at::kDouble), high = rows.amax(0).to(at::kDouble);
-    lowest.resize(static_cast<std::size_t>(rows.size(1)), std::numeric_limits<double>::infinity());
+    lowest.resize(rows.size(1), std::numeric_limits<double>::infinity());
     highest.resize(lowest.size(), -std::numeric_limits<double>::infinity());
     for (std::size_t c = 0; c < lowest.size(); ++c) {
         lowest[c] = std::min(lowest[c], low.const_data_ptr<double>()[c]);
@@ -197,7 +197,7 @@ StoredMeasures write_measures(const RowMeasures& measures, const StoredOrder& or
     if (measures.values.empty()) return stored;
     std::vector<float> by_place(measures.values.size());
     for (std::size_t id = 0; id < by_place.size(); ++id)
-        by_place[static_cast<std::size_t>(order.place_of(static_cast<std::int64_t>(id)))] = measures.values[id];
+        by_place[order.place_of(static_cast<std::int64_t>(id))] = measures.values[id];
     const auto bytes = std::as_bytes(std::span<const float>(by_place));
     stored.hash = hash_text(xxh64(bytes));
     stored.blocks = block_measures(order, by_place);
@@ -242,7 +242,7 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
         files.push_back(partial.path() / name);
         const auto num_bytes = write_row_file(files.back(), rows.view(told.size(1) + target.size(1)), key);
         parts.push_back({{"file", name},
-                         {"rows", static_cast<std::int64_t>(ids.size())},
+                         {"rows", std::ssize(ids)},
                          {"bytes", num_bytes},
                          {"mean", statistics.mean()},
                          {"squared_differences", statistics.squared_differences()}});

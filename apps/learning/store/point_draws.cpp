@@ -34,7 +34,7 @@ std::vector<std::int64_t> drawn_points(std::int64_t num_points, std::int64_t cou
     std::vector<std::int64_t> drawn(count);
     for (std::int64_t i = 0; i < count; ++i)
         drawn[i] = static_cast<std::int64_t>(permutation(static_cast<std::uint64_t>(first + i)));
-    std::sort(drawn.begin(), drawn.end());
+    std::ranges::sort(drawn);
     return drawn;
 }
 
@@ -141,12 +141,12 @@ std::vector<std::int64_t> StoredOrder::drawn_ids(std::int64_t count, std::int64_
     std::vector<std::int64_t> ids;
     for (const auto& range : drawn_ranges(count, seed, epoch)) {
         const auto block = block_of(range.first);
-        std::vector<std::int64_t> places(static_cast<std::size_t>(range.count));
+        std::vector<std::int64_t> places(range.count);
         std::iota(places.begin(), places.end(), range.first - begin_of(block));
         const auto drawn = ids_of(block, places);
         ids.insert(ids.end(), drawn.begin(), drawn.end());
     }
-    std::sort(ids.begin(), ids.end());
+    std::ranges::sort(ids);
     return ids;
 }
 

@@ -22,7 +22,7 @@ struct StoredRows {
     std::int64_t num_columns = 0;
     std::vector<std::int64_t> block_begins;  ///< the first row of each block of `StoredOrder`, and the number of rows
 
-    std::int64_t num_rows() const { return static_cast<std::int64_t>(ids.size()); }
+    std::int64_t num_rows() const { return std::ssize(ids); }
     const float* row(std::int64_t i) const { return values.data() + i * num_columns; }
 };
 

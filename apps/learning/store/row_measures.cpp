@@ -40,7 +40,7 @@ public:
     {
         for (auto& [point, shares] : shares_) {
             std::ranges::sort(shares);
-            for (const auto& [cell, share] : shares) measures[static_cast<std::size_t>(point)] += share;
+            for (const auto& [cell, share] : shares) measures[point] += share;
         }
     }
 
@@ -69,7 +69,7 @@ RowMeasures row_measures(const std::filesystem::path& shards, const Manifest& ma
     }
     if (dimension < 2) return {};
 
-    std::vector<double> of_cells(static_cast<std::size_t>(manifest.num_cells)),
+    std::vector<double> of_cells(manifest.num_cells),
         of_points(on_cells ? 0 : static_cast<std::size_t>(manifest.num_points));
     for (std::int32_t part = 0; part < manifest.num_parts(); ++part) {
         // The first loop checked the pieces.
@@ -77,16 +77,16 @@ RowMeasures row_measures(const std::filesystem::path& shards, const Manifest& ma
         const auto sizes = sizes_of(subdomain.mesh, dimension);
         const auto cells = subdomain.cells.owned();
         for (std::size_t i = 0; i < cells.size(); ++i) {
-            of_cells[static_cast<std::size_t>(cells[i])] = sizes[i];
+            of_cells[cells[i]] = sizes[i];
             if (on_cells) continue;
             const auto corners = subdomain.mesh.cells.row(static_cast<std::int64_t>(i));
             for (const auto corner : corners) {
-                const auto point = subdomain.points.global_ids[static_cast<std::size_t>(corner)];
+                const auto point = subdomain.points.global_ids[corner];
                 const auto share = sizes[i] / static_cast<double>(corners.size());
                 if (shared.has(point))
                     shared.add(point, cells[i], share);
                 else
-                    of_points[static_cast<std::size_t>(point)] += share;
+                    of_points[point] += share;
             }
         }
     }

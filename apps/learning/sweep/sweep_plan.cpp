@@ -116,17 +116,16 @@ std::vector<SweepRun> sweep_runs(const CaseLists& cases, const std::vector<GridK
         auto all = train;
         all.insert(all.end(), val.begin(), val.end());
         std::ranges::sort(all);
-        const auto count = static_cast<std::int64_t>(all.size());
+        const auto count = std::ssize(all);
         if (num_folds < 2 || num_folds > count) {
             throw UsageError(
                 fmt::format("--folds is {}; expected 2 to {}, the cases of train and val.", num_folds, count));
         }
         const auto order = shuffled_order(count, static_cast<std::uint64_t>(first_seed));
-        splits.resize(static_cast<std::size_t>(num_folds));
+        splits.resize(num_folds);
         for (std::int64_t fold = 0; fold < num_folds; ++fold) {
-            auto& [learnt, judged] = splits[static_cast<std::size_t>(fold)];
-            for (std::int64_t i = 0; i < count; ++i)
-                (i % num_folds == fold ? judged : learnt).push_back(all[static_cast<std::size_t>(order[i])]);
+            auto& [learnt, judged] = splits[fold];
+            for (std::int64_t i = 0; i < count; ++i) (i % num_folds == fold ? judged : learnt).push_back(all[order[i]]);
             std::ranges::sort(learnt);
             std::ranges::sort(judged);
         }

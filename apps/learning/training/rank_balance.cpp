@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -70,7 +69,7 @@ void RankBalance::add_step(double seconds)
 bool RankBalance::update(const RankGroup& all)
 {
     if (num_steps_ < kFirstSteps + kFewestSteps) return false;
-    const auto num_ranks = static_cast<std::int64_t>(shares_.size());
+    const auto num_ranks = std::ssize(shares_);
     auto seconds = at::zeros({num_ranks}, at::kDouble);
     seconds[all.rank()] = seconds_ / static_cast<double>(num_steps_ - kFirstSteps);
     all.all_reduce(seconds);

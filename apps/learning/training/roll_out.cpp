@@ -36,8 +36,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> runs_of(const CaseSet& cases)
     std::vector<std::pair<std::int64_t, std::int64_t>> runs;
     const auto& sources = cases.sources();
     for (std::int64_t i = 0; i < cases.size(); ++i) {
-        const bool goes_on = i > 0 && sources[static_cast<std::size_t>(i)].step->run ==
-                                          sources[static_cast<std::size_t>(i - 1)].step->run;
+        const bool goes_on = i > 0 && sources[i].step->run == sources[i - 1].step->run;
         if (goes_on)
             ++runs.back().second;
         else
@@ -128,7 +127,7 @@ std::vector<RolledOutRun> roll_out(Run& run, CaseSet RunCases::* split)
         return next < turns.size() ? std::optional(turns[next++]) : std::nullopt;
     });
     const auto fields = run.data.fields();
-    const auto num_fields = static_cast<std::int64_t>(fields.size());
+    const auto num_fields = std::ssize(fields);
     auto numbers =
         torch::zeros({cases.size(), static_cast<std::int64_t>(kNumTrainingKinds), num_fields}, torch::kDouble);
     std::vector<RolledOutRun> all;
@@ -146,7 +145,7 @@ std::vector<RolledOutRun> roll_out(Run& run, CaseSet RunCases::* split)
         for (std::size_t kind = 0; kind < kNumTrainingKinds; ++kind) {
             for (std::int64_t i = 0; i < count; ++i)
                 numbers[first + i][static_cast<std::int64_t>(kind)] =
-                    torch::tensor((found.*kErrorKinds[kind].of)[static_cast<std::size_t>(i)], torch::kDouble);
+                    torch::tensor((found.*kErrorKinds[kind].of)[i], torch::kDouble);
         }
     }
     run.ranks.across_groups().all_reduce(numbers);

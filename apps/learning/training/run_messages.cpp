@@ -124,7 +124,7 @@ void say_rounding_of_states(Run& run)
         run.log.say(
             fmt::format("data: look at this: {} changes by about {:.3g} in a step and is about {:.3g}, of which "
                         "single precision tells {:.2g}: subtract a level from it",
-                        part.data.series.told[static_cast<std::size_t>(c)], change, size, kRounding * size));
+                        part.data.series.told[c], change, size, kRounding * size));
     }
 }
 

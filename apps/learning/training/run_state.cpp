@@ -34,8 +34,7 @@ void add_changes(std::vector<std::string>& changes, const std::vector<std::strin
         const auto largest = rounding * deviation + of_storage * std::abs(mean);
         if (std::abs(number(now.mean) - mean) <= largest && std::abs(number(now.std) - deviation) <= largest) continue;
         changes.push_back(fmt::format("{} had mean {:.6g} and deviation {:.6g}, and has {:.6g} and {:.6g} now",
-                                      names[static_cast<std::size_t>(c)], mean, deviation, number(now.mean),
-                                      number(now.std)));
+                                      names[c], mean, deviation, number(now.mean), number(now.std)));
     }
 }
 

@@ -63,7 +63,7 @@ SplitErrors split_errors(Run& run, CaseSet RunCases::* split, const std::string&
     auto& model = run.model;
     model.module().eval();
     const auto& cases = run.data.stored().*split;
-    const auto num_fields = static_cast<std::int64_t>(run.data.fields().size());
+    const auto num_fields = std::ssize(run.data.fields());
     auto sums = torch::zeros({num_fields + 1}, torch::kDouble);
     ExampleSequence examples(run.data, split, run.data.order().turns_of_split(cases.size(), model.is_sharded()));
     for (std::int64_t first = 0; first < cases.size(); first += run.ranks.num_groups) {

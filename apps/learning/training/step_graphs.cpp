@@ -63,12 +63,12 @@ std::string first_line(const std::string& text)
 std::string shared_error(const std::string& error, const RankGroup& group)
 {
     if (group.size() == 1) return error;
-    const auto lengths = group.all_gather_integers(std::vector<std::int64_t>{static_cast<std::int64_t>(error.size())});
-    const auto found = std::find_if(lengths.begin(), lengths.end(), [](const auto& rank) { return rank[0] > 0; });
+    const auto lengths = group.all_gather_integers(std::vector<std::int64_t>{std::ssize(error)});
+    const auto found = std::ranges::find_if(lengths, [](const auto& rank) { return rank[0] > 0; });
     if (found == lengths.end()) return {};
     const auto rank = static_cast<int>(found - lengths.begin());
     auto text = at::zeros({(*found)[0]}, at::kByte);
-    if (group.rank() == rank) std::copy(error.begin(), error.end(), text.mutable_data_ptr<std::uint8_t>());
+    if (group.rank() == rank) std::ranges::copy(error, text.mutable_data_ptr<std::uint8_t>());
     group.broadcast(text, rank);
     return "rank " + std::to_string(rank) + ": " +
            std::string(reinterpret_cast<const char*>(text.const_data_ptr<std::uint8_t>()), (*found)[0]);
@@ -124,7 +124,7 @@ StepInputs::Tensors copies_of(const StepInputs::Tensors& tensors)
 std::size_t StepGraphs::num_graphs() const
 {
     return static_cast<std::size_t>(
-        std::count_if(kinds_.begin(), kinds_.end(), [](const auto& item) { return item.second.graph.has_value(); }));
+        std::ranges::count_if(kinds_, [](const auto& item) { return item.second.graph.has_value(); }));
 }
 
 /// The same text on all ranks exactly if no rank has another kind than before.

@@ -128,9 +128,7 @@ void TrainedModel::make()
                                                             num_channels[0] + num_features, num_channels[1]));
     encode_coordinates(model_, config_.data.encoding, static_cast<std::uint64_t>(config_.seed));
     encode_categories(model_, data_.categories());
-    if (targets)
-        forward_with_head_ =
-            add_coefficient_head(model_, num_features, static_cast<std::int64_t>(targets->means().size()));
+    if (targets) forward_with_head_ = add_coefficient_head(model_, num_features, std::ssize(targets->means()));
 }
 
 /// Tries one grid of each shape, so that the model refuses those that it cannot take before the first step.

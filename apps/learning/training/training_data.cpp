@@ -42,7 +42,7 @@ RunRanks::RunRanks(const TrainingRunConfig& config, World& world) : world(world)
 
 TrainingData::TrainingData(const TrainingRunConfig& config, const CaseLists& cases, const TrainingStart& start,
                            const RunRanks& ranks, TrainingLog& log, const volatile std::sig_atomic_t& stop_requested)
-    : config_(config), ranks_(ranks), cases_(cases), num_in_epoch_(static_cast<std::int64_t>(cases.train.size())),
+    : config_(config), ranks_(ranks), cases_(cases), num_in_epoch_(std::ssize(cases.train)),
       order_(CaseOrder(config.training, config.seed, cases.train, config.data.sets), num_in_epoch_, ranks.num_groups,
              ranks.group, config.training.accumulate)
 {
@@ -128,8 +128,8 @@ void TrainingData::find_categories(CasePart& part) const
                 throw InvalidInput(fmt::format("case {} ({}): the array '{}' has {}, and the training cases have {}. "
                                                "The model would not know this category (data.categories): repair the "
                                                "case, or train with it.",
-                                               set->id(i), set->sources()[static_cast<std::size_t>(i)].file.string(),
-                                               names[k], unknown.front(), fmt::join(values[k], ", ")));
+                                               set->id(i), set->sources()[i].file.string(), names[k], unknown.front(),
+                                               fmt::join(values[k], ", ")));
             }
         }
     }
@@ -241,7 +241,7 @@ std::int64_t TrainingData::num_unrolled(std::int64_t index, std::int64_t epoch) 
     const auto most = config_.training.unroll.steps_in_epoch(epoch);
     std::int64_t count = 1;
     while (count < most && index + count < std::ssize(steps) &&
-           steps[static_cast<std::size_t>(index + count)].step->run == steps[static_cast<std::size_t>(index)].step->run)
+           steps[index + count].step->run == steps[index].step->run)
         ++count;
     return count;
 }

@@ -137,7 +137,7 @@ void TrainingSteps::step(const std::vector<StepCase>& cases, PendingStep& under_
                           kGroupStride * static_cast<std::uint64_t>(slot);
         seed_draws(run_.model.module(), seed);
         run_.model.set_sync(losses.size() + 1 == cases.size());  // gradients are exchanged once a step
-        const auto& source = run_.data.training_cases().sources()[static_cast<std::size_t>(index)];
+        const auto& source = run_.data.training_cases().sources()[index];
         losses.push_back(run_.model.loss_with_gradients(steps, run_.data.frame_of(source), weight, seed, run_.log));
     }
     under_way.seconds_waited = examples_->seconds_waited() - waited_before;

@@ -8,7 +8,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 namespace meshard {
@@ -60,9 +59,8 @@ void Validation::add(std::size_t index, const CaseTensors& example, const std::f
 Evaluation Validation::finish(const std::vector<CaseSource>& sources, const std::string& split,
                               const RankGroup& data_groups)
 {
-    const auto num_sums = CaseSums::num_numbers(layout_),
-               num_numbers = num_sums + static_cast<std::int64_t>(of_head_.size());
-    auto all = torch::zeros({static_cast<std::int64_t>(sources.size()), num_numbers}, torch::kDouble);
+    const auto num_sums = CaseSums::num_numbers(layout_), num_numbers = num_sums + std::ssize(of_head_);
+    auto all = torch::zeros({std::ssize(sources), num_numbers}, torch::kDouble);
     for (const auto& [index, numbers] : found_)
         std::ranges::copy(numbers, all.data_ptr<double>() + static_cast<std::int64_t>(index) * num_numbers);
     for (const auto& [index, numbers] : found_of_head_)
@@ -75,7 +73,7 @@ Evaluation Validation::finish(const std::vector<CaseSource>& sources, const std:
     for (std::size_t i = 0; i < sources.size(); ++i) {
         const auto row = std::span(all.data_ptr<double>() + static_cast<std::int64_t>(i) * num_numbers,
                                    static_cast<std::size_t>(num_numbers));
-        const auto sums = CaseSums::from_numbers(layout_, row.first(static_cast<std::size_t>(num_sums)));
+        const auto sums = CaseSums::from_numbers(layout_, row.first(num_sums));
         EvaluatedCase one{
             .source = sources[i], .split = split, .num_points = static_cast<std::int64_t>(sums.channels.front().count)};
         one.metrics = sums.metrics(layout_);
@@ -85,7 +83,7 @@ Evaluation Validation::finish(const std::vector<CaseSource>& sources, const std:
             one.drag_of_shape = found->second.drag;
             one.lift_of_shape = found->second.lift;
         }
-        meshard::add_of_head(one, of_head_, row.subspan(static_cast<std::size_t>(num_sums)), forces_);
+        meshard::add_of_head(one, of_head_, row.subspan(num_sums), forces_);
         evaluation.cases.push_back(std::move(one));
     }
     return evaluation;

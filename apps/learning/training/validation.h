@@ -11,9 +11,7 @@
 
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 

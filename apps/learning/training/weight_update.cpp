@@ -68,8 +68,8 @@ std::vector<OptimizedGroup> optimized_groups(const TrainingConfig& config,
         std::size_t g = 0;
         for (std::size_t k = config.parameter_groups.size(); k > 0; --k) {
             const auto& patterns = config.parameter_groups[k - 1].match;
-            if (std::any_of(patterns.begin(), patterns.end(),
-                            [&](const auto& pattern) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; }))
+            if (std::ranges::any_of(
+                    patterns, [&](const auto& pattern) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; }))
                 g = k;
         }
         const bool decays = config.decay_vectors || parameter.shape.size() > 1;

@@ -188,6 +188,22 @@ TEST(RingAttention, PassesPiecesOfLongSequences)
     }
 }
 
+/// Bytes that rank `rank` receives in backward.
+/// @param row_bytes, row_sum_bytes   bytes of a row of keys and values together, and in the type of sums
+std::int64_t ring_backward_bytes(const std::vector<RowRange>& keys, int rank, std::int64_t row_bytes,
+                                 std::int64_t row_sum_bytes)
+{
+    // The sums of a piece start at the rank after its owner. This rank receives the sums of all pieces except its own
+    // and those of the previous rank, which start here; the sums of its own pieces arrive last.
+    const auto size = static_cast<int>(keys.size());
+    if (size == 1) return 0;
+    std::int64_t rows = 0;
+    for (int r = 0; r < size; ++r) {
+        if (r != (rank + size - 1) % size) rows += keys[r].length;
+    }
+    return ring_bytes(keys, rank, row_bytes) + rows * row_sum_bytes;
+}
+
 TEST(RingAttention, SendsWhatThePlanSays)
 {
     for (const Extents& extents : {Extents{700, 0, 1300, 40}, Extents{10, 20, 30, 40}, Extents{1, 0, 0, 0}}) {

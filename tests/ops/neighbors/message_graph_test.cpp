@@ -61,39 +61,6 @@ struct OwnRows {
 
 class GraphOnRanks : public testing::TestWithParam<int> {};
 
-TEST_P(GraphOnRanks, OfAMeshIsThatOfTheWhole)
-{
-    const auto mesh = cube(4);
-    const auto cells = cell_graph(mesh);
-    const auto num_cells = mesh.num_cells();
-    torch::manual_seed(1);
-    const auto values = torch::rand({num_cells, 2}, torch::kDouble);
-    auto expected = torch::zeros({num_cells, 2}, torch::kDouble);
-    for (std::int64_t i = 0; i < num_cells; ++i) {
-        for (const auto j : cells.row(i)) expected[i] += values[j];
-    }
-    const auto partition = partition_with_metis(cells, {.num_parts = GetParam()});
-
-    run_ranks(GetParam(), [&](std::shared_ptr<const DeviceMesh> device_mesh) {
-        const auto sub = extract_subdomain(mesh, cells, partition, device_mesh->all().rank(), 1);
-        const auto& ids = sub.cells;
-        Csr local;
-        for (std::int32_t i = 0; i < ids.num_owned; ++i) {
-            std::vector<std::int32_t> row;
-            for (const auto j : cells.row(ids.global_ids[i])) row.push_back(ids.local_row(j));
-            local.push_row(row);
-        }
-        const auto map = std::make_shared<const IndexMap>(ids);
-
-        const MessageGraph graph(local, map, device_mesh);
-
-        const auto own = torch::tensor(std::vector<std::int64_t>(ids.owned().begin(), ids.owned().end()), torch::kLong);
-        const auto nodes = from_local(values.index_select(0, own), shard_spec(map, device_mesh));
-        const auto sums = graph.to_targets(graph.from_sources(nodes), SegmentReduction::Sum);
-        EXPECT_TRUE(torch::allclose(to_local(sums), expected.index_select(0, own), 1e-14, 1e-14));
-    });
-}
-
 TEST_P(GraphOnRanks, DeepGhostsGiveTheSameBitsAndGradients)
 {
     torch::manual_seed(2);

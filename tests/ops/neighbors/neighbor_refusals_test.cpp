@@ -229,11 +229,6 @@ TEST(NeighborRefusals, OfWhatFollowsASearch)
         one.refuse("MessageGraph", [&] { MessageGraph graph(one.is_here() ? other : found, points); });
         one.refuse("MessageGraph", [&] { MessageGraph graph(found, one.is_here() ? local : points); });
         one.refuse("steps", [&] { DeepGraph deep(MessageGraph(found), one.pick<std::int64_t>(3, 2)); });
-        const auto map =
-            std::make_shared<const IndexMap>(IndexMap{one.mesh()->all().size(), 1, {one.mesh()->all().rank()}, {}});
-        one.refuse("MessageGraph",
-                   [&] { MessageGraph graph(one.is_here() ? Csr{} : Csr{{0, 0}, {}}, map, one.mesh()); });
-        one.refuse("local row 1", [&] { MessageGraph graph(Csr{{0, 1}, {one.pick(1, 0)}}, map, one.mesh()); });
 
         // Of layouts every rank knows all ranks' rows: another one somewhere is another one everywhere.
         for (const auto& features :
