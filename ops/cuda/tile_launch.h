@@ -214,7 +214,7 @@ void find_slice_gradients_by(const Launcher& launcher, const TilePoints& p, cons
         of.means = means.data();
         const auto run = [&](auto latents) {
             constexpr bool kLatents = decltype(latents)::value;
-            constexpr int SC = kChunk < M, D, kWarm || kLatents > ;
+            constexpr int SC = kChunk<M, D, (kWarm || kLatents)>;
             launcher.template slices<Tile<M>, 2>(PointGradients<Tile<M>, D, 0, kWarm, kLatents>{points, of}, 1);
             SliceWeightGradients<Tile<M>, D, SC, kWarm, kLatents> kernel{points, of};
             launcher.template sums_in_slices<Tile<M>, 2>(kernel, kernel.of.parts, (p.num_slices + SC - 1) / SC,
