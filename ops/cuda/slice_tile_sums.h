@@ -71,6 +71,7 @@ struct SliceSums {
                 each(w, [&](float& l, int b, int r, int) { l = slice_bias[b][r]; });
                 TILE_UNROLL
                 for (int k = 0; k < kSteps; ++k) {
+                    if (Latents && D > Tile::kHeld) tile.sync();  // keeps loads in place: they need registers
                     const auto x = tile.load_b(ring.array(slot, 0) + k * 16, kLineX);
                     TILE_UNROLL
                     for (int b = 0; b < kBlocks; ++b)
@@ -118,6 +119,7 @@ struct SliceSums {
                 for (int b = 0; b < kBlocks; ++b) left[b] = tile.to_a(w[b]);
                 TILE_UNROLL
                 for (int k = 0; k < kSteps; ++k) {
+                    if (Latents && D > Tile::kHeld) tile.sync();  // keeps loads in place: they need registers
                     const auto right = tile.load_b_rows(ring.array(slot, 1) + k * 16, kLineX);
                     TILE_UNROLL
                     for (int b = 0; b < kBlocks; ++b) tile.mma_to_sum(sums[b][k], left[b], right);

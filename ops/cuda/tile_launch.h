@@ -163,9 +163,10 @@ void find_point_means_by(const Launcher& launcher, const TilePoints& p, const Ti
                                                                                           means);
             }
             launcher.template slices<Tile<M>, kSumBlocks<M, D, false>>(LogSums<Tile<M>, D, false>{points}, 1);
-            SliceSums<Tile<M>, D, SC, false, false, true> kernel{points, v, nullptr};
+            constexpr int kFew = M == TileMath::Float32 && D <= 64 ? SC / 2 : SC;
+            SliceSums<Tile<M>, D, kFew, false, false, true> kernel{points, v, nullptr};
             launcher.template sums_in_slices<Tile<M>, kSumBlocks<M, D, false>>(kernel, kernel.parts,
-                                                                               (p.num_slices + SC - 1) / SC, means);
+                                                                               (p.num_slices + kFew - 1) / kFew, means);
         }
     });
 }
