@@ -66,7 +66,15 @@ void expect_like_operators(const Operands& of, at::ScalarType type, double limit
     }
 }
 
-TEST(LatentMixing, EqualsItsOperatorsWithGradients)
+class LatentMixing : public testing::Test {
+protected:
+    void SetUp() override
+    {
+        if (!has_device_of_tests()) GTEST_SKIP() << "this process sees no device of type " << device_of_tests();
+    }
+};
+
+TEST_F(LatentMixing, EqualsItsOperatorsWithGradients)
 {
     for (const auto& [N, M, D] : {std::array<std::int64_t, 3>{1, 7, 8},
                                   {15, 1, 24},
@@ -82,7 +90,7 @@ TEST(LatentMixing, EqualsItsOperatorsWithGradients)
     expect_like_operators(operands(2, 700, 2, 9, 16, 300), at::kFloat, 2e-3);
 }
 
-TEST(LatentMixing, OfNoPointsHasNoGradientOfQueries)
+TEST_F(LatentMixing, OfNoPointsHasNoGradientOfQueries)
 {
     const auto of = operands(2, 0, 2, 3, 8).map([](const at::Tensor& tensor) {
         return tensor.to(at::kFloat).to(device_of_tests());
@@ -94,7 +102,7 @@ TEST(LatentMixing, OfNoPointsHasNoGradientOfQueries)
     EXPECT_TRUE(tensors_near(found[2].cpu(), at::zeros({1, 2, 3, 8}), 0));
 }
 
-TEST(LatentMixing, EqualsSerialForEveryCut)
+TEST_F(LatentMixing, EqualsSerialForEveryCut)
 {
     const auto type = device_of_tests().is_cpu() ? at::kDouble : at::kFloat;
     const double limit = type == at::kDouble ? 1e-12 : 2e-4;
@@ -126,7 +134,7 @@ TEST(LatentMixing, EqualsSerialForEveryCut)
     }
 }
 
-TEST(LatentMixing, SendsOneMessageEachWay)
+TEST_F(LatentMixing, SendsOneMessageEachWay)
 {
     const std::int64_t B = 2, H = 3, M = 4, D = 8;
     run_ranks(3, [&](const auto& mesh) {
@@ -148,7 +156,7 @@ TEST(LatentMixing, SendsOneMessageEachWay)
     });
 }
 
-TEST(LatentMixing, HoldsNoWeights)
+TEST_F(LatentMixing, HoldsNoWeights)
 {
     if (!device_of_tests().is_cpu()) GTEST_SKIP() << "the memory of the CPU is counted";
     const std::int64_t N = 40'000, H = 2, M = 64, D = 4;
@@ -160,7 +168,7 @@ TEST(LatentMixing, HoldsNoWeights)
     EXPECT_LT(bytes.peak(), N * H * M * 4 / 2);
 }
 
-TEST(LatentMixing, HasNoSecondDerivativeAndSaysWhichShapesItExpects)
+TEST_F(LatentMixing, HasNoSecondDerivativeAndSaysWhichShapesItExpects)
 {
     const auto of = operands(1, 5, 2, 3, 8);
     const auto keys = of.keys.requires_grad_();
