@@ -238,6 +238,7 @@ void write_shards(const std::filesystem::path& folder, const std::vector<SharedP
 SurfaceForces surface_forces(const SharedMesh& mesh, const std::vector<double>& pressures,
                              const std::vector<Vector3>& tractions, const Vector3& centre)
 {
+    require_single_polygons(*mesh);
     return integrate_forces(area_vectors(*mesh), surface_centroids(*mesh), pressures, tractions, centre);
 }
 

@@ -223,6 +223,7 @@ Mesh read_surface(const std::string& file)
         if (dimension == 2 && !(ghosts && ghosts->value(i) != 0)) cells.push_back(i);
     }
     if (!has_polygon) throw InvalidInput(file + " has no polygons, but forces are computed on a surface.");
+    require_single_polygons(mesh, file);
     if (std::ssize(cells) == mesh.num_cells()) return mesh;
     for (std::int32_t i = 0; i < mesh.num_points(); ++i) points.push_back(i);
     return extract_mesh(mesh, cells, points);

@@ -46,6 +46,13 @@ bool has_strips(const Mesh& mesh)
     return std::ranges::any_of(mesh.cell_types, [](auto type) { return cell_type_of(type).shape == CellShape::Strip; });
 }
 
+void require_single_polygons(const Mesh& mesh, const std::string& where)
+{
+    if (has_strips(mesh))
+        throw InvalidInput(where + " has strips of triangles, whose area vectors may cancel: areas, normals and "
+                                   "forces need single polygons. Triangulate it (ParaView: Triangulate).");
+}
+
 double surface_area(const Mesh& mesh)
 {
     const std::vector<Vector3> x = point_coordinates(mesh);
@@ -64,9 +71,6 @@ double surface_area(const Mesh& mesh)
 
 std::vector<Vector3> area_vectors(const Mesh& mesh)
 {
-    if (has_strips(mesh))
-        throw InvalidInput("The surface has strips of triangles, which have no area vectors of their own: areas, "
-                           "normals and forces need single polygons. Triangulate it (ParaView: Triangulate).");
     const std::vector<Vector3> x = point_coordinates(mesh);
     std::vector<Vector3> areas(mesh.num_cells(), Vector3{});
     std::vector<std::int32_t> ring;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace meshard {
@@ -15,6 +16,10 @@ using Vector3 = std::array<double, 3>;
 /// Returns whether some cell is a strip of triangles.
 bool has_strips(const Mesh& mesh);
 
+/// @param where   begins the message
+/// @throws InvalidInput for a mesh with strips, each of which has one area vector for all its triangles
+void require_single_polygons(const Mesh& mesh, const std::string& where = "The surface");
+
 /// Sum of the areas of all polygons, and of the triangles of strips.
 double surface_area(const Mesh& mesh);
 
@@ -23,7 +28,6 @@ double surface_area(const Mesh& mesh);
 ///
 /// For a polygon that is not plane it is the area vector of any surface spanned by its edges, so that the vectors of a
 /// closed surface add up to zero.
-/// @throws InvalidInput for strips of triangles
 std::vector<Vector3> area_vectors(const Mesh& mesh);
 
 /// Centroid of each polygon's area; for other cells, and polygons without area, the mean of their points.

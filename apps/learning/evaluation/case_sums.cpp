@@ -37,6 +37,7 @@ CellNumbers cell_numbers(const Mesh& mesh)
         }
         return {std::vector<Vector3>(mesh.num_cells()), std::move(measures.centroids), std::move(measures.sizes)};
     }
+    require_single_polygons(mesh);
     CellNumbers numbers{area_vectors(mesh), surface_centroids(mesh), {}};
     for (const auto& vector : numbers.vectors) numbers.sizes.push_back(std::hypot(vector[0], vector[1], vector[2]));
     return numbers;

@@ -23,6 +23,7 @@ std::vector<double> sizes_of(const Mesh& mesh, int dimension)
             if (cell_dimension(mesh.cell_types[cell]) != 3) sizes[cell] = 0;
         }
     } else {
+        require_single_polygons(mesh);
         for (const auto& vector : area_vectors(mesh)) sizes.push_back(std::hypot(vector[0], vector[1], vector[2]));
     }
     return sizes;
