@@ -96,12 +96,9 @@ void require_derivable(const Mesh& mesh, std::span<const Derivation> derivations
             fmt::format("{} {}; derivatives need solids or polygons. Only --wall-distance works without them.", where,
                         mesh.is_point_cloud() ? "is a point cloud" : "has vertices and lines only"));
     }
-    const auto strip = std::ranges::find(mesh.cell_types, CellShape::Strip,
-                                         [](std::uint8_t type) { return cell_type_of(type).shape; });
-    if (strip != mesh.cell_types.end()) {
-        throw InvalidInput(
-            fmt::format("{}: cell {} is a strip of triangles; derivatives need single polygons. Triangulate it.", where,
-                        strip - mesh.cell_types.begin()));
+    if (const auto strip = first_strip(mesh); strip >= 0) {
+        throw InvalidInput(fmt::format(
+            "{}: cell {} is a strip of triangles; derivatives need single polygons. Triangulate it.", where, strip));
     }
     for (const auto& [quantity, place, field, result] : derivations) {
         const std::string what = fmt::format("{}: the field '{}'", where, field);

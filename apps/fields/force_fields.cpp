@@ -46,40 +46,30 @@ CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_
     field.name = array.name();
     field.values = array.to_doubles();
     field.averaged = find_array(mesh.cell_data, array.name()) != &array;
-    // Counts points of polygons only: others may have any values.
-    const auto require_finite = [&](std::int64_t bad) {
-        if (bad == 0) return;
-        throw InvalidInput(
-            fmt::format("{}: the field '{}' is NaN or infinite at {}, so a force cannot be computed from it.", where,
-                        array.name(), count_text(bad, "polygon")));
-    };
-    const auto is_finite = [&](std::int64_t cell) {
-        const auto* const values = field.values.data() + cell * num_components;
-        return std::all_of(values, values + num_components, [](double x) { return std::isfinite(x); });
-    };
-    const auto num_bad = [&] {
-        std::int64_t bad = 0;
-        for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) bad += !is_finite(cell);
-        return bad;
-    };
-    if (!field.averaged) {
-        if (find_array(mesh.point_data, array.name())) field.also_there.push_back(array.name() + " of the points");
-        require_finite(num_bad());
-        return field;
-    }
-
-    std::vector<double> means(mesh.num_cells() * num_components, 0);
-    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
-        const auto points = mesh.cells.row(i);
-        for (const std::int32_t point : points) {
-            for (std::int32_t k = 0; k < num_components; ++k) {
-                means[i * num_components + k] +=
-                    field.values[std::int64_t{point} * num_components + k] / static_cast<double>(points.size());
+    if (field.averaged) {
+        std::vector<double> means(mesh.num_cells() * num_components, 0);
+        for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
+            const auto points = mesh.cells.row(i);
+            for (const std::int32_t point : points) {
+                for (std::int32_t k = 0; k < num_components; ++k) {
+                    means[i * num_components + k] +=
+                        field.values[std::int64_t{point} * num_components + k] / static_cast<double>(points.size());
+                }
             }
         }
+        field.values = std::move(means);
+    } else if (find_array(mesh.point_data, array.name())) {
+        field.also_there.push_back(array.name() + " of the points");
     }
-    field.values = std::move(means);
-    require_finite(num_bad());
+
+    std::int64_t num_bad = 0;  // polygons; a point of none may have any value
+    for (auto at = field.values.begin(); at != field.values.end(); at += num_components)
+        num_bad += !std::all_of(at, at + num_components, [](double x) { return std::isfinite(x); });
+    if (num_bad > 0) {
+        throw InvalidInput(
+            fmt::format("{}: the field '{}' is NaN or infinite at {}, so a force cannot be computed from it.", where,
+                        array.name(), count_text(num_bad, "polygon")));
+    }
     return field;
 }
 

@@ -112,7 +112,7 @@ MeshSummary summarize(const Mesh& mesh)
         summary.edges = surface_edges(mesh);
         summary.area = surface_area(mesh);
         summary.facing = surface_facing(mesh);
-        if (summary.edges->is_closed() && summary.facing.facing() != Facing::Mixed && !has_strips(mesh) &&
+        if (summary.edges->is_closed() && summary.facing.facing() != Facing::Mixed && first_strip(mesh) < 0 &&
             areas_cancel(area_vectors(mesh)))
             summary.volume = enclosed_volume(mesh);
     }

@@ -175,9 +175,8 @@ void warn_of_rows(const Mesh& mesh, const std::vector<Derivation>& derivations, 
         }
     }
     const std::string cells = top == 3 ? "solids" : "polygons";
-    if (is_of(FieldPlace::Cells))
-        warn_of(num_lower, "cell", fmt::format("not among the {}; derivatives there are NaN.", cells));
     if (is_of(FieldPlace::Cells)) {
+        warn_of(num_lower, "cell", fmt::format("not among the {}; derivatives there are NaN.", cells));
         const auto sizes = cell_measures(mesh).sizes;
         std::int64_t num_flat = 0;
         for (std::int64_t i = 0; i < mesh.num_cells(); ++i)

@@ -95,12 +95,14 @@ at::Tensor FieldLoss::term(LossKind kind, const at::Tensor& prediction, const at
         return mean_squared_error(prediction, target);
     const auto num_points = static_cast<double>(prediction.size(0) * prediction.size(1));
     // Weights have the mean 1 over all points of a case, but not over those that a step draws.
-    const auto total = point_weights.defined() ? point_weights.sum().clamp_min(kLeastWeight)
-                                               : at::scalar_tensor(num_points, prediction.options());
+    const auto total = point_weights.defined() ? point_weights.sum().clamp_min(kLeastWeight) : at::Tensor();
     const auto sums = [&](const at::Tensor& values) {
         return (point_weights.defined() ? values * point_weights : values).sum(at::IntArrayRef{0, 1});
     };  // (C)
-    const auto mean = [&](const at::Tensor& values) { return (sums(values) * channel_weights_).sum() / total; };  // ()
+    const auto mean = [&](const at::Tensor& values) {
+        const auto sum = (sums(values) * channel_weights_).sum();
+        return total.defined() ? sum / total : sum / num_points;
+    };  // ()
     switch (kind) {
     case LossKind::MeanSquare:
         return mean((prediction - target).square());
@@ -110,7 +112,8 @@ at::Tensor FieldLoss::term(LossKind kind, const at::Tensor& prediction, const at
         return mean(torch::huber_loss(prediction, target, at::Reduction::None, huber_delta_));
     case LossKind::RelativeMeanSquare: {
         const auto errors = sums((prediction - target).square()), truths = sums(target.square());
-        return (errors / (truths + total * kLeastMeanTruth) * channel_weights_).sum();
+        const auto least = total.defined() ? truths + total * kLeastMeanTruth : truths + num_points * kLeastMeanTruth;
+        return (errors / least * channel_weights_).sum();
     }
     case LossKind::RelativeL2: {
         const auto errors = sums(((prediction - target) * normalizer_.std).square()),

@@ -20,7 +20,7 @@ public:
     bool may_break(std::int32_t row);
 
     /// Number of rows of the last walk.
-    std::int64_t length() const { return static_cast<std::int64_t>(walk_.size()); }
+    std::int64_t length() const { return std::ssize(walk_); }
 
 private:
     const Csr& graph_;

@@ -41,14 +41,16 @@ void for_each_triangle(std::span<const Vector3> x, std::span<const std::int32_t>
 
 }  // namespace
 
-bool has_strips(const Mesh& mesh)
+std::int64_t first_strip(const Mesh& mesh)
 {
-    return std::ranges::any_of(mesh.cell_types, [](auto type) { return cell_type_of(type).shape == CellShape::Strip; });
+    const auto strip = std::ranges::find(mesh.cell_types, CellShape::Strip,
+                                         [](std::uint8_t type) { return cell_type_of(type).shape; });
+    return strip == mesh.cell_types.end() ? -1 : strip - mesh.cell_types.begin();
 }
 
 void require_single_polygons(const Mesh& mesh, const std::string& where)
 {
-    if (has_strips(mesh))
+    if (first_strip(mesh) >= 0)
         throw InvalidInput(where + " has strips of triangles, whose area vectors may cancel: areas, normals and "
                                    "forces need single polygons. Triangulate it (ParaView: Triangulate).");
 }

@@ -13,8 +13,8 @@ namespace meshard {
 
 using Vector3 = std::array<double, 3>;
 
-/// Returns whether some cell is a strip of triangles.
-bool has_strips(const Mesh& mesh);
+/// Returns the first cell that is a strip of triangles, or -1.
+std::int64_t first_strip(const Mesh& mesh);
 
 /// @param where   begins the message
 /// @throws InvalidInput for a mesh with strips, each of which has one area vector for all its triangles

@@ -139,7 +139,7 @@ private:
 /// Turns what is learnt of each field in a step of a simulation into the state after the step, whose forces count.
 void put_states(Mesh& mesh, const DataConfig& data, const std::string& where)
 {
-    if (!data.series.is_on || data.series.learnt == LearntState::Next) return;
+    if (!data.series.learns_changes()) return;
     auto& arrays = data.on_cells ? mesh.cell_data : mesh.point_data;
     const auto* const group = data.on_cells ? "cell" : "point";
     const auto& told = require_array(arrays, kTold, where, group);
@@ -147,7 +147,8 @@ void put_states(Mesh& mesh, const DataConfig& data, const std::string& where)
     const auto num_told = static_cast<std::size_t>(told.num_components());
     std::size_t first = 0;  // the last state is told first, the time to the next one last
     for (const auto& field : data.fields) {
-        const auto& learnt = require_array(arrays, field.from, where, group);
+        require_array(arrays, field.from, where, group);
+        auto& learnt = *std::ranges::find(arrays, field.from, &DataArray::name);
         auto values = learnt.to_doubles();
         const auto width = static_cast<std::size_t>(learnt.num_components());
         for (std::size_t i = 0; i < values.size(); ++i) {
@@ -156,8 +157,7 @@ void put_states(Mesh& mesh, const DataConfig& data, const std::string& where)
             values[i] = row[first + i % width] + step * values[i];
         }
         first += width;
-        auto& array = *std::ranges::find(arrays, field.from, [](const auto& one) { return one.name(); });
-        array = DataArray::from(field.from, values, static_cast<std::int32_t>(width));
+        learnt = DataArray::from(field.from, values, static_cast<std::int32_t>(width));
     }
 }
 

@@ -43,7 +43,7 @@ void put_columns(const DataArray& array, LeftOut* left_out, at::Tensor& rows, st
         for (std::int64_t row = 0; row < array.num_rows(); ++row, out += num_columns) {
             for (std::int64_t c = 0; c < num_components; ++c) {
                 out[c] = static_cast<float>(static_cast<double>(*value++));
-                if (left_out && std::isnan(out[c])) left_out->takes(row, out[c]);
+                if (left_out) left_out->take(row, out[c]);
             }
         }
     });

@@ -36,12 +36,10 @@ public:
     /// @param where   begins messages   @throws InvalidInput for an array of several components
     void mark(const DataArray& mask, bool on_cells, const std::string& where);
 
-    /// Leaves out a row whose value is NaN, if NaN marks rows. Returns whether the row is left out.
-    bool takes(std::int64_t row, double value)
+    /// Leaves out a row whose value is NaN, if NaN marks rows.
+    void take(std::int64_t row, double value)
     {
-        auto& is_out = rows_[row];
-        if (marks_nan_ && std::isnan(value)) is_out = 1;
-        return is_out != 0;
+        if (marks_nan_ && std::isnan(value)) rows_[row] = 1;
     }
 
     bool has(std::int64_t row) const { return rows_[row] != 0; }

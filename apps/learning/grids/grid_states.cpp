@@ -80,7 +80,7 @@ std::unique_ptr<const GridStates::Read> GridStates::read(const SeriesState& stat
             if (i == arrays.size() || arrays_.has_mask_array()) continue;
             for (std::int64_t row = 0; row < arrays[i].num_rows(); ++row)
                 for (std::int32_t c = 0; c < arrays[i].num_components(); ++c)
-                    left_out->takes(row, arrays[i].value(row, c));
+                    left_out->take(row, arrays[i].value(row, c));
         }
     }
     return std::make_unique<const Read>(std::move(arrays), grid.field_data, std::move(of_fields), std::move(left_out),

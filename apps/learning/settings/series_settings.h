@@ -39,6 +39,9 @@ struct SeriesSettings {
     std::vector<std::string> told;  ///< names of a point's numbers besides `data.inputs`: states, arrays, and the step
     double mean_step = 0;           ///< mean time between two states of the training cases
 
+    /// Whether differences of states, or rates, are learnt.
+    bool learns_changes() const { return is_on && learnt != LearntState::Next; }
+
     /// Whether the points move, and as is known beforehand.
     bool moves_as_given() const { return !given.empty() && given.back() == kCoordinates; }
 

@@ -229,6 +229,13 @@ TEST(ForceMetrics, AreThoseOfIntegrateForcesAboutAnyPoint)
     }
 }
 
+TEST(CoefficientMetrics, OfAPredictionThatIsNotFiniteEnd)
+{
+    const auto metrics = coefficient_metrics(std::vector<double>{1, NAN, 2}, std::vector<double>{1, 2, 3}, {});
+    EXPECT_TRUE(std::isnan(value_of(metrics, "spearman")));
+    EXPECT_TRUE(std::isnan(value_of(metrics, "mae")));
+}
+
 TEST(ForceMetrics, HaveTheShearOfAPlateWithoutThickness)
 {
     Mesh plate;  // upper and lower side share their points, whose area vectors are 0
