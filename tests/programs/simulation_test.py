@@ -252,29 +252,41 @@ class SimulationTraining(Simulations):
         self.assertEqual(arrays_of(self.folder / "last.vtu")["u"], one[7]["u"])
 
     def test_of_a_surface_that_moves_gives_its_forces(self):
-        """The integrals of the predicted pressure over the triangles where the predicted points are."""
-        write_simulations(self.folder / "rotor", "rotor", "--runs", 2, "--states", 5, "--points", 40)
-        (self.folder / "rotor.yaml").write_text(ROTOR.replace("temperature: temperature,", "temperature: {from: temperature, kind: kinematic},"))
-        self.train("rotor.yaml", "training.num_epochs=1", "data.split={train: 0.5, val: 0.5}", "data.reference.U_inf=[2, 0, 0]", "data.forces.area=0.5", "--accept-data")
-        tables = []
-        for num_ranks in (1, 3):
-            self.assert_good(self.meshard("predict", "runs/rotor", "rotor/run_001.pvd", "--steps", 4, "-o", "out.pvd", "--forces", "--csv", "forces.csv", "--nproc", num_ranks))
-            with open(self.folder / "forces.csv") as stream:
-                tables.append([[abs(float(row[name])) for name in ("Cd", "Cs", "Cl")] for row in csv.DictReader(stream)])
-        self.assertEqual(len(tables[0]), 4)
-        for number, (found, on_ranks) in enumerate(zip(*tables, strict=True), 1):
-            state = arrays_of(self.folder / f"out/out_{number:04}.vtp")
-            points, corners = ([values[i:i + 3] for i in range(0, len(values), 3)] for values in (state["Points"], self.run_states("001", "rotor")[0]["connectivity"]))
+        """The integrals of the pressure over the triangles where the points are: of predicted states, and of true ones whatever is learnt of them."""
+        def coefficients(state):   # Cd, Cs, Cl
+            points = [state["Points"][i:i + 3] for i in range(0, len(state["Points"]), 3)]
             force = [0.0] * 3
             for a, b, c in corners:
                 u, v = ([y - x for x, y in zip(points[a], points[other])] for other in (b, c))
                 normal = (u[1] * v[2] - u[2] * v[1], u[2] * v[0] - u[0] * v[2], u[0] * v[1] - u[1] * v[0])
                 mean = sum(state["temperature"][i] for i in (a, b, c)) / 3
-                force = [total + mean * part / 2 for total, part in zip(force, normal)]
-            largest = max(map(abs, force)) / (0.5 * 4 * 0.5)
-            for one, other, part in zip(found, on_ranks, force, strict=True):
-                self.assertAlmostEqual(one, abs(part) / (0.5 * 4 * 0.5), delta=1e-4 * largest)
+                force = [total - mean * part / 2 for total, part in zip(force, normal)]
+            return [part / (0.5 * 4 * 0.5) for part in force]
+
+        write_simulations(self.folder / "rotor", "rotor", "--runs", 2, "--states", 5, "--points", 40)
+        (self.folder / "rotor.yaml").write_text(ROTOR.replace("temperature: temperature,", "temperature: {from: temperature, kind: kinematic},"))
+        corners = self.run_states("001", "rotor")[0]["connectivity"]
+        corners = [corners[i:i + 3] for i in range(0, len(corners), 3)]
+        words = ("training.num_epochs=1", "data.split={train: ['000'], val: ['001']}", "data.reference.U_inf=[2, 0, 0]", "data.forces.area=0.5", "--accept-data")
+        self.train("rotor.yaml", *words)
+        tables = []
+        for num_ranks in (1, 3):
+            self.assert_good(self.meshard("predict", "runs/rotor", "rotor/run_001.pvd", "--steps", 4, "-o", "out.pvd", "--forces", "--csv", "forces.csv", "--nproc", num_ranks))
+            with open(self.folder / "forces.csv") as stream:
+                tables.append([[float(row[name]) for name in ("Cd", "Cs", "Cl")] for row in csv.DictReader(stream)])
+        self.assertEqual(len(tables[0]), 4)
+        for number, (found, on_ranks) in enumerate(zip(*tables, strict=True), 1):
+            expected = coefficients(arrays_of(self.folder / f"out/out_{number:04}.vtp"))
+            largest = max(map(abs, expected))
+            for one, other, part in zip(found, on_ranks, expected, strict=True):
+                self.assertAlmostEqual(one, part, delta=1e-4 * largest)
                 self.assertAlmostEqual(one, other, delta=1e-4 * largest)
+
+        lifts = [coefficients(state)[2] for state in self.run_states("000", "rotor")[1:]]
+        for learnt in ("state", "difference", "rate"):
+            self.train("rotor.yaml", *words, f"data.next={learnt}", f"run_id={learnt}", "training.coefficient_weights=[1, 1]")
+            means = json.loads((self.folder / f"runs/{learnt}/checkpoints/last.json").read_text())["coefficients"]["means"]
+            self.assertAlmostEqual(means[1], sum(lifts) / len(lifts), delta=1e-4 * max(map(abs, lifts)), msg=learnt)
 
     def test_sees_forcing_that_is_known_beforehand(self):
         """The field is the integral of a random forcing: without it nothing can be learnt of the next state."""
@@ -679,6 +691,9 @@ class SimulationMasks(Simulations):
 
         self.train(*words, "run_id=nan", "data.mask=nan")
         self.assertEqual((self.losses("nan"), self.rolled_out("nan")), (self.losses("sea"), rows))
+        self.assert_good(self.meshard("evaluate", "runs/nan", id, "--nproc", 2))
+        with open(self.folder / "runs/nan/evaluation/rollout.csv") as stream:
+            self.assertEqual(list(csv.DictReader(stream)), found)
         write_simulations(self.folder / "burgers", "burgers", "--runs", 4, "--states", 6, "--points", 256)
         self.put("burgers", garbage=1e30)
         self.train(*words, "run_id=filled", "data.mask=sea")

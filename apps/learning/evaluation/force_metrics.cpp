@@ -5,8 +5,12 @@
 
 #include <fmt/core.h>
 
+#include <cmath>
+
 namespace meshard {
 namespace {
+
+constexpr double kFlat = 1e-6;  // |sum (x - centre).a| / A^1.5 up to which a surface is flat but for rounding
 
 /// Returns the unit vector; nothing for a vector without length.
 std::optional<Vector3> direction_of(const Vector3& a)
@@ -25,7 +29,7 @@ ForceSigns signs_of(const ForceSums& sums, const Vector3& drag_direction)
 {
     if (!(sums.area > 0)) return {};
     const Vector3 center{sums.place[0] / sums.area, sums.place[1] / sums.area, sums.place[2] / sums.area};
-    return {sums.outward - dot(center, sums.area_vector) < 0 ? -1 : 1,
+    return {sums.outward - dot(center, sums.area_vector) < -kFlat * std::pow(sums.area, 1.5) ? -1 : 1,
             dot(sums.true_shear, drag_direction) < 0 ? -1 : 1};
 }
 

@@ -63,7 +63,8 @@ struct Coefficients {
     std::vector<Coefficient> all() const;
 };
 
-/// Finds the signs from the sums of the truth. Normals point outwards if sum (x - centre).a > 0, for a half body too.
+/// Finds the signs from the sums of the truth. Normals point outwards if sum (x - centre).a > 0, for a half body too; a
+/// flat sheet has no inside, and its normals stay as they are.
 /// Shear is the stress on the body if its mean along the free stream is positive, since air drags a body along.
 ForceSigns signs_of(const ForceSums& sums, const Vector3& drag_direction);
 

@@ -18,6 +18,7 @@
 #include <cmath>
 #include <functional>
 #include <regex>
+#include <span>
 
 namespace meshard {
 namespace {
@@ -493,6 +494,31 @@ TEST_F(Derive, MeasuresDistancesToAPatch)
     }
     EXPECT_TRUE(fails_with(meshard({"derive", path("case"), "--wall-distance", "lefd", "-o", path("x.vtu")}), 3,
                            {"--wall-distance lefd", "no such file", "patch"}));
+}
+
+TEST_F(Derive, TellsOfCellsWithoutVolumeOrPoints)
+{
+    Mesh mesh = with_fields(cube(2), true, linear_p, linear_u);
+    const std::array<std::int32_t, 4> in_a_plane{0, 1, 3, 4};
+    mesh.cells.push_row(in_a_plane);
+    mesh.cell_types.push_back(10);
+    for (auto& array : mesh.cell_data)
+        array = DataArray::from(array.name(), std::vector<double>(9 * array.num_components(), 1), array.num_components());
+
+    EXPECT_TRUE(fails_with(meshard({"derive", write("flat.vtu", mesh), "--gradient", "p", "-o", path("out.vtu")}), 0,
+                           {"warning", "1 cell without volume; derivatives there are NaN"}));
+    EXPECT_TRUE(std::isnan(array(read_mesh(path("out.vtu")), "Gradient", true).value(8)));
+
+    mesh.cells = Csr();
+    mesh.cell_types = {7, 9};
+    mesh.cells.push_row(std::span<const std::int32_t>());
+    mesh.cells.push_row(std::array<std::int32_t, 4>{0, 1, 4, 3});
+    mesh.cell_data.clear();
+    const auto wall = write("wall.vtp", two_triangles());
+    EXPECT_TRUE(fails_with(meshard({"derive", write("none.vtu", mesh), "--wall-distance", wall, "--at", "cells", "-o",
+                                    path("none_out.vtu")}),
+                           3, {"Cell 0 has no points, and so no place"}));
+    EXPECT_FALSE(std::filesystem::exists(path("none_out.vtu")));
 }
 
 TEST_F(Derive, NamesWhatIsWrong)

@@ -245,6 +245,21 @@ TEST_F(Forces, SayWhichFieldsTheyTook)
     EXPECT_NE(words.out.find("p (also there: pMean)"), std::string::npos) << words.out;
 }
 
+TEST_F(Forces, OfCurvedPolygonsAreThoseBetweenTheirCorners)
+{
+    Mesh mesh;  // a triangle whose long side bulges
+    mesh.points =
+        DataArray::from("points", std::vector<double>{0, 0, 0, 1, 0, 0, 0, 1, 0, 0.5, 0, 0, 0.7, 0.7, 0, 0, 0.5, 0}, 3);
+    mesh.cells.push_row(std::vector<std::int32_t>{0, 1, 2, 3, 4, 5});
+    mesh.cell_types = {22};
+    mesh.cell_data = {DataArray::from("p", std::vector<double>{2})};
+
+    const ProgramResult result = meshard({"forces", write("curved.vtu", mesh), "--shear", "none", "--json"});
+
+    EXPECT_TRUE(fails_with(result, 0, {"warning", "1 polygon of higher order", "between their corners"}));
+    EXPECT_DOUBLE_EQ(nlohmann::json::parse(result.out)["surface_area"].get<double>(), 0.5);
+}
+
 TEST_F(Forces, RefuseWhatTheyCannotSum)
 {
     const std::string file = write("square.vtp", loaded_square());

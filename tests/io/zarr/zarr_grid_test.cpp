@@ -104,6 +104,14 @@ TEST(ZarrGrid, FindsTheComponentsOfArraysWithoutNamesByTheOtherArrays)
     write_group(folder / "b.zarr", {{"u", {4, 3, 2, 3}, "null"}});
     EXPECT_EQ(GridFile::open(folder / "b.zarr")->grid().cell_data.front().num_components(), 3);
 
+    // As CF writes images: bounds of x and y are as many arrays of two dimensions as the images.
+    write_group(folder / "bounds.zarr", {{"x_bounds", {12, 2}, R"(["x", "bound"])"},
+                                         {"y_bounds", {5, 2}, R"(["y", "bound"])"},
+                                         {"p", {5, 12}, R"(["y", "x"])"}});
+    const auto images = GridFile::open(folder / "bounds.zarr");
+    EXPECT_EQ(images->grid().num_points, (std::array<std::int64_t, 3>{13, 6, 1}));
+    EXPECT_EQ(images->grid().cell_data.size(), 1U);
+
     write_group(folder / "c.zarr", {{"u", {4, 3, 2}, R"(["time", "y", "x"])"}});
     EXPECT_TRUE(throws_with<IoError>("Of its 1 arrays 'u' has the dimension 'time', and there is no array 'time'",
                                      [&] { GridFile::open(folder / "c.zarr"); }));

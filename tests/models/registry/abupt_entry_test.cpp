@@ -216,14 +216,14 @@ TEST(AbUptPrediction, OfOnePartIsThatOfBothIfItKnowsTheOthersPoints)
 TEST(AbUptPrediction, TakesQueriesInTurnsWithoutADifference)
 {
     const TwoClouds clouds;
-    for (const int num_ranks : {1, 2, 3}) {
-        run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> mesh) {
-            auto model = small_ab_upt();
+    for (const auto& [num_ranks, of_a_turn] : std::vector<std::pair<int, int>>{{1, 4}, {2, 4}, {3, 4}, {1, 1}, {3, 1}}) {
+        run_ranks(num_ranks, [&, of_a_turn = of_a_turn](std::shared_ptr<const DeviceMesh> mesh) {
+            auto model = small_ab_upt({{"surface_dim", of_a_turn}, {"volume_dim", of_a_turn}});
             model.module->eval();
             const torch::NoGradGuard no_grad;
             const auto surface = clouds.surface.on(mesh), volume = clouds.volume.on(mesh);
             const auto at_once = model.forward_parts(&surface, &volume);
-            std::dynamic_pointer_cast<AbUptImpl>(model.module)->set_queries_of_a_turn(4);
+            std::dynamic_pointer_cast<AbUptImpl>(model.module)->set_queries_of_a_turn(of_a_turn);
             const auto in_turns = model.forward_parts(&surface, &volume);
             expect_close(to_local(in_turns.surface), to_local(at_once.surface), "surface");
             expect_close(to_local(in_turns.volume), to_local(at_once.volume), "volume");

@@ -106,6 +106,25 @@ TEST(Transolver, DoesNotDependOnTheOrderOfThePoints)
     EXPECT_TRUE(torch::allclose(shuffled, expected, 1e-12, 1e-14));
 }
 
+TEST(Transolver, WithTemperaturesOfPointsTrainsInHalfPrecision)
+{
+    for (const auto type : {torch::kBFloat16, torch::kHalf}) {
+        auto options = small_transolver();
+        options.plus = true;
+        torch::manual_seed(2);
+        Transolver model(options);
+        model->to(type);
+        const auto result =
+            model->forward(torch::randn({1, 40, 2}).to(type), torch::randn({1, 40, 3}).to(type));
+        EXPECT_EQ(result.scalar_type(), type);
+        result.to(torch::kFloat).square().sum().backward();
+        for (const auto& parameter : model->named_parameters()) {
+            ASSERT_TRUE(parameter->grad().defined()) << parameter.key();
+            EXPECT_TRUE(parameter->grad().isfinite().all().item<bool>()) << parameter.key();
+        }
+    }
+}
+
 TEST(Transolver, RefusesShapesThatDoNotFit)
 {
     Transolver model(small_transolver());
