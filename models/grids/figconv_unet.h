@@ -33,10 +33,10 @@ struct FigConvUNetResult {
 /// convolutions run on each grid, which after each block reads the others at its own vertices; the vertices send
 /// messages back to the points, and the coarsest grids are pooled to one number.
 ///
-/// Points may be sharded in any way. Messages to vertices are summed over the ranks in one all-reduce for all planes,
-/// and so are the gradients of the grids' features that points read; max and min reductions need one more, `knn` the
-/// messages of a search. In between every rank computes the grids: gradients of these parameters are complete on each
-/// rank and count once.
+/// Points may be sharded in any way; with `knn` along their rows alone. Messages to vertices are summed over the ranks
+/// in one all-reduce for all planes, and so are the gradients of the grids' features that points read; max and min
+/// reductions need one more, `knn` the messages of a search. In between every rank computes the grids: gradients of
+/// these parameters are complete on each rank and count once.
 class FigConvUNetImpl : public torch::nn::Module, public HasMemoryModes {
 public:
     /// Initial values are drawn as in the reference, from LibTorch's default generator.

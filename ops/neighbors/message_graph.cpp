@@ -67,6 +67,12 @@ at::Tensor with_layout(const at::Tensor& local, const SpecPtr& spec)
     return spec ? from_local(local, spec) : local;
 }
 
+/// Rows of all targets or edges, made of those of `from`, with the layout `spec`, or that of `from` where none is cut.
+at::Tensor with_layout(const at::Tensor& local, const SpecPtr& spec, const at::Tensor& from)
+{
+    return with_layout(local, !spec && is_sharded(from) && !is_sharded(local) ? spec_of(from) : spec);
+}
+
 at::Tensor own_rows(const at::Tensor& tensor)
 {
     return is_sharded(tensor) ? to_local(tensor) : tensor;
@@ -162,12 +168,12 @@ void MessageGraph::lay_out_edges(const std::string& error)
 
 at::Tensor MessageGraph::from_sources(const at::Tensor& nodes) const
 {
-    return with_layout(gather_neighbors(nodes, neighbors_), edge_spec_);
+    return with_layout(gather_neighbors(nodes, neighbors_), edge_spec_, nodes);
 }
 
 at::Tensor MessageGraph::from_targets(const at::Tensor& nodes) const
 {
-    return with_layout(take_rows(own_rows(nodes), targets_), edge_spec_);
+    return with_layout(take_rows(own_rows(nodes), targets_), edge_spec_, nodes);
 }
 
 EdgeParts MessageGraph::parts_of(const at::Tensor& edges) const
@@ -213,7 +219,7 @@ at::Tensor MessageGraph::to_targets(const EdgeParts& edges, SegmentReduction red
 
 at::Tensor MessageGraph::to_targets(const at::Tensor& edges, SegmentReduction reduction) const
 {
-    return with_layout(segment_reduce(own_rows(edges), neighbors_.offsets, reduction).values, target_spec_);
+    return with_layout(segment_reduce(own_rows(edges), neighbors_.offsets, reduction).values, target_spec_, edges);
 }
 
 DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)

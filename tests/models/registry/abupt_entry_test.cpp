@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 
+#include <array>
 #include <mutex>
 
 namespace meshard {
@@ -152,6 +153,30 @@ INSTANTIATE_TEST_SUITE_P(All, AbUptOnRanks,
                              return std::get<1>(info.param) + "_on_" + std::to_string(std::get<0>(info.param));
                          });
 
+TEST(AbUptInputs, ThatNothingCutsGiveSerial)
+{
+    const TwoClouds clouds;
+    const auto surface = clouds.surface.plain(), volume = clouds.volume.plain();
+    auto serial = small_ab_upt();
+    seed_draws(*serial.module, 5);
+    loss_of(serial.forward_parts(&surface, &volume)).backward();
+
+    run_ranks(2, [&](std::shared_ptr<const DeviceMesh> mesh) {
+        auto model = small_ab_upt();
+        const auto replicated = replicate(*model.module, mesh);
+        seed_draws(*model.module, 5);
+        auto on_ranks = std::array{surface, volume};
+        for (auto& part : on_ranks)
+            for (auto* tensor : {&part.embedding, &part.positions}) *tensor = from_local(*tensor, replicated_spec(mesh));
+        loss_of(model.forward_parts(&on_ranks[0], &on_ranks[1])).backward();
+
+        const auto parameters = model.module->named_parameters();
+        for (const auto& item : serial.module->named_parameters())
+            if (item.value().grad().defined())
+                expect_close(parameters[item.key()].grad(), item.value().grad(), item.key());
+    });
+}
+
 TEST(AbUptAnchors, AreOtherPointsInEachStepAndTheSameInPrediction)
 {
     const TwoClouds clouds;
@@ -216,7 +241,8 @@ TEST(AbUptPrediction, OfOnePartIsThatOfBothIfItKnowsTheOthersPoints)
 TEST(AbUptPrediction, TakesQueriesInTurnsWithoutADifference)
 {
     const TwoClouds clouds;
-    for (const auto& [num_ranks, of_a_turn] : std::vector<std::pair<int, int>>{{1, 4}, {2, 4}, {3, 4}, {1, 1}, {3, 1}}) {
+    for (const auto& [num_ranks, of_a_turn] :
+         std::vector<std::pair<int, int>>{{1, 4}, {2, 4}, {3, 4}, {1, 1}, {3, 1}}) {
         run_ranks(num_ranks, [&, of_a_turn = of_a_turn](std::shared_ptr<const DeviceMesh> mesh) {
             auto model = small_ab_upt({{"surface_dim", of_a_turn}, {"volume_dim", of_a_turn}});
             model.module->eval();

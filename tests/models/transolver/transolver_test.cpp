@@ -114,8 +114,7 @@ TEST(Transolver, WithTemperaturesOfPointsTrainsInHalfPrecision)
         torch::manual_seed(2);
         Transolver model(options);
         model->to(type);
-        const auto result =
-            model->forward(torch::randn({1, 40, 2}).to(type), torch::randn({1, 40, 3}).to(type));
+        const auto result = model->forward(torch::randn({1, 40, 2}).to(type), torch::randn({1, 40, 3}).to(type));
         EXPECT_EQ(result.scalar_type(), type);
         result.to(torch::kFloat).square().sum().backward();
         for (const auto& parameter : model->named_parameters()) {
