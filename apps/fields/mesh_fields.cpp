@@ -3,6 +3,7 @@
 
 #include "apps/console/text_table.h"
 #include "io/mesh_io.h"
+#include "io/vtk/vtk_xml_writer.h"
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
@@ -142,11 +143,7 @@ void require_writable(const std::filesystem::path& output, const Mesh& mesh)
 {
     require_writable_format(output);
     const auto extension = lower_extension(output);
-    if (extension != ".vtp" && extension != ".pvtp") return;
-    const auto solid = std::ranges::find(mesh.cell_types, 3, cell_dimension);
-    if (solid == mesh.cell_types.end()) return;
-    throw InvalidInput(fmt::format("cell {} is a {}, which {} cannot hold. Write .vtu.",
-                                   solid - mesh.cell_types.begin(), cell_type_name(*solid), extension));
+    if (extension == ".vtp" || extension == ".pvtp") polydata_counts(mesh);
 }
 
 }  // namespace meshard

@@ -105,7 +105,8 @@ void sort_as_polygonal(Mesh& mesh)
     const auto group = [&](std::int32_t cell) { return polydata_group(mesh.cell_types[cell]); };
     std::vector<std::int32_t> cells(mesh.num_cells());
     std::iota(cells.begin(), cells.end(), 0);
-    if (std::ranges::is_sorted(cells, {}, group)) return;
+    const auto is_other = [&](std::int32_t cell) { return group(cell) < 0; };  // which the writer names
+    if (std::ranges::is_sorted(cells, {}, group) || std::ranges::any_of(cells, is_other)) return;
     std::ranges::stable_sort(cells, {}, group);
     std::vector<std::int32_t> points(mesh.num_points());
     std::iota(points.begin(), points.end(), 0);

@@ -23,6 +23,8 @@ namespace meshard {
 
 namespace {
 
+constexpr std::array kGroupNames{"Verts", "Lines", "Polys", "Strips"};
+
 using Bytes = std::span<const std::byte>;
 
 /// The values of one array to write, converted piece by piece so that the whole array is never copied.
@@ -251,28 +253,14 @@ private:
 
     void add_polydata()
     {
-        constexpr std::array names{"Verts", "Lines", "Polys", "Strips"};
-        std::array<std::int64_t, 4> counts{};
-        int last = 0;
-        for (std::int64_t i = 0; i < mesh_.num_cells(); ++i) {
-            const int group = polydata_group(mesh_.cell_types[i]);
-            if (group < 0)
-                throw InvalidInput(fmt::format("write_mesh: cell {} is a {}, which .vtp cannot hold. Write .vtu.", i,
-                                               cell_type_name(mesh_.cell_types[i])));
-            if (group < last)
-                throw InvalidInput(
-                    fmt::format("write_mesh: cell {} ({}) comes after {}, but .vtp keeps vertices, lines, polygons and "
-                                "strips in this order. Sort the cells or write .vtu.",
-                                i, cell_type_name(mesh_.cell_types[i]), names[last]));
-            last = group;
-            ++counts[group];
-        }
-        for (int group = 0; group < 4; ++group) text_ += fmt::format(" NumberOf{}=\"{}\"", names[group], counts[group]);
+        const auto counts = polydata_counts(mesh_);
+        for (int group = 0; group < 4; ++group)
+            text_ += fmt::format(" NumberOf{}=\"{}\"", kGroupNames[group], counts[group]);
         text_ += ">\n";
         add_arrays();
         std::int64_t first = 0;
         for (int group = 0; group < 4; ++group) {
-            add_cells(names[group], first, counts[group]);
+            add_cells(kGroupNames[group], first, counts[group]);
             first += counts[group];
         }
     }
@@ -311,6 +299,26 @@ std::string index_group(const std::string& tag, std::span<const DataArray> array
 }
 
 }  // namespace
+
+std::array<std::int64_t, 4> polydata_counts(const Mesh& mesh)
+{
+    std::array<std::int64_t, 4> counts{};
+    int last = 0;
+    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
+        const int group = polydata_group(mesh.cell_types[i]);
+        if (group < 0)
+            throw InvalidInput(fmt::format("cell {} is a {}, which .vtp cannot hold. Write .vtu.", i,
+                                           cell_type_name(mesh.cell_types[i])));
+        if (group < last)
+            throw InvalidInput(
+                fmt::format("cell {} ({}) comes after {}, but .vtp keeps vertices, lines, polygons and strips in this "
+                            "order. Write .vtu; meshard convert sorts the cells.",
+                            i, cell_type_name(mesh.cell_types[i]), kGroupNames[last]));
+        last = group;
+        ++counts[group];
+    }
+    return counts;
+}
 
 std::string vtk_declaration(const DataArray& array)
 {

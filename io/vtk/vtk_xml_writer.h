@@ -4,6 +4,7 @@
 #include "io/bytes/io_options.h"
 #include "partition/mesh/mesh.h"
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <span>
@@ -15,6 +16,10 @@ namespace meshard {
 /// Declares an array in a file, or in the index of a parallel one: the attributes type, name and components, each after
 /// a blank.
 std::string vtk_declaration(const DataArray& array);
+
+/// Numbers of vertices, lines, polygons and strips of a surface, whose cells are in this order in `.vtp`.
+/// @throws InvalidInput for cells of other types, or in another order
+std::array<std::int64_t, 4> polydata_counts(const Mesh& mesh);
 
 /// Writes `mesh` as VTK XML with appended raw data: an unstructured grid, or polygonal data for `MeshKind::Surface`.
 /// Connectivity and offsets are Int64, sizes UInt64; uncompressed arrays begin at multiples of 8 bytes so that they can

@@ -503,7 +503,8 @@ TEST_F(Derive, TellsOfCellsWithoutVolumeOrPoints)
     mesh.cells.push_row(in_a_plane);
     mesh.cell_types.push_back(10);
     for (auto& array : mesh.cell_data)
-        array = DataArray::from(array.name(), std::vector<double>(9 * array.num_components(), 1), array.num_components());
+        array =
+            DataArray::from(array.name(), std::vector<double>(9 * array.num_components(), 1), array.num_components());
 
     EXPECT_TRUE(fails_with(meshard({"derive", write("flat.vtu", mesh), "--gradient", "p", "-o", path("out.vtu")}), 0,
                            {"warning", "1 cell without volume; derivatives there are NaN"}));
@@ -523,7 +524,12 @@ TEST_F(Derive, TellsOfCellsWithoutVolumeOrPoints)
 
 TEST_F(Derive, NamesWhatIsWrong)
 {
-    Mesh both = with_fields(cube(2), false, linear_p, linear_u), holed = both, broken = both, texts = both;
+    Mesh both = with_fields(cube(2), false, linear_p, linear_u), holed = both, broken = both, texts = both,
+         mixed = vertex_cells(3);
+    mixed.cells.push_row(std::array<std::int32_t, 2>{0, 1});
+    mixed.cells.push_row(std::array<std::int32_t, 1>{2});
+    mixed.cell_types.insert(mixed.cell_types.end(), {3, 1});
+    mixed.cell_data.clear();
     both.cell_data = {DataArray::from("p", std::vector<double>(8, 1))};
     holed.point_data[0].mutable_values<double>()[3] = NAN;
     broken.points.mutable_values<double>()[4] = INFINITY;
@@ -533,7 +539,7 @@ TEST_F(Derive, NamesWhatIsWrong)
                       infinite = write("broken.vtu", broken), text = write("texts.vtu", texts),
                       cloud = write("cloud.vtu", random_cloud(9, 1)), empty = write("empty.vtu", empty_mesh()),
                       strips = write("strips.vtp", surface_of_all_kinds()), lines = write("lines.vtu", vertex_cells(3)),
-                      damaged = write_text("text.vtu", "no mesh");
+                      unsorted = write("unsorted.vtu", mixed), damaged = write_text("text.vtu", "no mesh");
     const auto before = entries();
     const auto run = [&](std::vector<std::string> words, const std::string& output = "out.vtu") {
         words.insert(words.begin(), "derive");
@@ -564,6 +570,8 @@ TEST_F(Derive, NamesWhatIsWrong)
     EXPECT_TRUE(fails_with(run({file, "--gradient", "p", "--sign", "normals"}), 2, {"--sign", "--wall-distance"}));
     EXPECT_TRUE(fails_with(run({file, "--gradient", "p"}, "out.vtp"), 3, {"cell 0 is a hexahedron", ".vtp"}));
     EXPECT_TRUE(fails_with(run({file, "--gradient", "p"}, "out.xyz"), 3, {"out.xyz"}));
+    EXPECT_TRUE(fails_with(run({unsorted, "--wall-distance", strips}, "out.vtp"), 3,
+                           {"cell 4 (vertex) comes after Lines", "meshard convert sorts"}));
     EXPECT_EQ(entries(), before);
     // What is suspicious goes on with a warning.
     EXPECT_TRUE(fails_with(run({nan, "--gradient", "p"}), 0, {"warning", "1 value of the field 'p' NaN"}));
