@@ -38,11 +38,18 @@ struct HostRecord {
     std::vector<std::shared_ptr<void>> memory;
 };
 
+/// How the host runs kernels of tiles. Tests use several warps, pairs of heads and small tables to cover what a GPU
+/// does.
+struct HostForm {
+    int warps = 1, team = 1, parts = 2, table_rows = 0;  ///< table_rows 0: all
+};
+
 /// Runs all bodies in order, on the calling thread. With a `record` (a stand-in for a device graph) it records the
 /// launches; if a counter is given, it counts them.
 struct HostExecutor {
     HostRecord* record = nullptr;
     std::int64_t* num_launches = nullptr;
+    HostForm form = {};
 
     template <class Body>
     void for_each(std::int64_t n, const Body& body) const

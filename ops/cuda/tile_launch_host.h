@@ -38,15 +38,9 @@ inline void run_block(Block block, int warps, int shared_bytes, const std::funct
     for (auto& thread : threads) thread.join();
 }
 
-/// How the host runs kernels of slices. Tests use several warps, pairs of heads and small tables to cover what a GPU
-/// does.
-struct HostForm {
-    int warps = 1, team = 1, parts = 2, table_rows = 0;  ///< table_rows 0: all
-};
-
 class HostLauncher {
 public:
-    explicit HostLauncher(const HostExecutor& executor, HostForm form = {}) : executor_(executor), form_(form) {}
+    explicit HostLauncher(const HostExecutor& executor) : executor_(executor), form_(executor.form) {}
 
     int warps() const { return form_.warps; }
     int threads() const { return form_.warps; }

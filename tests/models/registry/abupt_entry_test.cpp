@@ -167,7 +167,8 @@ TEST(AbUptInputs, ThatNothingCutsGiveSerial)
         seed_draws(*model.module, 5);
         auto on_ranks = std::array{surface, volume};
         for (auto& part : on_ranks)
-            for (auto* tensor : {&part.embedding, &part.positions}) *tensor = from_local(*tensor, replicated_spec(mesh));
+            for (auto* tensor : {&part.embedding, &part.positions})
+                *tensor = from_local(*tensor, replicated_spec(mesh));
         loss_of(model.forward_parts(&on_ranks[0], &on_ranks[1])).backward();
 
         const auto parameters = model.module->named_parameters();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels for FLARE's latents on the host, the same source as on a GPU, against loops in double precision.
-#include "ops/cuda/tile_launch_host.h"
+#include "ops/cuda/row_tiles.h"
+#include "ops/cuda/tile_kernels.h"
 #include "tests/support/slice_oracle.h"
 
 #include <gtest/gtest.h>
@@ -46,8 +47,7 @@ void expect_latents_as_in_double(const LatentCase& made, double limit)
     }
     const auto expected = latent_oracle(s, doubles(k), doubles(q), doubles(v), doubles(dy));
 
-    const HostExecutor executor;
-    const HostLauncher launcher(executor, made.form);
+    const HostExecutor executor{.form = made.form};
     const std::vector<float> bias(latents);
     std::vector<float> log_sums(s.heads * padded_points(s.count), NAN), means(latents * (s.head_dim + 1), NAN),
         dstates(means), dq(means), states;
@@ -68,14 +68,14 @@ void expect_latents_as_in_double(const LatentCase& made, double limit)
             << what << ", N " << s.count << " H " << s.heads << " S " << s.slices << " D " << s.head_dim << " math "
             << static_cast<int>(M) << " offset " << made.offset;
     };
-    find_point_means_by<M>(launcher, points, {v.data(), stride}, means.data());
+    find_point_means(executor, points, {v.data(), stride}, means.data());
     if (s.count > 0) near("means", doubles(means), expected.means);
     for (std::int64_t i = 0; i < latents; ++i)
         states.insert(states.end(), &means[i * (s.head_dim + 1)], &means[i * (s.head_dim + 1) + s.head_dim]);
     near("states", doubles(states), without_last({expected.means.begin(), expected.means.end()}));
-    bring_from_slices_by<M>(launcher, points, states.data(), {y.data(), stride});
+    deslice_rows(executor, points, states.data(), {y.data(), stride});
     near("y", doubles(y), expected.y);
-    sum_in_slices_by<M>(launcher, points, {dy.data(), stride}, false, dstates.data());
+    sum_in_slices(executor, points, {dy.data(), stride}, false, dstates.data());
     near("gradient of states", without_last(dstates), expected.dstates);
     // Gradients of the logarithms, by what products make of those of the means.
     auto means_gradient = dstates;
@@ -86,16 +86,16 @@ void expect_latents_as_in_double(const LatentCase& made, double limit)
         for (int d = 0; d < s.head_dim; ++d)
             of_mean[s.head_dim] -= mean[d] * (of_mean[d] - lost_by_rounding<M>(of_mean[d]));
     }
-    find_slice_gradients_by<M>(launcher, points,
-                               {states.data(),
-                                means_gradient.data(),
-                                {v.data(), stride},
-                                {dy.data(), stride},
-                                {dk.data(), stride},
-                                {dv.data(), stride},
-                                nullptr,
-                                means.data()},
-                               dq.data());
+    find_slice_gradients(executor, points,
+                         {states.data(),
+                          means_gradient.data(),
+                          {v.data(), stride},
+                          {dy.data(), stride},
+                          {dk.data(), stride},
+                          {dv.data(), stride},
+                          nullptr,
+                          means.data()},
+                         dq.data());
     near("gradient of keys", doubles(dk), expected.dk);
     near("gradient of values", doubles(dv), expected.dv);
     near("gradient of queries", without_last(dq), expected.dq);
@@ -140,20 +140,19 @@ TEST(LatentTiles, OfFloat16KeepSmallWeights)
     const TilePoints points{TileMath::Float16, {k.data(), 8}, q.data(), bias.data(), nullptr, nullptr,
                             log_sums.data(),   s.count,       1,        1,           8};
     const HostExecutor executor;
-    const HostLauncher launcher(executor);
 
-    find_point_means_by<TileMath::Float16>(launcher, points, {v.data(), 8}, means.data());
+    find_point_means(executor, points, {v.data(), 8}, means.data());
     for (int d = 0; d < 8; ++d) means_gradient[d] = static_cast<float>(expected.dstates[d]);
-    find_slice_gradients_by<TileMath::Float16>(launcher, points,
-                                               {means.data(),
-                                                means_gradient.data(),
-                                                {v.data(), 8},
-                                                {dy.data(), 8},
-                                                {dk.data(), 8},
-                                                {dv.data(), 8},
-                                                nullptr,
-                                                means.data()},
-                                               dq.data());
+    find_slice_gradients(executor, points,
+                         {means.data(),
+                          means_gradient.data(),
+                          {v.data(), 8},
+                          {dy.data(), 8},
+                          {dk.data(), 8},
+                          {dv.data(), 8},
+                          nullptr,
+                          means.data()},
+                         dq.data());
 
     EXPECT_NEAR(means[3] / expected.means[3], 1, 1e-2);
     for (std::size_t i = 8; i < dv.size(); ++i) EXPECT_NEAR(to_float(dv[i]) / expected.dv[i], 1, 1e-2);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels for tensor cores on the host, the same source as on a GPU, against plain loops in double precision. With
 // several warps a block, which then are threads, pairs of heads, and tables that come in chunks.
-#include "ops/cuda/tile_launch_host.h"
+#include "ops/cuda/row_tiles.h"
+#include "ops/cuda/tile_kernels.h"
 #include "tests/support/slice_oracle.h"
 
 #include <gtest/gtest.h>
@@ -24,8 +25,7 @@ void expect_as_in_double(const TileCase& made, double limit)
 {
     using T = typename Storage<M>::type;
     const auto& s = made.sizes;
-    const HostExecutor executor;
-    const HostLauncher launcher(executor, made.form);
+    const HostExecutor executor{.form = made.form};
     std::mt19937 generator(3);
     const auto random = [&](auto number, std::int64_t size, float scale) {
         std::normal_distribution<float> normal(0, scale);
@@ -69,11 +69,11 @@ void expect_as_in_double(const TileCase& made, double limit)
                             s.heads,
                             s.slices,
                             s.head_dim};
-    sum_in_slices_by<M>(launcher, points, {f.data(), stride}, true, sums.data());
+    sum_in_slices(executor, points, {f.data(), stride}, true, sums.data());
     EXPECT_LT(relative_error(doubles(sums), expected.sums), limit);
-    bring_from_slices_by<M>(launcher, points, states.data(), {y.data(), stride});
+    deslice_rows(executor, points, states.data(), {y.data(), stride});
     EXPECT_LT(relative_error(doubles(y), expected.y), limit);
-    sum_in_slices_by<M>(launcher, points, {dy.data(), stride}, false, dstates.data());
+    sum_in_slices(executor, points, {dy.data(), stride}, false, dstates.data());
     EXPECT_LT(relative_error(doubles(dstates), expected.dstates), limit);
     const TileGradients of{states.data(),
                            dsums.data(),
@@ -82,7 +82,7 @@ void expect_as_in_double(const TileCase& made, double limit)
                            {dx.data(), stride},
                            {df.data(), stride},
                            made.warm ? dwarmth.data() : nullptr};
-    find_slice_gradients_by<M>(launcher, points, of, dW.data());
+    find_slice_gradients(executor, points, of, dW.data());
     EXPECT_LT(relative_error(doubles(dx), expected.dx), limit);
     EXPECT_LT(relative_error(doubles(df), expected.df), limit);
     EXPECT_LT(relative_error(doubles(dW), expected.dW), limit);
@@ -130,7 +130,6 @@ template <class T>
 void expect_rows_as_in_double(RowType type, std::int64_t rows, std::int64_t channels, double limit)
 {
     using N = Number<T>;
-    const HostExecutor executor;
     const auto size = rows * channels;
     const auto x = numbers_of<T>(size, 1), add = numbers_of<T>(size, 2), g = numbers_of<T>(size, 3),
                before = numbers_of<T>(size, 4);
@@ -143,14 +142,14 @@ void expect_rows_as_in_double(RowType type, std::int64_t rows, std::int64_t chan
     std::vector<T> sum(size), hat(size), result(size), y(size), again(size);
     for (const bool threads : {false, true}) {
         if (threads && channels > 12) break;  // a block for each channel, and four threads for each block
-        const HostLauncher launcher(executor, {threads ? 4 : 1, 1, 2, 0});
-        normalize_rows_by(launcher, {type, x.data(), add.data(), bias.data(), after.data(), sum.data(), hat.data(),
-                                     scales.data(), rows, channels, 1e-5});
-        normalize_rows_backward_by(launcher, {type, g.data(), hat.data(), scales.data(), before.data(), result.data(),
-                                              before_sums.data(), result_sums.data(), rows, channels});
+        const HostExecutor executor{.form = {threads ? 4 : 1, 1, 2, 0}};
+        normalize_rows(executor, {type, x.data(), add.data(), bias.data(), after.data(), sum.data(), hat.data(),
+                                  scales.data(), rows, channels, 1e-5});
+        normalize_rows_backward(executor, {type, g.data(), hat.data(), scales.data(), before.data(), result.data(),
+                                           before_sums.data(), result_sums.data(), rows, channels});
         auto of_x = g;
-        gelu_rows_by(launcher, type, x.data(), y.data(), size);
-        gelu_rows_backward_by(launcher, {type, x.data(), of_x.data(), again.data(), gelu_sums.data(), rows, channels});
+        gelu_rows(executor, type, x.data(), y.data(), size);
+        gelu_rows_backward(executor, {type, x.data(), of_x.data(), again.data(), gelu_sums.data(), rows, channels});
 
         std::vector<double> e_sum(size), e_hat(size), e_result(size), e_y(size), e_of_x(size), e_before_sums(channels),
             e_result_sums(channels), e_gelu_sums(channels);
@@ -215,14 +214,13 @@ TEST(RowTiles, AreNearLoopsInDouble)
 TEST(RowTiles, SumNothingToZero)
 {
     const HostExecutor executor;
-    const HostLauncher launcher(executor);
     std::vector<float> sums(8, NAN), others(8, NAN);
-    normalize_rows_backward_by(
-        launcher, {RowType::Float32, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, sums.data(), 0, 8});
-    gelu_rows_backward_by(launcher, {RowType::Bfloat16, nullptr, nullptr, nullptr, others.data(), 0, 8});
+    normalize_rows_backward(
+        executor, {RowType::Float32, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, sums.data(), 0, 8});
+    gelu_rows_backward(executor, {RowType::Bfloat16, nullptr, nullptr, nullptr, others.data(), 0, 8});
     std::vector<double> before(8, NAN), result(8, NAN);
-    normalize_rows_backward_by(
-        launcher, {RowType::Float64, nullptr, nullptr, nullptr, nullptr, nullptr, before.data(), result.data(), 0, 8});
+    normalize_rows_backward(
+        executor, {RowType::Float64, nullptr, nullptr, nullptr, nullptr, nullptr, before.data(), result.data(), 0, 8});
     for (int c = 0; c < 8; ++c) EXPECT_EQ(std::abs(before[c]) + std::abs(result[c]), 0);
     for (int c = 0; c < 8; ++c) EXPECT_EQ(std::abs(sums[c]) + std::abs(others[c]), 0);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of small tensors of a layer, attention among slices' tokens and folding of weights, run by the host from the
 // source of the GPU's, against LibTorch's operators and autograd in double precision. Several warps are threads.
-#include "ops/cuda/tile_launch_host.h"
+#include "ops/cuda/tile_kernels.h"
 #include "ops/slices/token_attention.h"
 
 #include <ATen/ATen.h>
@@ -13,8 +13,6 @@
 
 namespace meshard {
 namespace {
-
-using tiles::HostLauncher;
 
 /// The norm of the difference over that of the expected numbers.
 double distance(const at::Tensor& found, const at::Tensor& expected)
@@ -41,8 +39,7 @@ TEST_P(TokenAttentionKernel, IsNearTheOperatorsInDouble)
     const auto expected = token_attention_by_operators(wide, wide_weight);
     const auto gradients = torch::autograd::grad({expected}, {wide, wide_weight}, {gradient.to(at::kDouble)});
 
-    const HostExecutor executor;
-    const HostLauncher launcher(executor, {warps, 1, 2, 0});
+    const HostExecutor executor{.form = {warps, 1, 2, 0}};
     const TokenAttention of{tokens.const_data_ptr<float>(),
                             weight.const_data_ptr<float>(),
                             static_cast<int>(samples * heads),
@@ -51,10 +48,10 @@ TEST_P(TokenAttentionKernel, IsNearTheOperatorsInDouble)
                             static_cast<float>(1 / std::sqrt(static_cast<double>(dim)))};
     auto states = at::full_like(tokens, NAN), of_tokens = at::full_like(tokens, NAN),
          of_weight = at::full_like(weight, NAN);
-    tiles::attend_tokens_by(launcher, of, states.mutable_data_ptr<float>());
-    tiles::attend_tokens_backward_by(launcher, of,
-                                     {states.const_data_ptr<float>(), gradient.const_data_ptr<float>(),
-                                      of_tokens.mutable_data_ptr<float>(), of_weight.mutable_data_ptr<float>()});
+    attend_tokens(executor, of, states.mutable_data_ptr<float>());
+    attend_tokens_backward(executor, of,
+                           {states.const_data_ptr<float>(), gradient.const_data_ptr<float>(),
+                            of_tokens.mutable_data_ptr<float>(), of_weight.mutable_data_ptr<float>()});
     EXPECT_LT(distance(states, expected), 1e-5);
     EXPECT_LT(distance(of_tokens, gradients[0]), 1e-5);
     // One by one: queries, keys, values.
@@ -72,11 +69,10 @@ INSTANTIATE_TEST_SUITE_P(Shapes, TokenAttentionKernel,
 TEST(TokenAttentionKernels, WithoutSamplesGiveAZeroGradient)
 {
     const HostExecutor executor;
-    const HostLauncher launcher(executor);
     std::vector<float> weight(3 * 4 * 4, 1), of_weight(weight.size(), NAN);
     const TokenAttention of{nullptr, weight.data(), 0, 5, 4, 0.5F};
-    tiles::attend_tokens_by(launcher, of, nullptr);
-    tiles::attend_tokens_backward_by(launcher, of, {nullptr, nullptr, nullptr, of_weight.data()});
+    attend_tokens(executor, of, nullptr);
+    attend_tokens_backward(executor, of, {nullptr, nullptr, nullptr, of_weight.data()});
     for (const auto each : of_weight) EXPECT_EQ(each, 0);
 }
 
@@ -110,9 +106,8 @@ void expect_folded(at::ScalarType type, RowType row_type, std::int64_t columns, 
                            rows,
                            columns};
     }
-    const HostExecutor executor;
-    const HostLauncher launcher(executor, {warps, 1, 2, 0});
-    tiles::fold_weights_by(launcher, all);
+    const HostExecutor executor{.form = {warps, 1, 2, 0}};
+    fold_weights(executor, all);
     for (int i = 0; i < 3; ++i) {
         const auto s = (i < 2 ? scale : other_scale).to(at::kDouble), b = (i < 2 ? shift : other_shift).to(at::kDouble);
         EXPECT_LT(distance(folded[i], weights[i].to(at::kDouble) * s), limit) << i;
@@ -157,7 +152,7 @@ void expect_folded(at::ScalarType type, RowType row_type, std::int64_t columns, 
                                  rows,
                                  columns}},
                                2};
-    tiles::unfold_weights_by(launcher, back);
+    unfold_weights(executor, back);
     for (std::size_t i = 0; i < leaves.size(); ++i)
         EXPECT_LT(distance(found[i], expected[i]), wide == at::kDouble ? 1e-13 : 2e-6) << "gradient " << i;
 }
