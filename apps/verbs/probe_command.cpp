@@ -4,8 +4,10 @@
 #include "apps/devices/rank_device.h"
 #include "apps/learning/checkpoints/tensor_file.h"
 #include "apps/program/command_line.h"
+#include "apps/program/output_file.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
+#include "io/bytes/made_folders.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
@@ -167,6 +169,8 @@ int probe_command(std::span<const std::string> arguments)
 {
     ProbeArguments options;
     if (!parse(arguments, options)) return exit_code::ok;
+    const auto& request = options.request;
+    if (!options.output.empty()) require_output(options.output, {request.model, request.input}, InputAsOutput::Refused);
     return run_on_ranks(
         options.ranks, "probe", arguments, [](int) {},
         [&](World& world) {
@@ -174,6 +178,7 @@ int probe_command(std::span<const std::string> arguments)
             const auto report = probe(options.request, world);
             if (world.rank() == 0) {
                 if (!options.output.empty() && report.refusal.empty()) {
+                    const MadeFolders folders(options.output);
                     NamedArrays content;
                     for (const auto& [name, tensor] : report.tensors)
                         content.arrays.push_back(to_named_array(name, tensor));

@@ -134,7 +134,10 @@ void edge_pad(RuleCall& call)
     auto local = local_of(input);
     for (const auto& map : padding->cut) local = map.apply(local);
     const auto spec = call.spec(padding->output_layouts);
-    if (!padding->pads_uncut) return call.finish({wrap(local, spec)});
+    if (!padding->pads_uncut) {
+        const bool is_input = local.is_alias_of(local_of(input));  // which the result never is, as in LibTorch
+        return call.finish({wrap(is_input ? local.clone() : local, spec)});
+    }
     if (local.numel() == 0) {
         auto shape = local.sizes().vec();
         for (std::size_t i = 0; i < padding->uncut_pad.size(); i += 2)
@@ -185,6 +188,7 @@ at::Tensor circular_pad(const at::Tensor& input, at::IntArrayRef pad)
                 "the last dimensions of a tensor with one or two more; found ", pad.size(), " for ", input.dim(),
                 " dimensions");
     auto result = input;
+    bool is_view = true;
     for (auto dim = input.dim() - n; dim < input.dim(); ++dim) {
         const auto position = position_of(dim, input.dim());
         const auto front = pad[position], back = pad[position + 1], size = input.size(dim);
@@ -198,8 +202,9 @@ at::Tensor circular_pad(const at::Tensor& input, at::IntArrayRef pad)
         pieces.push_back(result.slice(dim, begin, end));
         if (back > 0) pieces.push_back(result.slice(dim, begin, begin + back));
         result = pieces.size() == 1 ? pieces[0] : at::cat(pieces, dim);
+        is_view = is_view && pieces.size() == 1;
     }
-    return result;
+    return is_view ? result.clone() : result;
 }
 
 const RuleRegistration padding_rules[] = {

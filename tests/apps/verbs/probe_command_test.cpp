@@ -126,6 +126,9 @@ TEST_F(Probe, TellsWhatIsWrongWithItsArguments)
                            {"cannot be read as a TorchScript model"}));
     EXPECT_TRUE(fails_with(meshard({"probe", path("car.pt2"), "--input", in, "--shard", "0"}), 3,
                            {"car.pt2 is a program of torch.export", "meshard.probe(torch.export.load("}));
+    for (const auto& read : {file, in})
+        EXPECT_TRUE(fails_with(meshard({"probe", file, "--input", in, "--shard", "0", "--output", read}), 2,
+                               {read, "is read"}));
     EXPECT_TRUE(fails_with(meshard({"probe", file, "--input", input({{"other", torch::randn({5})}}), "--shard", "0"}),
                            3, {"no tensor 'x' or 'input'", "'other'"}));
 }

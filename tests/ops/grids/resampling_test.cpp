@@ -278,6 +278,22 @@ TEST(Padding, ByAConstantSendsNothing)
     });
 }
 
+TEST(Padding, ByNothingIsACopy)
+{
+    const auto whole = Draw(4).values({1, 2, 6, 3});
+    run_ranks(2, [&](const auto& mesh) {
+        const auto x = cut_rows(whole, {2, 4}, mesh);
+        for (const std::int64_t back : {0, -1})
+            for (const auto* mode : {"constant", "reflect", "replicate", "circular"}) {
+                if (back < 0 && std::string_view(mode) != "circular") continue;
+                auto padded = at::pad(x, {0, back, 0, 0}, mode);
+                padded.add_(1);
+                EXPECT_TRUE(at::equal(full_tensor(x), whole)) << mode << back;
+                EXPECT_TRUE(at::equal(full_tensor(padded), at::pad(whole, {0, back, 0, 0}, mode) + 1)) << mode;
+            }
+    });
+}
+
 TEST(Interpolation, TwiceAsFineSendsTheRowsAtTheSeamOnly)
 {
     const auto whole = Draw(4).values({1, 2, 6, 3});
