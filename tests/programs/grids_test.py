@@ -146,6 +146,24 @@ class GridTraining(Grids):
             for one, other in zip(*(values[name] for values in found)):
                 self.assertAlmostEqual(one, other, delta=1e-6)
 
+    def test_of_a_step_that_is_left_out_leaves_no_trace(self):
+        """The constant of a case is so large that its gradients are not finite: running means are those before its step."""
+        put_flow(self.folder, (8, 8, 8))
+        (self.folder / "cases.json").write_text(json.dumps([{"id": str(n), "c": 3e38 if n == 1 else 3} for n in range(4)]))
+        words = ("~data.split.train", "~data.split.val", "~data.split.test", "data.split={train: ['0', '1', '2']}", "data.cases=cases.json", "data.constants=[c]", "~model",
+                 "model.name=unet", "model.model_depth=2", "model.feature_map_channels=[4, 4, 4, 4]", "model.normalization=batchnorm", "training.optimizer.lr=0",
+                 "training.num_epochs=1", "training.order_file=order", "training.max_skipped_steps=2")
+        found = {}
+        for run, order, num_steps in (("before", ["0", "2", "1"], 1), ("after", ["0", "1", "2"], 2)):
+            (self.folder / "order").write_text(json.dumps({"epoch": 1, "order": order}) + "\n")
+            result = self.train(run, 1, *words, f"training.max_steps={num_steps}")
+            self.assertEqual("not finite in step 2" in str(result), run == "after", result)
+            found[run] = arrays_of(self.folder / f"runs/{run}/checkpoints/last.safetensors")
+        means = [name for name in found["after"] if name.endswith(("running_mean", "running_var"))]
+        self.assertGreater(len(means), 4)
+        for name in means:
+            self.assertEqual(found["after"][name], found["before"][name])
+
     def test_has_pictures_in_the_report(self):
         put_flow(self.folder)
         self.train("seen", 2)

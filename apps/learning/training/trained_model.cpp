@@ -83,16 +83,30 @@ TrainedModel::TrainedModel(const TrainingRunConfig& config, TrainingData& data, 
     allow_tf32(training.precision == Precision::TF32);
     update_.emplace(training, *model_.module, sharded_ ? &*sharded_ : nullptr, ranks.all());
     if (config.data.is_grid) check_grids();
-    if (ranks.num_groups == 1) return;
+    if (ranks.num_groups == 1 && !update_->may_leave_out()) return;
     for (const auto& buffer : model_.module->named_buffers())
         if (buffer.key().ends_with("running_mean") || buffer.key().ends_with("running_var"))
             statistics_.push_back(buffer.value());
 }
 
-void TrainedModel::average_statistics()
+void TrainedModel::begin_step()
+{
+    update_->zero_grad();
+    statistics_before_.clear();
+    if (!update_->may_leave_out()) return;
+    for (const auto& one : statistics_) statistics_before_.push_back(one.clone());
+}
+
+void TrainedModel::settle_statistics(bool is_taken)
 {
     if (statistics_.empty()) return;
     const torch::NoGradGuard no_grad;
+    if (!is_taken) {
+        has_counted_ = false;
+        for (std::size_t i = 0; i < statistics_.size(); ++i) statistics_[i].copy_(statistics_before_[i]);
+        return;
+    }
+    if (ranks_.num_groups == 1) return;
     const double counts = std::exchange(has_counted_, false) ? 1 : 0;
     std::vector<at::Tensor> parts;
     for (const auto& one : statistics_) parts.push_back(one.flatten() * counts);

@@ -55,10 +55,13 @@ public:
     /// @param seed   of the noise, which also depends on a point's id, so that it is the same on any ranks
     at::Tensor loss_with_gradients(const std::vector<Example>& steps, const CaseFrame& frame, double weight,
                                    std::uint64_t seed, TrainingLog& log);
-    /// Takes the mean of the running statistics of normalizations, which each group of ranks has of its own cases, over
-    /// the groups that had a case since the last call: all validate as the checkpoint does. A case of weight 0, which
-    /// fills up a step, leaves no trace in them. Collective.
-    void average_statistics();
+    /// Forgets the gradients of the step before.
+    void begin_step();
+    /// Ends a step for the running statistics of normalizations. One that was left out leaves no trace in them.
+    /// Otherwise takes their mean, since each group of ranks has those of its own cases, over the groups that had a
+    /// case: all validate as the checkpoint does. A case of weight 0, which fills up a step, leaves no trace either.
+    /// Collective.
+    void settle_statistics(bool is_taken);
     /// Whether gradients are exchanged at the end of the next backward pass.
     void set_sync(bool is_last_case);
 
@@ -100,8 +103,9 @@ private:
     std::optional<FullyShardedModule> sharded_;                                   // in its place
     std::function<FieldsAndCoefficients(const PointInputs&)> forward_with_head_;  // where coefficients are learnt
     std::optional<WeightUpdate> update_;
-    bool has_counted_ = false;  // there was a case of another weight than 0 since the statistics were averaged
-    std::vector<at::Tensor> statistics_;  // running means and variances, where there are several groups
+    bool has_counted_ = false;  // there was a case of another weight than 0 in this step
+    // Running means and variances, where there are several groups or a step may be left out; and before the step.
+    std::vector<at::Tensor> statistics_, statistics_before_;
     std::optional<StepGraphs> graphs_;
 };
 

@@ -122,7 +122,7 @@ void TrainingSteps::step(const std::vector<StepCase>& cases, PendingStep& under_
     const auto& config = run_.config;
     if (training_.scheduler == "one_cycle")
         update.optimizers().set_first_beta(first_beta_in_cycle(under_way.number - 1, run_.num_steps()));
-    update.zero_grad();
+    run_.model.begin_step();
     std::vector<at::Tensor> losses;
     const auto waited_before = examples_->seconds_waited();
     for (const auto& [index, time, slot, weight] : cases) {
@@ -145,7 +145,7 @@ void TrainingSteps::step(const std::vector<StepCase>& cases, PendingStep& under_
     {
         RECORD_USER_SCOPE("optimizer");
         outcome = update.apply(under_way.rate, losses);
-        run_.model.average_statistics();
+        run_.model.settle_statistics(outcome.is_taken);
     }
     under_way.is_taken = outcome.is_taken;
     under_way.next_loss_scale = update.loss_scale();

@@ -35,6 +35,8 @@ public:
     /// Returns the loss as it is to be differentiated.
     at::Tensor scaled(const at::Tensor& loss) const { return loss_scaling_ ? loss_scaling_->scaled(loss) : loss; }
 
+    bool may_leave_out() const { return may_skip_ || loss_scaling_; }
+
     void zero_grad() { optimizers_.zero_grad(); }
 
     /// Takes a step. Collective over all ranks where gradients are cut, in float16, and where steps may be left out;
