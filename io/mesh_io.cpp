@@ -232,6 +232,7 @@ void require_writable_format(const std::filesystem::path& path)
 void write_mesh(const std::filesystem::path& path, const Mesh& mesh, const WriteOptions& options)
 {
     require_writable_format(path);
+    mesh.validate();
     find_format(path)->write(path, mesh, options);
 }
 

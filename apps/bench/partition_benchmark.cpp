@@ -200,7 +200,7 @@ int partition_bench_command(std::span<const std::string> arguments)
     app.add_option("--imbalance", options.imbalance, "largest allowed size of a part divided by its equal share")
         ->type_name("RATIO")
         ->capture_default_str();
-    app.add_flag("--quality", options.quality, "search longer (three to four times) for fewer cut faces and ghosts");
+    app.add_flag("--quality", options.quality, "search longer (four to five times) for fewer cut faces and ghosts");
     app.add_flag("--no-refine", options.plain, "do not refine the methods' results");
     app.add_flag("--contiguous", options.contiguous,
                  "make every part connected, where the mesh and the imbalance allow it");

@@ -98,7 +98,7 @@ void add_cut_options(CLI::App& app, CutArguments& arguments)
                    "what to minimise: cut (faces between parts), ghosts (of the part with most) or both")
         ->type_name("NAME")
         ->capture_default_str();
-    app.add_flag("--quality", arguments.quality, "search longer (three to four times) for fewer cut faces and ghosts");
+    app.add_flag("--quality", arguments.quality, "search longer (four to five times) for fewer cut faces and ghosts");
     app.add_flag("--refine", arguments.refine,
                  "also refine the result of methods that are not refined by default (hilbert, file:, array:)");
     app.add_flag("--no-refine", arguments.no_refine,

@@ -475,9 +475,31 @@ Json description_of(const ModelCheckpoint& checkpoint)
     return description;
 }
 
-void write_beside(std::filesystem::path path, const Json& description)
+std::filesystem::path beside(std::filesystem::path path)
 {
-    write_file_atomically(path.replace_extension(".json"), with_hash(description).dump(2) + "\n");
+    return path.replace_extension(".json");
+}
+
+/// Whether a file describes a checkpoint, and may be replaced with it.
+bool is_description(const std::filesystem::path& file)
+{
+    const auto text = MappedFile::open(file, "write_checkpoint");
+    const auto content = Json::parse(text->text(), nullptr, false);
+    return content.is_object() && (content.contains("hash") || content.contains("model_class"));
+}
+
+/// Throws if a file that is no description of a checkpoint would be replaced by one.
+void require_free_beside(const std::filesystem::path& path)
+{
+    if (const auto file = beside(path); std::filesystem::exists(file) && !is_description(file))
+        throw InvalidInput(fmt::format("write_checkpoint: {} is not the description of a checkpoint, and that of {} would "
+                                       "replace it. Take another name for one of them.",
+                                       file.string(), path.filename().string()));
+}
+
+void write_beside(const std::filesystem::path& path, const Json& description)
+{
+    write_file_atomically(beside(path), with_hash(description).dump(2) + "\n");
 }
 
 /// Moves the arguments of nested models to keys of their own, as in a .mdlus, with the versions of their files.
@@ -598,13 +620,18 @@ void write_checkpoint(const std::filesystem::path& path, const ModelCheckpoint& 
         write_mdlus(path, checkpoint);
         return;
     case CheckpointFormat::Pt: {
+        require_free_beside(path);
         const auto weights = with_second_names(checkpoint, model_weights(checkpoint.weights));
         ZipLayout layout;
         write_pieces(path, torch_file_pieces(weights, layout));
-        if (!checkpoint.architecture.empty()) write_beside(path, description_of(checkpoint));
+        if (!checkpoint.architecture.empty())
+            write_beside(path, description_of(checkpoint));
+        else
+            std::filesystem::remove(beside(path));  // of a model that was there before
         return;
     }
     case CheckpointFormat::Safetensors: {
+        require_free_beside(path);
         NamedArrays content = checkpoint.weights;
         content.metadata.emplace("format", "pt");
         const auto description = description_of(checkpoint);

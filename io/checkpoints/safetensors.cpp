@@ -215,11 +215,13 @@ private:
     std::vector<Extent> extents_;
 };
 
-void require_writable(const NamedArrays& content)
+}  // namespace
+
+void require_writable(const NamedArrays& content, const std::string& where)
 {
     std::set<std::string_view> names;
     for (const NamedArray& array : content.arrays) {
-        const std::string what = "write_safetensors: array '" + array.name + "' ";
+        const std::string what = where + ": array '" + array.name + "' ";
         if (array.name == metadata_key)
             throw InvalidInput(what + "has the name that the format keeps for metadata. Rename it.");
         if (!names.insert(array.name).second) throw InvalidInput(what + "occurs twice. Rename one.");
@@ -228,8 +230,6 @@ void require_writable(const NamedArrays& content)
         if (array.data == nullptr && array.num_values() > 0) throw InvalidInput(what + "has no data.");
     }
 }
-
-}  // namespace
 
 std::size_t size_of(ArrayType type)
 {
@@ -267,7 +267,7 @@ NamedArrays read_safetensors(const std::filesystem::path& path)
 
 void write_safetensors(const std::filesystem::path& path, const NamedArrays& content)
 {
-    require_writable(content);
+    require_writable(content, "write_safetensors");
     // Widest types first: with a header of a multiple of 8 bytes each array is aligned for its type.
     std::vector<std::size_t> order(content.arrays.size());
     std::iota(order.begin(), order.end(), std::size_t{0});

@@ -54,9 +54,13 @@ NamedArrays read_safetensors(const std::filesystem::path& path);
 /// Returns whether a file begins with the length of a header that fits into it, and the header with a brace.
 bool looks_like_safetensors(std::span<const std::byte> bytes);
 
+/// @param where   begins the message
+/// @throws InvalidInput if a name occurs twice or is `__metadata__`, an extent is negative, or values are missing
+void require_writable(const NamedArrays& content, const std::string& where);
+
 /// Writes atomically; arrays are aligned so that a reader can map them, and keep their order. The metadata get an entry
 /// `meshard_hash`.
-/// @throws InvalidInput if a name occurs twice or is `__metadata__`, or an extent is negative.
+/// @throws InvalidInput as `require_writable`
 /// @throws IoError if the file cannot be written.
 void write_safetensors(const std::filesystem::path& path, const NamedArrays& content);
 

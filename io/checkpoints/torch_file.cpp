@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/checkpoints/torch_file.h"
 
+#include "io/checkpoints/safetensors.h"
 #include "partition/error.h"
 
 #include <fmt/core.h>
@@ -234,6 +235,7 @@ NamedArray TorchFile::array(std::string name, const PickledTensor& tensor)
 
 std::vector<std::span<const std::byte>> torch_file_pieces(const NamedArrays& content, ZipLayout& layout)
 {
+    require_writable(content, "torch_file");
     StateDictPickle pickle;
     for (std::size_t i = 0; i < content.arrays.size(); ++i) {
         const auto& array = content.arrays[i];

@@ -35,6 +35,7 @@ void require_parts_of_one_mesh(std::span<const Subdomain> subdomains)
 {
     if (subdomains.empty()) throw InvalidInput("save_subdomains: there are no subdomains.");
     const Subdomain& first = subdomains.front();
+    std::int64_t num_cells = 0, num_points = 0;
     for (std::size_t i = 0; i < subdomains.size(); ++i) {
         const Subdomain& subdomain = subdomains[i];
         if (subdomain.part != static_cast<std::int32_t>(i) ||
@@ -46,10 +47,16 @@ void require_parts_of_one_mesh(std::span<const Subdomain> subdomains)
             subdomain.points.num_global != first.points.num_global || subdomain.mesh.kind != first.mesh.kind ||
             subdomain.num_ghost_layers != first.num_ghost_layers)
             throw InvalidInput(fmt::format("save_subdomains: subdomain {} is of another mesh than subdomain 0.", i));
+        num_cells += subdomain.cells.num_owned;
+        num_points += subdomain.points.num_owned;
         if (const auto own = array_texts(subdomain.mesh), wanted = array_texts(first.mesh); own != wanted)
             throw InvalidInput(fmt::format(
                 "save_subdomains: subdomain {} has other arrays than subdomain 0: {} beside {}.", i, own, wanted));
     }
+    if (num_cells != first.cells.num_global || num_points != first.points.num_global)
+        throw InvalidInput(fmt::format("save_subdomains: the subdomains own {} cells and {} points, and their mesh has {} "
+                                       "and {}. Pass each part once.",
+                                       num_cells, num_points, first.cells.num_global, first.points.num_global));
 }
 
 }  // namespace

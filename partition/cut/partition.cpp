@@ -73,6 +73,7 @@ std::vector<std::int64_t> part_sizes(const Partition& partition)
 
 Csr rows_by_part(const Partition& partition)
 {
+    partition.validate();
     return rows_by_label(partition.owners, partition.num_parts);
 }
 

@@ -161,7 +161,7 @@ private:
     bool pass_along_chain_from(std::int32_t first)
     {
         const auto most_fill = fill(first);
-        const auto rows = rows_by_part({num_parts(), owners_});
+        const auto rows = rows_by_label(owners_, num_parts());
         // The row that the previous part would give.
         std::vector<std::int32_t> row_into(num_parts(), -1), reached{first};
         for (std::size_t next = 0; next < reached.size(); ++next) {
@@ -230,7 +230,7 @@ private:
     // any row, if that reduces the weight above the bound. Parts that stay connected exchange rows of their boundary.
     bool exchange()
     {
-        const auto rows = rows_by_part({num_parts(), owners_});
+        const auto rows = rows_by_label(owners_, num_parts());
         std::vector<std::vector<std::int32_t>> next_to_from(num_parts());  // rows of the other parts
         for (std::int32_t from = 0; from < num_parts(); ++from) {
             const auto excess_from = excess(from);

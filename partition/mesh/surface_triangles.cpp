@@ -63,11 +63,13 @@ private:
         return dot(normal_, cross(corners_[b] - corners_[a], corners_[c] - corners_[a]));
     }
 
+    /// Whether a corner lies within the triangle or on its new side. On the others lie those of a bridge to a hole, whose
+    /// two sides are at one place.
     bool holds_a_corner(const std::array<std::int32_t, 3>& triangle) const
     {
         return std::ranges::any_of(left_, [&](std::int32_t other) {
             return std::ranges::none_of(triangle, [&](auto own) { return corners_[own] == corners_[other]; }) &&
-                   turn_of(triangle[0], triangle[1], other) >= 0 && turn_of(triangle[1], triangle[2], other) >= 0 &&
+                   turn_of(triangle[0], triangle[1], other) > 0 && turn_of(triangle[1], triangle[2], other) > 0 &&
                    turn_of(triangle[2], triangle[0], other) >= 0;
         });
     }

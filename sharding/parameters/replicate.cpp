@@ -64,6 +64,8 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
     bool first_of_its_domain = true;
     bool sync = true;
     bool in_backward = false;
+    int outer_task = -1;      // the graph task whose end ends the backward
+    bool has_nested = false;  // a reentrant checkpoint has differentiated parameters within it
 
     void make_buckets(std::int64_t bucket_bytes)
     {
@@ -104,12 +106,19 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
     /// This rank's share of the gradient, which is the sum of the shares of all ranks of a domain.
     at::Tensor share_of(std::size_t k, const at::Tensor& gradient)
     {
+        if (at::GradMode::is_enabled())
+            throw InvalidInput("replicate: a backward with create_graph records no graph of the gradients in grad(). "
+                               "Give torch::autograd::grad the parameters (torch.autograd.grad).");
         auto& after = torch::autograd::impl::post_acc_grad_hooks(parameters[k]);
         if (sync && mesh->num_ranks() > 1 && after) deferred[k] = std::move(after);
         // A grad() from an earlier backward is already complete: it counts on one rank of the domain only, so that sums
         // stay right.
         if (complete[k] && parameters[k].grad().defined() && !first_of_its_domain) parameters[k].mutable_grad().zero_();
         complete[k] = false;
+        if (sync && ready[k] && bucket_of[k] < next_bucket)
+            throw InvalidInput("replicate: the gradient of '" + names[k] +
+                               "' was being summed over the ranks when a checkpoint added to it. Use checkpoints with "
+                               "use_reentrant=False.");
         if (mesh->num_ranks() == 1) return gradient_share(gradient, *mesh, {});
         if (!origins || !origins->are_of(torch::autograd::get_current_graph_task_id())) origins.emplace();
         const auto origin = origins->of_leaf(parameters[k]);
@@ -121,8 +130,11 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
     void on_accumulated(std::size_t k)
     {
         if (!sync || mesh->num_ranks() == 1) return;
+        const auto task = torch::autograd::get_current_graph_task_id();
+        has_nested = in_backward && (has_nested || task != outer_task);
         if (!in_backward) {
             in_backward = true;
+            outer_task = task;
             torch::autograd::Engine::get_default_engine().queue_callback(
                 [end = std::make_shared<EndOfBackward>(shared_from_this())] { end->reach(); });
         }
@@ -130,8 +142,9 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         ready[k] = true;
         auto& bucket = buckets[bucket_of[k]];
         ++bucket.num_ready;
-        // Reductions start in bucket order on every rank, in whatever order buckets become ready.
-        while (next_bucket < buckets.size() &&
+        // Reductions start in bucket order on every rank, in whatever order buckets become ready. Reentrant checkpoints
+        // differentiate a parameter that is used in several of them once in each: then all start at the end.
+        while (!has_nested && next_bucket < buckets.size() &&
                buckets[next_bucket].num_ready == buckets[next_bucket].parameters.size()) {
             start(buckets[next_bucket++]);
         }

@@ -52,6 +52,19 @@ TEST(MeshIo, RefusesOtherKindsOfData)
     EXPECT_TRUE(throws_with<IoError>("vtkStructuredPoints", [&] { read_mesh(folder / "grid.vtk"); }));
 }
 
+TEST(MeshIo, RefusesToWriteWhatDoesNotHoldTogether)
+{
+    const TemporaryFolder folder;
+    Mesh short_array = cube(2), outside = cube(2);
+    short_array.cell_data.front() = DataArray::from("f", std::vector<double>{1});
+    outside.cells.indices.front() = 100000;
+    for (const char* name : {"a.vtu", "a.pvtu", "a.vtkhdf"}) {
+        EXPECT_THROW(write_mesh(folder / name, short_array), InvalidInput) << name;
+        EXPECT_THROW(write_mesh(folder / name, outside), InvalidInput) << name;
+    }
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
 TEST(MeshIo, RefusesToWriteWhatTheFormatCannotHold)
 {
     const TemporaryFolder folder;

@@ -149,7 +149,7 @@ class GridTraining(Grids):
     def test_of_a_step_that_is_left_out_leaves_no_trace(self):
         """The constant of a case is so large that its gradients are not finite: running means are those before its step."""
         put_flow(self.folder, (8, 8, 8))
-        (self.folder / "cases.json").write_text(json.dumps([{"id": str(n), "c": 3e38 if n == 1 else 3} for n in range(4)]))
+        (self.folder / "flows/cases.json").write_text(json.dumps([{"id": str(n), "c": 3e38 if n == 1 else 3} for n in range(4)]))
         words = ("~data.split.train", "~data.split.val", "~data.split.test", "data.split={train: ['0', '1', '2']}", "data.cases=cases.json", "data.constants=[c]", "~model",
                  "model.name=unet", "model.model_depth=2", "model.feature_map_channels=[4, 4, 4, 4]", "model.normalization=batchnorm", "training.optimizer.lr=0",
                  "training.num_epochs=1", "training.order_file=order", "training.max_skipped_steps=2")

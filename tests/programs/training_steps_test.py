@@ -149,7 +149,9 @@ class LeavingOut(Steps):
             result = self.train_poisoned(name, num_ranks, "training.max_steps=2", "training.max_skipped_steps=2", "training.clip_norm=1", "training.ema=0.9", *words)
             self.assert_good(result)
             self.assertIn("the loss is not finite in step 2 (epoch 1, case 2); the step is left out", result.out + result.err)
-            self.assertEqual([line.get("left_out") for line in self.lines(name) if line["phase"] == "train_step"], [True, True])
+            steps = [line for line in self.lines(name) if line["phase"] == "train_step"]
+            self.assertEqual([line.get("left_out") for line in steps], [True, True])
+            self.assertEqual({line.get("loss_scale") for line in steps}, {65536 if name == "half" else None}, "the scale has no part in it")
             self.assertEqual([line["loss"] for line in self.lines(name) if line["phase"] == "train"], [None])   # no 0, which would be the best
             found = self.checkpoint(name)
             self.assertFalse(any(key.startswith("optimizer.exp_avg") for key in found))
@@ -161,6 +163,14 @@ class LeavingOut(Steps):
         result = self.train_poisoned("groups", 3, "parallel.data=3", "training.max_skipped_steps=5")
         self.assert_good(result)
         self.assertIn("case 1, 2, 3); the step is left out", result.out + result.err)
+
+    def test_is_of_the_step_with_the_case_that_is_bad(self):
+        """Not also of a last step that another case fills up."""
+        (self.folder / "cases/constants.json").write_text(json.dumps([{"id": str(n), "c": 3e38 if n == 1 else n} for n in range(1, 5)]))
+        for run, num_ranks, words in (("groups", 2, ("parallel.data=2",)), ("one", 1, ("training.accumulate=2",))):
+            self.train(run, num_ranks, "~data.split.column", "data.split={train: ['1', '2', '3'], val: ['4']}", "data.cases=constants.json", "data.constants=[c]",
+                       "training.precision=float16", "training.max_skipped_steps=1", "training.num_epochs=2", *words, *CONSTANT)
+            self.assertEqual([line.get("left_out") for line in self.lines(run) if line["phase"] == "train_step"], [True, None] * 2, run)
 
     def test_ends_where_too_many_follow_each_other(self):
         for words, text in (((), "the loss became NaN in step 1 (epoch 1, case 1). The weights are still the initial ones"), (("training.max_skipped_steps=1",), "2 steps in a row were left out")):

@@ -324,6 +324,38 @@ def test_a_fully_sharded_unit_inside_and_outside_of_a_reentrant_checkpoint():
     near(norms[0].float(), norms[1], 1e-5)
 
 
+def test_a_graph_of_gradients_is_of_autograd_grad_alone():
+    module, serial = meshard.replicate(network(), mesh()), network()
+    refused(lambda: module(cut()).square().mean().backward(create_graph=True), Exception, "torch.autograd.grad")
+    for model, x in ((module, cut()), (serial, whole)):
+        loss = model(x).square().mean()
+        (loss + sum(g.square().sum() for g in torch.autograd.grad(loss, model.parameters(), create_graph=True))).backward()
+    for ours, theirs in zip(module.parameters(), serial.parameters()):
+        near(ours.grad, theirs.grad, 1e-5)
+
+
+def test_parameters_that_several_reentrant_checkpoints_share():
+    def step(model, x):
+        for _ in range(3):
+            x = checkpoint(model[0], x, use_reentrant=True)
+        (model[2](x).square().mean() + model[0](x).mean()).backward()
+
+    def models():
+        torch.manual_seed(4)
+        return torch.nn.Sequential(torch.nn.Linear(whole.shape[-1], whole.shape[-1]), torch.nn.Tanh(), torch.nn.Linear(whole.shape[-1], 1))
+
+    serial = models()
+    step(serial, whole.detach().requires_grad_())
+    sharded = meshard.replicate(models(), mesh())
+    step(sharded, cut().detach().requires_grad_())
+    for ours, theirs in zip(sharded.parameters(), serial.parameters()):
+        near(ours.grad, theirs.grad, 1e-5)
+
+    sharded = meshard.replicate(models(), mesh(), bucket_cap_mb=1e-6)   # whose head is being summed when the checkpoint comes
+    h = sharded[0](cut())
+    refused((checkpoint(sharded[2], h, use_reentrant=True).mean() + sharded[2](h).mean()).backward, Exception, "use_reentrant=False")
+
+
 def test_hooks_and_another_type():
     """PyTorch takes hooks of C++ away where it registers one of Python, and makes a parameter's node anew where its type changes."""
     def gradients(model, x):

@@ -113,13 +113,17 @@ std::vector<at::Tensor> WeightUpdate::gradients() const
 UpdateOutcome WeightUpdate::apply(double rate, const std::vector<at::Tensor>& losses)
 {
     UpdateOutcome outcome;
-    if (loss_scaling_) outcome.is_taken = loss_scaling_->unscale(gradients(), ranks_);
+    std::vector<at::Tensor> numbers;
+    for (const auto& loss : losses) numbers.push_back(to_local(loss).to(torch::kDouble));
+    const auto are_finite = [&] {  // the one number that the host reads
+        return ranks_.all_agree(at::stack(numbers).isfinite().all().item<bool>());
+    };
+    if (loss_scaling_)  // the scale has no part in a loss that is not finite
+        outcome.is_taken = (!may_skip_ || are_finite()) && loss_scaling_->unscale(gradients(), ranks_);
     if (max_norm_ > 0 || may_skip_) outcome.gradient_norm = gradient_norm(parameters(), parts_of_);
     if (may_skip_ && outcome.is_taken) {
-        std::vector<at::Tensor> numbers{outcome.gradient_norm};
-        for (const auto& loss : losses) numbers.push_back(to_local(loss).to(torch::kDouble));
-        outcome.is_taken =
-            ranks_.all_agree(at::stack(numbers).isfinite().all().item<bool>());  // the one number that the host reads
+        numbers.push_back(outcome.gradient_norm);
+        outcome.is_taken = are_finite();
     }
     if (!outcome.is_taken) return outcome;
     if (max_norm_ > 0) scale_to_norm(parameters(), outcome.gradient_norm, max_norm_);

@@ -263,6 +263,45 @@ TEST(ModelCheckpoint, PassesOverWhatLiesBesideByChance)
     }
 }
 
+TEST(ModelCheckpoint, RefusesWhatNoFileCanHold)
+{
+    const TemporaryFolder folder;
+    const std::vector<float> values{1, 2};
+    const auto bytes = reinterpret_cast<const std::byte*>(values.data());
+    ModelCheckpoint twice, negative;
+    for (int i = 0; i < 2; ++i) twice.weights.arrays.push_back({"a", ArrayType::F32, {2}, bytes, {}});
+    negative.weights.arrays.push_back({"a", ArrayType::F32, {-4}, bytes, {}});
+    for (const auto format : {CheckpointFormat::Pt, CheckpointFormat::Safetensors}) {
+        EXPECT_TRUE(throws_with<InvalidInput>("'a' occurs twice", [&] { write_checkpoint(folder / "m", twice, format); }));
+        EXPECT_TRUE(
+            throws_with<InvalidInput>("negative extent", [&] { write_checkpoint(folder / "m", negative, format); }));
+    }
+}
+
+TEST(ModelCheckpoint, ReplacesDescriptionsOnly)
+{
+    const TemporaryFolder folder;
+    const std::vector<float> values{1, 2};
+    ModelCheckpoint weights;
+    weights.weights.arrays.push_back(
+        {"a", ArrayType::F32, {2}, reinterpret_cast<const std::byte*>(values.data()), {}});
+    auto model = weights;
+    model.architecture = "Transolver";
+    model.arguments = "{}";
+
+    write_bytes(folder / "m.json", R"({"my": "notes"})");
+    for (const auto format : {CheckpointFormat::Pt, CheckpointFormat::Safetensors})
+        EXPECT_TRUE(throws_with<InvalidInput>("m.json is not the description of a checkpoint",
+                                              [&] { write_checkpoint(folder / "m.pt", model, format); }));
+    EXPECT_EQ(read_bytes(folder / "m.json"), R"({"my": "notes"})");
+    EXPECT_FALSE(std::filesystem::exists(folder / "m.pt"));
+
+    write_checkpoint(folder / "x.pt", model, CheckpointFormat::Pt);
+    EXPECT_EQ(read_checkpoint(folder / "x.pt").architecture, "Transolver");
+    write_checkpoint(folder / "x.pt", weights, CheckpointFormat::Pt);
+    EXPECT_EQ(read_checkpoint(folder / "x.pt").architecture, "");
+}
+
 TEST(ModelCheckpoint, LeavesWhatTrainingKeepsOutOfModelFiles)
 {
     const TemporaryFolder folder;

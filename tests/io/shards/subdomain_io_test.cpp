@@ -151,6 +151,10 @@ TEST(SubdomainIo, RefusesAndLeavesNothing)
     std::swap(subdomains[0], subdomains[1]);
     EXPECT_TRUE(throws_with<InvalidInput>("says it is part 1 of 2", save("new")));
     std::swap(subdomains[0], subdomains[1]);
+    auto twice = subdomains;
+    twice[1] = twice[0];
+    twice[1].part = 1;
+    EXPECT_TRUE(throws_with<InvalidInput>("Pass each part once", [&] { save_subdomains(folder / "new", twice, {}); }));
     subdomains[1].num_ghost_layers = 2;
     EXPECT_TRUE(throws_with<InvalidInput>("of another mesh than subdomain 0", save("new")));
     EXPECT_EQ(folder.size(), 1);

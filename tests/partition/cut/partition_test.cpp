@@ -114,6 +114,8 @@ TEST(Partition, MayHaveEmptyPartsAndNoRows)
 
 TEST(Partition, RefusesOwnersOutside)
 {
+    EXPECT_THROW(rows_by_part({3, {0, 9, 1}}), InvalidInput);
+    EXPECT_THROW(rows_by_part({0, {}}), InvalidInput);
     EXPECT_TRUE(throws_with<InvalidInput>("num_parts is 0", [] { Partition{0, {}}.validate(); }));
     EXPECT_TRUE(
         throws_with<InvalidInput>("row 1 has owner 2, expected 0 to 1", [] { Partition{2, {0, 2}}.validate(); }));

@@ -144,6 +144,33 @@ TEST(SurfaceTriangles, KeepTheCornersWithinASide)
     }
 }
 
+TEST(SurfaceTriangles, LeaveOutAHoleBehindABridge)
+{
+    // A square with a square hole, one line around both by way of a bridge, each of whose sides has a straight corner.
+    const std::vector<std::array<double, 2>> corners{{-1, 1},     {-1, -1},   {1, -1},      {1, 1},      {-1, 1},      {-0.625, 0.625},
+                                                     {-0.5, 0.5}, {0.5, 0.5}, {0.5, -0.5}, {-0.5, -0.5}, {-0.5, 0.5}, {-0.75, 0.75}};
+    for (std::size_t first = 0; first < corners.size(); ++first) {
+        std::vector<double> coordinates;
+        for (std::size_t k = 0; k < corners.size(); ++k) {
+            const auto& corner = corners[(first + k) % corners.size()];
+            coordinates.insert(coordinates.end(), {corner[0], corner[1], 0});
+        }
+        const auto [points, triangles] = surface_triangles(one_cell(7, coordinates));
+        double sum = 0;
+        for (std::size_t t = 0; t < triangles.size(); t += 3) {
+            std::array<Vector3, 3> x{};
+            for (int k = 0; k < 3; ++k)
+                for (int d = 0; d < 3; ++d) x[k][d] = points[3 * triangles[t + k] + d];
+            const double area = 0.5 * cross(x[1] - x[0], x[2] - x[0])[2];
+            EXPECT_GT(area, 0) << first;
+            sum += area;
+            const auto middle = (1.0 / 3) * (x[0] + x[1] + x[2]);
+            EXPECT_GE(std::max(std::abs(middle[0]), std::abs(middle[1])), 0.5) << "in the hole, " << first;
+        }
+        EXPECT_NEAR(sum, 4 - 1, 1e-12) << first;
+    }
+}
+
 TEST(SurfaceTriangles, OfAPolygonThatCrossesItselfStayAFan)
 {
     EXPECT_EQ(surface_triangles(one_cell(9, {0, 0, 0, 1, 1, 0, 1, 0, 0, 0, 1, 0})).triangles.size(), 12U);
