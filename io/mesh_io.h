@@ -48,7 +48,8 @@ std::vector<MeshBlock> read_blocks(const std::filesystem::path& path, const Read
 ///
 /// `read_mesh` returns the same mesh (`difference` is empty), with one exception due to the format: .vtp and .pvtp have
 /// no cell types, so that a polygon of three points comes back as a triangle, of four as a quad.
-/// @throws InvalidInput as `Mesh::validate`, and if the format cannot hold the mesh: .vtp with solid cells, or cells not
+/// @throws InvalidInput as `Mesh::validate`, and if the format cannot hold the mesh: .vtp with solid cells, or cells
+/// not
 ///         in VTK's order vertices, lines, polygons, strips.
 /// @throws IoError if the extension is unknown or the file cannot be written.
 void write_mesh(const std::filesystem::path& path, const Mesh& mesh, const WriteOptions& options = {});

@@ -107,7 +107,8 @@ int compare(const BenchOptions& options)
                     cut.contiguous = options.contiguous;
                     start = cpu_seconds();
                     std::vector<float> centroids;
-                    if (partition_method(cut.method).needs_centroids) centroids = row_centroids(mesh);
+                    if (partition_method(cut.method).needs_centroids)
+                        centroids = row_centroids(mesh, first_point(mesh));
                     const auto result = cut_rows({.graph = &graph,
                                                   .centroids = centroids,
                                                   .num_parts = num_parts,

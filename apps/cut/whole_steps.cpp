@@ -105,7 +105,7 @@ void WholeSteps::cut(CutJob& job)
         const PartitionMethod& method = partition_method(arguments.method);
         options.refine = !arguments.no_refine && (method.refine || arguments.refine || arguments.quality);
         std::vector<float> centroids;
-        if (method.needs_centroids) centroids = row_centroids(mesh_);
+        if (method.needs_centroids) centroids = row_centroids(mesh_, first_point(mesh_));
         problem.centroids = centroids;
         FreedMesh freed(mesh_, source_);
         result = cut_rows(problem, options);

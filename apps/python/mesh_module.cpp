@@ -184,7 +184,7 @@ Partition cut_mesh(const Mesh& mesh, const Csr& graph, const CutSettings& settin
 {
     const auto& method = partition_method(settings.method);
     std::vector<float> centroids;
-    if (method.needs_centroids) centroids = row_centroids(mesh);
+    if (method.needs_centroids) centroids = row_centroids(mesh, first_point(mesh));
     PartitionProblem problem;
     problem.graph = &graph;
     problem.centroids = centroids;

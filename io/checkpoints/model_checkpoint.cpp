@@ -492,9 +492,10 @@ bool is_description(const std::filesystem::path& file)
 void require_free_beside(const std::filesystem::path& path)
 {
     if (const auto file = beside(path); std::filesystem::exists(file) && !is_description(file))
-        throw InvalidInput(fmt::format("write_checkpoint: {} is not the description of a checkpoint, and that of {} would "
-                                       "replace it. Take another name for one of them.",
-                                       file.string(), path.filename().string()));
+        throw InvalidInput(
+            fmt::format("write_checkpoint: {} is not the description of a checkpoint, and that of {} would "
+                        "replace it. Take another name for one of them.",
+                        file.string(), path.filename().string()));
 }
 
 void write_beside(const std::filesystem::path& path, const Json& description)

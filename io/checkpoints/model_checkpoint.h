@@ -51,8 +51,8 @@ ModelCheckpoint read_checkpoint(const std::filesystem::path& path);
 
 /// Writes atomically. A .safetensors or .pt file gets a .json of the same name beside it: architecture, arguments and
 /// the rest; a .pt only if it has an architecture, else one that is there is removed.
-/// @throws InvalidInput if the .json beside is something else, for a .mdlus if the architecture is unknown or has an argument that PhysicsNeMo's has not, and
-/// as `write_safetensors`; IoError if it cannot be written.
+/// @throws InvalidInput if the .json beside is something else, for a .mdlus if the architecture is unknown or has an
+/// argument that PhysicsNeMo's has not, and as `write_safetensors`; IoError if it cannot be written.
 void write_checkpoint(const std::filesystem::path& path, const ModelCheckpoint& checkpoint, CheckpointFormat format);
 
 /// The name in meshard's model of a weight that DoMINO's class names twice; any other name is returned unchanged.

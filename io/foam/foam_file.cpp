@@ -20,8 +20,8 @@ namespace {
 constexpr std::string_view punctuation = "(){}[];";
 
 // What these directives do does not change a mesh or its fields.
-constexpr std::array<std::string_view, 6> without_effect{"#inputMode",   "#inputSyntax", "#includeEtc",
-                                                         "#sincludeEtc", "#includeFunc", "#message"};
+constexpr std::array<std::string_view, 5> without_effect{"#inputSyntax", "#includeEtc", "#sincludeEtc", "#includeFunc",
+                                                         "#message"};
 
 bool is_blank(char c)
 {
@@ -395,10 +395,29 @@ const FoamEntry* FoamFile::Scope::referenced(std::string_view word) const
     return nullptr;
 }
 
+/// Adds an entry as OpenFOAM's input mode `merge` does: a dictionary that stands twice has the entries of both.
+void FoamFile::Scope::add(FoamEntry entry) const
+{
+    auto& entries = dictionary.entries;
+    const auto key = (entry.is_pattern ? "\"" : "") + entry.key;
+    if (!entry.is_dictionary) {
+        dictionaries.erase(key);
+        entries.push_back(std::move(entry));
+    } else if (const auto [before, is_new] = dictionaries.emplace(key, entries.size()); is_new) {
+        entries.push_back(std::move(entry));
+    } else {
+        const Scope earlier{entries[before->second], outer};
+        for (std::size_t i = 0; i < earlier.dictionary.entries.size(); ++i) {
+            const auto& one = earlier.dictionary.entries[i];
+            if (one.is_dictionary) earlier.dictionaries[(one.is_pattern ? "\"" : "") + one.key] = i;
+        }
+        for (auto& one : entry.entries) earlier.add(std::move(one));
+    }
+}
+
 void FoamFile::read_entries(const Scope& into, int depth, bool until_brace)
 {
     if (depth > max_depth) fail(fmt::format("dictionaries are nested more than {} deep", max_depth));
-    auto& entries = into.dictionary.entries;
     for (;;) {
         if (until_brace ? peek() == '}' : at_end()) break;
         if (peek() == ';') {  // an empty entry, or a semicolon after `}` in some files
@@ -417,6 +436,13 @@ void FoamFile::read_entries(const Scope& into, int depth, bool until_brace)
                 included.include_depth_ = include_depth_ + 1;
                 included.most_rows_ = most_rows_;
                 included.read_entries(into, depth, false);
+            } else if (directive == "#inputMode") {
+                const auto mode = next_word();
+                if (mode != "merge" && mode != "default")
+                    fail(fmt::format(
+                        "#inputMode {} before byte {} is not known here, only merge. Let OpenFOAM write the "
+                        "file without it: foamDictionary -expand",
+                        mode, at_));
             } else if (std::ranges::find(without_effect, directive) != std::end(without_effect)) {
                 at_ = std::min(text_.find('\n', at_), text_.size());
             } else {
@@ -431,12 +457,11 @@ void FoamFile::read_entries(const Scope& into, int depth, bool until_brace)
             const FoamEntry* other = into.referenced(next_word());
             if (peek() == ';') ++at_;
             if (other != nullptr) {
-                const std::vector<FoamEntry> copies = other->entries;
-                entries.insert(entries.end(), copies.begin(), copies.end());
+                for (auto& copy : std::vector<FoamEntry>(other->entries)) into.add(std::move(copy));
             }
             continue;
         }
-        entries.push_back(read_entry(into, depth));
+        into.add(read_entry(into, depth));
     }
     if (until_brace) expect('}');
 }

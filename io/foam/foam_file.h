@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace meshard {
@@ -83,7 +84,10 @@ private:
         FoamEntry& dictionary;
         const Scope* outer = nullptr;
 
+        mutable std::unordered_map<std::string, std::size_t> dictionaries = {};  // places of those among its entries
+
         const FoamEntry* referenced(std::string_view word) const;
+        void add(FoamEntry entry) const;
     };
 
     FoamEntry read_entry(const Scope& scope, int depth);

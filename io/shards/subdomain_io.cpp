@@ -54,9 +54,10 @@ void require_parts_of_one_mesh(std::span<const Subdomain> subdomains)
                 "save_subdomains: subdomain {} has other arrays than subdomain 0: {} beside {}.", i, own, wanted));
     }
     if (num_cells != first.cells.num_global || num_points != first.points.num_global)
-        throw InvalidInput(fmt::format("save_subdomains: the subdomains own {} cells and {} points, and their mesh has {} "
-                                       "and {}. Pass each part once.",
-                                       num_cells, num_points, first.cells.num_global, first.points.num_global));
+        throw InvalidInput(
+            fmt::format("save_subdomains: the subdomains own {} cells and {} points, and their mesh has {} "
+                        "and {}. Pass each part once.",
+                        num_cells, num_points, first.cells.num_global, first.points.num_global));
 }
 
 }  // namespace

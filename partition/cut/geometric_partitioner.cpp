@@ -166,14 +166,23 @@ void give_runs(std::span<Place> places, std::int64_t offset, std::int32_t first_
 
 }  // namespace
 
+std::array<double, 3> first_point(const Mesh& mesh)
+{
+    std::array<double, 3> first{};
+    if (mesh.num_points() > 0)
+        for (int d = 0; d < 3; ++d) first[d] = mesh.points.value(0, d);
+    return first;
+}
+
 template <class Result>
-std::vector<Result> row_centroids(const Mesh& mesh)
+std::vector<Result> row_centroids(const Mesh& mesh, const std::array<double, 3>& origin)
 {
     std::vector<Result> centroids(3 * mesh.num_rows(), 0);
     with_scalar_type(mesh.points.type(), [&]<class T>() {
         const auto points = mesh.points.values<T>();
         if (mesh.is_point_cloud()) {
-            for (std::size_t i = 0; i < points.size(); ++i) centroids[i] = static_cast<Result>(points[i]);
+            for (std::size_t i = 0; i < points.size(); ++i)
+                centroids[i] = static_cast<Result>(static_cast<double>(points[i]) - origin[i % 3]);
             return;
         }
         for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) {
@@ -184,14 +193,14 @@ std::vector<Result> row_centroids(const Mesh& mesh)
                 for (int d = 0; d < 3; ++d)
                     sum[d] += static_cast<double>(points[3 * static_cast<std::int64_t>(point) + d]);
             for (int d = 0; d < 3; ++d)
-                centroids[3 * cell + d] = static_cast<Result>(sum[d] / static_cast<double>(corners.size()));
+                centroids[3 * cell + d] = static_cast<Result>(sum[d] / static_cast<double>(corners.size()) - origin[d]);
         }
     });
     return centroids;
 }
 
-template std::vector<float> row_centroids(const Mesh&);
-template std::vector<double> row_centroids(const Mesh&);
+template std::vector<float> row_centroids(const Mesh&, const std::array<double, 3>&);
+template std::vector<double> row_centroids(const Mesh&, const std::array<double, 3>&);
 
 Partition partition_by_bisection(std::span<const float> centroids, std::int32_t num_parts, const BalanceTarget& balance)
 {

@@ -5,6 +5,7 @@
 #include "partition/cut/partition.h"
 #include "partition/mesh/mesh.h"
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -13,8 +14,12 @@ namespace meshard {
 
 /// Centroid of each row, (rows, 3): the mean of a cell's points; for a cloud, the point. Zeros for a cell without
 /// points.
+/// @param origin   they are relative to it: single precision would not resolve them far from it
 template <class T = float>
-std::vector<T> row_centroids(const Mesh& mesh);
+std::vector<T> row_centroids(const Mesh& mesh, const std::array<double, 3>& origin = {});
+
+/// The first point of a mesh; (0, 0, 0) if it has none.
+std::array<double, 3> first_point(const Mesh& mesh);
 
 /// Recursive coordinate bisection (Berger and Bokhari 1987): cuts the rows in two across the longest side of their
 /// bounding box, in proportion to the capacities of the parts on each side, and so on. Ties by row. Without weights,

@@ -63,8 +63,8 @@ private:
         return dot(normal_, cross(corners_[b] - corners_[a], corners_[c] - corners_[a]));
     }
 
-    /// Whether a corner lies within the triangle or on its new side. On the others lie those of a bridge to a hole, whose
-    /// two sides are at one place.
+    /// Whether a corner lies within the triangle or on its new side. On the others lie those of a bridge to a hole,
+    /// whose two sides are at one place.
     bool holds_a_corner(const std::array<std::int32_t, 3>& triangle) const
     {
         return std::ranges::any_of(left_, [&](std::int32_t other) {

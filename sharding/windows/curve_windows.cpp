@@ -14,6 +14,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <type_traits>
 
 namespace meshard {
 
@@ -458,7 +459,8 @@ std::vector<T> CurveWindows::centroids(std::int32_t window) const
         rows.points = mesh_.rest().points.gather(ids(window));
     else
         rows = cells(window);
-    auto found = row_centroids<T>(rows);
+    const auto origin = std::is_same_v<T, float> ? first_point(mesh_.rest()) : std::array<double, 3>{};
+    auto found = row_centroids<T>(rows, origin);
     mesh_.release_pages();
     return found;
 }

@@ -75,7 +75,8 @@ public:
     const StoredMesh& mesh() const { return mesh_; }
     bool is_point_cloud() const { return mesh_.num_cells() == 0; }
 
-    /// Centroids of the cells of a window, (cells, 3), as `row_centroids`.
+    /// Centroids of the cells of a window, (cells, 3), as `row_centroids`; in single precision relative to the mesh's
+    /// first point.
     template <class T>
     std::vector<T> centroids(std::int32_t window) const;
 

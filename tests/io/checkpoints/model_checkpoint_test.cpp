@@ -272,7 +272,8 @@ TEST(ModelCheckpoint, RefusesWhatNoFileCanHold)
     for (int i = 0; i < 2; ++i) twice.weights.arrays.push_back({"a", ArrayType::F32, {2}, bytes, {}});
     negative.weights.arrays.push_back({"a", ArrayType::F32, {-4}, bytes, {}});
     for (const auto format : {CheckpointFormat::Pt, CheckpointFormat::Safetensors}) {
-        EXPECT_TRUE(throws_with<InvalidInput>("'a' occurs twice", [&] { write_checkpoint(folder / "m", twice, format); }));
+        EXPECT_TRUE(
+            throws_with<InvalidInput>("'a' occurs twice", [&] { write_checkpoint(folder / "m", twice, format); }));
         EXPECT_TRUE(
             throws_with<InvalidInput>("negative extent", [&] { write_checkpoint(folder / "m", negative, format); }));
     }
@@ -283,8 +284,7 @@ TEST(ModelCheckpoint, ReplacesDescriptionsOnly)
     const TemporaryFolder folder;
     const std::vector<float> values{1, 2};
     ModelCheckpoint weights;
-    weights.weights.arrays.push_back(
-        {"a", ArrayType::F32, {2}, reinterpret_cast<const std::byte*>(values.data()), {}});
+    weights.weights.arrays.push_back({"a", ArrayType::F32, {2}, reinterpret_cast<const std::byte*>(values.data()), {}});
     auto model = weights;
     model.architecture = "Transolver";
     model.arguments = "{}";

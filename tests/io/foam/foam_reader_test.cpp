@@ -344,6 +344,38 @@ TEST(FoamReader, LooksForReferencesInTheNearestDictionaryFirst)
     EXPECT_EQ(value(2), 1);
 }
 
+TEST(FoamReader, MergesDictionariesThatStandTwice)
+{
+    const TemporaryFolder folder;
+    write_foam_case(folder / "case", cube(2));
+    const std::string header = "FoamFile { version 2.0; format ascii; class volScalarField; object T; }\n"
+                               "dimensions [0 0 0 1 0 0 0];\n";
+    write_bytes(folder / "case/0.5/bc",
+                "left { type fixedValue; value uniform 1; } rest { type fixedValue; value uniform 2; }\n");
+    ReadOptions options;
+    options.blocks = {"internalMesh", "boundary"};
+    const auto values = [&](const std::string& entries) {
+        write_bytes(folder / "case/0.5/T", header + entries);
+        std::vector<double> found;
+        for (const auto& block : read_blocks(folder / "case", options))
+            found.push_back(find_array(block.mesh.cell_data, "T")->value(0));
+        return found;
+    };
+    const std::string inside = "internalField uniform 7;\n";
+    EXPECT_EQ(values(inside + "boundaryField { #include \"bc\"\n left { phi phiAir; } }"),
+              (std::vector<double>{7, 1, 2}));
+    EXPECT_EQ(values(inside + "boundaryField { #include \"bc\"\n left { value uniform 3; } }"),
+              (std::vector<double>{7, 3, 2}));
+    EXPECT_EQ(values(inside + "boundaryField { #include \"bc\"\n } boundaryField { rest { value uniform 4; } }"),
+              (std::vector<double>{7, 1, 4}));
+    EXPECT_EQ(
+        values(inside + "boundaryField { left { type zeroGradient; } #include \"bc\"\n left { type zeroGradient; } }"),
+        (std::vector<double>{7, 7, 2}));
+    EXPECT_EQ(values("#inputMode merge\n" + inside + "boundaryField { #include \"bc\"\n }"),
+              (std::vector<double>{7, 1, 2}));
+    EXPECT_TRUE(throws_with<IoError>("#inputMode protect", [&] { values("#inputMode protect\n" + inside); }));
+}
+
 TEST(FoamReader, PassesOverCode)
 {
     const TemporaryFolder folder;

@@ -23,7 +23,7 @@ CutResult cut(const Mesh& mesh, std::int32_t num_parts, const CutOptions& option
               std::uint64_t seed = 0)
 {
     const auto graph = mesh_graph(mesh);
-    const auto centroids = row_centroids(mesh);
+    const auto centroids = row_centroids(mesh, first_point(mesh));
     return cut_rows({.graph = &graph, .centroids = centroids, .num_parts = num_parts, .balance = balance, .seed = seed},
                     options);
 }
@@ -34,6 +34,16 @@ std::vector<std::string> methods_here()
     for (const auto& method : partition_methods())
         if (method.name != "scotch" || has_scotch()) names.push_back(method.name);
     return names;
+}
+
+TEST(CutRows, AreTheSameFarFromTheOrigin)
+{
+    const Mesh mesh = cube(8);
+    Mesh moved = mesh;
+    for (auto& value : moved.points.mutable_values<double>()) value += 1e8;
+    for (const char* method : {"rcb", "hilbert"})
+        EXPECT_EQ(cut(moved, 5, {.method = method}).partition.owners, cut(mesh, 5, {.method = method}).partition.owners)
+            << method;
 }
 
 TEST(CutRows, KeepsEveryPromiseForEveryMethodMeshAndNumberOfParts)

@@ -147,8 +147,9 @@ TEST(SurfaceTriangles, KeepTheCornersWithinASide)
 TEST(SurfaceTriangles, LeaveOutAHoleBehindABridge)
 {
     // A square with a square hole, one line around both by way of a bridge, each of whose sides has a straight corner.
-    const std::vector<std::array<double, 2>> corners{{-1, 1},     {-1, -1},   {1, -1},      {1, 1},      {-1, 1},      {-0.625, 0.625},
-                                                     {-0.5, 0.5}, {0.5, 0.5}, {0.5, -0.5}, {-0.5, -0.5}, {-0.5, 0.5}, {-0.75, 0.75}};
+    const std::vector<std::array<double, 2>> corners{{-1, 1},     {-1, -1},        {1, -1},     {1, 1},
+                                                     {-1, 1},     {-0.625, 0.625}, {-0.5, 0.5}, {0.5, 0.5},
+                                                     {0.5, -0.5}, {-0.5, -0.5},    {-0.5, 0.5}, {-0.75, 0.75}};
     for (std::size_t first = 0; first < corners.size(); ++first) {
         std::vector<double> coordinates;
         for (std::size_t k = 0; k < corners.size(); ++k) {
