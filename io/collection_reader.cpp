@@ -35,7 +35,7 @@ std::vector<TimedFile> files_of_time(std::vector<TimedFile> files, std::optional
     double time = std::ranges::max(times);
     if (wanted) {
         const auto found = index_of_time(times, *wanted);
-        if (!found) throw IoError(fmt::format("{}: it has no such time; its last is {:f}.", where, time));
+        if (!found) throw IoError(fmt::format("{}: it has no such time; its last is {}.", where, time));
         time = times[*found];
     }
     std::erase_if(files, [&](const TimedFile& file) { return file.time != time; });

@@ -72,7 +72,8 @@ void refuse_ranks(std::string_view verb)
 {
     constexpr std::string_view kOnOneRank[] = {"info",  "repartition", "check",  "merge", "convert",
                                                "sweep", "forces",      "render", "export"};
-    if (std::getenv("MESHARD_LAUNCH")) return;
+    const char* const launch = std::getenv("MESHARD_LAUNCH");
+    if (launch && std::string_view(launch) == "single") return;
     const auto number = [](const char* variable) {
         const char* const text = std::getenv(variable);
         return text ? std::atoi(text) : 0;

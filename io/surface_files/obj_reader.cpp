@@ -13,6 +13,7 @@
 #include <limits>
 #include <numeric>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -77,9 +78,9 @@ private:
             std::string name(scanner.line());
             name.erase(0, name.find_first_not_of(" \t"));
             name.erase(name.find_last_not_of(" \t\r") + 1);
-            const auto known = std::ranges::find(group_names_, name);
-            group_ = static_cast<std::int32_t>(known - group_names_.begin());
-            if (known == group_names_.end()) group_names_.push_back(std::move(name));
+            const auto [known, is_new] = group_numbers_.emplace(name, static_cast<std::int32_t>(group_names_.size()));
+            group_ = known->second;
+            if (is_new) group_names_.push_back(std::move(name));
         } else if (!keyword.empty() && std::ranges::any_of(keyword, [](char c) { return c < ' ' || c > '~'; })) {
             fail_line("begins with bytes that are no text");
         }
@@ -117,6 +118,7 @@ private:
         types_.push_back(polydata_cell_type(group, static_cast<std::int64_t>(count)));
         if (group_names_.empty()) {
             group_names_.emplace_back("default");  // name of the group before the first named one
+            group_numbers_.emplace("default", 0);
             group_ = 0;
         }
         groups_.push_back(group_);
@@ -153,6 +155,7 @@ private:
     std::vector<std::uint8_t> types_;
     std::vector<std::int32_t> groups_;
     std::vector<std::string> group_names_;
+    std::unordered_map<std::string, std::int32_t> group_numbers_;  // of the names
     std::int32_t group_ = 0;
     std::int64_t line_ = 0, last_used_ = -1;
 };

@@ -83,7 +83,7 @@ std::string difference_of_places(const DataArray& points, std::span<const std::i
         const auto xyz = points.values<T>();
         const auto place = [&](std::int32_t row) { return xyz.subspan(3 * static_cast<std::size_t>(row), 3); };
         const auto text = [&](std::int32_t row) {
-            return fmt::format("({:f} {:f} {:f})", 1.0 * place(row)[0], 1.0 * place(row)[1], 1.0 * place(row)[2]);
+            return fmt::format("({:g} {:g} {:g})", 1.0 * place(row)[0], 1.0 * place(row)[1], 1.0 * place(row)[2]);
         };
         double tolerance = -1;
         for (std::size_t i = 1; i < rows.size(); ++i) {
@@ -181,7 +181,7 @@ Mesh read_vtk_piece(const std::filesystem::path& path, const ReadOptions& option
     if (options.time) file.choose_time(*options.time);
     if (!options.time && file.times().size() > 1)
         warnings.push_back(
-            fmt::format("{}: it has {} times, of which the first is read, {:f}; convert --time chooses another",
+            fmt::format("{}: it has {} times, of which the first is read, {}; convert --time chooses another",
                         path.string(), file.times().size(), file.times().front()));
     // VTK's readers crash with some unknown compressor names.
     const bool for_vtk = !file.has_known_compressor() &&

@@ -133,7 +133,7 @@ void VtkXmlFile::choose_time(double wanted)
     if (times_.empty()) return;
     const auto found = index_of_time(times_, wanted);
     if (!found)
-        fail(fmt::format("it has no such time; its {} times are {:f} to {:f}", times_.size(), times_.front(),
+        fail(fmt::format("it has no such time; its {} times are {} to {}", times_.size(), times_.front(),
                          times_.back()));
     time_step_ = *found;
 }

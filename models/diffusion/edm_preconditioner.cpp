@@ -34,7 +34,7 @@ EdmPreconditionerImpl::EdmPreconditionerImpl(DitOptions options, const std::vect
     const OptionChecks checks(kPreconditioner);
     if (sigma_data.empty()) checks.refuse("sigma_data must be one number or one for each channel.");
     for (const auto value : sigma_data) {
-        if (!(value > 0)) checks.refuse("sigma_data must be positive, and is {:f}.", value);
+        if (!(value > 0)) checks.refuse("sigma_data must be positive, and is {}.", value);
     }
     const auto values = torch::tensor(sigma_data, torch::kFloat);
     sigma_data_ = register_buffer("sigma_data", sigma_data.size() == 1 ? values.squeeze(0) : values);

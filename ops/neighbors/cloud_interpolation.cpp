@@ -37,7 +37,7 @@ CloudInterpolation::CloudInterpolation(const at::Tensor& sources, const at::Tens
                                        const InterpolationOptions& options)
 {
     std::string error;
-    if (!(options.power > 0)) error = fmt::format("{}: the power is {:f}; it must be positive.", kWhere, options.power);
+    if (!(options.power > 0)) error = fmt::format("{}: the power is {}; it must be positive.", kWhere, options.power);
     if (sources.dim() > 0 && sources.size(0) == 0)
         error = std::string(kWhere) + ": there are no points to interpolate from.";
     // Makes the other ranks throw at the start of their search.

@@ -220,6 +220,9 @@ struct PendingGhosts::Backward {
 PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std::optional<at::ScalarType> wire_type)
 {
     std::string error = fields.empty() ? "begin_ghost_exchange: no fields. Pass one tensor or more." : "";
+    if (error.empty() && wire_type && !at::isFloatingType(*wire_type))
+        error =
+            fmt::format("begin_ghost_exchange: the wire type is {}; give a floating type.", at::toString(*wire_type));
     RowForm form;
     for (const auto& field : fields) {
         if (error.empty()) error = wrong_rows("begin_ghost_exchange", field, plan->num_owned(), *plan);

@@ -25,7 +25,7 @@ constexpr float kMostCells = 1 << 30;
 
 void refuse_grid_order(double coordinate, double radius)
 {
-    throw InvalidInput(fmt::format("radius_search: the coordinate {:f} is too many radii ({:f}) from zero for the "
+    throw InvalidInput(fmt::format("radius_search: the coordinate {} is too many radii ({}) from zero for the "
                                    "grid's order. Move the points to zero or take a larger radius.",
                                    coordinate, radius));
 }

@@ -175,7 +175,7 @@ SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& fa
     if (error.empty()) error = error_of_rows("faces", faces, false);
     if (error.empty()) error = error_of_rows("queries", queries, true);
     if (!(options.max_distance > 0)) {
-        error = fmt::format("{}: max_distance is {:f}; it must be positive.", kWhere, options.max_distance);
+        error = fmt::format("{}: max_distance is {}; it must be positive.", kWhere, options.max_distance);
     } else if (error.empty() && !own.abs().lt(1e18).all().item<bool>()) {
         error = std::string(kWhere) + ": a query has a coordinate that is not finite, or beyond 1e18.";
     }

@@ -38,7 +38,7 @@ std::vector<std::int64_t> largest_weights_allowed(std::int64_t num_rows, std::in
 {
     const auto fail = [](const std::string& what) { throw InvalidInput("BalanceTarget: " + what); };
     if (!(balance.imbalance >= 1))
-        fail(fmt::format("imbalance is {:f}, expected 1 or more, e.g. 1.03.", balance.imbalance));
+        fail(fmt::format("imbalance is {}, expected 1 or more, e.g. 1.03.", balance.imbalance));
     if (balance.num_weights < 1) fail(fmt::format("num_weights is {}, expected 1 or more.", balance.num_weights));
     if (!balance.row_weights.empty() && std::ssize(balance.row_weights) != num_rows * balance.num_weights)
         fail(fmt::format("there are {} row weights, expected {} rows of {}.", balance.row_weights.size(), num_rows,
@@ -49,7 +49,7 @@ std::vector<std::int64_t> largest_weights_allowed(std::int64_t num_rows, std::in
         fail(fmt::format("there are {} capacities for {} parts.", balance.capacities.size(), num_parts));
     for (const auto capacity : balance.capacities)
         if (!(capacity > 0) || !std::isfinite(capacity))
-            fail(fmt::format("a capacity is {:f}, expected a positive number.", capacity));
+            fail(fmt::format("a capacity is {}, expected a positive number.", capacity));
 
     const auto num_weights = static_cast<std::size_t>(balance.num_weights);
     std::vector<std::int64_t> most(num_parts * num_weights);

@@ -72,7 +72,7 @@ void check_options(const Csr& graph, const MetisOptions& options)
 {
     require_parts("partition_with_metis", options.num_parts);
     if (!(options.imbalance >= 1.0))
-        throw InvalidInput(fmt::format("partition_with_metis: imbalance is {:f}, expected 1 or more (1.03 lets the "
+        throw InvalidInput(fmt::format("partition_with_metis: imbalance is {}, expected 1 or more (1.03 lets the "
                                        "largest part be 3 % above the mean).",
                                        options.imbalance));
     if (!options.edge_weights.empty() && std::ssize(options.edge_weights) != graph.num_entries())

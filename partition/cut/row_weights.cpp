@@ -83,7 +83,7 @@ double require_weight(const DataArray& array, std::int64_t row)
     const auto value = array.value(row);
     if (!(value >= 0) || !std::isfinite(value))
         throw InvalidInput(
-            fmt::format("row_weights: array '{}' has the value {:f} in row {}; weights are finite and not negative.",
+            fmt::format("row_weights: array '{}' has the value {} in row {}; weights are finite and not negative.",
                         array.name(), value, row));
     return value;
 }
@@ -133,7 +133,7 @@ std::vector<std::int32_t> weights_from_costs(const std::vector<std::int32_t>& ea
     }
     for (const auto cost : costs)
         if (!(cost > 0) || !std::isfinite(cost))
-            throw InvalidInput(fmt::format("weights_from_costs: a part costs {:f}; expected a positive number.", cost));
+            throw InvalidInput(fmt::format("weights_from_costs: a part costs {}; expected a positive number.", cost));
     std::vector<double> values(earlier_owners.size());
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = costs[earlier_owners[i]] / sizes[earlier_owners[i]];
     return to_integers(values);

@@ -138,7 +138,7 @@ PointCloud cloud_of(const DataArray& points)
     const auto bad = std::ranges::find_if_not(cloud.coordinates, [](double x) { return std::abs(x) <= largest; });
     if (bad != cloud.coordinates.end())
         throw InvalidInput(
-            fmt::format("nearest_neighbors: point {} has the coordinate {:f}; all must be finite and at most 1e150.",
+            fmt::format("nearest_neighbors: point {} has the coordinate {}; all must be finite and at most 1e150.",
                         (bad - cloud.coordinates.begin()) / 3, *bad));
     return cloud;
 }
@@ -219,7 +219,7 @@ Csr nearest_neighbors(const DataArray& points, std::int32_t k)
 
 Csr radius_graph(const DataArray& points, double radius)
 {
-    if (!(radius > 0)) throw InvalidInput(fmt::format("radius_graph: the radius is {:f}, expected above 0.", radius));
+    if (!(radius > 0)) throw InvalidInput(fmt::format("radius_graph: the radius is {}, expected above 0.", radius));
     const auto cloud = cloud_of(points);
     const auto num_points = points.num_rows();
     Csr graph;
@@ -237,9 +237,9 @@ Csr radius_graph(const DataArray& points, double radius)
         std::ranges::sort(found);
         graph.push_row(found);
         if (graph.num_entries() > most)
-            throw InvalidInput(fmt::format(
-                "radius_graph: within the radius {:f} there are more than {} neighbours. Take a smaller one.", radius,
-                most));
+            throw InvalidInput(
+                fmt::format("radius_graph: within the radius {} there are more than {} neighbours. Take a smaller one.",
+                            radius, most));
     }
     return graph;
 }

@@ -118,6 +118,8 @@ class Disagreement(Case):
             for result in self.started((partition,), (partition,), launcher=launcher):
                 self.assert_fails(result, 2, "the ranks of partition meet over MPI, and 2 were started without it", "mpirun", "MESHARD_LAUNCH=single")
             self.assertEqual([name for name in self.names() if name in ("new.vtp", "cut")], [])
+            for result in self.started((convert, {"MESHARD_LAUNCH": "env"}), (convert, {"MESHARD_LAUNCH": "env"}), launcher=launcher):
+                self.assert_fails(result, 2, "convert runs on one rank, and 2 were started")
         alone = {"MESHARD_LAUNCH": "single"}
         for result in self.started((convert, alone), (("partition", "box.vtu", "-n", 2, "-o", "cut"), alone)):
             self.assert_good(result)

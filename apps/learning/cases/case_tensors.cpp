@@ -222,8 +222,7 @@ CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bou
     if (const auto ground = numbers_in(config.ground); ground.size() == 1) frame.ground = ground[0];
     for (const auto length : frame.lengths) {
         if (length > 0 && std::isfinite(length)) continue;
-        throw InvalidInput(
-            fmt::format("case {}: data.length is {:f}; the points are divided by it.", source.id, length));
+        throw InvalidInput(fmt::format("case {}: data.length is {}; the points are divided by it.", source.id, length));
     }
     return frame;
 }

@@ -117,7 +117,7 @@ void add_areas(Mesh& mesh, bool on_cells, const std::string& where)
         for (const auto corner : corners) areas[corner] += area / static_cast<double>(corners.size());
     }
     if (!(total > 0) || !std::isfinite(total)) {
-        throw InvalidInput(fmt::format("{}: the areas of its polygons add up to {:f}, and data.inputs has areas. "
+        throw InvalidInput(fmt::format("{}: the areas of its polygons add up to {}, and data.inputs has areas. "
                                        "Repair the case, or leave areas out.",
                                        where, total));
     }

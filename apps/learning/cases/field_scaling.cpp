@@ -77,7 +77,7 @@ FieldScaling field_scaling(const DataConfig& data, std::span<const std::int64_t>
         for (const auto& [name, power] : measure.powers) {
             const auto value = value_of(name);
             if (!(value > 0) || !std::isfinite(value)) {
-                throw InvalidInput(fmt::format("{}: {} is {:f}, and the field '{}' is divided by it "
+                throw InvalidInput(fmt::format("{}: {} is {}, and the field '{}' is divided by it "
                                                "(data.targets=nondimensional). It must be above 0.",
                                                where, name, value, data.fields[f].name));
             }

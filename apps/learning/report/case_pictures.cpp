@@ -115,7 +115,7 @@ std::vector<Scene> scenes_of(const Mesh& mesh, std::span<const PlaneAcross> plan
         const auto low = bounds.low[plane.axis], high = bounds.high[plane.axis];
         if (plane.at < low || plane.at > high) {
             throw InvalidInput(fmt::format(
-                "the plane {} lies beside the volume, which reaches from {} = {:f} to {:f}. Choose another --plane.",
+                "the plane {} lies beside the volume, which reaches from {} = {} to {}. Choose another --plane.",
                 plane.text(), kAxes[plane.axis], low, high));
         }
         scenes.push_back(scene_at(mesh, plane));

@@ -50,7 +50,7 @@ void complete_split(const Settings& settings, SplitConfig& split, const std::str
     if (!split.lists.empty() && !split.shares.empty())
         throw UsageError(base + ": give shares or lists of ids, not both.");
     if (sum > 1 + 1e-9)
-        throw UsageError(fmt::format("{}: the shares add up to {:f}; at most 1 is possible.", base, sum));
+        throw UsageError(fmt::format("{}: the shares add up to {:g}; at most 1 is possible.", base, sum));
     if (!split.name.empty() && split.manifest.find('*') != std::string::npos)
         settings.refuse(base + ".name",
                         "names a split of data.split.manifest, which is a file a part: leave one of them out.");
@@ -893,6 +893,13 @@ std::array<std::int64_t, 2> mesh_shape(const TrainingRunConfig& config, std::int
             "one group unrolls fewer steps than another, and all gather the parameters for each. Set "
             "parallel.parameters=replicated, parallel.data=1 or training.unroll=1.",
             config.training.unroll.num_steps, data));
+    }
+    if (config.shard_parameters && data > 1 && config.model.name == "abupt") {
+        throw UsageError(fmt::format(
+            "parallel.parameters=sharded does not go with abupt in {} data groups: all gather a block's parameters "
+            "together, and a case with more points goes through the blocks more often. Set "
+            "parallel.parameters=replicated or parallel.data=1.",
+            data));
     }
     return {data, domain};
 }

@@ -229,6 +229,7 @@ TEST(GhostExchange, RefusesOnEveryRankWhatOneFindsWrongAtFirst)
             const auto plan = ExchangePlan::find(*map, mesh->group(0));
             const std::int64_t wrong = rank == 0 ? 1 : 0;
             EXPECT_THROW(exchange_ghosts(at::ones({map->num_owned + wrong, 2}), plan), InvalidInput);
+            EXPECT_THROW(begin_ghost_exchange({at::ones({map->num_owned})}, plan, at::kInt), InvalidInput);
             EXPECT_THROW(scatter_ghosts(at::ones({map->num_local() + wrong}), plan), InvalidInput);
             EXPECT_THROW(scatter_ghosts(at::ones({map->num_local() + wrong}), plan, GhostReduction::Mean),
                          InvalidInput);

@@ -381,6 +381,10 @@ TEST_F(TrainingConfigTest, SpreadsRanksOverDataAndDomain)
     auto unrolled = read({"parallel.parameters=sharded", "parallel.domain=1"});
     unrolled.training.unroll.num_steps = 3;
     EXPECT_TRUE(throws_with<UsageError>("training.unroll=3 in 4 data groups", [&] { mesh_shape(unrolled, 4); }));
+    unrolled.training.unroll.num_steps = 1;
+    unrolled.model.name = "abupt";
+    EXPECT_TRUE(throws_with<UsageError>("does not go with abupt in 4 data groups", [&] { mesh_shape(unrolled, 4); }));
+    EXPECT_NO_THROW(mesh_shape(unrolled, 1));
     EXPECT_TRUE(throws_with<UsageError>("the cases are no grids", [&] { read({"parallel.domain=[2, 3]"}); }));
     EXPECT_TRUE(throws_with<UsageError>("parallel.domain is an empty list", [&] { read({"parallel.domain=[]"}); }));
     EXPECT_TRUE(throws_with<UsageError>("expected a whole number, or a list of such, from 1 to 1000000, or auto",
