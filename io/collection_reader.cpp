@@ -35,7 +35,7 @@ std::vector<TimedFile> files_of_time(std::vector<TimedFile> files, std::optional
     double time = std::ranges::max(times);
     if (wanted) {
         const auto found = index_of_time(times, *wanted);
-        if (!found) throw IoError(fmt::format("{}: it has no such time; its last is {:f}.", where, time));
+        if (!found) throw IoError("{}: it has no such time; its last is {:f}.", where, time);
         time = times[*found];
     }
     std::erase_if(files, [&](const TimedFile& file) { return file.time != time; });
@@ -66,8 +66,8 @@ std::vector<TimedFile> required(std::vector<TimedFile> files, const std::string&
     if (files.empty()) throw IoError(where + ": it names no files.");
     for (const TimedFile& file : files)
         if (!std::isfinite(file.time))
-            throw IoError(fmt::format("{}: the time of {} is {}, a finite number is expected. Correct the index.",
-                                      where, file.file, file.time));
+            throw IoError("{}: the time of {} is {}, a finite number is expected. Correct the index.", where, file.file,
+                          file.time);
     return files;
 }
 

@@ -125,13 +125,13 @@ std::vector<SeriesState> sorted(std::vector<SeriesState> states, const std::stri
 {
     for (const SeriesState& state : states)
         if (!std::isfinite(state.time))
-            throw ErrorType(fmt::format("{}: the time of {} is {}, a finite number is expected. {}", where,
-                                        place_of(state), state.time, advice));
+            throw ErrorType("{}: the time of {} is {}, a finite number is expected. {}", where, place_of(state),
+                            state.time, advice);
     std::ranges::stable_sort(states, {}, &SeriesState::time);
     const auto twice = std::ranges::adjacent_find(states, {}, &SeriesState::time);
     if (twice != states.end())
-        throw ErrorType(fmt::format("{}: two states have the time {}: {} and {}. {}", where, twice->time,
-                                    place_of(twice[0]), place_of(twice[1]), advice));
+        throw ErrorType("{}: two states have the time {}: {} and {}. {}", where, twice->time, place_of(twice[0]),
+                        place_of(twice[1]), advice);
     return states;
 }
 
@@ -143,9 +143,9 @@ std::vector<SeriesState> states_of_index(const fs::path& path)
         std::error_code ignored;
         const fs::path member = listed_file(path, file.file);
         if (!fs::exists(member, ignored))
-            throw IoError(fmt::format("{}: the file of time {}, {}, does not exist. Restore it, or remove it from the "
-                                      "index.",
-                                      where, file.time, member.string()));
+            throw IoError("{}: the file of time {}, {}, does not exist. Restore it, or remove it from the "
+                          "index.",
+                          where, file.time, member.string());
         by_time[file.time].push_back(std::move(file));
     }
     std::vector<SeriesState> states;
@@ -157,9 +157,9 @@ std::vector<SeriesState> states_of_index(const fs::path& path)
         std::map<std::pair<std::string, std::string>, std::string> files;  // by group and part
         for (const TimedFile& part : parts)
             if (const auto [other, is_new] = files.emplace(std::pair(part.group, part.name), part.file); !is_new)
-                throw IoError(fmt::format("{}: two states have the time {}: {} and {}. Remove one from the index{}.",
-                                          where, time, other->second, part.file,
-                                          part.name.empty() ? "" : ", or number them as parts (part=\"0\", \"1\")"));
+                throw IoError("{}: two states have the time {}: {} and {}. Remove one from the index{}.", where, time,
+                              other->second, part.file,
+                              part.name.empty() ? "" : ", or number them as parts (part=\"0\", \"1\")");
         states.push_back({time, path, time});
     }
     return states;
@@ -248,10 +248,10 @@ public:
         std::ranges::sort(found, is_before, &Series::id);
         const auto twice = std::ranges::adjacent_find(found, {}, &Series::id);
         if (twice != found.end())
-            throw InvalidInput(fmt::format("{}: two runs have the id '{}': {} and {}. Let {} stand for what tells runs "
-                                           "apart, and write the rest out.",
-                                           where_, twice->id, twice[0].path.string(), twice[1].path.string(),
-                                           has_whole ? "the last *" : "the * before the last"));
+            throw InvalidInput("{}: two runs have the id '{}': {} and {}. Let {} stand for what tells runs "
+                               "apart, and write the rest out.",
+                               where_, twice->id, twice[0].path.string(), twice[1].path.string(),
+                               has_whole ? "the last *" : "the * before the last");
         return found;
     }
 
@@ -348,9 +348,9 @@ private:
         const auto timed = std::ranges::find_if(files, has_time);
         const auto untimed = std::ranges::find_if_not(files, has_time);
         if (timed != files.end() && untimed != files.end())
-            throw InvalidInput(fmt::format("{}: {} has the field array {}, {} has not. Add it to all files of the run "
-                                           "or to none, or give a table of times.",
-                                           where_, (*timed)->path.string(), time_array, (*untimed)->path.string()));
+            throw InvalidInput("{}: {} has the field array {}, {} has not. Add it to all files of the run "
+                               "or to none, or give a table of times.",
+                               where_, (*timed)->path.string(), time_array, (*untimed)->path.string());
         std::optional<NamedTime> first;
         for (const Match* match : files) {
             if (has_time(match)) {
@@ -360,9 +360,9 @@ private:
             const NamedTime named = time_in_name(*match);
             if (!first) first = named;
             if (first->before != named.before || first->after != named.after)
-                throw InvalidInput(fmt::format("{}: {} and {} differ in more than the number of the state. Choose a "
-                                               "pattern for one kind of names, or give a table of times.",
-                                               where_, files.front()->path.string(), match->path.string()));
+                throw InvalidInput("{}: {} and {} differ in more than the number of the state. Choose a "
+                                   "pattern for one kind of names, or give a table of times.",
+                                   where_, files.front()->path.string(), match->path.string());
             states.push_back({named.value, match->path});
         }
         return states;
@@ -374,13 +374,13 @@ private:
         static const std::regex number(R"(\d+(\.\d+)?([eE][-+]?\d+)?)");
         std::vector<std::smatch> numbers(std::sregex_iterator(text.begin(), text.end(), number), {});
         if (numbers.size() != 1)
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "{}: in the name of {} the state is '{}', which has {}; one number, its time, is expected. {}or give "
                 "a table of times.",
                 where_, match.path.string(), text,
                 numbers.empty() ? "no number" : fmt::format("{} numbers", numbers.size()),
                 numbers.empty() ? "Name the files by their times, choose a pattern without this one, "
-                                : "Let the last * stand for one number, "));
+                                : "Let the last * stand for one number, ");
         const auto at = static_cast<std::size_t>(numbers.front().position());
         const auto size = static_cast<std::size_t>(numbers.front().length());
         NamedTime named{0, text.substr(0, at), text.substr(at + size)};
@@ -418,9 +418,9 @@ private:
         const auto column = [&](const char* wanted) {
             const auto found = std::ranges::find(columns, wanted);
             if (found == columns.end())
-                throw IoError(fmt::format("{} has no column '{}'; its first line is '{}', expected are the names of "
-                                          "columns, file and time among them.",
-                                          where, wanted, line.substr(0, line.find('\r'))));
+                throw IoError("{} has no column '{}'; its first line is '{}', expected are the names of "
+                              "columns, file and time among them.",
+                              where, wanted, line.substr(0, line.find('\r')));
             return static_cast<std::size_t>(found - columns.begin());
         };
         const std::size_t file = column("file"), time = column("time");
@@ -429,15 +429,14 @@ private:
             const auto values = comma_separated(line, here);
             if (values.empty()) continue;
             if (values.size() != columns.size())
-                throw IoError(fmt::format("{}: {} values under {} names. Values with commas in them stand between "
-                                          "quotes.",
-                                          here, values.size(), columns.size()));
+                throw IoError("{}: {} values under {} names. Values with commas in them stand between "
+                              "quotes.",
+                              here, values.size(), columns.size());
             const auto value = parse_number<double>(values[time]);
             if (!value || !std::isfinite(*value))
-                throw IoError(fmt::format("{}: the time is '{}', a finite number is expected.", here, values[time]));
+                throw IoError("{}: the time is '{}', a finite number is expected.", here, values[time]);
             if (!table.times.emplace(fs::path(values[file]).lexically_normal().string(), *value).second)
-                throw IoError(fmt::format("{}: the file {} is there a second time. Remove one of its lines.", here,
-                                          values[file]));
+                throw IoError("{}: the file {} is there a second time. Remove one of its lines.", here, values[file]);
         }
         return table;
     }
@@ -450,9 +449,9 @@ private:
         for (const std::string& name : {match.path.lexically_normal().string(), from(table.path.parent_path()),
                                         from(root_), match.path.filename().string()})
             if (const auto found = table.times.find(name); found != table.times.end()) return found->second;
-        throw IoError(fmt::format("find_series: table of times {} has no line for {} of run '{}', neither by its path "
-                                  "nor by its name. Add it, or choose a pattern without it.",
-                                  table.path.string(), match.path.string(), id));
+        throw IoError("find_series: table of times {} has no line for {} of run '{}', neither by its path "
+                      "nor by its name. Add it, or choose a pattern without it.",
+                      table.path.string(), match.path.string(), id);
     }
 
     fs::path root_;

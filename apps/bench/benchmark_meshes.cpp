@@ -4,8 +4,6 @@
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -350,16 +348,14 @@ std::span<const std::string> benchmark_mesh_kinds()
 
 Mesh benchmark_mesh(std::string_view kind, std::int64_t num_cells)
 {
-    if (num_cells < 1)
-        throw InvalidInput(fmt::format("benchmark_mesh: num_cells is {}, expected 1 or more.", num_cells));
+    if (num_cells < 1) throw InvalidInput("benchmark_mesh: num_cells is {}, expected 1 or more.", num_cells);
     if (kind == "tets") return boxes(num_cells, true);
     if (kind == "hexes") return boxes(num_cells, false);
     if (kind == "hybrid") return hybrid(num_cells);
     if (kind == "graded") return graded(num_cells);
     if (kind == "surface") return surface(num_cells);
-    throw InvalidInput(
-        fmt::format("benchmark_mesh: unknown kind '{}'; known are tets, hybrid, graded, surface and hexes.{}", kind,
-                    suggestion(kind, benchmark_mesh_kinds())));
+    throw InvalidInput("benchmark_mesh: unknown kind '{}'; known are tets, hybrid, graded, surface and hexes.{}", kind,
+                       suggestion(kind, benchmark_mesh_kinds()));
 }
 
 }  // namespace meshard

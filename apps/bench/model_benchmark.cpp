@@ -177,9 +177,9 @@ TimedModel timed_model(const std::string& name, const nlohmann::json& arguments,
         if (shape.empty())
             shape.assign(dimension, std::max<std::int64_t>(1, std::llround(side / kMultiple)) * kMultiple);
         if (std::ranges::find(directions, std::ssize(shape)) == directions.end())
-            throw InvalidInput(fmt::format("--grid has {} directions, and {} takes {}{}.", shape.size(),
-                                           entry.class_name, directions.front(),
-                                           directions.size() > 1 ? fmt::format(" or {}", directions.back()) : ""));
+            throw InvalidInput("--grid has {} directions, and {} takes {}{}.", shape.size(), entry.class_name,
+                               directions.front(),
+                               directions.size() > 1 ? fmt::format(" or {}", directions.back()) : "");
     }
     const bool has_both_parts = of_bodies && of_bodies->needs_both_parts;
     auto all = of_grids ? of_grids->widths({.in_channels = kInputs, .out_channels = kOutputs, .extents = shape})

@@ -75,7 +75,7 @@ int compare(const BenchOptions& options)
     const auto part_counts = parse_numbers(options.parts, "-n");
     for (const auto parts : part_counts) {
         if (!(parts >= 1 && parts <= std::numeric_limits<std::int32_t>::max()) || parts != std::floor(parts))
-            throw UsageError(fmt::format("-n names {:.12g} parts; expected whole numbers from 1.", parts));
+            throw UsageError("-n names {:.12g} parts; expected whole numbers from 1.", parts);
     }
     TextTable table("lrlrrrrrrrr");
     table.add_row({"mesh", "parts", "method", "cut", "of METIS", "ghosts", "of METIS", "imbalance", "in pieces",

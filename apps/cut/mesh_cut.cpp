@@ -81,17 +81,17 @@ void require_rows(const CutSteps& steps, std::int64_t num_rows, const std::strin
     if (num_rows == 0 && !arguments.allow_empty)
         throw InvalidInput(name + " has no cells and no points; there is nothing to cut. Is it the right file?");
     if (arguments.num_parts > num_rows && !arguments.allow_empty)
-        throw UsageError(fmt::format(
+        throw UsageError(
             "{} has {}, fewer than the {} parts asked for. Ask for fewer, or allow empty parts with --allow-empty.",
-            name, count_text(num_rows, steps.num_cells() == 0 ? "point" : "cell"), arguments.num_parts));
+            name, count_text(num_rows, steps.num_cells() == 0 ? "point" : "cell"), arguments.num_parts);
 }
 
 std::int32_t given_part(const DataArray& array, std::int64_t row)
 {
     const double value = array.value(row);
     if (!(value >= 0) || value > 1e9 || value != std::floor(value))
-        throw InvalidInput(fmt::format("the array '{}' has the value {} in row {}; expected parts, 0 to 1000000000.",
-                                       array.name(), number_text(value), row));
+        throw InvalidInput("the array '{}' has the value {} in row {}; expected parts, 0 to 1000000000.", array.name(),
+                           number_text(value), row);
     return static_cast<std::int32_t>(value);
 }
 
@@ -118,22 +118,22 @@ std::optional<std::vector<std::int32_t>> given_partition(const CutSteps& steps, 
         const auto& array = require_array(is_cloud ? steps.mesh().point_data : steps.mesh().cell_data, name,
                                           "partition", is_cloud ? "point" : "cell");
         if (array.type() == ScalarType::String || array.num_components() != 1)
-            throw InvalidInput(fmt::format("{} {}; expected one part a row.", what,
-                                           array.type() == ScalarType::String
-                                               ? "holds texts"
-                                               : fmt::format("has {} components", array.num_components())));
+            throw InvalidInput("{} {}; expected one part a row.", what,
+                               array.type() == ScalarType::String
+                                   ? "holds texts"
+                                   : fmt::format("has {} components", array.num_components()));
         for (auto row = begin; row < end; ++row) owners.push_back(given_part(array, row));
         num_given = array.num_rows();
         steps.release_pages();
     }
     if (num_given != num_rows)
-        throw InvalidInput(fmt::format("{} has {} rows, the mesh has {} to cut.", what, num_given,
-                                       count_text(num_rows, is_cloud ? "point" : "cell")));
+        throw InvalidInput("{} has {} rows, the mesh has {} to cut.", what, num_given,
+                           count_text(num_rows, is_cloud ? "point" : "cell"));
     const auto highest =
         std::ranges::max(gather_everywhere(messages, std::vector{owners.empty() ? -1 : std::ranges::max(owners)}));
     if (arguments.num_parts == 0) arguments.num_parts = std::max(1, highest + 1);
     if (highest >= arguments.num_parts)
-        throw UsageError(fmt::format("{} names part {}; -n is {}.", what, highest, arguments.num_parts));
+        throw UsageError("{} names part {}; -n is {}.", what, highest, arguments.num_parts);
     return owners;
 }
 
@@ -262,9 +262,9 @@ PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const Cu
             warn("partition", fmt::format("{}: {}.", source.name, size));
     }
     if (constexpr std::int64_t most_empty = 1'000'000; arguments.num_parts - num_rows > most_empty)
-        throw UsageError(fmt::format("{} parts of {} are asked for; at most {} parts may stay empty. Ask for fewer.",
-                                     arguments.num_parts,
-                                     count_text(num_rows, steps.num_cells() == 0 ? "point" : "cell"), most_empty));
+        throw UsageError("{} parts of {} are asked for; at most {} parts may stay empty. Ask for fewer.",
+                         arguments.num_parts, count_text(num_rows, steps.num_cells() == 0 ? "point" : "cell"),
+                         most_empty);
 
     warn_of_nan(steps, messages);
     timer.begin("graph");

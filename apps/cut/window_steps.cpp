@@ -10,8 +10,6 @@
 #include "partition/error.h"
 #include "partition/ghosts/ghost_graph.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -86,11 +84,11 @@ WindowSteps::Sizes plan_memory(const StoredMesh& mesh, const std::string& file, 
         std::max({kept / (1 - share), kept + part, fewest * window_bytes / share, fewest_blocks * block_bytes / share});
     const auto allowed = static_cast<double>(arguments.max_memory);
     if (allowed < needed)
-        throw UsageError(fmt::format("--max-memory of {} is too little for {}: its {} {} in {} parts need about {} on "
-                                     "each rank. Allow that, or {}.",
-                                     memory_text(allowed - 1048576), file, mesh.num_rows(),
-                                     points > 0 ? "cells" : "points", arguments.num_parts, memory_text(needed),
-                                     part > kept ? "ask for more parts" : "start more ranks"));
+        throw UsageError("--max-memory of {} is too little for {}: its {} {} in {} parts need about {} on "
+                         "each rank. Allow that, or {}.",
+                         memory_text(allowed - 1048576), file, mesh.num_rows(), points > 0 ? "cells" : "points",
+                         arguments.num_parts, memory_text(needed),
+                         part > kept ? "ask for more parts" : "start more ranks");
     // These sizes do not depend on the number of ranks, since the shards must not.
     sizes.cells_a_window = static_cast<std::int64_t>(std::min(share * (allowed - program) / window_bytes, 1e6));
     sizes.most_blocks = static_cast<std::int64_t>(std::min(share * (allowed - program) / block_bytes, 2e6));
@@ -122,7 +120,7 @@ std::int64_t parse_memory_size(const std::string& text)
     const std::map<std::string, double> units{{"", 1}, {"K", 0x1p10}, {"M", 0x1p20}, {"G", 0x1p30}, {"T", 0x1p40}};
     const auto found = units.find(unit);
     if (error != std::errc{} || found == units.end() || !(number > 0) || number * found->second > 0x1p60)
-        throw UsageError(fmt::format("--max-memory is '{}'; expected a size such as 800M or 2G.", text));
+        throw UsageError("--max-memory is '{}'; expected a size such as 800M or 2G.", text);
     return static_cast<std::int64_t>(number * found->second);
 }
 

@@ -44,16 +44,15 @@ c10::DeviceType type_named(const std::string& name)
     if (name == "cuda") {
         const auto why = why_no_transport(c10::DeviceType::CUDA);
         if (why.empty()) return c10::DeviceType::CUDA;
-        throw UsageError(
-            fmt::format("device cuda: {}. Leave it out for CPUs; `meshard info --devices` says what is missing.", why));
+        throw UsageError("device cuda: {}. Leave it out for CPUs; `meshard info --devices` says what is missing.", why);
     }
     const auto accelerator = registered_accelerator();
     if (!accelerator.empty() && name == accelerator) return c10::DeviceType::PrivateUse1;
     std::vector<std::string> known{"auto", "cpu", "cuda"};
     if (!accelerator.empty()) known.push_back(accelerator);
     const auto nearest = name == "gpu" ? "cuda" : nearest_name(name, known);
-    throw UsageError(fmt::format("device '{}' is not one of {}{}", name, c10::Join(", ", known),
-                                 nearest.empty() ? "." : fmt::format(". Did you mean '{}'?", nearest)));
+    throw UsageError("device '{}' is not one of {}{}", name, c10::Join(", ", known),
+                     nearest.empty() ? "." : fmt::format(". Did you mean '{}'?", nearest));
 }
 
 }  // namespace

@@ -37,10 +37,10 @@ const DataArray& require_anywhere(const Mesh& mesh, const std::string& name, std
 CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_components, std::string_view where)
 {
     if (array.type() == ScalarType::String || array.num_components() != num_components) {
-        throw InvalidInput(fmt::format("{}: the field '{}' has {} components of type {}; expected {}", where,
-                                       array.name(), array.num_components(), to_string(array.type()),
-                                       num_components == 1 ? "one number for each cell."
-                                                           : "a vector of three numbers for each cell."));
+        throw InvalidInput("{}: the field '{}' has {} components of type {}; expected {}", where, array.name(),
+                           array.num_components(), to_string(array.type()),
+                           num_components == 1 ? "one number for each cell."
+                                               : "a vector of three numbers for each cell.");
     }
     CellField field;
     field.name = array.name();
@@ -66,9 +66,8 @@ CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_
     for (auto at = field.values.begin(); at != field.values.end(); at += num_components)
         num_bad += !std::all_of(at, at + num_components, [](double x) { return std::isfinite(x); });
     if (num_bad > 0) {
-        throw InvalidInput(
-            fmt::format("{}: the field '{}' is NaN or infinite at {}, so a force cannot be computed from it.", where,
-                        array.name(), count_text(num_bad, "polygon")));
+        throw InvalidInput("{}: the field '{}' is NaN or infinite at {}, so a force cannot be computed from it.", where,
+                           array.name(), count_text(num_bad, "polygon"));
     }
     return field;
 }
@@ -82,8 +81,8 @@ CellField first_field(const Mesh& mesh, std::span<const std::string> names, std:
         if (find_anywhere(mesh, name) && std::ranges::find(there, name) == there.end()) there.push_back(name);
     }
     if (there.empty()) {
-        throw InvalidInput(fmt::format("{} has no {} under a usual name ('{}'). {} {}", where, what,
-                                       fmt::join(names, "', '"), list_of_fields(mesh), remedy));
+        throw InvalidInput("{} has no {} under a usual name ('{}'). {} {}", where, what, fmt::join(names, "', '"),
+                           list_of_fields(mesh), remedy);
     }
     CellField field = cell_field(mesh, *find_anywhere(mesh, there.front()), num_components, where);
     field.also_there.insert(field.also_there.end(), there.begin() + 1, there.end());

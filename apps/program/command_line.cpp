@@ -44,15 +44,15 @@ void refuse_extras(const CLI::App& app)
     if (option == extras.end()) {
         auto extra = extras.front();
         if (extra.starts_with(kBracket)) extra.front() = '[';
-        throw UsageError(fmt::format("unexpected argument '{}'.{}", extra, see));
+        throw UsageError("unexpected argument '{}'.{}", extra, see);
     }
 
     const std::string name = option->substr(0, option->find('='));
     const std::vector<std::string> known = option_names(app);
     // A single letter resembles no name.
     const std::string nearest = name.starts_with("--") ? nearest_name(name, known) : "";
-    throw UsageError(fmt::format("unknown option '{}'.{}", name,
-                                 nearest.empty() ? see : fmt::format(" Did you mean '{}'?", nearest)));
+    throw UsageError("unknown option '{}'.{}", name,
+                     nearest.empty() ? see : fmt::format(" Did you mean '{}'?", nearest));
 }
 
 /// Turns CLI11's message on a value that is not a number into one that says which numbers are expected.
@@ -102,8 +102,7 @@ void take_decimal_numbers(CLI::App& app)
                 value.erase(begin, 1);
             if (value.empty() ||
                 (begin + 1 < value.size() && value[begin] == '0' && std::isalpha(value[begin + 1]) != 0))
-                throw UsageError(
-                    fmt::format("{} is '{}'; expected a number in decimal digits.", option->get_name(), value));
+                throw UsageError("{} is '{}'; expected a number in decimal digits.", option->get_name(), value);
             return value;
         });
     }
@@ -143,8 +142,8 @@ void refuse_wide_numbers(const CLI::App& app)
             std::int64_t number = 0;
             const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
             if (error != std::errc::result_out_of_range || end != value.data() + value.size()) continue;
-            throw UsageError(fmt::format("{} is '{}'; expected a whole number of at most {}.", option->get_name(),
-                                         value, std::numeric_limits<std::int64_t>::max()));
+            throw UsageError("{} is '{}'; expected a whole number of at most {}.", option->get_name(), value,
+                             std::numeric_limits<std::int64_t>::max());
         }
     }
 }
@@ -235,7 +234,7 @@ bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
         if (text.find(" to " + std::to_string(std::numeric_limits<double>::max())) != std::string::npos)
             text = text.substr(0, text.find(" not in range")) + " is not above 0";
         if (!text.ends_with(".")) text += '.';
-        throw UsageError(fmt::format("{} See `meshard {} --help`.", text, app.get_name()));
+        throw UsageError("{} See `meshard {} --help`.", text, app.get_name());
     }
     refuse_extras(app);
     refuse_wide_numbers(app);
@@ -264,12 +263,11 @@ Compression parse_compression(const std::string& name)
     const std::vector<std::string> names{"none", "zlib", "lz4"};
     const auto found = std::ranges::find(names, name);
     if (found == names.end()) {
-        throw UsageError(
-            fmt::format("--compress is '{}'; expected none, zlib or lz4.{}", name, suggestion(name, names)));
+        throw UsageError("--compress is '{}'; expected none, zlib or lz4.{}", name, suggestion(name, names));
     }
     const auto compression = static_cast<Compression>(found - names.begin());
     if (compression != Compression::None && !is_available(compression))
-        throw UsageError(fmt::format("--compress is '{}', which this build does not have. Use zlib, or none.", name));
+        throw UsageError("--compress is '{}', which this build does not have. Use zlib, or none.", name);
     return compression;
 }
 

@@ -20,7 +20,6 @@
 
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -149,7 +148,7 @@ at::Device device_named(const std::string& type, int index)
 {
     const auto device = device_of_rank(type, {.local_rank = std::max(0, index)});
     if (!device.is_cpu() && device.index() != index)
-        throw InvalidInput(fmt::format("load: there is no device '{}:{}' here.", type, index));
+        throw InvalidInput("load: there is no device '{}:{}' here.", type, index);
     return device;
 }
 
@@ -172,9 +171,8 @@ public:
             if (!orient.empty()) models_.back().set_orient(parse_orient(orient));
             const auto& data = models_.back().data();
             if (data.is_grid || data.series.is_on)
-                throw InvalidInput(
-                    fmt::format("{} learnt {}, on which Python does not predict yet. Use `meshard predict`.",
-                                run.string(), data.is_grid ? "regular grids" : "simulations in time"));
+                throw InvalidInput("{} learnt {}, on which Python does not predict yet. Use `meshard predict`.",
+                                   run.string(), data.is_grid ? "regular grids" : "simulations in time");
         }
         require_same_fields(models_, false);
         for (const auto& note : models_.front().notes()) warn("predict", note);

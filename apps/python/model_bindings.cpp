@@ -12,8 +12,6 @@
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <memory>
 #include <mutex>
@@ -77,9 +75,9 @@ public:
         if (edge_index.dim() != 2)
             throw InvalidInput("edge_index: expected (2, E), found the shape " + c10::str(edge_index.sizes()) + ".");
         if (edges.dim() != 2 || edges.size(0) != edge_index.size(-1)) {
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "MeshGraphNet: expected a row of edge_features for each of the {} edges, found the shape {}.",
-                edge_index.size(-1), c10::str(edges.sizes())));
+                edge_index.size(-1), c10::str(edges.sizes()));
         }
         const auto graphs = *graphs_.of(edge_index, {}, [] { return std::make_shared<KeptGraphs>(); });
         const auto layout = is_sharded(nodes) ? spec_of(nodes) : nullptr;

@@ -36,8 +36,7 @@ Reduction reduction_of(const char* where, const std::string& name)
     if (name == "mean") return Reduction::Mean;
     if (name == "max") return Reduction::Max;
     if (name == "min") return Reduction::Min;
-    throw InvalidInput(
-        fmt::format("{}: expected the reduction 'sum', 'mean', 'max' or 'min', found '{}'.", where, name));
+    throw InvalidInput("{}: expected the reduction 'sum', 'mean', 'max' or 'min', found '{}'.", where, name);
 }
 
 SurfaceDistance distance_of(const at::Tensor& vertices, const at::Tensor& faces, const at::Tensor& queries,

@@ -31,10 +31,10 @@ void check_extents(const Extents& given, const DeviceMesh& mesh, std::int64_t ax
     if (std::ssize(given) == mesh.size(axis) && !is_negative && (!total || sum == *total)) return;
     std::string found;
     for (const auto n : given) found += fmt::format("{}{}", found.empty() ? "" : ", ", n);
-    throw InvalidInput(fmt::format(
+    throw InvalidInput(
         "extents: expected one number for each of the {} ranks of the axis '{}', none negative{}; found [{}].",
         mesh.size(axis), mesh.axis_names()[axis],
-        total ? fmt::format(", which add up to the {} entries of dimension {}", *total, dim) : "", found));
+        total ? fmt::format(", which add up to the {} entries of dimension {}", *total, dim) : "", found);
 }
 
 /// Makes the layout of a whole tensor of `sizes`, with even extents where none are given.
@@ -44,11 +44,11 @@ SpecPtr make_layout(const PythonMesh& mesh, const std::vector<Placement>& placem
     const auto num_axes = static_cast<std::size_t>(mesh.mesh->num_axes());
     if (placements.size() != num_axes || (!extents.empty() && extents.size() != num_axes)) {
         throw InvalidInput(
-            fmt::format("placements: expected one (and, with extents, one list of extents or None) for each of the {} "
-                        "axes of the device mesh; "
-                        "found {} placements{}.",
-                        num_axes, placements.size(),
-                        extents.empty() ? "" : fmt::format(" and {} entries of extents", extents.size())));
+            "placements: expected one (and, with extents, one list of extents or None) for each of the {} "
+            "axes of the device mesh; "
+            "found {} placements{}.",
+            num_axes, placements.size(),
+            extents.empty() ? "" : fmt::format(" and {} entries of extents", extents.size()));
     }
     std::vector<AxisLayout> axes(num_axes);
     for (std::size_t a = 0; a < num_axes; ++a) {

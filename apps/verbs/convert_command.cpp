@@ -134,10 +134,9 @@ std::uintmax_t total_size(const std::vector<std::filesystem::path>& files)
 Mesh with_joined_points(const Mesh& mesh, const ConvertOptions& options, std::vector<std::string>& warnings)
 {
     if (!(*options.join_points >= 0) || std::isinf(*options.join_points))
-        throw UsageError(
-            fmt::format("--join-points is {}, expected 0 or a length above 0.", number_text(*options.join_points)));
+        throw UsageError("--join-points is {}, expected 0 or a length above 0.", number_text(*options.join_points));
     if (mesh.is_point_cloud())
-        throw UsageError(fmt::format("--join-points is for meshes with cells; {} is a point cloud.", options.input));
+        throw UsageError("--join-points is for meshes with cells; {} is a point cloud.", options.input);
     const auto earlier = find_cell_faults(mesh).degenerate_cells;
     auto joined = join_points(mesh, *options.join_points);
     const auto say = [&](const std::string& text) {
@@ -161,7 +160,7 @@ Mesh with_joined_points(const Mesh& mesh, const ConvertOptions& options, std::ve
 void scale_points(Mesh& mesh, double factor)
 {
     if (!(factor > 0 && std::isfinite(factor)))
-        throw UsageError(fmt::format("--scale is {}, expected a number above 0.", number_text(factor)));
+        throw UsageError("--scale is {}, expected a number above 0.", number_text(factor));
     const auto scale = [&](auto values) {
         for (auto& value : values) value = static_cast<std::remove_reference_t<decltype(value)>>(factor * value);
     };
@@ -176,8 +175,8 @@ void require_no_mesh_options(const ConvertOptions& options, const std::string& w
 {
     if (!options.blocks.empty() || !options.time.empty() || options.compress != "none" || options.join_points ||
         options.scale)
-        throw UsageError(fmt::format("--block, --time, --join-points, --scale and --compress are for meshes; {} {}.",
-                                     options.input, what));
+        throw UsageError("--block, --time, --join-points, --scale and --compress are for meshes; {} {}.", options.input,
+                         what);
 }
 
 /// Writes each run in a file of TensorFlow's records as a series in the folder OUT.
@@ -186,8 +185,7 @@ void convert_records(const ConvertOptions& options)
     require_no_mesh_options(options, "has runs of a simulation");
     const std::filesystem::path input = options.input, folder = options.output;
     if (folder.has_extension() && !std::filesystem::is_directory(folder))
-        throw UsageError(
-            fmt::format("{} has runs of a simulation, which are written into a folder. Say -o FOLDER.", options.input));
+        throw UsageError("{} has runs of a simulation, which are written into a folder. Say -o FOLDER.", options.input);
     TrajectoryRecords records(input);
     const auto file_of = [&](std::int64_t run) {
         return folder / fmt::format("{}_{:04}.vtkhdf", input.stem().string(), run);
@@ -227,8 +225,8 @@ int convert_command(std::span<const std::string> arguments)
         return exit_code::ok;
     }
     if (!options.to.empty())
-        throw UsageError(fmt::format(
-            "--to is for checkpoints; {} is not one. A mesh's format is given by OUT's extension.", options.input));
+        throw UsageError("--to is for checkpoints; {} is not one. A mesh's format is given by OUT's extension.",
+                         options.input);
     const std::filesystem::path output = options.output;
     require_writable_format(output);
     WriteOptions write_options{.compression = parse_compression(options.compress)};

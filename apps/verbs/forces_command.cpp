@@ -90,7 +90,7 @@ std::optional<double> parse_positive(const std::string& text, const std::string&
 {
     if (text.empty()) return std::nullopt;
     const double number = parse_numbers(text, option, 1)[0];
-    if (!(number > 0)) throw UsageError(fmt::format("{} is {}; expected a number above 0.", option, text));
+    if (!(number > 0)) throw UsageError("{} is {}; expected a number above 0.", option, text);
     return number;
 }
 
@@ -110,18 +110,16 @@ void set_flow(const std::string& u_inf, const std::string& drag, const std::stri
     if (!u_inf.empty()) {
         const std::vector<double> u = parse_numbers(u_inf, "--u-inf");
         if (u.size() != 1 && u.size() != 3)
-            throw UsageError(
-                fmt::format("--u-inf is '{}'; expected a speed, e.g. 40, or a vector, e.g. 40,0,0.", u_inf));
+            throw UsageError("--u-inf is '{}'; expected a speed, e.g. 40, or a vector, e.g. 40,0,0.", u_inf);
         options.speed = u.size() == 1 ? u[0] : std::hypot(u[0], u[1], u[2]);
-        if (!(*options.speed > 0)) throw UsageError(fmt::format("--u-inf is {}; expected a speed above 0.", u_inf));
+        if (!(*options.speed > 0)) throw UsageError("--u-inf is {}; expected a speed above 0.", u_inf);
         if (u.size() == 3) options.drag_direction = unit({u[0], u[1], u[2]}, "--u-inf");
     }
     if (!drag.empty()) options.drag_direction = unit(parse_vector(drag, "--drag-dir"), "--drag-dir");
     options.lift_direction =
         lift.empty() ? upright(options.drag_direction) : unit(parse_vector(lift, "--lift-dir"), "--lift-dir");
     const auto side = cross(options.lift_direction, options.drag_direction);
-    if (norm(side) < 1e-9)
-        throw UsageError(fmt::format("--lift-dir {} is the direction of drag; expected another one.", lift));
+    if (norm(side) < 1e-9) throw UsageError("--lift-dir {} is the direction of drag; expected another one.", lift);
     options.side_direction = unit(side, "--lift-dir");
     if (options.kind == FieldKind::Coefficient && !options.speed) {
         throw UsageError("--pressure-kind cp needs --u-inf (and --rho): the fields are divided by 0.5 rho U^2.");
@@ -476,8 +474,8 @@ int forces_command(std::span<const std::string> arguments)
             print_table(reports, options);
     }
     if (!left_out.empty())
-        throw IoError(fmt::format("{} of {} files could not be used: {}.", left_out.size(), options.files.size(),
-                                  fmt::join(left_out, ", ")));
+        throw IoError("{} of {} files could not be used: {}.", left_out.size(), options.files.size(),
+                      fmt::join(left_out, ", "));
     return exit_code::ok;
 }
 

@@ -106,7 +106,7 @@ bool parse(std::span<const std::string> arguments, InterpolateOptions& options)
     options.fill = parse_fill(fill);
     if (!max_distance.empty()) options.max_distance = parse_numbers(max_distance, "--max-distance", 1)[0];
     if (options.max_distance && *options.max_distance < 0)
-        throw UsageError(fmt::format("--max-distance is {}; expected 0 or more.", max_distance));
+        throw UsageError("--max-distance is {}; expected 0 or more.", max_distance);
     if (options.fill && !options.max_distance)
         throw UsageError("--fill is for targets beyond --max-distance, which is not given.");
     return true;
@@ -130,10 +130,10 @@ std::vector<MeshField> chosen_fields(const Mesh& source, const InterpolateOption
         }
     }
     if (chosen.empty()) {
-        throw InvalidInput(fmt::format(
+        throw InvalidInput(
             "{} has no fields of floating type{}. {} Other fields need --fields with their names and --neighbors 1.",
             options.source, options.from ? fmt::format(" at its {}", to_string(*options.from)) : "",
-            list_of_fields(source)));
+            list_of_fields(source));
     }
     return chosen;
 }
@@ -153,21 +153,20 @@ void require_usable(const DataArray& array, const InterpolateOptions& options)
 {
     const std::string where = fmt::format("{}: the field '{}'", options.source, array.name());
     if (!is_floating(array) && !options.takes_nearest()) {
-        throw InvalidInput(
-            fmt::format("{} is of type {}, which cannot be averaged. --neighbors 1 takes the nearest value.", where,
-                        to_string(array.type())));
+        throw InvalidInput("{} is of type {}, which cannot be averaged. --neighbors 1 takes the nearest value.", where,
+                           to_string(array.type()));
     }
     if (options.fill && !holds(array, *options.fill)) {
-        throw InvalidInput(fmt::format("{} is of type {}, which cannot hold --fill {}.", where, to_string(array.type()),
-                                       number_text(*options.fill)));
+        throw InvalidInput("{} is of type {}, which cannot hold --fill {}.", where, to_string(array.type()),
+                           number_text(*options.fill));
     }
     // A mean with NaN is NaN, even where its weight is zero.
     const auto bad = options.takes_nearest() ? 0 : count_not_finite(array);
     if (bad > 0) {
-        throw InvalidInput(fmt::format("{} has {} that {} NaN or infinite, so means with them would be, too. Leave the "
-                                       "field out with --fields, or take the "
-                                       "nearest values with --neighbors 1.",
-                                       where, count_text(bad, "value"), bad == 1 ? "is" : "are"));
+        throw InvalidInput("{} has {} that {} NaN or infinite, so means with them would be, too. Leave the "
+                           "field out with --fields, or take the "
+                           "nearest values with --neighbors 1.",
+                           where, count_text(bad, "value"), bad == 1 ? "is" : "are");
     }
 }
 
@@ -248,13 +247,13 @@ at::Tensor far_targets(const at::Tensor& distances, const at::Tensor& positions,
     const auto* place = positions.const_data_ptr<double>() + 3 * farthest;
     const std::string one = options.at == FieldPlace::Points ? "point" : "cell",
                       of_source = transfer.from == FieldPlace::Points ? "point" : "cell";
-    throw InvalidInput(fmt::format("{} of {} {} farther than {} from the nearest {} of {}; {} {} at ({} {} {}) is {} "
-                                   "away. Give such targets a value with "
-                                   "--fill (e.g. nan), or allow more with --max-distance.",
-                                   count_text(far.numel(), one), options.target, far.numel() == 1 ? "is" : "are",
-                                   number_text(*options.max_distance), of_source, options.source, one, farthest,
-                                   number_text(place[0]), number_text(place[1]), number_text(place[2]),
-                                   number_text(transfer.max_distance)));
+    throw InvalidInput("{} of {} {} farther than {} from the nearest {} of {}; {} {} at ({} {} {}) is {} "
+                       "away. Give such targets a value with "
+                       "--fill (e.g. nan), or allow more with --max-distance.",
+                       count_text(far.numel(), one), options.target, far.numel() == 1 ? "is" : "are",
+                       number_text(*options.max_distance), of_source, options.source, one, farthest,
+                       number_text(place[0]), number_text(place[1]), number_text(place[2]),
+                       number_text(transfer.max_distance));
 }
 
 void fill_rows(DataArray& array, const at::Tensor& rows, double fill)

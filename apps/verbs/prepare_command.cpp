@@ -9,7 +9,6 @@
 #include "apps/program/verbs.h"
 
 #include <CLI/CLI.hpp>
-#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <chrono>
@@ -65,9 +64,9 @@ std::int64_t num_domain_ranks(const TrainingRunConfig& config, const PrepareArgu
     if (config.num_domain_ranks() > 0 || config.data.num_parts > 0)
         return std::max<std::int64_t>(1, config.num_domain_ranks());
     if (options.num_training_ranks == 0 && config.num_data_groups > num_ranks) {
-        throw UsageError(fmt::format("parallel.data is {}, and data.parts is auto: each case is cut for the ranks that "
-                                     "will share it. Say with --ranks how many ranks will train.",
-                                     config.num_data_groups));
+        throw UsageError("parallel.data is {}, and data.parts is auto: each case is cut for the ranks that "
+                         "will share it. Say with --ranks how many ranks will train.",
+                         config.num_data_groups);
     }
     return mesh_shape(config, options.num_training_ranks > 0 ? options.num_training_ranks : num_ranks)[1];
 }

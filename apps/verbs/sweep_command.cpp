@@ -87,8 +87,7 @@ bool parse(std::span<const std::string> arguments, SweepArguments& options)
     for (std::size_t i = 0; i < options.grid.size(); ++i) {
         for (std::size_t k = 0; k < i; ++k) {
             if (options.grid[i].key == options.grid[k].key)
-                throw UsageError(
-                    fmt::format("--grid names {} twice. Give all its values at once.", options.grid[i].key));
+                throw UsageError("--grid names {} twice. Give all its values at once.", options.grid[i].key);
         }
     }
     if (!options.budget.empty()) options.seconds = seconds_of(options.budget);
@@ -128,8 +127,8 @@ void claim_folder(const SweepArguments& options, const std::vector<SweepRun>& ru
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     if (error)
-        throw IoError(fmt::format("the folder of the sweep, {}, cannot be made: {}. Choose another with -o.",
-                                  folder.string(), error.message()));
+        throw IoError("the folder of the sweep, {}, cannot be made: {}. Choose another with -o.", folder.string(),
+                      error.message());
     const auto record = folder / "sweep.txt";
     if (!std::filesystem::exists(record)) {
         if (!std::filesystem::is_empty(folder))
@@ -194,9 +193,9 @@ void require_same_settings(const SweepArguments& options, const std::filesystem:
                 return found == those.end() ? "not set" : found->second;
             };
             if (!is_compared(key) || value_in(planned) == value_in(made)) continue;
-            throw UsageError(fmt::format("{} holds a run of another sweep: its {} is {}, and this sweep's would be {}. "
-                                         "Name another folder with -o.",
-                                         dir.string(), key, value_in(made), value_in(planned)));
+            throw UsageError("{} holds a run of another sweep: its {} is {}, and this sweep's would be {}. "
+                             "Name another folder with -o.",
+                             dir.string(), key, value_in(made), value_in(planned));
         }
     }
 }
@@ -284,7 +283,7 @@ int sweep_command(std::span<const std::string> arguments)
     const auto common = words_of_all(std::move(without_split), of_file, folder);
     claim_folder(options, runs, folder);
     const auto lock = FileLock::try_acquire(folder);
-    if (!lock) throw IoError(fmt::format("another process works on the sweep {}. Wait for its end.", folder.string()));
+    if (!lock) throw IoError("another process works on the sweep {}. Wait for its end.", folder.string());
 
     for (const auto& run : runs) require_same_settings(options, folder / run.name, setting_words(run, common, folder));
 
@@ -328,7 +327,7 @@ int sweep_command(std::span<const std::string> arguments)
                 std::cerr << "meshard sweep: warning: " << one.run.name << " has ended with " << code << ": "
                           << last_line_of(log) << std::endl;
                 if (code == exit_code::usage || code == exit_code::input)
-                    throw Error(fmt::format("a run was refused; its messages are in {}.", log.string()));
+                    throw Error("a run was refused; its messages are in {}.", log.string());
             }
         } else {
             one.state = "done";

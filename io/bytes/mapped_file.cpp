@@ -3,8 +3,6 @@
 
 #include "partition/error.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
@@ -119,9 +117,9 @@ void RandomAccessFile::read(std::uint64_t begin, std::span<std::byte> out) const
         if (count < 0 && errno == EINTR) continue;
         if (count < 0) throw IoError(where_ + " cannot be read: " + std::strerror(errno) + ".");
         if (count == 0)
-            throw IoError(fmt::format("{} ends after {} bytes, {} more are expected. It is truncated, or another "
-                                      "program writes it.",
-                                      where_, begin, out.size()));
+            throw IoError("{} ends after {} bytes, {} more are expected. It is truncated, or another "
+                          "program writes it.",
+                          where_, begin, out.size());
         out = out.subspan(count);
         begin += static_cast<std::uint64_t>(count);
     }

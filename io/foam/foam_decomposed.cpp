@@ -70,8 +70,8 @@ void join_across(std::span<const FoamRegion> processors, std::span<const std::in
                 const auto ours = processors[here].face(patch.start + i),
                            theirs = processors[there].face(back->start + i);
                 if (ours.size() != theirs.size())
-                    throw IoError(fmt::format("{}: face {} between {} has {} points on one side and {} on the other.",
-                                              where, i, between(here, there), ours.size(), theirs.size()));
+                    throw IoError("{}: face {} between {} has {} points on one side and {} on the other.", where, i,
+                                  between(here, there), ours.size(), theirs.size());
                 // OpenFOAM reverses a face without moving its first point.
                 for (std::size_t k = 0; k < ours.size(); ++k)
                     points.join(first_points[here] + ours[k],
@@ -119,9 +119,9 @@ std::vector<FoamAddressing> addressing_of(std::span<const FoamRegion> processors
         if (!is_whole) return number_in_order(processors, where);
         for (const auto* ids : {&found.points, &found.faces, &found.cells})
             if (std::ranges::any_of(*ids, [](std::int64_t id) { return id < 0; }))
-                throw IoError(fmt::format("{}: the numbers that decomposePar noted in processor{} are damaged: one is "
-                                          "below 0. Decompose the case again.",
-                                          where, result.size() - 1));
+                throw IoError("{}: the numbers that decomposePar noted in processor{} are damaged: one is "
+                              "below 0. Decompose the case again.",
+                              where, result.size() - 1);
     }
     return result;
 }
@@ -189,8 +189,8 @@ std::vector<fs::path> processor_folders(const fs::path& case_folder)
     std::vector<fs::path> folders;
     for (const auto& [number, path] : found) {
         if (number != std::ssize(folders))
-            throw IoError(fmt::format("read_mesh: {} has the folder {}, but no processor{}.", case_folder.string(),
-                                      path.filename().string(), folders.size()));
+            throw IoError("read_mesh: {} has the folder {}, but no processor{}.", case_folder.string(),
+                          path.filename().string(), folders.size());
         folders.push_back(path);
     }
     return folders;
@@ -203,9 +203,9 @@ FoamBlocks read_decomposed(std::span<FoamRegion> processors, const std::string& 
     for (std::size_t i = 0; i < processors.size(); ++i)
         for (const FoamPatch& patch : processors[i].processor_patches())
             if (patch.neighbor >= std::ssize(processors))
-                throw IoError(fmt::format("{}: the patch '{}' of processor{} leads to processor{}, whose folder is "
-                                          "missing. Copy it, too, or reconstruct the case.",
-                                          where, patch.name, i, patch.neighbor));
+                throw IoError("{}: the patch '{}' of processor{} leads to processor{}, whose folder is "
+                              "missing. Copy it, too, or reconstruct the case.",
+                              where, patch.name, i, patch.neighbor);
     const std::vector<FoamAddressing> addressing = addressing_of(processors, where);
     FoamBlocks result;
     for (std::size_t i = 0; i < processors.size(); ++i) {

@@ -102,8 +102,8 @@ std::vector<FoamTime> times_until(const fs::path& folder, std::optional<double> 
     const auto twin = std::ranges::find_if(
         times, [&](const FoamTime& time) { return time.value == found->value && time.path != found->path; });
     if (twin != times.end())
-        throw IoError(fmt::format("{} has the time {} twice, in the folders {} and {}. Remove one of them.", where,
-                                  found->value, found->path.filename().string(), twin->path.filename().string()));
+        throw IoError("{} has the time {} twice, in the folders {} and {}. Remove one of them.", where, found->value,
+                      found->path.filename().string(), twin->path.filename().string());
     times.erase(found + 1, times.end());
     return times;
 }

@@ -143,9 +143,9 @@ std::int32_t find_component(const DataArray& array, const std::string& component
         const bool is_axis = array.num_components() <= 3 && component == std::string(1, "xyz"[std::min(i, 2)]);
         if (is_named || is_axis || component == std::to_string(i)) return i;
     }
-    throw InvalidInput(fmt::format(
+    throw InvalidInput(
         "render_mesh: array '{}' has no component '{}'; it has {}, numbered from 0 (x, y, z for up to three).",
-        array.name(), component, array.num_components()));
+        array.name(), component, array.num_components());
 }
 
 std::vector<double> color_values(const DataArray& array, std::int32_t component)
@@ -541,13 +541,11 @@ PicturePainter::PicturePainter(RenderOptions options) : options_(std::move(optio
 {
     for (const std::int32_t size : {options_.width, options_.height})
         if (size < 64 || size > 16384)
-            throw InvalidInput(
-                fmt::format("render_mesh: a picture of {} x {} pixels; 64 to 16384 are possible each way.",
-                            options_.width, options_.height));
+            throw InvalidInput("render_mesh: a picture of {} x {} pixels; 64 to 16384 are possible each way.",
+                               options_.width, options_.height);
     if (options_.range && !((*options_.range)[0] < (*options_.range)[1]))
-        throw InvalidInput(
-            fmt::format("render_mesh: the colours' range from {:.4g} to {:.4g} is empty; give the lower end first.",
-                        (*options_.range)[0], (*options_.range)[1]));
+        throw InvalidInput("render_mesh: the colours' range from {:.4g} to {:.4g} is empty; give the lower end first.",
+                           (*options_.range)[0], (*options_.range)[1]);
 }
 
 PicturePainter::~PicturePainter() = default;

@@ -6,7 +6,6 @@
 #include "io/bytes/mapped_file.h"
 #include "partition/error.h"
 
-#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
@@ -32,9 +31,9 @@ std::int64_t count_at(const Json& json, const char* name, const std::string& whe
 {
     const Json& value = json.at(name);
     if (!value.is_number_unsigned() || value.get<std::uint64_t>() > static_cast<std::uint64_t>(most))
-        throw IoError(fmt::format(
+        throw IoError(
             "{}: {} is {}, expected a whole number from 0 to {}. The manifest is damaged: cut the source again.", where,
-            name, value.dump(), most));
+            name, value.dump(), most);
     return value.get<std::int64_t>();
 }
 
@@ -155,9 +154,9 @@ void require_fitting_parts(const Manifest& manifest, const std::string& where)
         std::int64_t sum = 0;
         for (const auto& part : manifest.parts) sum += part.*owned;
         if (sum != stated)
-            throw IoError(fmt::format("{}: {} is {}, expected {}, the sum of owned_{} of its parts. The manifest is "
-                                      "damaged: cut the source again.",
-                                      where, noun, stated, sum, noun));
+            throw IoError("{}: {} is {}, expected {}, the sum of owned_{} of its parts. The manifest is "
+                          "damaged: cut the source again.",
+                          where, noun, stated, sum, noun);
     };
     require("cells", manifest.num_cells, &ManifestPart::num_owned_cells);
     require("points", manifest.num_points, &ManifestPart::num_owned_points);

@@ -197,8 +197,8 @@ void ArrayGridFile::choose_step(std::optional<double> time)
         const auto before = std::max<std::int64_t>(next - 1, 0);
         const auto found = index_of_time(std::array{time_of(before), time_of(next)}, *time);
         if (!found)
-            throw IoError(fmt::format("{}: it has no step at that time; its times are {} to {}.", where_, time_of(0),
-                                      time_of(last)));
+            throw IoError("{}: it has no step at that time; its times are {} to {}.", where_, time_of(0),
+                          time_of(last));
         step_ = found == 0 ? before : next;
     }
     auto& value = grid_.field_data.emplace_back(DataArray::from("TimeValue", std::vector{time_of(step_)}));
@@ -215,10 +215,9 @@ std::vector<double> ArrayGridFile::times() const
     auto times = values.to_doubles();
     for (std::size_t i = 0; i < times.size(); ++i)
         if (!std::isfinite(times[i]) || (i > 0 && times[i] <= times[i - 1]))
-            throw IoError(fmt::format("{}: the array '{}' has the time {} at step {}, counted from 0{}. Sort the steps "
-                                      "by finite times, each later than the one before it.",
-                                      where_, name, times[i], i,
-                                      i > 0 ? fmt::format(", and {} before it", times[i - 1]) : ""));
+            throw IoError("{}: the array '{}' has the time {} at step {}, counted from 0{}. Sort the steps "
+                          "by finite times, each later than the one before it.",
+                          where_, name, times[i], i, i > 0 ? fmt::format(", and {} before it", times[i - 1]) : "");
     return times;
 }
 
@@ -249,11 +248,11 @@ void ArrayGridFile::declare(std::map<std::string, ShapedArray> arrays, bool of_c
         }
     }
     if (!best)
-        throw IoError(fmt::format(
-            "{} has no array of two or three dimensions beside time, which would be a grid. {}", where_,
-            grid_.left_out.empty() ? "Write the arrays as (y, x), (z, y, x) or (time, y, x)."
-                                   : fmt::format("Of its {} arrays '{}' {}", arrays.size() + grid_.left_out.size(),
-                                                 grid_.left_out.begin()->first, grid_.left_out.begin()->second)));
+        throw IoError("{} has no array of two or three dimensions beside time, which would be a grid. {}", where_,
+                      grid_.left_out.empty()
+                          ? "Write the arrays as (y, x), (z, y, x) or (time, y, x)."
+                          : fmt::format("Of its {} arrays '{}' {}", arrays.size() + grid_.left_out.size(),
+                                        grid_.left_out.begin()->first, grid_.left_out.begin()->second));
     num_directions_ = best->counts.size();
     for (std::size_t i = 0; i < num_directions_; ++i) {
         const auto count = best->counts[num_directions_ - 1 - i];
@@ -387,8 +386,8 @@ public:
             declare(std::move(arrays), of_cells, time);
             read_head(head, of_cells);
         } catch (const nlohmann::json::exception& wrong) {
-            throw IoError(fmt::format("{}: zarr.json has a damaged attribute {} ({}). Copy or write it again.", where_,
-                                      kGridAttribute, wrong.what()));
+            throw IoError("{}: zarr.json has a damaged attribute {} ({}). Copy or write it again.", where_,
+                          kGridAttribute, wrong.what());
         }
     }
 
@@ -402,9 +401,9 @@ private:
         head.at("spacing").get_to(grid_.spacing);
         head.at("direction").get_to(grid_.direction);
         if (const auto expected = whole_box(grid_, of_cells).count; extents != expected)
-            throw IoError(fmt::format("{}: zarr.json has a grid of {}, and its arrays have {}, x first. Copy or write "
-                                      "it again.",
-                                      where_, fmt::join(expected, " x "), fmt::join(extents, " x ")));
+            throw IoError("{}: zarr.json has a grid of {}, and its arrays have {}, x first. Copy or write "
+                          "it again.",
+                          where_, fmt::join(expected, " x "), fmt::join(extents, " x "));
     }
 
     void read_box(const std::string& name, const std::vector<std::int64_t>& first,

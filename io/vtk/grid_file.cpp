@@ -339,8 +339,8 @@ ImageGrid read_whole_grid(const std::filesystem::path& path, std::optional<doubl
     auto grid = file->grid();
     if (const auto num_points = whole_box(grid, false).num_rows();
         num_points > std::numeric_limits<std::int32_t>::max())
-        throw IoError(fmt::format("read_mesh: {}: the grid has {} points; a mesh has at most 2147483647.",
-                                  path.string(), num_points));
+        throw IoError("read_mesh: {}: the grid has {} points; a mesh has at most 2147483647.", path.string(),
+                      num_points);
     for (auto* arrays : {&grid.point_data, &grid.cell_data}) {
         const bool of_cells = arrays == &grid.cell_data;
         for (auto& array : *arrays) {
@@ -362,8 +362,8 @@ DataArray GridFile::values_for(const std::string& name, bool of_cells, const Gri
     if (declared.type() == ScalarType::String)
         throw InvalidInput(where_ + ": the array '" + name + "' holds texts; expected numbers.");
     if (declared.num_components() > kMostComponents)
-        throw IoError(fmt::format("{}: the array '{}' has {} components, expected {} at most. The file is damaged.",
-                                  where_, name, declared.num_components(), kMostComponents));
+        throw IoError("{}: the array '{}' has {} components, expected {} at most. The file is damaged.", where_, name,
+                      declared.num_components(), kMostComponents);
     DataArray values(name, declared.type(), box.num_rows(), declared.num_components());
     values.component_names = declared.component_names;
     values.unit = declared.unit;

@@ -113,8 +113,8 @@ void write_image(const std::filesystem::path& path, const ImageGrid& grid)
     for (const bool of_cells : {false, true}) {
         for (const auto& array : of_cells ? grid.cell_data : grid.point_data) {
             if (array.type() == ScalarType::String || array.num_rows() == product(grid, of_cells)) continue;
-            throw InvalidInput(fmt::format("write_image: array '{}' of the {} has {} rows, expected {}.", array.name(),
-                                           of_cells ? "cells" : "points", array.num_rows(), product(grid, of_cells)));
+            throw InvalidInput("write_image: array '{}' of the {} has {} rows, expected {}.", array.name(),
+                               of_cells ? "cells" : "points", array.num_rows(), product(grid, of_cells));
         }
     }
     ImageWriter writer(path, grid);
@@ -201,7 +201,7 @@ Mesh image_mesh(const ImageGrid& grid)
                            " points has no cells of two or three directions.");
     const auto num_points = product(grid, false);
     if (num_points > std::numeric_limits<std::int32_t>::max())
-        throw InvalidInput(fmt::format("image_mesh: the grid has {} points; 2147483647 are possible.", num_points));
+        throw InvalidInput("image_mesh: the grid has {} points; 2147483647 are possible.", num_points);
 
     Mesh mesh;
     std::vector<double> points;  // single precision cannot tell points of fine grids far from 0 apart

@@ -383,9 +383,9 @@ void require_times_apart(std::string_view text, const std::string& where)
         std::optional<double> before;
         for (auto time = words.number<double>(); time; before = std::exchange(time, words.number<double>()))
             if (before && *before != *time && static_cast<float>(*before) == static_cast<float>(*time))
-                throw IoError(fmt::format("{}: its times {} and {} are one number in single precision, in which VTK "
-                                          "reads them. Write times that begin near 0.",
-                                          where, *before, *time));
+                throw IoError("{}: its times {} and {} are one number in single precision, in which VTK "
+                              "reads them. Write times that begin near 0.",
+                              where, *before, *time);
     }
 }
 
@@ -585,8 +585,7 @@ std::optional<double> chosen_time(const std::vector<double>& times, std::optiona
     }
     if (!wanted) return times.back();
     if (const auto found = index_of_time(times, *wanted)) return times[*found];
-    throw IoError(fmt::format("{} has no such time; its {} times are {} to {}.", where, times.size(), times.front(),
-                              times.back()));
+    throw IoError("{} has no such time; its {} times are {} to {}.", where, times.size(), times.front(), times.back());
 }
 
 /// Rows of characters end in 0; VTK 9.1 does not initialise the rest.

@@ -68,9 +68,9 @@ std::vector<std::int32_t> choose_cells(const Mesh& mesh, const std::string& wher
     std::ranges::stable_sort(cells, {}, key);
     const auto twice = std::ranges::adjacent_find(cells, {}, key);
     if (twice != cells.end())
-        throw IoError(fmt::format("{}: cell {} of GlobalCellIds is in its pieces twice without being marked as a "
-                                  "duplicate in vtkGhostType. Remove the ids or mark the copies.",
-                                  where, ids[*twice]));
+        throw IoError("{}: cell {} of GlobalCellIds is in its pieces twice without being marked as a "
+                      "duplicate in vtkGhostType. Remove the ids or mark the copies.",
+                      where, ids[*twice]);
     return cells;
 }
 

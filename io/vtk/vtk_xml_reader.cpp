@@ -468,8 +468,7 @@ Mesh append_meshes(std::vector<Mesh> meshes, const std::string& where)
         points.push_back(&mesh.points);
     }
     if (num_points > std::numeric_limits<std::int32_t>::max())
-        throw IoError(
-            fmt::format("{}: its pieces have {} points together, a mesh holds at most 2147483647.", where, num_points));
+        throw IoError("{}: its pieces have {} points together, a mesh holds at most 2147483647.", where, num_points);
     result.points = join(points);
     std::int32_t shift = 0;
     for (const Mesh& mesh : meshes) {

@@ -257,13 +257,13 @@ private:
         for (std::int64_t i = 0; i < mesh_.num_cells(); ++i) {
             const int group = polydata_group(mesh_.cell_types[i]);
             if (group < 0)
-                throw InvalidInput(fmt::format("write_mesh: cell {} is a {}, which .vtp cannot hold. Write .vtu.", i,
-                                               cell_type_name(mesh_.cell_types[i])));
+                throw InvalidInput("write_mesh: cell {} is a {}, which .vtp cannot hold. Write .vtu.", i,
+                                   cell_type_name(mesh_.cell_types[i]));
             if (group < last)
                 throw InvalidInput(
-                    fmt::format("write_mesh: cell {} ({}) comes after {}, but .vtp keeps vertices, lines, polygons and "
-                                "strips in this order. Sort the cells or write .vtu.",
-                                i, cell_type_name(mesh_.cell_types[i]), names[last]));
+                    "write_mesh: cell {} ({}) comes after {}, but .vtp keeps vertices, lines, polygons and "
+                    "strips in this order. Sort the cells or write .vtu.",
+                    i, cell_type_name(mesh_.cell_types[i]), names[last]);
             last = group;
             ++counts[group];
         }

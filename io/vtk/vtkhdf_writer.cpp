@@ -290,10 +290,9 @@ void require_same_layout(const Mesh& first, const Mesh& state, double time)
     if (state.num_points() != first.num_points() || state.points.type() != first.points.type() ||
         state.kind != first.kind || state.cells.offsets != first.cells.offsets ||
         state.cells.indices != first.cells.indices || state.cell_types != first.cell_types)
-        throw InvalidInput(
-            fmt::format("write_vtkhdf_series: the state at {} has other points or cells than the first.", time));
+        throw InvalidInput("write_vtkhdf_series: the state at {} has other points or cells than the first.", time);
     if (!is_same(state.point_data, first.point_data) || !is_same(state.cell_data, first.cell_data))
-        throw InvalidInput(fmt::format("write_vtkhdf_series: the state at {} has other arrays than the first.", time));
+        throw InvalidInput("write_vtkhdf_series: the state at {} has other arrays than the first.", time);
 }
 
 /// @throws InvalidInput for texts that VTKHDF files cannot hold

@@ -235,9 +235,9 @@ MadeModel make_mesh_graph_net(const Json& arguments)
             const auto make = [&] {
                 const auto clouds = unbind_clouds("MeshGraphNet", "positions", inputs.positions);
                 if (clouds.size() != 1)
-                    throw InvalidInput(fmt::format(
+                    throw InvalidInput(
                         "MeshGraphNet: a batch of {} cases, but a graph has one. Pass the cases one by one.",
-                        clouds.size()));
+                        clouds.size());
                 return GraphOfCase(clouds[0], arguments, model->options());
             };
             const auto kept = [&] {  // weights of interpolation have derivatives by the points, and ids none

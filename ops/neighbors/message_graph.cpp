@@ -236,9 +236,9 @@ DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
     for (const auto& rank : all) {
         // Each rank compares with rank 0, so that every rank throws.
         if (rank[1] != all[0][1]) {
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "DeepGraph: ranks pass different numbers of steps, {} and {}. Pass the same number on every rank.",
-                all[0][1], rank[1]));
+                all[0][1], rank[1]);
         }
         max_degree_ = std::max(max_degree_, rank[0]);
     }

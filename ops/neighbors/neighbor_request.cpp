@@ -45,10 +45,10 @@ NeighborInput neighbor_input(const char* where, const char* what, const at::Tens
     if (batch) here = here.select(0, *batch);
     if (rows.is_cut()) rows.ids = own_row_ids(*rows.layout, rows.axis, here.size(0));
     if (here.dim() != 2 || !here.is_floating_point() || here.size(1) < 1 || here.size(1) > 3) {
-        throw InvalidInput(fmt::format("{}: the {} are a tensor of {} dimensions and type {}{}; expected (n, 1), (n, "
-                                       "2) or (n, 3) of a floating type.",
-                                       where, what, here.dim(), c10::toString(here.scalar_type()),
-                                       here.dim() == 2 ? fmt::format(" with {} columns", here.size(1)) : ""));
+        throw InvalidInput("{}: the {} are a tensor of {} dimensions and type {}{}; expected (n, 1), (n, "
+                           "2) or (n, 3) of a floating type.",
+                           where, what, here.dim(), c10::toString(here.scalar_type()),
+                           here.dim() == 2 ? fmt::format(" with {} columns", here.size(1)) : "");
     }
     if (!rows.is_cut()) {
         rows.ids.resize(here.size(0));

@@ -10,7 +10,6 @@
 #include "sharding/tensor/with_backward.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <string>
@@ -120,9 +119,8 @@ at::Tensor own_rows_of(const char* where, const at::Tensor& features, const Neig
     if (neighbors.is_batch) rows = rows.flatten(0, 1);
     const auto expected = (neighbors.is_batch ? neighbors.num_batches : 1) * neighbors.num_points;
     if (rows.dim() < 1 || rows.size(0) != expected) {
-        throw InvalidInput(
-            fmt::format("{}: features of {} rows, the search was among {} points. Pass one row for each point.", where,
-                        rows.dim() < 1 ? 0 : rows.size(0), expected));
+        throw InvalidInput("{}: features of {} rows, the search was among {} points. Pass one row for each point.",
+                           where, rows.dim() < 1 ? 0 : rows.size(0), expected);
     }
     return rows;
 }

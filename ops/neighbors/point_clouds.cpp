@@ -6,15 +6,14 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 namespace meshard {
 
 std::vector<at::Tensor> unbind_clouds(const char* where, const char* what, const at::Tensor& batch)
 {
     if (batch.dim() != 3) {
-        throw InvalidInput(fmt::format("{}: the {} have {} dimensions; expected (batch, points, dimensions).", where,
-                                       what, batch.dim()));
+        throw InvalidInput("{}: the {} have {} dimensions; expected (batch, points, dimensions).", where, what,
+                           batch.dim());
     }
     if (!is_sharded(batch)) return batch.unbind(0);
     reduce_partials(batch);

@@ -4,8 +4,6 @@
 #include "partition/error.h"
 #include "partition/mesh/vector_algebra.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -75,9 +73,8 @@ TriangleSurface::TriangleSurface(std::vector<double> vertices, std::vector<std::
     if (faces_.empty()) throw InvalidInput("signed_distance: the surface has no triangles. Pass one or more.");
     for (const auto vertex : faces_) {
         if (vertex < 0 || vertex >= num_vertices) {
-            throw InvalidInput(
-                fmt::format("signed_distance: a face of the surface has vertex {}; there are vertices 0 to {}.", vertex,
-                            num_vertices - 1));
+            throw InvalidInput("signed_distance: a face of the surface has vertex {}; there are vertices 0 to {}.",
+                               vertex, num_vertices - 1);
         }
     }
     if (!std::ranges::all_of(vertices_, [](double x) { return std::abs(x) < 1e18; })) {

@@ -258,8 +258,8 @@ GhostRelation ghost_relation(const Mesh& mesh, const GhostRule& rule, const Part
 {
     if (!is_by_items(mesh, rule)) return {ghost_graph(mesh, rule)};
     if (partition.num_rows() != mesh.num_cells())
-        throw InvalidInput(fmt::format("ghost_relation: the partition has {} rows, the mesh {} cells.",
-                                       partition.num_rows(), mesh.num_cells()));
+        throw InvalidInput("ghost_relation: the partition has {} rows, the mesh {} cells.", partition.num_rows(),
+                           mesh.num_cells());
     const auto is_near = cells_near_other_parts(mesh, partition, num_layers);
     if (rule.neighbors == GhostNeighbors::Edge) return sharing_edges(EdgeWalk(mesh).run(is_near));
     Csr points;

@@ -5,8 +5,6 @@
 #include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_graph.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -234,9 +232,9 @@ void cell_facets(const Mesh& mesh, std::int64_t cell, Csr& facets)
     if (type.dimension != 3) return;
     const auto faces = solid_faces(type.shape);
     if (faces.empty()) {
-        throw InvalidInput(fmt::format(
+        throw InvalidInput(
             "cell_facets: cell {} is a {}; its faces are not known. Convert it to a polyhedron or to tetrahedra.", cell,
-            cell_type_name(mesh.cell_types[cell])));
+            cell_type_name(mesh.cell_types[cell]));
     }
     std::vector<std::int32_t> ring;
     for (const auto& face : faces) {

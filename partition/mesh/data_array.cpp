@@ -3,8 +3,6 @@
 
 #include "partition/error.h"
 
-#include <fmt/core.h>
-
 #include <cassert>
 #include <cstring>
 
@@ -42,9 +40,8 @@ void gather_rows(const std::byte* from, std::span<const std::int32_t> rows, std:
 void require_shape(const std::string& name, std::int64_t num_rows, std::int32_t num_components)
 {
     if (num_rows < 0 || num_components < 1)
-        throw InvalidInput(
-            fmt::format("DataArray '{}': expected at least 0 rows and 1 component, got {} rows and {} components.",
-                        name, num_rows, num_components));
+        throw InvalidInput("DataArray '{}': expected at least 0 rows and 1 component, got {} rows and {} components.",
+                           name, num_rows, num_components);
 }
 
 }  // namespace
@@ -100,8 +97,7 @@ DataArray::DataArray(std::string name, ScalarType type, std::int64_t num_rows, s
 DataArray DataArray::from_strings(std::string name, std::vector<std::string> values, std::int32_t num_components)
 {
     if (num_components < 1 || values.size() % num_components != 0)
-        throw InvalidInput(
-            fmt::format("DataArray '{}': {} strings do not make rows of {}.", name, values.size(), num_components));
+        throw InvalidInput("DataArray '{}': {} strings do not make rows of {}.", name, values.size(), num_components);
     DataArray array;
     array.name_ = std::move(name);
     array.type_ = ScalarType::String;

@@ -26,14 +26,13 @@ void validate_points(const DataArray& points)
         throw InvalidInput("Mesh: points are " + std::string(to_string(points.type())) +
                            ", expected Float32 or Float64.");
     if (points.num_components() != 3)
-        throw InvalidInput(fmt::format("Mesh: points have {} components, expected 3.", points.num_components()));
+        throw InvalidInput("Mesh: points have {} components, expected 3.", points.num_components());
 }
 
 void validate_cell_types(const Mesh& mesh)
 {
     if (std::ssize(mesh.cell_types) != mesh.num_cells())
-        throw InvalidInput(
-            fmt::format("Mesh: there are {} cell types for {} cells.", mesh.cell_types.size(), mesh.num_cells()));
+        throw InvalidInput("Mesh: there are {} cell types for {} cells.", mesh.cell_types.size(), mesh.num_cells());
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         const auto num_points = std::ssize(mesh.cells.row(i));
         if (!cell_type_of(mesh.cell_types[i]).fits(num_points))
@@ -46,9 +45,8 @@ void validate_face_streams(const Mesh& mesh)
     const bool has_polyhedra = std::ranges::find(mesh.cell_types, 42) != mesh.cell_types.end();
     const auto expected = has_polyhedra ? mesh.num_cells() : 0;
     if (mesh.face_streams.num_rows() != expected)
-        throw InvalidInput(fmt::format("Mesh: there are {} face streams, expected {}{}", mesh.face_streams.num_rows(),
-                                       expected,
-                                       has_polyhedra ? " (one row a cell)." : ", because no cell is a polyhedron."));
+        throw InvalidInput("Mesh: there are {} face streams, expected {}{}", mesh.face_streams.num_rows(), expected,
+                           has_polyhedra ? " (one row a cell)." : ", because no cell is a polyhedron.");
     if (!has_polyhedra) return;
     // Entries are counts as well as points, so that the bound that Csr checks is the larger of both.
     mesh.face_streams.validate(INT32_MAX);
@@ -72,12 +70,11 @@ void validate_arrays(std::span<const DataArray> arrays, const char* group, std::
         const auto what = std::string("Mesh: ") + group + " array '" + array.name() + "' ";
         if (!names.insert(array.name()).second) throw InvalidInput(what + "exists twice.");
         if (num_rows >= 0 && array.num_rows() != num_rows)
-            throw InvalidInput(
-                fmt::format("{}has {} rows, expected {} (one a {}).", what, array.num_rows(), num_rows, group));
+            throw InvalidInput("{}has {} rows, expected {} (one a {}).", what, array.num_rows(), num_rows, group);
         if (!array.component_names.empty() &&
             array.component_names.size() != static_cast<std::size_t>(array.num_components()))
-            throw InvalidInput(fmt::format("{}has {} component names for {} components.", what,
-                                           array.component_names.size(), array.num_components()));
+            throw InvalidInput("{}has {} component names for {} components.", what, array.component_names.size(),
+                               array.num_components());
     }
 }
 
@@ -205,9 +202,9 @@ Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::sp
 {
     const auto to_local = [&](std::int32_t& point) {
         if (local_points[point] < 0)
-            throw InvalidInput(fmt::format("extract_mesh: a chosen cell uses point {}, which is not among the chosen "
-                                           "points. Pass every point of the cells.",
-                                           point));
+            throw InvalidInput("extract_mesh: a chosen cell uses point {}, which is not among the chosen "
+                               "points. Pass every point of the cells.",
+                               point);
         point = local_points[point];
     };
     Mesh part;

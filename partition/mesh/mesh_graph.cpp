@@ -522,9 +522,9 @@ Csr cell_graph(const Mesh& mesh, const CellDimensions& dimensions, const std::ve
     const auto num_facets = count_facets(mesh);
     if (mesh.num_cells() > std::numeric_limits<std::int32_t>::max() ||
         num_facets > std::numeric_limits<std::int32_t>::max())
-        throw InvalidInput(fmt::format("cell_graph: the mesh has {} cells with {} facets; at most 2147483647 can be "
-                                       "numbered. Cut it in pieces first.",
-                                       mesh.num_cells(), num_facets));
+        throw InvalidInput("cell_graph: the mesh has {} cells with {} facets; at most 2147483647 can be "
+                           "numbered. Cut it in pieces first.",
+                           mesh.num_cells(), num_facets);
     FacetMatcher matcher(mesh.num_cells(), num_facets);
     const auto visit_all = [&](auto& facets) {
         FacetWalk walk(mesh, dimensions, facets);

@@ -299,9 +299,9 @@ void reverse_points(std::span<std::int32_t> points, std::int64_t cell, std::uint
     const auto corners = num_corners(shape, points.size());
     const bool is_quadratic = points.size() == 2 * corners || points.size() == 2 * corners + 1;
     if (shape == CellShape::Strip || (points.size() != corners && !is_quadratic))
-        throw InvalidInput(fmt::format(
+        throw InvalidInput(
             "cell {} ({}) points inward, and its points cannot be put in the opposite order. Triangulate the surface.",
-            cell, cell_type_name(type)));
+            cell, cell_type_name(type));
     if (shape == CellShape::Pixel) return std::swap(points[1], points[2]);
     std::reverse(points.begin() + 1, points.begin() + static_cast<std::ptrdiff_t>(corners));
     if (points.size() > corners)

@@ -9,7 +9,6 @@
 #include "sharding/tensor/with_backward.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>
@@ -62,9 +61,9 @@ void throw_if_any(std::optional<std::int64_t> bad, const RankGroup& group, const
     const auto all = group.all_gather_integers(std::vector<std::int64_t>{bad.has_value(), bad.value_or(0)});
     for (std::size_t r = 0; r < all.size(); ++r) {
         if (all[r][0]) {
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "RowRoutes: id {} {} (found by rank {}). Pass index maps of one and the same whole, each on its rank.",
-                all[r][1], what, r));
+                all[r][1], what, r);
         }
     }
 }
@@ -176,9 +175,9 @@ at::Tensor RowRoutes::scattered(const at::Tensor& rows) const
 at::Tensor RowRoutes::gather(const at::Tensor& owned_rows) const
 {
     if (owned_rows.dim() < 1 || owned_rows.size(0) != num_owned_) {
-        throw InvalidInput(fmt::format("RowRoutes::gather: the tensor has {} rows, this rank owns {}. Pass the owned "
-                                       "rows in the order of their ids in `find`.",
-                                       owned_rows.dim() < 1 ? 0 : owned_rows.size(0), num_owned_));
+        throw InvalidInput("RowRoutes::gather: the tensor has {} rows, this rank owns {}. Pass the owned "
+                           "rows in the order of their ids in `find`.",
+                           owned_rows.dim() < 1 ? 0 : owned_rows.size(0), num_owned_);
     }
     return with_backward(gathered(owned_rows.detach()), owned_rows, "RowRoutesGatherBackward",
                          [self = *this](const at::Tensor& gradient) { return self.scatter(gradient); });
@@ -187,9 +186,9 @@ at::Tensor RowRoutes::gather(const at::Tensor& owned_rows) const
 at::Tensor RowRoutes::scatter(const at::Tensor& wanted_rows) const
 {
     if (wanted_rows.dim() < 1 || wanted_rows.size(0) != num_wanted()) {
-        throw InvalidInput(fmt::format("RowRoutes::scatter: the tensor has {} rows, this rank wants {}. Pass one row "
-                                       "for every wanted id, in their order.",
-                                       wanted_rows.dim() < 1 ? 0 : wanted_rows.size(0), num_wanted()));
+        throw InvalidInput("RowRoutes::scatter: the tensor has {} rows, this rank wants {}. Pass one row "
+                           "for every wanted id, in their order.",
+                           wanted_rows.dim() < 1 ? 0 : wanted_rows.size(0), num_wanted());
     }
     return with_backward(scattered(wanted_rows.detach()), wanted_rows, "RowRoutesScatterBackward",
                          [self = *this](const at::Tensor& gradient) { return self.gather(gradient); });

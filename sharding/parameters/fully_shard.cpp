@@ -211,10 +211,10 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
             const auto count = entry.extents[me()];
             if (local.dim() != 1 || local.numel() != count || local.scalar_type() != part.scalar_type() ||
                 local.device() != part.device())
-                throw InvalidInput(fmt::format(
+                throw InvalidInput(
                     "fully_shard: the part of '{}' was replaced by {} values of {} on {}; expected {} of {} on {}.",
                     entry.name, local.numel(), c10::toString(local.scalar_type()), local.device().str(), count,
-                    c10::toString(part.scalar_type()), part.device().str()));
+                    c10::toString(part.scalar_type()), part.device().str());
             values.push_back(local.detach());
         }
         part.set_data(at::cat(values));
@@ -605,9 +605,8 @@ at::Tensor FullyShardedModule::as_shard(std::size_t i, const at::Tensor& local) 
 {
     const auto& entry = *state_->trained.at(i);
     if (local.sizes() != entry.local.sizes()) {
-        throw InvalidInput(
-            fmt::format("as_shard: {} values for the part of '{}', which has {}. Pass a state of that parameter.",
-                        local.numel(), entry.name, entry.local.numel()));
+        throw InvalidInput("as_shard: {} values for the part of '{}', which has {}. Pass a state of that parameter.",
+                           local.numel(), entry.name, entry.local.numel());
     }
     return wrap(local.detach(), entry_spec(*state_, entry));
 }

@@ -27,21 +27,19 @@ std::string join(const std::vector<std::string>& words)
 void require_ranks(const std::vector<std::int64_t>& shape, std::int64_t num_ranks)
 {
     if (std::ranges::min(shape) < 1)
-        throw InvalidInput(
-            fmt::format("DeviceMesh: an axis of {} ranks. An axis has one rank or more.", std::ranges::min(shape)));
+        throw InvalidInput("DeviceMesh: an axis of {} ranks. An axis has one rank or more.", std::ranges::min(shape));
     const auto product = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
     if (product == num_ranks) return;
-    throw InvalidInput(
-        fmt::format("DeviceMesh: {} makes {} ranks, but there are {}. Start as many ranks as the axes multiply to.",
-                    fmt::join(shape, " x "), product, num_ranks));
+    throw InvalidInput("DeviceMesh: {} makes {} ranks, but there are {}. Start as many ranks as the axes multiply to.",
+                       fmt::join(shape, " x "), product, num_ranks);
 }
 
 void require_names(const std::vector<std::string>& names)
 {
     for (std::size_t i = 0; i < names.size(); ++i) {
-        if (names[i].empty()) throw InvalidInput(fmt::format("DeviceMesh: axis {} has no name.", i));
+        if (names[i].empty()) throw InvalidInput("DeviceMesh: axis {} has no name.", i);
         if (std::find(names.begin(), names.begin() + i, names[i]) != names.begin() + i)
-            throw InvalidInput(fmt::format("DeviceMesh: two axes are named '{}'.", names[i]));
+            throw InvalidInput("DeviceMesh: two axes are named '{}'.", names[i]);
     }
 }
 
@@ -54,10 +52,9 @@ void require_agreement(const RankGroup& all, const std::vector<std::int64_t>& sh
     const auto hashes = all.all_gather_integers(std::vector<std::int64_t>{static_cast<std::int64_t>(hash)});
     for (std::size_t r = 1; r < hashes.size(); ++r) {
         if (hashes[r] != hashes[0])
-            throw InvalidInput(
-                fmt::format("DeviceMesh: ranks 0 and {} ask for other axes; here: {} ({}). Pass the same "
-                            "sizes and names on every rank.",
-                            r, fmt::join(shape, " x "), join(names)));
+            throw InvalidInput("DeviceMesh: ranks 0 and {} ask for other axes; here: {} ({}). Pass the same "
+                               "sizes and names on every rank.",
+                               r, fmt::join(shape, " x "), join(names));
     }
 }
 
@@ -76,8 +73,8 @@ std::shared_ptr<const DeviceMesh> DeviceMesh::create(GroupFactory& factory, std:
                                                      std::vector<std::string> axis_names)
 {
     if (shape.size() != axis_names.size() || shape.empty()) {
-        throw InvalidInput(fmt::format("DeviceMesh: {} sizes for {} axis names; give one size an axis.", shape.size(),
-                                       axis_names.size()));
+        throw InvalidInput("DeviceMesh: {} sizes for {} axis names; give one size an axis.", shape.size(),
+                           axis_names.size());
     }
     require_ranks(shape, factory.size());
     require_names(axis_names);
@@ -162,10 +159,10 @@ at::Generator DeviceMesh::generator(const at::Device& device) const
     const auto hashes = all_.all_gather_integers(own);
     for (std::size_t r = 0; r < hashes.size(); ++r) {
         if (hashes[r] != hashes[0]) {
-            throw InvalidInput(fmt::format("random numbers on a device mesh: the generators of rank 0 and rank {} are "
-                                           "in different states; the parts of a random tensor would not fit together. "
-                                           "Call torch::manual_seed with the same number on every rank first.",
-                                           r));
+            throw InvalidInput("random numbers on a device mesh: the generators of rank 0 and rank {} are "
+                               "in different states; the parts of a random tensor would not fit together. "
+                               "Call torch::manual_seed with the same number on every rank first.",
+                               r);
         }
     }
     compared_.insert(device.type());

@@ -283,9 +283,9 @@ void RankGroup::require_counts(const char* what, std::span<const std::int64_t> c
     if (counts.size() == static_cast<std::size_t>(size_) && held == expected &&
         std::ranges::all_of(counts, [](std::int64_t count) { return count >= 0; }))
         return;
-    throw InvalidInput(fmt::format("{} over '{}': counts [{}] on rank {} of {}, whose tensor has {}. Give one count a "
-                                   "rank, none negative, which fit the tensor.",
-                                   what, axis_, fmt::join(counts, ", "), rank_, size_, held));
+    throw InvalidInput("{} over '{}': counts [{}] on rank {} of {}, whose tensor has {}. Give one count a "
+                       "rank, none negative, which fit the tensor.",
+                       what, axis_, fmt::join(counts, ", "), rank_, size_, held);
 }
 
 void RankGroup::record(const char* operation, std::int64_t bytes) const
@@ -453,8 +453,7 @@ at::Tensor RankGroup::empty_received(at::IntArrayRef sizes, const at::TensorOpti
 void RankGroup::broadcast(at::Tensor& tensor, int source_rank) const
 {
     if (source_rank < 0 || source_rank >= size_)
-        throw InvalidInput(
-            fmt::format("broadcast over '{}': rank {} of {} cannot be the source.", axis_, source_rank, size_));
+        throw InvalidInput("broadcast over '{}': rank {} of {} cannot be the source.", axis_, source_rank, size_);
     if (size_ == 1 || tensor.numel() == 0) return;
     RECORD_USER_SCOPE("broadcast over " + axis_);
     record("broadcast", byte_size(tensor));

@@ -7,7 +7,6 @@
 #include "sharding/tensor/with_backward.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 
@@ -173,8 +172,7 @@ void put_back(at::Tensor& whole, const at::Tensor& part, const ShardSpec& spec, 
 void check_layout(const ShardSpec& spec, int source_rank)
 {
     if (source_rank < 0 || source_rank >= spec.device_mesh->num_ranks()) {
-        throw InvalidInput(
-            fmt::format("distribute_rows: source rank {} of {} ranks.", source_rank, spec.device_mesh->num_ranks()));
+        throw InvalidInput("distribute_rows: source rank {} of {} ranks.", source_rank, spec.device_mesh->num_ranks());
     }
     if (spec.has_partial())
         throw InvalidInput("distribute_rows: " + to_string(spec) + " has a pending axis. Choose Shard or Replicate.");

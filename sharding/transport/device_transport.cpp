@@ -242,9 +242,9 @@ private:
                                                 getSize(), limit_)};
         }
         if (can_use && transport->second.name == required_) {
-            throw CommunicationError(fmt::format("launch: {} needs a device for each rank, but {} ranks have {}. Start "
-                                                 "fewer ranks, or leave MESHARD_BACKEND unset.",
-                                                 required_, getSize(), cards.size()));
+            throw CommunicationError("launch: {} needs a device for each rank, but {} ranks have {}. Start "
+                                     "fewer ranks, or leave MESHARD_BACKEND unset.",
+                                     required_, getSize(), cards.size());
         }
         return {};
     }

@@ -156,8 +156,7 @@ pid_t start_rank(int rank, int size, const std::vector<std::string>* arguments, 
         if (getppid() != parent) _exit(kExitOfDeadRank);
     }
     sigprocmask(SIG_SETMASK, &before, nullptr);
-    if (pid < 0)
-        throw CommunicationError(fmt::format("--nproc: cannot start rank {}: {}.", rank, std::strerror(errno)));
+    if (pid < 0) throw CommunicationError("--nproc: cannot start rank {}: {}.", rank, std::strerror(errno));
     if (pid == 0 && arguments) {
         execv("/proc/self/exe", argv.data());
         _exit(kExitOfDeadRank);

@@ -6,8 +6,6 @@
 #include "partition/cut/row_clusters.h"
 #include "partition/error.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 
 namespace meshard {
@@ -171,9 +169,9 @@ std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& 
     const auto& begins = found.begins;
     if (options.given != nullptr && begins.back() > 2 * options.most_blocks)
         throw InvalidInput(
-            fmt::format("the given partition is too scattered to be improved in the memory allowed: its parts lie in "
-                        "{} clusters of cells, {} are possible. Allow more memory, or leave the partition as it is.",
-                        begins.back(), 2 * options.most_blocks));
+            "the given partition is too scattered to be improved in the memory allowed: its parts lie in "
+            "{} clusters of cells, {} are possible. Allow more memory, or leave the partition as it is.",
+            begins.back(), 2 * options.most_blocks);
 
     // Start owner of each of this rank's blocks.
     std::vector<std::int32_t> starts(start.empty() ? 0 : begins[windows.end_window()] - begins[windows.first_window()]);

@@ -7,8 +7,6 @@
 #include "sharding/windows/duplicate_cells.h"
 #include "sharding/windows/nearest_graph.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -124,9 +122,8 @@ void CurveWindows::find_box()
     mesh_.release_pages();
     num_bad = sum_everywhere(messages_, std::vector{num_bad}).front();
     if (num_bad > 0)
-        throw InvalidInput(
-            fmt::format("the mesh has {}{} NaN or infinite; every point needs a position. Repair the mesh.", num_bad,
-                        num_bad == 1 ? " coordinate that is" : " coordinates that are"));
+        throw InvalidInput("the mesh has {}{} NaN or infinite; every point needs a position. Repair the mesh.", num_bad,
+                           num_bad == 1 ? " coordinate that is" : " coordinates that are");
     const auto boxes = gather_everywhere(messages_, box);
     for (std::size_t i = 0; i < boxes.size(); ++i) box[i % 6] = std::min(box[i % 6], boxes[i]);
     double longest = 0;

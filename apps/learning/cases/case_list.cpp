@@ -64,7 +64,7 @@ std::vector<Row> read_json_table(const std::filesystem::path& path, std::istream
     try {
         content = nlohmann::json::parse(stream);
     } catch (const nlohmann::json::exception& error) {
-        throw IoError(fmt::format("case table {} is no JSON: {}", path.string(), error.what()));
+        throw IoError("case table {} is no JSON: {}", path.string(), error.what());
     }
     const auto& list = content.is_object() && content.contains("cases") ? content["cases"] : content;
     if (!list.is_array())
@@ -91,8 +91,8 @@ std::vector<Row> read_csv_table(const std::filesystem::path& path, std::istream&
         const auto words = comma_separated(line, where(number));
         if (words.empty()) continue;
         if (words.size() != names.size()) {
-            throw IoError(fmt::format("{}: {} values under {} names. Values with commas in them stand between quotes.",
-                                      where(number), words.size(), names.size()));
+            throw IoError("{}: {} values under {} names. Values with commas in them stand between quotes.",
+                          where(number), words.size(), names.size());
         }
         Row row;
         for (std::size_t i = 0; i < names.size(); ++i) row[names[i]] = words[i];
@@ -121,11 +121,10 @@ std::map<std::string, Row> read_case_files(const CasePattern& pattern)
     for (const auto& file : files) {
         auto rows = read_table_rows(file);
         if (rows.size() != 1)
-            throw IoError(fmt::format("case table {} has {} rows; expected one, since data.cases has a *.",
-                                      file.string(), rows.size()));
+            throw IoError("case table {} has {} rows; expected one, since data.cases has a *.", file.string(),
+                          rows.size());
         if (!table.emplace(last_wildcard(pattern, file), std::move(rows[0])).second)
-            throw InvalidInput(
-                fmt::format("two case tables match {} with the id of {}.", pattern.text(), file.string()));
+            throw InvalidInput("two case tables match {} with the id of {}.", pattern.text(), file.string());
     }
     return table;
 }
@@ -149,10 +148,10 @@ const std::string& column_of(const CaseSource& source, const std::string& column
     if (found != source.columns.end()) return found->second;
     std::vector<std::string> names;
     for (const auto& [name, value] : source.columns) names.push_back(name);
-    throw InvalidInput(
-        fmt::format("case {} has no column '{}' in the case table{}{}", source.id, column,
-                    names.empty() ? " (it has no row there)." : fmt::format(", which has {}.", fmt::join(names, ", ")),
-                    suggestion(column, names)));
+    throw InvalidInput("case {} has no column '{}' in the case table{}{}", source.id, column,
+                       names.empty() ? " (it has no row there)."
+                                     : fmt::format(", which has {}.", fmt::join(names, ", ")),
+                       suggestion(column, names));
 }
 
 /// Finds the files of a pattern, by what its last `*` stands for; a pattern without `*` has one file, with an empty id.
@@ -163,8 +162,7 @@ std::map<std::string, std::filesystem::path> files_by_id(const CasePattern& patt
     for (const auto& file : pattern.files()) {
         const auto id = pattern.has_star() ? last_wildcard(pattern, file) : std::string();
         if (!files.emplace(id, file).second)
-            throw InvalidInput(
-                fmt::format("two files match {} with the id '{}', one of them {}.", named, id, file.string()));
+            throw InvalidInput("two files match {} with the id '{}', one of them {}.", named, id, file.string());
     }
     return files;
 }
@@ -183,9 +181,9 @@ std::filesystem::path wall_of(const CaseSource& source, const std::map<std::stri
     const bool is_one_for_all = data.wall.find('*') == std::string::npos;
     const auto found = walls.find(is_one_for_all ? "" : source.id);
     if (found == walls.end()) {
-        throw InvalidInput(fmt::format("case {} has no surface: no file matches {} (data.wall) with its id. Add it, or "
-                                       "leave the case out of data.split.",
-                                       source.id, (data.root / data.wall).string()));
+        throw InvalidInput("case {} has no surface: no file matches {} (data.wall) with its id. Add it, or "
+                           "leave the case out of data.split.",
+                           source.id, (data.root / data.wall).string());
     }
     return found->second;
 }
@@ -205,9 +203,9 @@ std::int64_t add_volumes(std::vector<CaseSource>& cases, const DataConfig& volum
         return false;
     });
     if (cases.empty())
-        throw InvalidInput(fmt::format("no case has both a surface and a volume: none of the {} files of {} has the id "
-                                       "of one of data.surface, e.g. '{}'.",
-                                       volumes.size(), pattern.text(), volumes.begin()->first));
+        throw InvalidInput("no case has both a surface and a volume: none of the {} files of {} has the id "
+                           "of one of data.surface, e.g. '{}'.",
+                           volumes.size(), pattern.text(), volumes.begin()->first);
     return num_surfaces + std::ssize(volumes) - 2 * std::ssize(cases);
 }
 
@@ -219,8 +217,8 @@ Parts split_by_column(const std::vector<CaseSource>& cases, const std::string& c
     for (const auto& source : cases) parts[column_of(source, column)].push_back(source);
     for (const auto& [name, members] : parts) {
         if (name != "train" && name != "val" && name != "test") {
-            throw InvalidInput(fmt::format("case {}: column '{}' says '{}'; expected train, val or test.",
-                                           members.front().id, column, name));
+            throw InvalidInput("case {}: column '{}' says '{}'; expected train, val or test.", members.front().id,
+                               column, name);
         }
     }
     return parts;
@@ -237,11 +235,10 @@ Parts split_by_lists(const std::vector<CaseSource>& cases, const std::map<std::s
             const auto found = std::ranges::find(ids, id);
             if (found == ids.end()) {
                 const auto nearest = nearest_name(id, ids);
-                throw InvalidInput(fmt::format("data.split.{} names case '{}', which has no file.{}", part, id,
-                                               nearest.empty()
-                                                   ? fmt::format(" The cases found are '{}'{}.", ids.front(),
+                throw InvalidInput("data.split.{} names case '{}', which has no file.{}", part, id,
+                                   nearest.empty() ? fmt::format(" The cases found are '{}'{}.", ids.front(),
                                                                  ids.size() > 1 ? " to '" + ids.back() + "'" : " alone")
-                                                   : " Did you mean '" + nearest + "'?"));
+                                                   : " Did you mean '" + nearest + "'?");
             }
             if (!part_of.emplace(id, part).second) throw InvalidInput("data.split names case '" + id + "' twice.");
             parts[part].push_back(cases[found - ids.begin()]);
@@ -294,20 +291,19 @@ Parts split_by_manifest(const std::vector<CaseSource>& cases, const DataConfig& 
                 const auto& id = cases[i].id;
                 const auto [before, is_new] = part_of.emplace(id, part);
                 if (!is_new)
-                    throw InvalidInput(fmt::format("{} has case '{}' {}.", where, id,
-                                                   before->second == part
-                                                       ? "twice in " + part
-                                                       : fmt::format("in {} and in {}", before->second, part)));
+                    throw InvalidInput("{} has case '{}' {}.", where, id,
+                                       before->second == part ? "twice in " + part
+                                                              : fmt::format("in {} and in {}", before->second, part));
                 parts[part].push_back(cases[i]);
             }
         }
     }
     if (!missing.empty()) {
-        throw InvalidInput(fmt::format(
+        throw InvalidInput(
             "{} names {} cases, and of {} there is no file: '{}'{}{}.{} Entries are ids, files or folders below "
             "data.root.",
             where, num_entries, missing.size(), missing.front(), missing.size() > 1 ? ", '" + missing[1] + "'" : "",
-            missing.size() > 2 ? ", ..." : "", suggestion(missing.front(), ids)));
+            missing.size() > 2 ? ", ..." : "", suggestion(missing.front(), ids));
     }
     return parts;
 }
@@ -340,11 +336,10 @@ std::vector<CaseSource> find_runs(const DataConfig& data)
     for (auto& series : find_series(data.root, data.files, data.series.times)) {
         const auto num_states = std::ssize(series.states), least = data.series.history + 1;
         if (num_states < least) {
-            throw InvalidInput(
-                fmt::format("data.series: the run {} ({}) has {} state{}; a step needs {}, one of them to "
-                            "be predicted. Leave the run out{}.",
-                            series.id, series.path.string(), num_states, num_states == 1 ? "" : "s", least,
-                            least > 2 ? ", or lower data.history" : ""));
+            throw InvalidInput("data.series: the run {} ({}) has {} state{}; a step needs {}, one of them to "
+                               "be predicted. Leave the run out{}.",
+                               series.id, series.path.string(), num_states, num_states == 1 ? "" : "s", least,
+                               least > 2 ? ", or lower data.history" : "");
         }
         auto run = std::make_shared<const Series>(std::move(series));
         runs.push_back({.id = run->id, .file = run->path, .columns = {}, .step = RunStep{run, 0}});
@@ -375,12 +370,12 @@ std::vector<CaseSource> find_files(const DataConfig& data)
         std::error_code error;
         const auto where = std::filesystem::absolute(data.root).lexically_normal();
         const auto is_link = std::filesystem::is_symlink(where, error);
-        throw IoError(fmt::format("data.root is {}, and {}. If the cases lie elsewhere now, add data.root=FOLDER.",
-                                  data.root.string(),
-                                  std::filesystem::exists(where, error) ? where.string() + " is no folder"
-                                  : is_link ? fmt::format("{} is a link to {}, which is not there", where.string(),
-                                                          std::filesystem::read_symlink(where, error).string())
-                                            : "there is no folder " + where.string()));
+        throw IoError("data.root is {}, and {}. If the cases lie elsewhere now, add data.root=FOLDER.",
+                      data.root.string(),
+                      std::filesystem::exists(where, error) ? where.string() + " is no folder"
+                      : is_link ? fmt::format("{} is a link to {}, which is not there", where.string(),
+                                              std::filesystem::read_symlink(where, error).string())
+                                : "there is no folder " + where.string());
     }
     if (data.series.is_on) {
         auto runs = find_runs(data);
@@ -399,8 +394,8 @@ std::vector<CaseSource> find_files(const DataConfig& data)
     for (const auto& file : files) {
         CaseSource source{last_wildcard(pattern, file), file, {}};
         if (!ids.insert(source.id).second)
-            throw InvalidInput(fmt::format("two files match {} with the id '{}', one of them {}.", pattern.text(),
-                                           source.id, file.string()));
+            throw InvalidInput("two files match {} with the id '{}', one of them {}.", pattern.text(), source.id,
+                               file.string());
         if (const auto row = table.find(source.id); row != table.end()) source.columns = row->second;
         cases.push_back(std::move(source));
     }
@@ -505,8 +500,7 @@ double CaseSource::number(const std::string& column) const
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
-        throw InvalidInput(
-            fmt::format("case {}: column '{}' of the case table is '{}'; expected a number.", id, column, text));
+        throw InvalidInput("case {}: column '{}' of the case table is '{}'; expected a number.", id, column, text);
     }
     return value;
 }
@@ -521,7 +515,7 @@ std::map<std::string, Row> read_case_table(const std::filesystem::path& path)
                           " has a row without `id`. Give the column with the cases' ids that name.");
         const auto name = id->second;
         if (!table.emplace(name, std::move(row)).second)
-            throw IoError(fmt::format("case table {} has case '{}' twice.", path.string(), name));
+            throw IoError("case table {} has case '{}' twice.", path.string(), name);
     }
     return table;
 }
@@ -617,7 +611,7 @@ CaseLists find_cases(const DataConfig& data, std::int64_t seed, const DataConfig
     auto lists = split_cases(cases, data, seed);
     lists.num_left_out = num_left_out;
     if (lists.train.empty()) {
-        throw InvalidInput(fmt::format("none of the {} cases is left to train on. Check data.split.", cases.size()));
+        throw InvalidInput("none of the {} cases is left to train on. Check data.split.", cases.size());
     }
     find_walls_of(lists, data);
     return in_steps(std::move(lists));

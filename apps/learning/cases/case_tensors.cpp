@@ -43,9 +43,8 @@ at::Tensor rows_of(const DataArray& array, RowIds rows, const std::string& where
         for (std::int64_t i = 0; i < num_rows * num_components; ++i) {
             out[i] = static_cast<float>(values[i]);
             if (std::isfinite(out[i])) continue;
-            throw InvalidInput(fmt::format("{}: the array '{}' is {} in row {}. Repair the case or leave it out.",
-                                           where, array.name(), std::isnan(out[i]) ? "NaN" : "infinite",
-                                           rows[i / num_components]));
+            throw InvalidInput("{}: the array '{}' is {} in row {}. Repair the case or leave it out.", where,
+                               array.name(), std::isnan(out[i]) ? "NaN" : "infinite", rows[i / num_components]);
         }
     });
     return tensor;
@@ -55,16 +54,16 @@ at::Tensor unit_normals(const Mesh& mesh, RowIds rows, const DataConfig& data, c
 {
     if (const auto* array = find_array(arrays_of(mesh, data), data.normals)) {
         if (array->num_components() != 3)
-            throw InvalidInput(fmt::format("{}: the array '{}' has {} components; normals have 3.", where, data.normals,
-                                           array->num_components()));
+            throw InvalidInput("{}: the array '{}' has {} components; normals have 3.", where, data.normals,
+                               array->num_components());
         return rows_of(*array, rows, where);
     }
     if (!data.on_cells) return rows_of(require_array(mesh.point_data, kPointNormals, where, "point"), rows, where);
     const auto has_polygons = std::ranges::all_of(mesh.cell_types, [](auto type) { return cell_dimension(type) == 2; });
     if (!has_polygons) {
-        throw InvalidInput(fmt::format("{} has no cell array '{}', and normals can only be computed of polygons. "
-                                       "Name the array with data.normals, or set data.inputs=[points].",
-                                       where, data.normals));
+        throw InvalidInput("{} has no cell array '{}', and normals can only be computed of polygons. "
+                           "Name the array with data.normals, or set data.inputs=[points].",
+                           where, data.normals);
     }
     const auto areas = area_vectors(mesh);
     const auto num_rows = std::ssize(rows);
@@ -82,8 +81,8 @@ void require_one_length(const CaseFrame& frame, const std::string& where, const 
 {
     if (frame.lengths[0] == frame.lengths[1] && frame.lengths[0] == frame.lengths[2]) return;
     throw InvalidInput(
-        fmt::format("{}: data.inputs has {}, and the points are divided by three different lengths. Give one length.",
-                    where, input));
+        "{}: data.inputs has {}, and the points are divided by three different lengths. Give one length.", where,
+        input);
 }
 
 /// Computes heights over the ground, divided by the case's length: (rows, 1).
@@ -124,16 +123,15 @@ at::Tensor distances(const Mesh& mesh, RowIds rows, const DataConfig& data, cons
     const auto& array = require_array(arrays_of(mesh, data), data.distances.empty() ? kDistances : data.distances,
                                       where, group_of(data));
     if (array.num_components() != 1)
-        throw InvalidInput(fmt::format("{}: the array '{}' has {} components; distances have 1.", where, array.name(),
-                                       array.num_components()));
+        throw InvalidInput("{}: the array '{}' has {} components; distances have 1.", where, array.name(),
+                           array.num_components());
     auto tensor = torch::empty({std::ssize(rows), 1}, torch::kFloat32);
     auto* out = tensor.data_ptr<float>();
     for (std::int64_t i = 0; i < tensor.size(0); ++i) {
         out[i] = static_cast<float>(array.value(i) / frame.lengths[0]);
         if (!std::isfinite(out[i]))
-            throw InvalidInput(
-                fmt::format("{}: the array '{}' is not finite in row {}. Repair the case or leave it out.", where,
-                            array.name(), rows[i]));
+            throw InvalidInput("{}: the array '{}' is not finite in row {}. Repair the case or leave it out.", where,
+                               array.name(), rows[i]);
     }
     return tensor;
 }
@@ -222,8 +220,7 @@ CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bou
     if (const auto ground = numbers_in(config.ground); ground.size() == 1) frame.ground = ground[0];
     for (const auto length : frame.lengths) {
         if (length > 0 && std::isfinite(length)) continue;
-        throw InvalidInput(
-            fmt::format("case {}: data.length is {:f}; the points are divided by it.", source.id, length));
+        throw InvalidInput("case {}: data.length is {:f}; the points are divided by it.", source.id, length);
     }
     return frame;
 }
@@ -412,7 +409,7 @@ std::vector<std::int64_t> field_channels(const Manifest& manifest, const std::fi
             const auto subdomain = load_subdomain(shards, manifest, 0);
             // This throws and names the nearest array.
             require_array(arrays_of(subdomain.mesh, data), field.from, where, group_of(data));
-            throw InvalidInput(fmt::format("{} has no {} array '{}'.", where, group_of(data), field.from));
+            throw InvalidInput("{} has no {} array '{}'.", where, group_of(data), field.from);
         }
         channels.push_back(found->num_components);
     }

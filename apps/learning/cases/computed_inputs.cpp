@@ -10,7 +10,6 @@
 #include "partition/mesh/surface_triangles.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -99,9 +98,8 @@ void add_areas(Mesh& mesh, bool on_cells, const std::string& where)
 {
     const bool has_solids = std::ranges::any_of(mesh.cell_types, [](auto type) { return cell_dimension(type) == 3; });
     if (mesh.num_cells() == 0 || has_solids) {
-        throw InvalidInput(
-            fmt::format("{} has {} cells, and data.inputs has areas: only polygons have some. Leave areas out.", where,
-                        has_solids ? "solid" : "no"));
+        throw InvalidInput("{} has {} cells, and data.inputs has areas: only polygons have some. Leave areas out.",
+                           where, has_solids ? "solid" : "no");
     }
     const auto vectors = area_vectors(mesh);
     std::vector<double> areas(on_cells ? mesh.num_cells() : mesh.num_points(), 0.0);
@@ -117,9 +115,9 @@ void add_areas(Mesh& mesh, bool on_cells, const std::string& where)
         for (const auto corner : corners) areas[corner] += area / static_cast<double>(corners.size());
     }
     if (!(total > 0) || !std::isfinite(total)) {
-        throw InvalidInput(fmt::format("{}: the areas of its polygons add up to {:f}, and data.inputs has areas. "
-                                       "Repair the case, or leave areas out.",
-                                       where, total));
+        throw InvalidInput("{}: the areas of its polygons add up to {:f}, and data.inputs has areas. "
+                           "Repair the case, or leave areas out.",
+                           where, total);
     }
     const auto mean = total / static_cast<double>(areas.size());
     for (auto& area : areas) area /= mean;
@@ -132,9 +130,9 @@ void add_point_normals(Mesh& mesh, const std::string& named, const std::string& 
     const bool has_polygons = mesh.num_cells() > 0 &&
                               std::ranges::all_of(mesh.cell_types, [](auto type) { return cell_dimension(type) == 2; });
     if (!has_polygons) {
-        throw InvalidInput(fmt::format("{} has no point array '{}', and normals can only be computed of polygons. Name "
-                                       "the array with data.normals, or set data.inputs=[points].",
-                                       where, named));
+        throw InvalidInput("{} has no point array '{}', and normals can only be computed of polygons. Name "
+                           "the array with data.normals, or set data.inputs=[points].",
+                           where, named);
     }
     Mesh surface;  // has no arrays, since the geometry would copy them
     surface.kind = mesh.kind;
@@ -220,7 +218,7 @@ std::vector<double> row_places(const Mesh& mesh, std::span<const std::int64_t> r
             std::copy_n(&coordinates[3 * row], 3, place);
         } else {
             const auto corners = mesh.cells.row(row);
-            if (corners.empty()) throw InvalidInput(fmt::format("{}: cell {} has no points.", where, rows[row]));
+            if (corners.empty()) throw InvalidInput("{}: cell {} has no points.", where, rows[row]);
             for (const auto corner : corners) {
                 for (int c = 0; c < 3; ++c) place[c] += coordinates[3 * static_cast<std::int64_t>(corner) + c];
             }
@@ -228,8 +226,8 @@ std::vector<double> row_places(const Mesh& mesh, std::span<const std::int64_t> r
         }
         for (int c = 0; c < 3; ++c) {
             if (!std::isfinite(place[c]))
-                throw InvalidInput(fmt::format("{}: a coordinate of {} {} is not finite.", where,
-                                               on_cells ? "the points of cell" : "point", rows[row]));
+                throw InvalidInput("{}: a coordinate of {} {} is not finite.", where,
+                                   on_cells ? "the points of cell" : "point", rows[row]);
         }
     }
     return places;

@@ -84,8 +84,8 @@ std::vector<std::string> names_in(const nlohmann::json& content)
                               const std::filesystem::path& path)
 {
     const auto names = names_in(content);
-    throw InvalidInput(fmt::format("{} is '{}', which {} has not. It has {}.{}", what, name, path.string(),
-                                   fmt::join(names, ", "), suggestion(name, names)));
+    throw InvalidInput("{} is '{}', which {} has not. It has {}.{}", what, name, path.string(), fmt::join(names, ", "),
+                       suggestion(name, names));
 }
 
 }  // namespace
@@ -123,10 +123,10 @@ Lists read_split_manifest(const DataConfig& data)
         }
     }
     if (lists.empty() && name.empty()) {
-        throw InvalidInput(fmt::format(
+        throw InvalidInput(
             "data.split.manifest: {} has no lists train, val and test. It has {}. "
             "Say which split with data.split.name, or name the lists, e.g. data.split.train=[scarce_train].",
-            path.string(), fmt::join(names_in(content), ", ")));
+            path.string(), fmt::join(names_in(content), ", "));
     }
     if (lists.empty()) refuse_name("data.split.name", name, content, path);
     return lists;

@@ -8,8 +8,6 @@
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <map>
 #include <sstream>
@@ -100,8 +98,8 @@ void copy_values(const NamedArrays& arrays, const std::filesystem::path& path, c
         const bool is_other = array.name.starts_with("norm.") || array.name.starts_with("optimizer.");
         const auto name = first_name(array.name);
         if (!is_other && !parameters.contains(name) && !buffers.contains(name))
-            throw IoError(fmt::format("{} has '{}', which the model has not; it belongs to another model.",
-                                      path.string(), array.name));
+            throw IoError("{} has '{}', which the model has not; it belongs to another model.", path.string(),
+                          array.name);
     }
 }
 
@@ -211,8 +209,7 @@ Checkpoint::Checkpoint(const std::filesystem::path& path) : path_(path), arrays_
 {
     const auto found = arrays_.metadata.find(kMetadataKey);
     if (found == arrays_.metadata.end())
-        throw IoError(
-            fmt::format("{} is no checkpoint of meshard: its metadata has no '{}'.", path.string(), kMetadataKey));
+        throw IoError("{} is no checkpoint of meshard: its metadata has no '{}'.", path.string(), kMetadataKey);
     const auto json = nlohmann::json::parse(found->second, nullptr, false);
     if (json.is_discarded()) throw IoError(path.string() + ": the metadata is damaged.");
     description_ = run_description(json, path);

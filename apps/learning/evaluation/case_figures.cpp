@@ -9,7 +9,6 @@
 #include "partition/error.h"
 #include "partition/mesh/vector_algebra.h"
 
-#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 
@@ -225,9 +224,8 @@ void add_channels_of_part(CaseFigures& figures, const Subdomain& part, const Dat
         const auto values = array.to_doubles();
         const auto width = static_cast<std::size_t>(layout.channels[f]);
         if (array.num_components() != layout.channels[f]) {
-            throw InvalidInput(
-                fmt::format("{}: the array '{}' has {} components; expected {}, as in the first training case.", where,
-                            array.name(), array.num_components(), width));
+            throw InvalidInput("{}: the array '{}' has {} components; expected {}, as in the first training case.",
+                               where, array.name(), array.num_components(), width);
         }
         for (std::size_t i = 0; i < static_cast<std::size_t>(num_rows) * width; ++i) {
             auto& channel = figures.channels[first + i % width];

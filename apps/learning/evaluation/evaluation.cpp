@@ -594,17 +594,16 @@ double Threshold::value_in(const Json& evaluation) const
         if (!at->is_object() || !at->contains(word)) {
             std::string known;
             for (const auto& [name, value] : at->items()) known += (known.empty() ? "" : ", ") + name;
-            throw UsageError(fmt::format("--fail-if {}: there is no '{}'{}{}.", text, word,
-                                         so_far.empty() ? "" : " in " + so_far,
-                                         at->is_object() ? "; there is " + known : ""));
+            throw UsageError("--fail-if {}: there is no '{}'{}{}.", text, word, so_far.empty() ? "" : " in " + so_far,
+                             at->is_object() ? "; there is " + known : "");
         }
         at = &at->at(word);
         so_far += (so_far.empty() ? "" : ".") + word;
     }
     if (at->is_object() && at->contains("mean")) at = &at->at("mean");
     if (!at->is_number())
-        throw UsageError(fmt::format("--fail-if {}: {} is {}.", text, path,
-                                     at->is_null() ? "not defined for these cases" : "no number"));
+        throw UsageError("--fail-if {}: {} is {}.", text, path,
+                         at->is_null() ? "not defined for these cases" : "no number");
     return at->get<double>();
 }
 

@@ -162,8 +162,7 @@ GridRows GridReading::read(const CaseSource& source) const
     try {
         return read_from(stored->second, source);
     } catch (const IoError& wrong) {
-        throw IoError(
-            fmt::format("{} Or remove {}: meshard prepare makes it again.", wrong.what(), stored->second.string()));
+        throw IoError("{} Or remove {}: meshard prepare makes it again.", wrong.what(), stored->second.string());
     }
 }
 
@@ -225,9 +224,8 @@ void GridReading::require_alike(const StoredCase& known, const std::string& wher
         }
     };
     if (arguments(widths) == arguments(before)) return;
-    throw InvalidInput(
-        fmt::format("{} has {}, and case {} has {}; {} takes cases that are alike in this. Leave one of them out.",
-                    where, said(widths), first.case_id, said(before), model_.name));
+    throw InvalidInput("{} has {}, and case {} has {}; {} takes cases that are alike in this. Leave one of them out.",
+                       where, said(widths), first.case_id, said(before), model_.name);
 }
 
 std::vector<StoredCase> GridReading::describe(const std::vector<CaseSource>& sources, const StoredCase* like) const

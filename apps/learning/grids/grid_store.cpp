@@ -115,9 +115,9 @@ static void require_paths(const std::set<const DataArray*>& arrays, const std::s
         const auto above = std::ranges::find_if(
             arrays, [&](const auto* other) { return array->name().starts_with(other->name() + "/"); });
         if (!is_path || above != arrays.end())
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "{}: the array '{}' cannot be a folder of the store{}. Rename it, or train without a store.", where,
-                array->name(), is_path ? " below '" + (*above)->name() + "', another array" : ""));
+                array->name(), is_path ? " below '" + (*above)->name() + "', another array" : "");
     }
 }
 
@@ -147,8 +147,8 @@ std::int64_t GridStore::write(const std::vector<CaseSource>& cases, const RankGr
     std::int64_t bytes = 0;
     read_together(ranks, [&] {
         if (const auto why = why_not_writable(folder_); !why.empty())
-            throw IoError(fmt::format("the store {} cannot be written: {}. Set data.store to another folder.",
-                                      folder_.string(), why));
+            throw IoError("the store {} cannot be written: {}. Set data.store to another folder.", folder_.string(),
+                          why);
         for (std::size_t i = me; i < cases.size(); i += num_ranks) {
             const auto path = path_of(cases[i]);
             const auto is_complete = [&] { return std::filesystem::exists(path / "zarr.json"); };

@@ -62,7 +62,7 @@ MeshKind kind_of_output(const std::filesystem::path& output)
     const auto extension = lower_extension(output);
     if (extension == ".vtp" || extension == ".pvtp") return MeshKind::Surface;
     if (extension == ".vtu" || extension == ".pvtu") return MeshKind::Unstructured;
-    throw UsageError(fmt::format("the output {} must end in .vtp, .vtu, .pvtp or .pvtu.", output.string()));
+    throw UsageError("the output {} must end in .vtp, .vtu, .pvtp or .pvtu.", output.string());
 }
 
 /// Compares the shape with the training cases of each model that has theirs: sets the coefficients by the shape alone
@@ -229,8 +229,7 @@ std::vector<std::string> add_fields(std::vector<DataArray>& arrays, const at::Te
         const auto field = values.narrow(1, channel, count).contiguous();
         auto name = data.fields[f].name;
         if (!torch::isfinite(field).all().item<bool>())
-            throw Error(fmt::format(
-                "the predicted field '{}' is not finite everywhere: the model of this run is broken.", name));
+            throw Error("the predicted field '{}' is not finite everywhere: the model of this run is broken.", name);
         if (find_array(arrays, name)) name += kSuffix;
         const auto put = [&](const std::string& called, const at::Tensor& rows) {
             const auto* begin = rows.data_ptr<float>();
@@ -301,10 +300,9 @@ void require_same_fields(std::span<const Predictor> models, bool with_dropout)
     };
     for (const auto& model : models) {
         if (names(model) != names(models.front())) {
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "{} predicts {}, and {} {}. Several runs predict together only if their fields are the same.",
-                model.checkpoint().string(), names(model), models.front().checkpoint().string(),
-                names(models.front())));
+                model.checkpoint().string(), names(model), models.front().checkpoint().string(), names(models.front()));
         }
         for (std::size_t f = 0; f < model.data().fields.size(); ++f) {
             const auto kind_of = [f](const Predictor& one) {
@@ -312,21 +310,21 @@ void require_same_fields(std::span<const Predictor> models, bool with_dropout)
                 return kind.empty() ? "of no kind" : "of the kind " + kind;
             };
             if (kind_of(model) == kind_of(models.front())) continue;
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "{} predicts a field '{}' {}, and {} one {}, which is another quantity. Several runs predict together "
                 "only if the kinds of their fields (data.fields.NAME.kind) are the same: predict with each alone.",
                 model.checkpoint().string(), model.data().fields[f].name, kind_of(model),
-                models.front().checkpoint().string(), kind_of(models.front())));
+                models.front().checkpoint().string(), kind_of(models.front()));
         }
         if (orient_of(model.data()) != orient_of(models.front().data()))
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "{} and {} learnt surfaces of different orientation (data.orient). Predict with each alone, or say for "
                 "both which way surfaces face with --orient.",
-                model.checkpoint().string(), models.front().checkpoint().string()));
+                model.checkpoint().string(), models.front().checkpoint().string());
         if (with_dropout && !model.has_dropout())
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "{}: the model has no dropout, so that all its draws would be the same. Leave --dropout-draws out.",
-                model.checkpoint().string()));
+                model.checkpoint().string());
     }
 }
 
@@ -364,9 +362,8 @@ CaseMesh read_case(std::span<const Predictor> models, const CaseSource& source, 
         if (input.kind) mesh.kind = *input.kind;
         const bool on_cells = models.front().data().on_cells;
         if ((on_cells ? mesh.num_cells() : mesh.num_points()) == 0)
-            throw InvalidInput(fmt::format("{} has no {} to predict on.",
-                                           input.file.empty() ? input.name : input.file.string(),
-                                           on_cells ? "cells" : "points"));
+            throw InvalidInput("{} has no {} to predict on.", input.file.empty() ? input.name : input.file.string(),
+                               on_cells ? "cells" : "points");
     };
     // A surface that is its own wall is warned of once.
     reading.report = [faults = std::make_shared<std::set<std::string>>()](const std::string& fault) {

@@ -83,7 +83,7 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
     try {
         of_all = predictor.predict(example.inputs, scaling);
     } catch (const InvalidInput& wrong) {
-        throw InvalidInput(fmt::format("{}, a grid of {}: {}", where, extents_text(rows.extents), wrong.what()));
+        throw InvalidInput("{}, a grid of {}: {}", where, extents_text(rows.extents), wrong.what());
     }
     const auto predicted = to_local(of_all).squeeze(0).cpu();  // (rows, channels)
     EvaluatedCase result{.source = source, .split = judged.second};
@@ -298,8 +298,8 @@ std::shared_ptr<const Series> run_of_file(const std::filesystem::path& file, con
 {
     Series run{id, file, read_series(file)};
     if (std::ssize(run.states) <= history)
-        throw InvalidInput(fmt::format("{} has {} state{}; the model is told {}, and judged on those that follow.",
-                                       file.string(), run.states.size(), run.states.size() == 1 ? "" : "s", history));
+        throw InvalidInput("{} has {} state{}; the model is told {}, and judged on those that follow.", file.string(),
+                           run.states.size(), run.states.size() == 1 ? "" : "s", history);
     return std::make_shared<const Series>(std::move(run));
 }
 
@@ -398,15 +398,15 @@ std::vector<JudgedCase> judged_cases(const JudgedModel& model, std::span<const s
             continue;
         }
         if (!model.why_no_cases.empty())
-            throw IoError(fmt::format("'{}' is no file here, and if it is a case or a split of the run {}, {}", word,
-                                      model.run.string(), model.why_no_cases));
+            throw IoError("'{}' is no file here, and if it is a case or a split of the run {}, {}", word,
+                          model.run.string(), model.why_no_cases);
         if (word == "train" || word == "val" || word == "test")
-            throw UsageError(fmt::format("the run has no cases of '{}'; it has {}.", word, sizes_of(model.cases)));
+            throw UsageError("the run has no cases of '{}'; it has {}.", word, sizes_of(model.cases));
         std::vector<std::string> names{"train", "val", "test", "all"};
         for (const auto& one : known) names.push_back(one.first.id);
-        throw UsageError(fmt::format("'{}' is no mesh file, no case of the run and no split with cases; expected "
-                                     "train, val, test, all, ids or files.{}",
-                                     word, suggestion(word, names)));
+        throw UsageError("'{}' is no mesh file, no case of the run and no split with cases; expected "
+                         "train, val, test, all, ids or files.{}",
+                         word, suggestion(word, names));
     }
     return cases;
 }

@@ -114,9 +114,9 @@ std::vector<Scene> scenes_of(const Mesh& mesh, std::span<const PlaneAcross> plan
         if (std::ranges::count(planes.first(i), plane) > 0) continue;  // named twice
         const auto low = bounds.low[plane.axis], high = bounds.high[plane.axis];
         if (plane.at < low || plane.at > high) {
-            throw InvalidInput(fmt::format(
+            throw InvalidInput(
                 "the plane {} lies beside the volume, which reaches from {} = {:f} to {:f}. Choose another --plane.",
-                plane.text(), kAxes[plane.axis], low, high));
+                plane.text(), kAxes[plane.axis], low, high);
         }
         scenes.push_back(scene_at(mesh, plane));
         scenes.back().file_name = fmt::format("_{}={}", kAxes[plane.axis], plane.at);

@@ -41,11 +41,11 @@ void require_unchanged(const std::filesystem::path& path, std::string_view text)
                              std::string(kRecordVersion));
     const auto stated = record.substr(std::min(version.size() + 1, record.size()));
     if (const auto hash = hash_text(xxh64_of_text(lines)); hash != stated)
-        throw IoError(fmt::format(
+        throw IoError(
             "run: {} is damaged or was changed: its lines have the hash {}, and when it was written had {}. Settings "
             "are changed by "
             "words, e.g. training.num_epochs=20 after --resume; to use the file as it is, remove its first line.",
-            path.string(), hash, stated));
+            path.string(), hash, stated);
 }
 
 }  // namespace

@@ -113,7 +113,7 @@ CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std:
             order.push_back(i);
         }
         if (order.size() != cases.size()) {
-            throw InvalidInput(fmt::format("{} orders {} cases, and {} train.", where, order.size(), cases.size()));
+            throw InvalidInput("{} orders {} cases, and {} train.", where, order.size(), cases.size());
         }
         epochs_.push_back(std::move(order));
     }
@@ -163,8 +163,8 @@ std::vector<std::int64_t> CaseOrder::times_of_epoch(std::int64_t epoch) const
 void CaseOrder::require_epoch(std::int64_t epoch) const
 {
     if (file_.empty() || epoch <= std::ssize(epochs_)) return;
-    throw InvalidInput(fmt::format("training.order_file {} ends after epoch {}; epoch {} has no order.", file_,
-                                   epochs_.size(), epoch));
+    throw InvalidInput("training.order_file {} ends after epoch {}; epoch {} has no order.", file_, epochs_.size(),
+                       epoch);
 }
 
 std::vector<std::int64_t> CaseOrder::of_epoch(std::int64_t epoch) const

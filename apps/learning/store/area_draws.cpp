@@ -4,8 +4,6 @@
 #include "io/bytes/content_hash.h"
 #include "partition/error.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -193,9 +191,9 @@ DrawnRows drawn_by_measure(const StoredOrder& order, std::span<const BlockMeasur
     std::int64_t num_positive = 0;
     for (const auto& block : blocks) num_positive += block.num_positive;
     if (num_positive < count) {
-        throw InvalidInput(fmt::format("case {}: {} points have an area, and data.sampling_resolution is {}. Lower it, "
-                                       "or set data.sampling=uniform.",
-                                       case_id, num_positive, count));
+        throw InvalidInput("case {}: {} points have an area, and data.sampling_resolution is {}. Lower it, "
+                           "or set data.sampling=uniform.",
+                           case_id, num_positive, count);
     }
     const auto key = mixed_numbers(xxh64_of_text(case_id), seed, epoch);
     const auto quotas = quotas_of(blocks, count, uniform_of(mixed_numbers(key, kQuotasOfBlocks)));

@@ -114,8 +114,8 @@ StoredCase read_stored_case(const std::filesystem::path& folder, const std::stri
             stored.page_hashes = std::make_shared<const PageHashes>(folder / kPageHashes, num_pages);
         return stored;
     } catch (const nlohmann::json::exception& error) {
-        throw IoError(fmt::format("store: {} is damaged: {}. Remove its folder: it is made again from the case.",
-                                  path.string(), error.what()));
+        throw IoError("store: {} is damaged: {}. Remove its folder: it is made again from the case.", path.string(),
+                      error.what());
     }
 }
 
@@ -312,9 +312,8 @@ bool try_store_case(const CaseStore& store, const CaseSource& source, const std:
         why = why_not_writable(folder);
     }
     if (!why.empty())
-        throw IoError(
-            fmt::format("case {} is not stored in {}, and the folder cannot be written: {}. Set data.store to another.",
-                        source.id, folder.string(), why));
+        throw IoError("case {} is not stored in {}, and the folder cannot be written: {}. Set data.store to another.",
+                      source.id, folder.string(), why);
     const auto dir = folder_in(folder, source, key);
     return try_keep_folder(
         dir, [&] { return is_complete(dir, key); },
@@ -345,9 +344,9 @@ MeasureFile::MeasureFile(const StoredCase& stored) : stored_(stored)
     const auto path = path_of(stored);
     file_ = MappedFile::open(path, "store");
     if (std::ssize(file_->bytes()) != stored.num_measure_bytes()) {
-        throw IoError(fmt::format("store: {} is damaged: it has {} bytes, and should have {}. Remove its folder: it is "
-                                  "made again from the case.",
-                                  path.string(), file_->bytes().size(), stored.num_measure_bytes()));
+        throw IoError("store: {} is damaged: it has {} bytes, and should have {}. Remove its folder: it is "
+                      "made again from the case.",
+                      path.string(), file_->bytes().size(), stored.num_measure_bytes());
     }
 }
 

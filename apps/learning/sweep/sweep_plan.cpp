@@ -118,8 +118,7 @@ std::vector<SweepRun> sweep_runs(const CaseLists& cases, const std::vector<GridK
         std::ranges::sort(all);
         const auto count = std::ssize(all);
         if (num_folds < 2 || num_folds > count) {
-            throw UsageError(
-                fmt::format("--folds is {}; expected 2 to {}, the cases of train and val.", num_folds, count));
+            throw UsageError("--folds is {}; expected 2 to {}, the cases of train and val.", num_folds, count);
         }
         const auto order = shuffled_order(count, static_cast<std::uint64_t>(first_seed));
         splits.resize(num_folds);

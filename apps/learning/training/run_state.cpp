@@ -160,9 +160,9 @@ void resume(Run& run, bool accepts_data)
         const auto what =
             fmt::format("the training cases are not what they were when the run began: {}", fmt::join(changes, "; "));
         if (!accepts_data)
-            throw InvalidInput(fmt::format("resume: {}. Put them back, or start a new run with training.init. To go on "
-                                           "with them, scaled as before: --accept-data.",
-                                           what));
+            throw InvalidInput("resume: {}. Put them back, or start a new run with training.init. To go on "
+                               "with them, scaled as before: --accept-data.",
+                               what);
         run.log.say("meshard train: warning: accepted, though: " + what);
     }
     run.model.load(checkpoint);

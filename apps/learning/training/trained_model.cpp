@@ -145,8 +145,8 @@ void TrainedModel::check_grids()
             try {
                 predict({example});
             } catch (const InvalidInput& wrong) {
-                throw InvalidInput(fmt::format("case {}, a grid of {}: {}", example.id,
-                                               extents_text(example.inputs.grid), wrong.what()));
+                throw InvalidInput("case {}, a grid of {}: {}", example.id, extents_text(example.inputs.grid),
+                                   wrong.what());
             }
         }
     }

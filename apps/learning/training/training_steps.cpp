@@ -205,9 +205,9 @@ void TrainingSteps::finish_step(const PendingStep& step)
                   "settings"
                 : fmt::format("Lower training.optimizer.lr (now {:g}) or add training.scheduler.warmup_steps",
                               training_.learning_rate);
-        throw Error(fmt::format("training: the loss became {} in step {} (epoch {}, case {}). {}.",
-                                std::isnan(loss) ? "NaN" : "infinite", step.number, epoch_of(step.number),
-                                run_.data.training_cases().id(step.index), remedy));
+        throw Error("training: the loss became {} in step {} (epoch {}, case {}). {}.",
+                    std::isnan(loss) ? "NaN" : "infinite", step.number, epoch_of(step.number),
+                    run_.data.training_cases().id(step.index), remedy);
     } else {
         run_.progress.num_skipped = 0;
         run_.progress.epoch_loss_sum += loss * static_cast<double>(step.num_counted);
@@ -232,10 +232,10 @@ void TrainingSteps::leave_out(const PendingStep& step, double loss)
                                   epoch_of(step.number), cases);
     run_.log.say(what + "; the step is left out");
     if (run_.progress.num_skipped <= training_.max_skipped_steps) return;
-    throw Error(fmt::format("training: {}, and {} steps in a row were left out; training.max_skipped_steps is {}. Look "
-                            "at these cases, lower "
-                            "training.optimizer.lr or set training.clip_norm.",
-                            what, run_.progress.num_skipped, training_.max_skipped_steps));
+    throw Error("training: {}, and {} steps in a row were left out; training.max_skipped_steps is {}. Look "
+                "at these cases, lower "
+                "training.optimizer.lr or set training.clip_norm.",
+                what, run_.progress.num_skipped, training_.max_skipped_steps);
 }
 
 void TrainingSteps::record_step(const PendingStep& step, double loss, double seconds, bool is_left_out)
