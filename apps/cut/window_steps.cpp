@@ -9,6 +9,7 @@
 #include "partition/cut/partitioner.h"
 #include "partition/error.h"
 #include "partition/ghosts/ghost_graph.h"
+#include "partition/lists.h"
 
 #include <algorithm>
 #include <charconv>
@@ -273,7 +274,7 @@ Mesh WindowSteps::drawn_piece(std::int32_t round) const
         return piece;
     }
     std::vector<std::int32_t> ids(here.begin(), here.end()), owners_of_cells;
-    ids.insert(ids.end(), outside.begin(), outside.end());
+    append(ids, outside);
     Mesh cells = mesh_.cells(ids);
     // The array marks ghost cells, which are not drawn.
     if (const auto* ghosts = find_array(mesh_.rest().cell_data, "vtkGhostType"))
@@ -336,7 +337,7 @@ Subdomain WindowSteps::next_part(const Subdomain& like, std::int32_t first, std:
     Mesh mesh = mesh_.cells(ids);
 
     auto points = mesh.cells.indices;
-    points.insert(points.end(), rows.unused_points.begin(), rows.unused_points.end());
+    append(points, rows.unused_points);
     std::ranges::sort(points);
     points.erase(std::ranges::unique(points).begin(), points.end());
     const auto owners = cut_->owners_of_points(points);

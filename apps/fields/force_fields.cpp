@@ -4,6 +4,7 @@
 #include "apps/console/text_table.h"
 #include "apps/fields/mesh_fields.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/ranges.h>
 
@@ -78,7 +79,7 @@ CellField first_field(const Mesh& mesh, std::span<const std::string> names, std:
 {
     std::vector<std::string> there;
     for (const std::string& name : names) {
-        if (find_anywhere(mesh, name) && std::ranges::find(there, name) == there.end()) there.push_back(name);
+        if (find_anywhere(mesh, name) && !contains(there, name)) there.push_back(name);
     }
     if (there.empty()) {
         throw InvalidInput("{} has no {} under a usual name ('{}'). {} {}", where, what, fmt::join(names, "', '"),
@@ -105,7 +106,7 @@ CellField shear_field(const Mesh& mesh, const std::string& name, const std::stri
     // pMean goes with wallShearStressMean, p_pred with wallShearStress_pred, pred_p with pred_wallShearStress.
     if (pressure.starts_with("p") && pressure.size() > 1) names.push_back("wallShearStress" + pressure.substr(1));
     if (pressure.ends_with("_p")) names.push_back(pressure.substr(0, pressure.size() - 1) + "wallShearStress");
-    names.insert(names.end(), shear_names.begin(), shear_names.end());
+    append(names, shear_names);
     return first_field(mesh, names, 3, where, "wall shear stress",
                        "Name it with --shear, or leave the viscous force out with --shear none.");
 }

@@ -2,6 +2,7 @@
 #include "apps/program/command_line.h"
 
 #include "apps/program/verb_help.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <CLI/CLI.hpp>
@@ -196,8 +197,8 @@ Facts facts_of_command()
 {
     const auto& [verb, added, options] = command_facts();
     Facts facts{{"the verb", verb}};
-    facts.insert(facts.end(), added.begin(), added.end());
-    facts.insert(facts.end(), options.begin(), options.end());
+    append(facts, added);
+    append(facts, options);
     std::error_code error;
     facts.emplace_back("the working folder", std::filesystem::current_path(error).string());
     return facts;
@@ -206,7 +207,7 @@ Facts facts_of_command()
 void add_facts(const Facts& facts)
 {
     auto& added = command_facts().added;
-    added.insert(added.end(), facts.begin(), facts.end());
+    append(added, facts);
 }
 
 bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)

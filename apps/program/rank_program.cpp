@@ -7,6 +7,7 @@
 #include "apps/devices/rank_device.h"
 #include "apps/program/command_line.h"
 #include "io/bytes/interruption.h"
+#include "partition/lists.h"
 #include "partition/run_on_threads.h"
 #include "sharding/memory/tensor_memory.h"
 
@@ -17,7 +18,6 @@
 #include <c10/util/Exception.h>
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <sys/resource.h>
@@ -168,7 +168,7 @@ int run_on_ranks(const LocalRanks& ranks, const std::string& verb, std::span<con
         return run_as_rank(forked, verb, body, device);
     }
     std::vector<std::string> words{verb};
-    words.insert(words.end(), arguments.begin(), arguments.end());
+    append(words, arguments);
     return run_local_ranks(ranks.number, words);
 }
 

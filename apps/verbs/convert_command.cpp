@@ -17,6 +17,7 @@
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtk_xml_writer.h"
 #include "io/vtk/vtkhdf.h"
+#include "partition/lists.h"
 #include "partition/mesh/joined_points.h"
 #include "partition/mesh/mesh_faults.h"
 #include "partition/nearest_name.h"
@@ -28,7 +29,6 @@
 #include <cmath>
 #include <filesystem>
 #include <iostream>
-#include <numeric>
 #include <optional>
 #include <type_traits>
 
@@ -103,12 +103,10 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
 void sort_as_polygonal(Mesh& mesh)
 {
     const auto group = [&](std::int32_t cell) { return polydata_group(mesh.cell_types[cell]); };
-    std::vector<std::int32_t> cells(mesh.num_cells());
-    std::iota(cells.begin(), cells.end(), 0);
+    auto cells = numbers_from<std::int32_t>(0, mesh.num_cells());
     if (std::ranges::is_sorted(cells, {}, group)) return;
     std::ranges::stable_sort(cells, {}, group);
-    std::vector<std::int32_t> points(mesh.num_points());
-    std::iota(points.begin(), points.end(), 0);
+    auto points = numbers_from<std::int32_t>(0, mesh.num_points());
     mesh = extract_mesh(mesh, cells, points);
 }
 

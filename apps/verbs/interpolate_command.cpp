@@ -14,6 +14,7 @@
 #include "io/mesh_io.h"
 #include "ops/neighbors/cloud_interpolation.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "sharding/tensor/distribute_rows.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -29,7 +30,6 @@
 #include <filesystem>
 #include <iostream>
 #include <limits>
-#include <numeric>
 #include <optional>
 
 namespace meshard {
@@ -218,8 +218,7 @@ at::Tensor gather_runs(const at::Tensor& own_rows, const RankGroup& group)
     const auto counts = group.all_gather_integers(own);
     std::int64_t first = 0;
     for (int rank = 0; rank < group.rank(); ++rank) first += counts[rank][0];
-    std::vector<std::int64_t> ids(own_rows.size(0));
-    std::iota(ids.begin(), ids.end(), first);
+    auto ids = numbers_from<std::int64_t>(first, own_rows.size(0));
     return rows_on_first_rank(own_rows, ids, group);
 }
 

@@ -17,6 +17,7 @@
 #include "io/checkpoints/model_checkpoint.h"
 #include "io/mesh_io.h"
 #include "io/vtk/grid_file.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <CLI/CLI.hpp>
@@ -370,7 +371,7 @@ std::vector<std::map<std::string, double>> values_of_inputs(const PredictArgumen
         const std::filesystem::path input = options.inputs[i];
         std::vector<std::string> names{input.string(), input.filename().string(), input.stem().string()};
         const auto ids = training_ids(model.data(), input);
-        names.insert(names.end(), ids.begin(), ids.end());
+        append(names, ids);
         // The table of one set calls its cases without the name of the set.
         for (const auto& id : ids) names.push_back(id.substr(id.find(':') + 1));
         const auto is_there = [&](const auto& one) { return rows.contains(one); };
@@ -378,7 +379,7 @@ std::vector<std::map<std::string, double>> values_of_inputs(const PredictArgumen
         if (name == names.end())
             throw InvalidInput("--table {} has no row for {}: none has the id '{}'.", options.table, input.string(),
                                c10::Join("', '", std::set(names.begin() + 1, names.end())));
-        if (std::ranges::find(ids, *name) != ids.end() && std::ranges::count_if(ids, is_there) > 1)
+        if (contains(ids, *name) && std::ranges::count_if(ids, is_there) > 1)
             throw InvalidInput("--table {} has rows of several data.sets for {}, '{}'. Give the row that "
                                "is meant the file's name, '{}', as its id.",
                                options.table, input.string(), c10::Join("', '", ids), names[1]);

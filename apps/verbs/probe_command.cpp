@@ -6,11 +6,11 @@
 #include "apps/program/command_line.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
+#include "partition/lists.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <cmath>
 #include <iostream>
 
@@ -85,7 +85,7 @@ bool parse(std::span<const std::string> arguments, ProbeArguments& options)
 void check_shares(const ProbeArguments& options, const std::vector<std::int64_t>& mesh_shape)
 {
     const auto count = std::ssize(options.request.shares);
-    if (count > 0 && std::ranges::find(mesh_shape, count) == mesh_shape.end()) {
+    if (count > 0 && !contains(mesh_shape, count)) {
         throw UsageError("--uneven {} has {} shares for {} ranks{}. Give one a rank.", options.shares, count,
                          mesh_shape[0], mesh_shape.size() > 1 ? " x " + std::to_string(mesh_shape[1]) : "");
     }

@@ -11,6 +11,7 @@
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/file_lock.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
@@ -168,7 +169,7 @@ std::vector<std::string> words_of_all(std::vector<std::string> words, const Sett
 std::vector<std::string> setting_words(const SweepRun& run, std::vector<std::string> words,
                                        const std::filesystem::path& folder)
 {
-    words.insert(words.end(), run.words.begin(), run.words.end());
+    append(words, run.words);
     words.insert(words.end(),
                  {"data.split.train=" + yaml_list(run.train), "data.split.val=" + yaml_list(run.val),
                   "seed=" + std::to_string(run.seed), "run_id=" + run.name, "output_dir=" + folder.string()});
@@ -215,7 +216,7 @@ std::vector<std::string> words_of(const SweepArguments& options, const SweepRun&
     } else {
         words.insert(words.end(), {options.config, "--overwrite"});
         const auto settings = setting_words(run, common, folder);
-        words.insert(words.end(), settings.begin(), settings.end());
+        append(words, settings);
     }
     // A continued run had another limit.
     if (minutes > 0 || goes_on) words.push_back("training.max_minutes=" + std::to_string(minutes));
@@ -256,7 +257,7 @@ int sweep_command(std::span<const std::string> arguments)
     check_local_ranks(options.ranks);
     const auto config_of = [&options](const std::vector<std::string>& place) {
         auto words = options.overrides;
-        words.insert(words.end(), place.begin(), place.end());
+        append(words, place);
         return training_config(read_training_settings(options.config, words));
     };
     std::vector<std::string> first_place;

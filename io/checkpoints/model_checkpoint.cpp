@@ -8,6 +8,7 @@
 #include "io/bytes/zip_archive.h"
 #include "io/checkpoints/torch_file.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <fmt/core.h>
@@ -462,7 +463,7 @@ NamedArrays with_second_names(const ModelCheckpoint& checkpoint, NamedArrays wei
             }
         }
     }
-    weights.arrays.insert(weights.arrays.end(), added.begin(), added.end());
+    append(weights.arrays, added);
     return weights;
 }
 
@@ -551,7 +552,7 @@ std::optional<CheckpointFormat> format_of_content(const std::filesystem::path& p
     if (!looks_like_zip(bytes.bytes)) return std::nullopt;
     try {
         const auto names = ZipArchive(bytes, path.string()).names();
-        if (std::ranges::find(names, "args.json") != names.end()) return CheckpointFormat::Mdlus;
+        if (contains(names, "args.json")) return CheckpointFormat::Mdlus;
         if (std::ranges::any_of(names, [](const std::string& name) { return name.ends_with("/data.pkl"); }))
             return CheckpointFormat::Pt;
     } catch (const IoError&) {  // damaged files are reported by their reader

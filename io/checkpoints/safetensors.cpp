@@ -8,6 +8,7 @@
 #include "io/bytes/tar_archive.h"
 #include "io/bytes/zip_archive.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -57,7 +58,7 @@ std::string content_hash(const NamedArrays& content)
 bool count_values(const std::vector<std::int64_t>& extents, std::int64_t& count)
 {
     count = 1;
-    if (std::ranges::find(extents, 0) != extents.end()) count = 0;
+    if (contains(extents, 0)) count = 0;
     for (const std::int64_t extent : extents)
         if (count != 0 && __builtin_mul_overflow(count, extent, &count)) return false;
     return true;
@@ -269,8 +270,7 @@ void write_safetensors(const std::filesystem::path& path, const NamedArrays& con
 {
     require_writable(content);
     // Widest types first: with a header of a multiple of 8 bytes each array is aligned for its type.
-    std::vector<std::size_t> order(content.arrays.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
+    auto order = numbers_from<std::size_t>(0, content.arrays.size());
     std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t i) { return size_of(content.arrays[i].type); });
     std::vector<std::uint64_t> begins(order.size());
     std::uint64_t end = 0;

@@ -4,6 +4,7 @@
 #include "io/bytes/ascii_numbers.h"
 #include "io/vtk/vtk_parallel_reader.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 
@@ -44,8 +45,7 @@ private:
 
 std::vector<std::int64_t> counted_from(std::int64_t first, std::int64_t count)
 {
-    std::vector<std::int64_t> numbers(count);
-    std::iota(numbers.begin(), numbers.end(), first);
+    auto numbers = numbers_from<std::int64_t>(first, count);
     return numbers;
 }
 
@@ -134,7 +134,7 @@ void unite_zones(std::vector<Mesh>& pieces)
     for (const Mesh& piece : pieces)
         if (const DataArray* names = find_array(piece.field_data, names_name))
             for (const std::string& name : names->strings())
-                if (std::ranges::find(all, name) == all.end()) all.push_back(name);
+                if (!contains(all, name)) all.push_back(name);
     if (all.empty()) return;
     for (Mesh& piece : pieces) {
         const DataArray *names = find_array(piece.field_data, names_name), *ids = find_array(piece.cell_data, ids_name);
@@ -213,7 +213,7 @@ FoamBlocks read_decomposed(std::span<FoamRegion> processors, const std::string& 
         processors[i].name_cells(read[i], addressing[i]);
         for (const std::int64_t id : addressing[i].points) result.num_points = std::max(result.num_points, id + 1);
         for (const std::string& name : processors[i].block_names())
-            if (std::ranges::find(result.all_names, name) == result.all_names.end()) result.all_names.push_back(name);
+            if (!contains(result.all_names, name)) result.all_names.push_back(name);
     }
     for (const std::string& name : result.all_names) {
         std::vector<Mesh> pieces;

@@ -4,6 +4,7 @@
 #include "io/bytes/ascii_numbers.h"
 #include "io/bytes/gzip.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 
@@ -432,7 +433,7 @@ void FoamFile::read_entries(const Scope& into, int depth, bool until_brace)
             if (peek() == ';') ++at_;
             if (other != nullptr) {
                 const std::vector<FoamEntry> copies = other->entries;
-                entries.insert(entries.end(), copies.begin(), copies.end());
+                append(entries, copies);
             }
             continue;
         }
@@ -474,7 +475,7 @@ void FoamFile::read_value(FoamEntry& entry, const Scope& scope)
         if (depth < 0) fail("found " + excerpt(word) + " in the entry " + excerpt(entry.key) + ", expected ';'");
         if (word.starts_with('$')) {
             if (const FoamEntry* other = scope.referenced(word); other != nullptr && !other->is_dictionary) {
-                entry.words.insert(entry.words.end(), other->words.begin(), other->words.end());
+                append(entry.words, other->words);
                 if (other->list) entry.list = other->list;
                 continue;
             }

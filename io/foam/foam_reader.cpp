@@ -8,6 +8,7 @@
 #include "io/foam/foam_region.h"
 #include "io/vtk/vtk_parallel_reader.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
@@ -15,7 +16,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -228,7 +228,7 @@ std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& option
     if (const auto others = named_regions(mesh_folder); regions == std::vector<std::string>{""} && !others.empty()) {
         // The mesh that splitMeshRegions was given stays where it was.
         const auto is_of_another = [&](const std::string& block) {
-            return std::ranges::find(others, block.substr(0, block.find('/'))) != others.end();
+            return contains(others, block.substr(0, block.find('/')));
         };
         if (std::ranges::any_of(options.blocks, is_of_another))
             regions = others;
@@ -258,8 +258,7 @@ std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& option
             read.blocks = reader.read();
             read.num_points = reader.num_points();
             read.all_names = reader.block_names();
-            std::vector<std::int64_t> ids(read.num_points);
-            std::iota(ids.begin(), ids.end(), 0);
+            auto ids = numbers_from<std::int64_t>(0, read.num_points);
             if (with_point_names) reader.name_points(read.blocks, ids);
         }
         for (MeshBlock& block : read.blocks) {

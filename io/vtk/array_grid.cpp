@@ -4,6 +4,7 @@
 #include "io/bytes/time_choice.h"
 #include "io/zarr/zarr_array.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
@@ -31,14 +32,14 @@ constexpr std::size_t kLeastDirections = 2, kMostDirections = 3;
 bool is_of_components(const std::string& name)
 {
     constexpr std::array<std::string_view, 5> kNames{"component", "components", "channel", "channels", "c"};
-    return std::ranges::find(kNames, name) != kNames.end();
+    return contains(kNames, name);
 }
 
 constexpr std::array<std::string_view, 5> kTimes{"time", "times", "t", "step", "valid_time"};
 
 bool is_of_time(const std::string& name)
 {
-    return std::ranges::find(kTimes, name) != kTimes.end();
+    return contains(kTimes, name);
 }
 
 template <class T>
@@ -164,9 +165,8 @@ void ArrayGridFile::read_values(const std::string& name, const std::vector<std::
             for (auto& value : missing) value = static_cast<float>(value);
         std::ranges::transform(from, to.begin(), [&](From number) {
             const auto value = static_cast<double>(number);
-            return std::ranges::find(missing, value) != missing.end()
-                       ? std::numeric_limits<To>::quiet_NaN()
-                       : static_cast<To>(packing.scale * value + packing.offset);
+            return contains(missing, value) ? std::numeric_limits<To>::quiet_NaN()
+                                            : static_cast<To>(packing.scale * value + packing.offset);
         });
     };
     with_scalar_type(type, [&]<class From>() {

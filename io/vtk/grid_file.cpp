@@ -11,6 +11,7 @@
 #include "io/vtk/vtkhdf.h"
 #include "io/vtk/xml_outline.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <fmt/core.h>
@@ -315,13 +316,13 @@ void for_each_run(const GridBox& box, const GridBox& a, const GridBox& b,
 bool is_grid_file(const std::filesystem::path& path)
 {
     constexpr std::array<std::string_view, 4> kImages{".vti", ".pvti", ".vtkhdf", ".hdf"};
-    return is_array_file(path) || std::ranges::find(kImages, lower_extension(path)) != kImages.end();
+    return is_array_file(path) || contains(kImages, lower_extension(path));
 }
 
 bool is_array_file(const std::filesystem::path& path)
 {
     constexpr std::array<std::string_view, 6> kArrays{".vtr", ".pvtr", ".h5", ".hdf5", ".nc", ".zarr"};
-    return std::ranges::find(kArrays, lower_extension(path)) != kArrays.end();
+    return contains(kArrays, lower_extension(path));
 }
 
 std::unique_ptr<GridFile> GridFile::open(const std::filesystem::path& path, std::optional<double> time)

@@ -22,6 +22,7 @@
 #include "io/vtk/legacy_text.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <vtkCellArray.h>
@@ -51,7 +52,6 @@
 #include <limits>
 #include <mutex>
 #include <new>
-#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -280,7 +280,7 @@ private:
         const vtkIdType num_cells = data.GetNumberOfCells();
         for (vtkIdType i = 0; i < num_cells; ++i)
             mesh.cell_types.push_back(static_cast<std::uint8_t>(data.GetCellType(i)));
-        const bool has_polyhedra = std::ranges::find(mesh.cell_types, VTK_POLYHEDRON) != mesh.cell_types.end();
+        const bool has_polyhedra = contains(mesh.cell_types, VTK_POLYHEDRON);
         vtkNew<vtkIdList> points;
         for (vtkIdType i = 0; i < num_cells; ++i) {
             data.GetCells()->GetCellAtId(i, points);
@@ -632,8 +632,7 @@ Mesh without_other_points(const Mesh& block)
     auto points = block.cells.indices;
     std::ranges::sort(points);
     points.erase(std::unique(points.begin(), points.end()), points.end());
-    std::vector<std::int32_t> cells(block.num_cells());
-    std::iota(cells.begin(), cells.end(), 0);
+    auto cells = numbers_from<std::int32_t>(0, block.num_cells());
     return extract_mesh(block, cells, points);
 }
 

@@ -5,6 +5,7 @@
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 
@@ -112,7 +113,7 @@ private:
         write_cell_rows(
             root, [](const Mesh&) { return std::int64_t{0}; }, [](const Mesh& mesh) { return mesh.num_cells(); });
         std::vector<std::uint8_t> types;
-        for (const Mesh& mesh : pieces_) types.insert(types.end(), mesh.cell_types.begin(), mesh.cell_types.end());
+        for (const Mesh& mesh : pieces_) append(types, mesh.cell_types);
         const DataArray array = DataArray::from("Types", std::move(types));
         root.write("Types", {&array}, compression_);
         if (has_polyhedra) write_faces(root);
@@ -130,7 +131,7 @@ private:
                 const auto stream = mesh.has_polyhedra() ? mesh.face_streams.row(i) : std::span<const std::int32_t>();
                 for (std::size_t at = 1; at < stream.size();) {
                     const auto face = stream.subspan(at + 1, static_cast<std::size_t>(stream[at]));
-                    entries.insert(entries.end(), face.begin(), face.end());
+                    append(entries, face);
                     offsets.push_back(std::ssize(entries) - before);
                     uses.push_back(face_count++);
                     at += 1 + face.size();

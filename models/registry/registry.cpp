@@ -3,9 +3,9 @@
 
 #include "models/registry/library_models.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
-#include <algorithm>
 #include <tuple>
 
 namespace meshard {
@@ -94,7 +94,7 @@ nlohmann::json complete_arguments(const ModelEntry& entry, const nlohmann::json&
             throw InvalidInput(entry.class_name + ": there is no argument '" + name + "'." + suggestion(name, names));
         }
         if (value.is_null()) {
-            if (std::ranges::find(entry.nullable, name) != entry.nullable.end()) complete[name] = value;
+            if (contains(entry.nullable, name)) complete[name] = value;
             continue;
         }
         // A list of one may be written as its only value.

@@ -4,6 +4,7 @@
 #include "ops/rows/cut_rows.h"
 #include "ops/search/grid_walk.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -134,7 +135,7 @@ std::int64_t fingerprint(const NeighborRequest& request, const NeighborInput& po
         values.push_back(limit.radius);
         values.push_back(static_cast<double>(limit.max_neighbors));
     }
-    values.insert(values.end(), request.options.period.begin(), request.options.period.end());
+    append(values, request.options.period);
     std::uint64_t hash = values.size();
     for (const auto value : values)
         hash = (hash ^ std::bit_cast<std::uint64_t>(value + 0.0)) * 0x9e3779b97f4a7c15u + (hash >> 29);

@@ -2,6 +2,7 @@
 #include "ops/rows/cut_rows.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -9,7 +10,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <numeric>
 
 namespace meshard {
 
@@ -21,8 +21,7 @@ RankGroup CutRows::group() const
 std::vector<std::int64_t> CutRows::ids() const
 {
     if (is_cut()) return own_row_ids(*layout, axis, own.size(0));
-    std::vector<std::int64_t> numbers(own.size(0));
-    std::iota(numbers.begin(), numbers.end(), 0);
+    auto numbers = numbers_from<std::int64_t>(0, own.size(0));
     return numbers;
 }
 
@@ -30,8 +29,7 @@ std::vector<std::int64_t> own_row_ids(const ShardSpec& layout, std::int64_t axis
 {
     const auto& map = layout.index_map;
     if (map && map->num_owned == num_own) return {map->owned().begin(), map->owned().end()};
-    std::vector<std::int64_t> ids(num_own);
-    std::iota(ids.begin(), ids.end(), layout.axes[axis].offset(layout.device_mesh->coordinate(axis)));
+    auto ids = numbers_from<std::int64_t>(layout.axes[axis].offset(layout.device_mesh->coordinate(axis)), num_own);
     return ids;
 }
 

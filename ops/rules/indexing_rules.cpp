@@ -3,6 +3,7 @@
 #include "ops/rules/masked_rows.h"
 #include "ops/rules/own_rows.h"
 #include "ops/rules/rank_parts.h"
+#include "partition/lists.h"
 #include "sharding/tensor/boxed_arguments.h"
 
 #include <ATen/ATen.h>
@@ -187,7 +188,7 @@ void index(RuleCall& call)
     const auto rows = from_the_front(local_of(with_layouts(call, single.index, p.index)), tensor.size(dim));
     const auto& local = local_of(tensor);
     auto shape = local.sizes().slice(0, dim).vec();
-    shape.insert(shape.end(), rows.sizes().begin(), rows.sizes().end());
+    append(shape, rows.sizes());
     shape.insert(shape.end(), local.sizes().begin() + dim + 1, local.sizes().end());
     const auto flat = rows.reshape({-1});
     const auto picked = picked_rows(call, p, tensor, dim, flat);
@@ -216,7 +217,7 @@ void index_put(RuleCall& call)
     if (single.dim < 0 || !is_sharded(tensor) || tensor.numel() == 0) return gathered_rule(call);
     const auto dim = single.dim, index_dims = single.index.dim();
     auto shape = tensor.sizes().slice(0, dim).vec();
-    shape.insert(shape.end(), single.index.sizes().begin(), single.index.sizes().end());
+    append(shape, single.index.sizes());
     shape.insert(shape.end(), tensor.sizes().begin() + dim + 1, tensor.sizes().end());
     TORCH_CHECK(at::is_expandable_to(values.sizes(), shape), call.name(), ": expected values of shape ",
                 c10::IntArrayRef(shape), ", or such as are broadcast to it, found ", values.sizes(), ".");

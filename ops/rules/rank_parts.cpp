@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/rules/rank_parts.h"
 
+#include "partition/lists.h"
 #include "sharding/tensor/redistribute.h"
 
 #include <ATen/ATen.h>
@@ -9,14 +10,6 @@
 #include <numeric>
 
 namespace meshard {
-namespace {
-
-bool contains(c10::ArrayRef<std::int64_t> dims, std::int64_t dim)
-{
-    return std::ranges::find(dims, dim) != dims.end();
-}
-
-}  // namespace
 
 at::Tensor with_layouts(const RuleCall& call, const at::Tensor& tensor, const AxisLayouts& axes)
 {

@@ -2,6 +2,7 @@
 #include "partition/mesh/cell_geometry.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_graph.h"
 
@@ -144,7 +145,7 @@ struct Facets {
         points.offsets.assign(1, 0);
         points.indices.clear();
         for (std::int64_t k = 0; k < rings.num_rows(); ++k) {
-            points.indices.insert(points.indices.end(), rings.row(k).begin(), rings.row(k).end());
+            append(points.indices, rings.row(k));
             const auto begin = points.indices.begin() + points.offsets.back();
             std::sort(begin, points.indices.end());
             points.indices.erase(std::unique(begin, points.indices.end()), points.indices.end());

@@ -2,6 +2,7 @@
 #include "partition/mesh/mesh.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_faults.h"
 #include "partition/nearest_name.h"
@@ -42,7 +43,7 @@ void validate_cell_types(const Mesh& mesh)
 
 void validate_face_streams(const Mesh& mesh)
 {
-    const bool has_polyhedra = std::ranges::find(mesh.cell_types, 42) != mesh.cell_types.end();
+    const bool has_polyhedra = contains(mesh.cell_types, 42);
     const auto expected = has_polyhedra ? mesh.num_cells() : 0;
     if (mesh.face_streams.num_rows() != expected)
         throw InvalidInput("Mesh: there are {} face streams, expected {}{}", mesh.face_streams.num_rows(), expected,
@@ -214,7 +215,7 @@ Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::sp
     for (auto& point : part.cells.indices) to_local(point);
     part.cell_types.resize(cells.size());
     std::ranges::transform(cells, part.cell_types.begin(), [&](std::int32_t cell) { return mesh.cell_types[cell]; });
-    if (mesh.has_polyhedra() && std::ranges::find(part.cell_types, 42) != part.cell_types.end()) {
+    if (mesh.has_polyhedra() && contains(part.cell_types, 42)) {
         part.face_streams = gather_rows(mesh.face_streams, cells);
         for_each_face_point(part.face_streams, [&](std::int64_t, std::int32_t& point) { to_local(point); });
     }

@@ -2,6 +2,7 @@
 #include "partition/mesh/mesh_graph.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/cell_type.h"
 #include "partition/mesh/neighbor_graph.h"
 
@@ -156,7 +157,7 @@ private:
                 hash = (std::rotl(hash, 23) ^ static_cast<std::uint64_t>(point)) * 0x9e3779b97f4a7c15u;
             const auto [low, high] = std::bit_cast<std::array<std::int32_t, 2>>(std::ssize(large_points_));
             key = {-static_cast<std::int32_t>(sorted_.size()), static_cast<std::int32_t>(hash >> 32), low, high};
-            large_points_.insert(large_points_.end(), sorted_.begin(), sorted_.end());
+            append(large_points_, sorted_);
         }
         push(cell, key, slot);
     }
@@ -209,7 +210,7 @@ private:
     {
         if (crowd.last_cell == cell) return;  // the cell has the facet twice
         if (crowd.num_cells < most_mutual_cells) {
-            lower_.insert(lower_.end(), crowd.first_cells.begin(), crowd.first_cells.end());
+            append(lower_, crowd.first_cells);
             crowd.first_cells.push_back(cell);
         } else {
             lower_.push_back(crowd.last_cell);

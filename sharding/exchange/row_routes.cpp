@@ -2,6 +2,7 @@
 #include "sharding/exchange/row_routes.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "sharding/exchange/row_copies.h"
 #include "sharding/ranks/type_limits.h"
 #include "sharding/tensor/redistribute.h"
@@ -124,8 +125,7 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
     const auto owner_of = group.all_to_all_rows(integer_tensor(answers), receive, send);
 
     // Requests are sent to the owners, sorted by (owner, id).
-    std::vector<std::int64_t> order(unique.size());
-    std::iota(order.begin(), order.end(), 0);
+    auto order = numbers_from<std::int64_t>(0, unique.size());
     const auto owner = span_of(owner_of);
     std::ranges::stable_sort(order, [&](std::int64_t a, std::int64_t b) { return owner[a] < owner[b]; });
     std::vector<std::int64_t> requests;
@@ -139,8 +139,7 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
     routes->send_rows_ = exchange_counts(routes->receive_rows_, group);
     const auto requested = group.all_to_all_rows(integer_tensor(requests), routes->receive_rows_, routes->send_rows_);
 
-    std::vector<std::int64_t> by_id(owned.size());
-    std::iota(by_id.begin(), by_id.end(), 0);
+    auto by_id = numbers_from<std::int64_t>(0, owned.size());
     std::ranges::sort(by_id, [&](std::int64_t a, std::int64_t b) { return owned[a] < owned[b]; });
     std::vector<std::int64_t> sent;
     for (const auto id : span_of(requested)) {

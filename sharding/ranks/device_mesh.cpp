@@ -2,6 +2,7 @@
 #include "sharding/ranks/device_mesh.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "sharding/ranks/value_hash.h"
 
 #include <ATen/Context.h>
@@ -82,8 +83,7 @@ std::shared_ptr<const DeviceMesh> DeviceMesh::create(GroupFactory& factory, std:
     auto mesh = std::shared_ptr<DeviceMesh>(new DeviceMesh);
     mesh->own_generator_ = factory.generator();
 
-    std::vector<int> everyone(factory.size());
-    std::iota(everyone.begin(), everyone.end(), 0);
+    auto everyone = numbers_from<int>(0, factory.size());
     mesh->all_ = factory.make_group(everyone, "all", mesh->counter_);
 
     require_agreement(mesh->all_, shape, axis_names);
@@ -171,7 +171,7 @@ at::Generator DeviceMesh::generator(const at::Device& device) const
 
 bool DeviceMesh::has_axis(std::string_view name) const
 {
-    return std::ranges::find(axis_names_, name) != axis_names_.end();
+    return contains(axis_names_, name);
 }
 
 std::int64_t DeviceMesh::axis(std::string_view name) const

@@ -2,6 +2,7 @@
 #include "sharding/tensor/shard_tensor.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "sharding/ranks/value_hash.h"
 #include "sharding/tensor/boxed_arguments.h"
 #include "sharding/tensor/redistribute.h"
@@ -369,7 +370,7 @@ void inherit_copy(const at::Tensor& from, c10::ArrayRef<c10::IValue> views)
             if (!is_sharded(tensor) || tensor.is_same(from)) return;
             auto& value = impl_of(tensor)->value();
             if (value.moved) return;  // a copy of `from`, whose original has these marks
-            value.rows.insert(value.rows.end(), source.rows.begin(), source.rows.end());
+            append(value.rows, source.rows);
             value.moved = source.moved;
         });
     }
@@ -456,7 +457,7 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
     // Ranks whose parts have other numbers of dimensions send equally many numbers, up to eight dimensions.
     std::vector<std::int64_t> form{static_cast<std::int64_t>(local.scalar_type()), local.dim(),
                                    static_cast<std::int64_t>(hash)};
-    form.insert(form.end(), local.sizes().begin(), local.sizes().end());
+    append(form, local.sizes());
     form.resize(std::max<std::size_t>(form.size(), 3 + 8));
     for (std::size_t a = 0; a < placements.size(); ++a) {
         axes[a].placement = placements[a];

@@ -5,6 +5,7 @@
 #include "partition/cut/refinement.h"
 #include "partition/cut/row_clusters.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <algorithm>
 
@@ -140,7 +141,7 @@ Blocks find_blocks(const CurveWindows& windows, RankMessages& messages, std::int
         if (!start.empty())
             graph = edges_within_parts(graph, start.subspan(windows.begin(window) - begin, windows.size(window)));
         const auto clusters = cluster_rows(graph, static_cast<std::int32_t>(most_rows));
-        blocks.of_rows.insert(blocks.of_rows.end(), clusters.cluster_of.begin(), clusters.cluster_of.end());
+        append(blocks.of_rows, clusters.cluster_of);
         counts.push_back(clusters.num_clusters);
     }
     for (const auto count : gather_everywhere(messages, counts)) blocks.begins.push_back(blocks.begins.back() + count);

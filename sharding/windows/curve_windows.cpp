@@ -4,6 +4,7 @@
 #include "partition/cut/curve_order.h"
 #include "partition/cut/geometric_partitioner.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "sharding/windows/duplicate_cells.h"
 #include "sharding/windows/nearest_graph.h"
 
@@ -189,8 +190,8 @@ void CurveWindows::deal_cells(const std::vector<OnCurve>& splitters)
     for (int r = 0; r < num_ranks; ++r) longest = std::max(longest, cells_.size(r));
     for (std::int64_t done = 0; done < longest; done += cells_a_chunk) {
         const auto begin = std::min(cells_.begin(rank) + done, cells_.begin(rank + 1));
-        std::vector<std::int32_t> ids(std::min(begin + cells_a_chunk, cells_.begin(rank + 1)) - begin);
-        std::iota(ids.begin(), ids.end(), static_cast<std::int32_t>(begin));
+        auto ids = numbers_from<std::int32_t>(static_cast<std::int32_t>(begin),
+                                              std::min(begin + cells_a_chunk, cells_.begin(rank + 1)) - begin);
         const Mesh cells = is_point_cloud() ? Mesh{} : mesh_.cells(ids);
         for (const auto type : cells.cell_types) types[type] = 1;
         for (const auto& place : places(ids, cells))
@@ -217,7 +218,7 @@ void CurveWindows::deal_cells(const std::vector<OnCurve>& splitters)
     auto received = exchange(messages_, std::move(dealt));
     auto mine = std::move(received[0]);
     for (std::size_t r = 1; r < received.size(); ++r) {
-        mine.insert(mine.end(), received[r].begin(), received[r].end());
+        append(mine, received[r]);
         std::vector<OnCurve>().swap(received[r]);
     }
     std::ranges::sort(mine);
@@ -302,8 +303,7 @@ void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
         cells = {};
         mesh_.release_pages();
         duplicates.send();
-        for (const auto& part : exchange(messages_, std::move(to)))
-            facets.insert(facets.end(), part.begin(), part.end());
+        for (const auto& part : exchange(messages_, std::move(to))) append(facets, part);
     }
 
     duplicates.count(faults_);

@@ -6,6 +6,7 @@
 #include "io/shards/manifest.h"
 #include "io/source_files.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <ATen/ATen.h>
 #include <fmt/core.h>
@@ -18,7 +19,6 @@
 #include <fstream>
 #include <future>
 #include <limits>
-#include <numeric>
 #include <random>
 #include <string>
 #include <system_error>
@@ -186,8 +186,7 @@ std::int64_t cut_hash(const std::filesystem::path& shards)
 
 std::vector<int> deal_by_size(std::span<const std::int64_t> sizes, int num_ranks)
 {
-    std::vector<std::size_t> order(sizes.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
+    auto order = numbers_from<std::size_t>(0, sizes.size());
     std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return sizes[a] > sizes[b]; });
     std::vector<std::int64_t> loads(num_ranks, 0);
     std::vector<int> owners(sizes.size());

@@ -5,6 +5,7 @@
 #include "io/bytes/comma_separated.h"
 #include "io/bytes/file_pattern.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <fmt/core.h>
@@ -15,7 +16,6 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
-#include <numeric>
 #include <random>
 #include <regex>
 #include <set>
@@ -547,8 +547,8 @@ std::vector<std::string> training_ids(const DataConfig& data, const std::filesys
 std::vector<CaseSource> CaseLists::all() const
 {
     auto cases = train;
-    cases.insert(cases.end(), val.begin(), val.end());
-    cases.insert(cases.end(), test.begin(), test.end());
+    append(cases, val);
+    append(cases, test);
     return cases;
 }
 
@@ -619,8 +619,7 @@ CaseLists find_cases(const DataConfig& data, std::int64_t seed, const DataConfig
 
 std::vector<std::int64_t> shuffled_order(std::int64_t n, std::uint64_t seed)
 {
-    std::vector<std::int64_t> order(n);
-    std::iota(order.begin(), order.end(), 0);
+    auto order = numbers_from<std::int64_t>(0, n);
     std::mt19937_64 generator(seed);
     for (std::int64_t i = n - 1; i > 0; --i)
         std::swap(order[i], order[generator() % static_cast<std::uint64_t>(i + 1)]);

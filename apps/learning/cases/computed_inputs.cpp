@@ -6,6 +6,7 @@
 #include "ops/fields/mesh_operators.h"
 #include "ops/surface/surface_distance.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/surface_geometry.h"
 #include "partition/mesh/surface_triangles.h"
 
@@ -13,7 +14,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 namespace meshard {
@@ -71,8 +71,7 @@ Wall read_wall(const std::filesystem::path& file, const std::filesystem::path& v
 
 void add_distances(Mesh& mesh, bool on_cells, const Wall& wall, const std::string& where, bool with_directions)
 {
-    std::vector<std::int64_t> rows(on_cells ? mesh.num_cells() : mesh.num_points());
-    std::iota(rows.begin(), rows.end(), std::int64_t{0});
+    auto rows = numbers_from<std::int64_t>(0, on_cells ? mesh.num_cells() : mesh.num_points());
     auto queries = row_places(mesh, rows, on_cells, where);
     auto surface = wall;
     const at::NoGradGuard no_grad;

@@ -7,6 +7,7 @@
 #include "io/shards/manifest.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/vector_algebra.h"
 
 #include <nlohmann/json.hpp>
@@ -48,7 +49,7 @@ std::vector<double> numbers_of(CaseFigures figures)
                                  static_cast<double>(figures.num_cells_without_area), figures.is_surface ? 1.0 : 0.0};
     std::vector<double> numbers;
     for (const auto* number : summed_numbers(figures, counts)) numbers.push_back(*number);
-    numbers.insert(numbers.end(), figures.bounds.begin(), figures.bounds.end());
+    append(numbers, figures.bounds);
     for (const auto& channel : figures.channels)
         numbers.insert(numbers.end(), {channel.sum, channel.squares, channel.low, channel.high});
     return numbers;
@@ -288,7 +289,7 @@ std::vector<CaseFigures> case_figures(std::span<const std::filesystem::path> sha
         const auto* row = sums[i].data_ptr<double>();
         const auto* bound = bounds[i].data_ptr<double>();
         std::vector<double> numbers(row, row + kCaseNumbers);
-        numbers.insert(numbers.end(), all[i].bounds.begin(), all[i].bounds.end());
+        append(numbers, all[i].bounds);
         for (std::int64_t c = 0; c < num_channels; ++c)
             numbers.insert(numbers.end(),
                            {row[kCaseNumbers + 2 * c], row[kCaseNumbers + 2 * c + 1], -bound[2 * c], bound[2 * c + 1]});

@@ -6,6 +6,7 @@
 #include "io/bytes/file_pattern.h"
 #include "ops/grids/grid_rows.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/mesh.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -250,13 +251,13 @@ GridRows grid_rows(const GridFile& file, const GridBox& box, const DataConfig& d
         if (is_pattern(name)) std::erase_if(all, is_learnt);
         if (all.empty())
             throw InvalidInput("{}: all arrays that '{}' matches are learnt. Name others in data.arrays.", where, name);
-        told.insert(told.end(), all.begin(), all.end());
+        append(told, all);
     }
     rows.told = joined(told, data.categories.names.size());
     if (with_truth) {
         for (const auto& field : data.fields) {
             const auto all = find_all(field.from);
-            fields.insert(fields.end(), all.begin(), all.end());
+            append(fields, all);
             rows.channels.push_back(std::accumulate(all.begin(), all.end(), std::int64_t{0}, [](auto sum, auto* array) {
                 return sum + array->num_components();
             }));
@@ -385,8 +386,7 @@ std::vector<std::int64_t> GridLayout::own_places() const
     if (of_rows->index_map) return of_rows->index_map->global_ids;
     const auto& axis = of_rows->axes[0];
     const auto me = of_rows->device_mesh->coordinate(0);
-    std::vector<std::int64_t> places((*axis.extents)[me]);
-    std::iota(places.begin(), places.end(), axis.offset(me));
+    auto places = numbers_from<std::int64_t>(axis.offset(me), (*axis.extents)[me]);
     return places;
 }
 

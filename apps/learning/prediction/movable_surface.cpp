@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/prediction/movable_surface.h"
 
+#include "partition/lists.h"
 #include "partition/mesh/cell_rings.h"
 
 #include <torch/types.h>
@@ -72,7 +73,7 @@ MovableSurface::MovableSurface(const Mesh& whole, const RankGroup& ranks, const 
             for_each_ring(whole, cell, ring, [&](std::span<const std::int32_t> around) {
                 if (around.size() < 3) return;
                 if (around.size() == 3) {
-                    triangles.insert(triangles.end(), around.begin(), around.end());
+                    append(triangles, around);
                     cell_of_triangle.push_back(cell);
                     ring_of_triangle.push_back(num_rings++);
                     return;
@@ -82,7 +83,7 @@ MovableSurface::MovableSurface(const Mesh& whole, const RankGroup& ranks, const 
                                      {around[k], around[(k + 1) % around.size()], whole.num_points() + num_middles});
                 cell_of_triangle.insert(cell_of_triangle.end(), around.size(), cell);
                 ring_of_triangle.insert(ring_of_triangle.end(), around.size(), num_rings++);
-                ring_points.insert(ring_points.end(), around.begin(), around.end());
+                append(ring_points, around);
                 middle_of_ring_point.insert(middle_of_ring_point.end(), around.size(), num_middles++);
             });
         }

@@ -11,6 +11,7 @@
 #include "models/registry/grid_forward.h"
 #include "models/registry/last_features.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 #include "sharding/parameters/move_module.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -356,8 +357,8 @@ void Predictor::name_fields(const DataOptions& options, std::int64_t num_channel
     std::vector<float> mean, std;
     std::vector<std::pair<std::string, std::int64_t>> fields = parse_fields(options.fields);
     for (const auto& field : statistics) {
-        mean.insert(mean.end(), field.mean.begin(), field.mean.end());
-        std.insert(std.end(), field.std.begin(), field.std.end());
+        append(mean, field.mean);
+        append(std, field.std);
         if (options.fields.empty()) fields.emplace_back(field.name, std::ssize(field.mean));
     }
     if (statistics.empty()) {

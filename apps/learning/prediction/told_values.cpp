@@ -6,6 +6,7 @@
 #include "apps/learning/cases/case_tensors.h"
 #include "apps/learning/cases/field_scaling.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/vector_algebra.h"
 
 #include <c10/util/StringUtil.h>
@@ -152,8 +153,7 @@ std::vector<std::string> missing_for_forces(const Predictor& model, const std::m
     std::vector<std::string> missing;
     const auto look = [&](const std::string& text, bool is_positive) {
         const auto number = number_of_case(text, source);
-        if ((!number || (is_positive && !(*number > 0))) && std::ranges::find(missing, text) == missing.end())
-            missing.push_back(text);
+        if ((!number || (is_positive && !(*number > 0))) && !contains(missing, text)) missing.push_back(text);
     };
     look(forces.area, true);
     for (const auto& component : forces.velocity) look(component, false);
@@ -171,7 +171,7 @@ SaidCase said_case(const Predictor& model, const PredictionOptions& options, con
     std::vector<std::string> missing, remedies;
     for (const auto& required : required_names(data)) {
         if (options.values.contains(required)) continue;
-        missing.push_back(std::ranges::find(quantities, required) == quantities.end()
+        missing.push_back(!contains(quantities, required)
                               ? fmt::format("the model is told '{}' of a case", required)
                               : fmt::format("the model's fields are measured by {}", required));
         remedies.push_back("--set " + required + "=...");

@@ -18,6 +18,7 @@
 #include "io/series.h"
 #include "io/vtk/image_file.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -119,7 +120,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     const auto& all = device_mesh->all();
 
     const auto note = [&](const std::string& sentence) {
-        if (std::ranges::find(notes, sentence) == notes.end()) notes.push_back(sentence);
+        if (!contains(notes, sentence)) notes.push_back(sentence);
     };
     MeshReading reading{
         .where = where, .report = note, .with_geometry = true, .with_forces = !model.forces.area.empty()};
@@ -346,12 +347,12 @@ JudgedModel judged_model(const std::filesystem::path& path, std::size_t part, st
     model.forces = config.forces;
     for (const auto& table : config.data.case_tables) {
         const auto files = files_matching(config.data.root, table);
-        model.case_tables.insert(model.case_tables.end(), files.begin(), files.end());
+        append(model.case_tables, files);
     }
     for (const auto& set : config.data.sets) {
         for (const auto& table : set.case_tables.empty() ? config.data.case_tables : set.case_tables) {
             const auto files = files_matching(set.root, table);
-            model.case_tables.insert(model.case_tables.end(), files.begin(), files.end());
+            append(model.case_tables, files);
         }
     }
     try {

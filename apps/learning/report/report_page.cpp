@@ -2,6 +2,7 @@
 #include "apps/console/text_table.h"
 #include "apps/learning/evaluation/held_out_errors.h"
 #include "apps/learning/report/report.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 
@@ -191,7 +192,7 @@ std::string tables_of_fields(const PageJson& run)
             rows.push_back(std::move(row));
         }
     }
-    names.insert(names.end(), metrics.begin(), metrics.end());
+    append(names, metrics);
     for (const auto* name : {"rel_l2 median", "rel_l2 max", "worst case", "x.rel_l2", "y.rel_l2", "z.rel_l2"})
         names.emplace_back(name);
     return table(names, rows);
@@ -337,7 +338,7 @@ std::string histograms(const PageJson& run)
     for (const auto& [split, numbers] : run["evaluation"]["splits"].items()) {
         if (!numbers.contains("error_histograms")) continue;
         for (const auto& [field, counts] : numbers["error_histograms"].items()) {
-            if (std::ranges::find(fields, field) == fields.end()) fields.push_back(field);
+            if (!contains(fields, field)) fields.push_back(field);
         }
     }
     std::string html;
@@ -415,7 +416,7 @@ std::string curves(const PageJson& report)
     std::vector<std::string> names;
     for (const auto& run : report["runs"]) {
         for (const auto& [name, points] : run["curves"].items()) {
-            if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+            if (!contains(names, name)) names.push_back(name);
         }
     }
     std::string html;
@@ -490,11 +491,10 @@ std::string section_of(const PageJson& run, std::span<const CasePictures> pictur
     if (!forces.empty()) html += "<h3>Drag and lift</h3>" + forces + "<div class=\"plots\">" + plots_of_forces(run);
     std::vector<std::string> drawn;
     for (const auto& picture : pictures) {
-        if (picture.run == name && std::ranges::find(drawn, picture.id) == drawn.end()) drawn.push_back(picture.id);
+        if (picture.run == name && !contains(drawn, picture.id)) drawn.push_back(picture.id);
     }
     for (const auto& one : run["evaluation"]["cases"]) {
-        if (one.contains("drag_along_x") && std::ranges::find(drawn, one["id"].get<std::string>()) != drawn.end())
-            html += plot_along_x(one);
+        if (one.contains("drag_along_x") && contains(drawn, one["id"].get<std::string>())) html += plot_along_x(one);
     }
     if (!forces.empty()) html += "</div>";
     html += "<h3>Cases</h3>" + table_of_cases(run);

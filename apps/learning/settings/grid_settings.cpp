@@ -3,11 +3,11 @@
 
 #include "apps/console/console.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <exception>
 #include <set>
 
@@ -162,7 +162,7 @@ nlohmann::json grid_model_arguments(const ModelConfig& model, GridWidths widths)
     if (entry.of_grids()->denoiser) widths.in_channels += widths.out_channels;
     const auto& directions = entry.of_grids()->directions;
     const auto num_directions = std::ssize(widths.extents);
-    if (std::ranges::find(directions, num_directions) == directions.end()) {
+    if (!contains(directions, num_directions)) {
         throw InvalidInput("the grids have {} directions with more than one row, and {} takes {}. Take another of {}.",
                            num_directions, entry.name, fmt::join(directions, " or "), names_of(true));
     }

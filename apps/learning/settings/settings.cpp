@@ -2,6 +2,7 @@
 #include "apps/learning/settings/settings.h"
 
 #include "apps/console/console.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <fmt/core.h>
@@ -39,7 +40,7 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
 
 bool is_one_of(const std::vector<std::string>& words, const std::string& word)
 {
-    return std::ranges::find(words, word) != words.end();
+    return contains(words, word);
 }
 
 /// Whether the first segments of `pattern` fit `path`, or, with `whole`, all segments.
@@ -71,7 +72,7 @@ std::vector<std::string> names_allowed(std::span<const SettingRule> rules, const
     for (const auto& rule : rules) {
         if (!fits(rule.path, path, false)) continue;
         const auto name = split(rule.path, '.')[path.size()];
-        if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+        if (!contains(names, name)) names.push_back(name);
     }
     return names;
 }
@@ -485,7 +486,7 @@ std::vector<std::string> Settings::names_below(std::string_view prefix) const
         if (!setting.path.starts_with(std::string(prefix) + ".")) continue;
         auto name = setting.path.substr(prefix.size() + 1);
         name = name.substr(0, name.find('.'));
-        if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+        if (!contains(names, name)) names.push_back(name);
     }
     return names;
 }
@@ -529,7 +530,7 @@ std::string Settings::to_yaml(bool with_sources) const
                      std::vector<std::string> names;
                      for (const auto& setting : settings_) {
                          const auto first = setting.path.substr(0, setting.path.find('.'));
-                         if (std::ranges::find(names, first) == names.end()) names.push_back(first);
+                         if (!contains(names, first)) names.push_back(first);
                      }
                      return names;
                  }()

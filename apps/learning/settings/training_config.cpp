@@ -7,6 +7,7 @@
 #include "apps/learning/settings/model_rules.h"
 #include "apps/learning/settings/simulation_settings.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <fmt/core.h>
@@ -168,7 +169,7 @@ void complete_scaling(const Settings& settings, DataConfig& data)
     const std::vector<std::string> known{"U_inf", "rho", "p_inf", "T_inf", "L"};
     for (auto it = data.reference_columns.begin(); it != data.reference_columns.end();) {
         const auto& [name, entries] = *it;
-        if (std::ranges::find(known, name) == known.end()) {
+        if (!contains(known, name)) {
             throw UsageError("{} is no quantity that is used; known are {}.{}",
                              settings.where("data.reference." + name), fmt::join(known, ", "), suggestion(name, known));
         }
@@ -431,7 +432,7 @@ void complete_loss(const Settings& settings, TrainingRunConfig& config)
     auto& training = config.training;
     const auto& data = config.data;
     auto fields = data.fields;
-    if (config.volume) fields.insert(fields.end(), config.volume->fields.begin(), config.volume->fields.end());
+    if (config.volume) append(fields, config.volume->fields);
     const auto& kinds = training.losses;
     auto& weights = training.loss_weights;
     if (!settings.has("training.loss_weights")) weights.assign(kinds.size(), 1.0);
@@ -484,7 +485,7 @@ void complete_augmentation(const Settings& settings, TrainingRunConfig& config)
     const auto& constants = config.data.constants;
     for (const bool sided : {false, true}) {
         for (const auto& name : sided ? augmentation.sided_constants : augmentation.free_stream) {
-            if (std::ranges::find(constants, name) != constants.end()) continue;
+            if (contains(constants, name)) continue;
             throw UsageError("{} names '{}', which is none of data.constants, the columns that the model is told.",
                              settings.where(path + (sided ? "sided_constants" : "free_stream")), name);
         }
@@ -492,7 +493,7 @@ void complete_augmentation(const Settings& settings, TrainingRunConfig& config)
     const auto& stream = augmentation.free_stream;
     for (const auto& name : augmentation.sided_constants) {
         const bool is_twice = std::ranges::count(augmentation.sided_constants, name) > 1;
-        if (!is_twice && std::ranges::find(stream, name) == stream.end()) continue;
+        if (!is_twice && !contains(stream, name)) continue;
         throw UsageError("{} names '{}' {}, and it would be turned twice. Name it once.",
                          settings.where(path + "sided_constants"), name,
                          is_twice ? "twice" : "as training.augment.free_stream does");
@@ -595,13 +596,13 @@ Settings read_training_settings(const std::filesystem::path& file, std::span<con
 
 bool DataConfig::has_input(std::string_view input) const
 {
-    return std::ranges::find(inputs, input) != inputs.end();
+    return contains(inputs, input);
 }
 
 std::vector<std::string> DataConfig::told_arrays() const
 {
     auto names = categories.names;
-    names.insert(names.end(), arrays.begin(), arrays.end());
+    append(names, arrays);
     return names;
 }
 

@@ -2,6 +2,7 @@
 #include "apps/learning/steps/case_order.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -9,7 +10,6 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <numeric>
 
 namespace meshard {
 
@@ -21,8 +21,7 @@ constexpr std::uint64_t kEpochStride = 0x9E3779B97F4A7C15, kSetStride = 0xC2B2AE
 std::vector<std::int64_t> in_order(std::int64_t n, bool is_shuffled, std::uint64_t seed)
 {
     if (is_shuffled) return shuffled_order(n, seed);
-    std::vector<std::int64_t> order(n);
-    std::iota(order.begin(), order.end(), 0);
+    auto order = numbers_from<std::int64_t>(0, n);
     return order;
 }
 

@@ -3,9 +3,9 @@
 
 #include "io/bytes/content_hash.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 
 namespace meshard {
@@ -139,10 +139,9 @@ std::vector<std::int64_t> StoredOrder::drawn_ids(std::int64_t count, std::int64_
     std::vector<std::int64_t> ids;
     for (const auto& range : drawn_ranges(count, seed, epoch)) {
         const auto block = block_of(range.first);
-        std::vector<std::int64_t> places(range.count);
-        std::iota(places.begin(), places.end(), range.first - begin_of(block));
+        auto places = numbers_from<std::int64_t>(range.first - begin_of(block), range.count);
         const auto drawn = ids_of(block, places);
-        ids.insert(ids.end(), drawn.begin(), drawn.end());
+        append(ids, drawn);
     }
     std::ranges::sort(ids);
     return ids;
