@@ -103,7 +103,7 @@ std::vector<const RankGroup*> summed_groups(const RuleCall& call, const at::Tens
                                             c10::ArrayRef<std::int64_t> dims)
 {
     std::vector<const RankGroup*> groups;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         const auto& layout = call.layout(tensor, axis);
         const bool summed = layout.is_shard() && (dims.empty() || contains(dims, layout.placement.dim));
         if (summed) groups.push_back(&call.device_mesh()->group(axis));
@@ -156,8 +156,7 @@ bool loss_exactly(RuleCall& call)
         return gather_whole(call);
     call.reduce({input, target});
     auto there = target;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis)
-        there = call.with_layout(there, axis, call.layout(input, axis));
+    for (const auto axis : call.axes()) there = call.with_layout(there, axis, call.layout(input, axis));
     const auto groups = summed_groups(call, input, {});
     const auto count = input.numel();
     call.set_local(0, at::Tensor(local_of(input)));
@@ -181,7 +180,7 @@ bool product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
 
     AxisLayouts result(call.num_axes());
     std::vector<const RankGroup*> groups;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         const AxisLayout l = call.layout(left, axis), r = call.layout(right, axis);
         if (!l.is_shard() && !r.is_shard()) continue;
         const auto cut = l.is_shard() ? l : r;
@@ -212,10 +211,10 @@ bool product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
                              left.size(static_cast<std::int64_t>(left_labels.find('k'))), groups);
     if (bias_arg >= 0) {
         auto bias = call.tensor(bias_arg);
-        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) bias = call.with_layout(bias, axis, {});
+        for (const auto axis : call.axes()) bias = call.with_layout(bias, axis, {});
         auto local = local_of(bias);
         const auto missing = std::ssize(out_labels) - local.dim();
-        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        for (const auto axis : call.axes()) {
             if (result[axis].is_shard())
                 local = narrow_operand(call, local, result[axis], axis, result[axis].placement.dim - missing);
         }

@@ -39,7 +39,7 @@ struct Picking {
 Picking picking(const RuleCall& call, const at::Tensor& source, std::int64_t dim, const at::Tensor& index)
 {
     Picking p{AxisLayouts(call.num_axes()), AxisLayouts(call.num_axes()), -1};
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         const auto& rows = call.layout(source, axis);
         const auto& cut = call.layout(index, axis);
         if (rows.is_shard() && rows.placement.dim == dim) {
@@ -224,7 +224,7 @@ void index_put(RuleCall& call)
     const auto axes = without_pending(layouts_of(call, tensor));
     AxisLayouts value_axes(call.num_axes());
     std::int64_t row_axis = -1;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         if (!axes[axis].is_shard()) continue;
         const auto cut = axes[axis].placement.dim;
         if (cut == dim) {
@@ -287,7 +287,7 @@ void embedding_backward(RuleCall& call)
     call.reduce({call.tensor(0), indices});
     auto axes = layouts_of(call, call.tensor(0));
     AxisLayouts index_axes(call.num_axes()), result(call.num_axes());
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         if (axes[axis].is_replicate() && call.layout(indices, axis).is_shard()) {
             axes[axis] = call.layout(indices, axis);
             if (cut_one_dim_twice(axes)) axes[axis] = {};

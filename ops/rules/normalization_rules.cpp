@@ -38,7 +38,7 @@ Lines lines_of(const RuleCall& call, const at::Tensor& input, std::int64_t num_n
 /// Returns whether lines are whole on every rank, the usual case, in which the operator itself is sufficient.
 bool has_whole_lines(const RuleCall& call, const at::Tensor& input, std::int64_t num_normalized)
 {
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         const auto& layout = call.layout(input, axis);
         if (layout.is_shard() && layout.placement.dim >= input.dim() - num_normalized) return false;
     }

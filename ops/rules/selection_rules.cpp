@@ -13,7 +13,7 @@ namespace {
 std::int64_t leading_axis(const RuleCall& call, const at::Tensor& tensor)
 {
     std::int64_t found = -1;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         const auto& layout = call.layout(tensor, axis);
         if (!layout.is_shard()) continue;
         if (found >= 0 || layout.blocks > 1) return -1;
@@ -94,7 +94,7 @@ void triangle(RuleCall& call)
     if (tensor.dim() < 2 || !is_sharded(tensor)) return gathered_rule(call);
     call.reduce({tensor});
     auto diagonal = call.arg(1).toInt();
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         const auto& layout = call.layout(tensor, axis);
         const auto from_last = layout.is_shard() ? tensor.dim() - layout.placement.dim : 0;
         if (from_last != 1 && from_last != 2) continue;

@@ -110,7 +110,7 @@ struct Reshaped {
 std::optional<Reshaped> reshaped_layouts(const RuleCall& call, const at::Tensor& tensor, c10::IntArrayRef shape)
 {
     Reshaped layouts{layouts_of(call, tensor), layouts_of(call, tensor)};
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+    for (const auto axis : call.axes()) {
         auto& before = layouts.before[axis];
         if (!before.is_shard()) continue;
         std::optional<AxisLayout> after;
