@@ -5,6 +5,7 @@
 #include "partition/lists.h"
 #include "partition/mesh/cell_type.h"
 #include "partition/mesh/neighbor_graph.h"
+#include "partition/mesh/vector_algebra.h"
 
 #include <fmt/core.h>
 
@@ -345,32 +346,24 @@ private:
     // it. Such cells are small and rare, so that brute force is fast enough.
     void add_hull(std::span<const std::int32_t> points)
     {
-        using Vector = std::array<double, 3>;
-        std::vector<Vector> at;
+        std::vector<Vector3> at;
         for (const auto p : points)
             at.push_back({mesh_.points.value(p, 0), mesh_.points.value(p, 1), mesh_.points.value(p, 2)});
-        const auto minus = [](const Vector& a, const Vector& b) {
-            return Vector{a[0] - b[0], a[1] - b[1], a[2] - b[2]};
-        };
-        const auto dot = [](const Vector& a, const Vector& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; };
-        const auto cross = [](const Vector& a, const Vector& b) {
-            return Vector{a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]};
-        };
         double size = 0;
-        for (const auto& x : at) size = std::max(size, std::sqrt(dot(minus(x, at[0]), minus(x, at[0]))));
+        for (const auto& x : at) size = std::max(size, norm(x - at[0]));
         constexpr double tolerance =
             1e-5;  // single-precision points of a plane lie within this share of the cell's size
         std::vector<std::int32_t> in_plane;
         for (std::size_t i = 0; i < at.size(); ++i)
             for (std::size_t j = i + 1; j < at.size(); ++j)
                 for (std::size_t k = j + 1; k < at.size(); ++k) {
-                    const auto normal = cross(minus(at[j], at[i]), minus(at[k], at[i]));
-                    const auto length = std::sqrt(dot(normal, normal));
+                    const auto normal = cross(at[j] - at[i], at[k] - at[i]);
+                    const auto length = norm(normal);
                     if (length <= tolerance * size * size) continue;
                     bool above = false, below = false;
                     in_plane.clear();
                     for (std::size_t l = 0; l < at.size(); ++l) {
-                        const auto height = dot(normal, minus(at[l], at[i])) / length;
+                        const auto height = dot(normal, at[l] - at[i]) / length;
                         if (std::abs(height) <= tolerance * size)
                             in_plane.push_back(points[l]);
                         else
