@@ -193,10 +193,7 @@ int partition_bench_command(std::span<const std::string> arguments)
         ->delimiter(',')
         ->type_name("NAME,...")
         ->capture_default_str();
-    app.add_option("--seeds", options.num_seeds, "runs of each method, each with another seed")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N")
-        ->capture_default_str();
+    add_count_option(app, "--seeds", options.num_seeds, "runs of each method, each with another seed");
     app.add_option("--imbalance", options.imbalance, "largest allowed size of a part divided by its equal share")
         ->type_name("RATIO")
         ->capture_default_str();

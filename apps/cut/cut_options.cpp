@@ -140,7 +140,7 @@ void add_cut_options(CLI::App& app, CutArguments& arguments)
                    "also write the cut for other programs into DIR: metis, foam or both (metis,foam)")
         ->type_name("NAME,...");
     add_compress_option(app, arguments.compress);
-    app.add_flag("--json", arguments.json, "one JSON object on stdout instead of the report");
+    add_json_option(app, arguments.json);
 }
 
 void check_cut_arguments(CutArguments& arguments, const std::string& input)

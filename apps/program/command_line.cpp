@@ -251,6 +251,21 @@ void add_rank_options(CLI::App& app, LocalRanks& ranks, const std::string& meani
     app.add_flag("--oversubscribe", ranks.oversubscribes, "start them although they are more than four for each core");
 }
 
+void add_count_option(CLI::App& app, const std::string& name, int& count, const std::string& meaning)
+{
+    app.add_option(name, count, meaning)->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
+}
+
+void add_count_option(CLI::App& app, const std::string& name, std::int64_t& count, const std::string& meaning)
+{
+    app.add_option(name, count, meaning)->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
+}
+
+void add_json_option(CLI::App& app, bool& json)
+{
+    app.add_flag("--json", json, "one JSON object on stdout instead of the report");
+}
+
 void add_compress_option(CLI::App& app, std::string& name)
 {
     app.add_option("--compress", name,

@@ -112,30 +112,12 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
         ->check(CLI::IsMember({"step", "model", "scaling", "operators", "ghosts"}))
         ->capture_default_str();
     auto& shape = options.shape;
-    app.add_option("--points", shape.num_points, "points of the whole cloud; for ghosts 1000000 by default")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N")
-        ->capture_default_str();
-    app.add_option("--hidden", shape.n_hidden, "channels of the model")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N")
-        ->capture_default_str();
-    app.add_option("--layers", shape.n_layers, "blocks of the model")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N")
-        ->capture_default_str();
-    app.add_option("--heads", shape.n_head, "attention heads of the model")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N")
-        ->capture_default_str();
-    app.add_option("--slices", shape.slice_num, "slices of each head")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N")
-        ->capture_default_str();
-    app.add_option("--rows", options.num_rows, "for ghosts: rows of 64 channels that each rank sends")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N")
-        ->capture_default_str();
+    add_count_option(app, "--points", shape.num_points, "points of the whole cloud; for ghosts 1000000 by default");
+    add_count_option(app, "--hidden", shape.n_hidden, "channels of the model");
+    add_count_option(app, "--layers", shape.n_layers, "blocks of the model");
+    add_count_option(app, "--heads", shape.n_head, "attention heads of the model");
+    add_count_option(app, "--slices", shape.slice_num, "slices of each head");
+    add_count_option(app, "--rows", options.num_rows, "for ghosts: rows of 64 channels that each rank sends");
     app.add_option("--model", options.model,
                    "for model: a model by name, as in docs/models.md; --hidden to --slices are transolver's")
         ->type_name("NAME")

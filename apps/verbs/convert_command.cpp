@@ -95,7 +95,7 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
                    "format of a checkpoint if OUT's extension does not give it: mdlus, pt or safetensors")
         ->type_name("FORMAT");
     add_overwrite_option(app, options.input_as_output);
-    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
+    add_json_option(app, options.json);
     return parse_arguments(app, arguments);
 }
 

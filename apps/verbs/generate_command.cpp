@@ -56,15 +56,10 @@ bool parse(std::span<const std::string> arguments, GenerateArguments& options)
                    "file to write, with the conditions and the generated fields: .vti")
         ->required()
         ->type_name("OUT");
-    app.add_option("--steps", sampling.num_steps, "levels of noise; the model is called twice at each but the last")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N")
-        ->capture_default_str();
+    add_count_option(app, "--steps", sampling.num_steps,
+                     "levels of noise; the model is called twice at each but the last");
     app.add_option("--seed", sampling.seed, "of all noise")->type_name("S")->capture_default_str();
-    app.add_option("--samples", generation.num_samples, "images to generate, each from noise of its own")
-        ->check(CLI::PositiveNumber)
-        ->type_name("N")
-        ->capture_default_str();
+    add_count_option(app, "--samples", generation.num_samples, "images to generate, each from noise of its own");
     app.add_option("--sigma-min", sampling.sigma_min, "lowest level of noise")->type_name("S")->capture_default_str();
     app.add_option("--sigma-max", sampling.sigma_max,
                    "level of the noise at the start; the recipe of StormScope has 800")

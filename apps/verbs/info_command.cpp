@@ -387,7 +387,7 @@ int info_command(std::span<const std::string> arguments)
                  "of a series in time: read all states and list what changes between them and what is constant");
     app.add_flag("--devices", devices,
                  "in place of a file: the GPUs that programs see, and which libraries and kernels there are for them");
-    app.add_flag("--json", json, "one JSON object on stdout instead of the report");
+    add_json_option(app, json);
     if (!parse_arguments(app, arguments)) return exit_code::ok;
     if (devices && !file.empty()) throw UsageError("--devices says nothing of " + file + ". Give one of the two.");
     if (devices) run_in_sibling_program("info", arguments);

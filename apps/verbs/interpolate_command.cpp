@@ -97,7 +97,7 @@ bool parse(std::span<const std::string> arguments, InterpolateOptions& options)
     add_overwrite_option(app, options.input_as_output);
     add_compress_option(app, compress);
     add_rank_options(app, options.ranks, "start this many ranks on this machine");
-    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
+    add_json_option(app, options.json);
     if (!parse_arguments(app, arguments)) return false;
 
     options.from = parse_place(from);

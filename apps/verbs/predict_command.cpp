@@ -141,7 +141,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
         ->type_name("FILE");
     app.add_option("--csv", options.csv, "table of coefficients to write, with a row an input; with --forces")
         ->type_name("FILE");
-    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
+    add_json_option(app, options.json);
     app.add_option("--dropout-draws", options.prediction.num_draws,
                    "predict so many times with the model's dropout, as in training: mean, and spread as NAME_spread "
                    "(Monte Carlo dropout)")

@@ -51,7 +51,7 @@ bool parse_prepare(std::span<const std::string> arguments, PrepareArguments& opt
         "start this many ranks on this machine, which deal the cases among them (torchrun, mpirun and srun work too)");
     app.add_flag("--verify-sources", options.verify_sources,
                  "read every source completely, to check that cached shards are still those of it");
-    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
+    add_json_option(app, options.json);
     if (!parse_arguments(app, arguments)) return false;
     options.config = words.front();
     options.overrides.assign(words.begin() + 1, words.end());

@@ -56,7 +56,7 @@ bool parse(std::span<const std::string> arguments, ProbeArguments& options)
     app.add_option("--output", options.output,
                    "safetensors file to write: output, grad_input, grad.PARAMETER, in training mode buffer.NAME")
         ->type_name("FILE");
-    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
+    add_json_option(app, options.json);
     if (!parse_arguments(app, arguments)) return false;
 
     for (const auto value : parse_numbers(options.dims, "--shard")) {
