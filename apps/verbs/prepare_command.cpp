@@ -1,4 +1,5 @@
 // meshard prepare: cuts the cases of a training run into shards and stores what training reads.
+#include "apps/console/repeated_times.h"
 #include "apps/console/text_table.h"
 #include "apps/learning/cases/case_list.h"
 #include "apps/learning/grids/grid_store.h"
@@ -108,11 +109,6 @@ nlohmann::ordered_json report(const RunCases& cases, const TrainingRunConfig& co
               << "Over all points of the training cases:\n"
               << table;
     return {};
-}
-
-double seconds_since(std::chrono::steady_clock::time_point begin)
-{
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 /// Stores the cases of grids in blocks, and says what is stored. Collective.

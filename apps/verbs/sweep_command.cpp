@@ -1,4 +1,5 @@
 // meshard sweep: trains one configuration with other settings, folds and seeds, and compares the runs in a table.
+#include "apps/console/repeated_times.h"
 #include "apps/console/text_table.h"
 #include "apps/learning/settings/run_record.h"
 #include "apps/learning/settings/training_config.h"
@@ -289,9 +290,7 @@ int sweep_command(std::span<const std::string> arguments)
     for (const auto& run : runs) require_same_settings(options, folder / run.name, setting_words(run, common, folder));
 
     const auto start = std::chrono::steady_clock::now();
-    const auto seconds = [&] {
-        return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    };
+    const auto seconds = [&] { return seconds_since(start); };
     std::vector<SweptRun> swept;
     for (const auto& run : runs) swept.push_back({.run = run, .result = {}});
     const auto write_tables = [&] {

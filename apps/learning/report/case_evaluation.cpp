@@ -2,6 +2,7 @@
 #include "apps/learning/report/case_evaluation.h"
 
 #include "apps/console/console.h"
+#include "apps/console/repeated_times.h"
 #include "apps/learning/cases/case_tensors.h"
 #include "apps/learning/cases/field_scaling.h"
 #include "apps/learning/cases/run_step.h"
@@ -88,7 +89,7 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
     }
     const auto predicted = to_local(of_all).squeeze(0).cpu();  // (rows, channels)
     EvaluatedCase result{.source = source, .split = judged.second};
-    result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    result.seconds = seconds_since(start);
     result.has_ranges = !predictor.ranges().is_empty();
     result.beyond = predictor.ranges().beyond(example.inputs, data, all);
     const JudgedFields layout(data.fields, predictor.channels());
@@ -141,7 +142,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     const auto predicted = to_local(predictor.predict(inputs, scaling, &of_head)).squeeze(0).cpu();  // (rows, channels)
 
     EvaluatedCase result{.source = source, .split = judged.second, .num_points = inputs.embedding.size(1)};
-    result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    result.seconds = seconds_since(start);
     const JudgedFields layout(data.fields, predictor.channels());
     const auto sums = case_sums(predicted, truth, geometry, layout, predictor.training_mean(scaling), all);
     require_finite(sums, source.id);
@@ -242,8 +243,7 @@ EvaluatedCase evaluate_run(JudgedModel& model, const JudgedCase& judged, std::si
         throw_if_interrupted();
         const auto start = std::chrono::steady_clock::now();
         const auto predicted = roll_out.next(0);
-        result.seconds = result.seconds.value_or(0) +
-                         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        result.seconds = result.seconds.value_or(0) + seconds_since(start);
         const auto of_one_step = i == plan.next() ? predicted : roll_out.next(1);
         const auto truth = true_state(i);
         run.errors.push_back(field_errors(predicted, truth, channels));

@@ -71,8 +71,7 @@ DataRates measure_data(const RunCases& cases, const TrainingRunConfig& config, c
         all.barrier();
         const auto begin = std::chrono::steady_clock::now();
         work();
-        auto seconds =
-            at::full({1}, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), at::kDouble);
+        auto seconds = at::full({1}, seconds_since(begin), at::kDouble);
         all.all_reduce(seconds, Reduction::Max);
         return seconds.item<double>();
     };
