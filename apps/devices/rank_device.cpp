@@ -12,7 +12,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -82,10 +81,10 @@ std::int64_t ranks_a_device(const World& world, const RankGroup& all)
 std::int64_t ranks_a_device(const at::Device& device, const RankGroup& all)
 {
     if (all.size() == 1) return 1;
-    const std::array<std::int64_t, 1> own{static_cast<std::int64_t>(std::hash<std::string>()(identity_of(device)))};
-    const auto of_ranks = all.all_gather_integers(own);
+    const auto of_ranks =
+        all.all_gather_integers(static_cast<std::int64_t>(std::hash<std::string>()(identity_of(device))));
     std::int64_t most = 0;
-    for (const auto& rank : of_ranks) most = std::max(most, std::ranges::count(of_ranks, rank));
+    for (const auto rank : of_ranks) most = std::max(most, std::ranges::count(of_ranks, rank));
     return most;
 }
 

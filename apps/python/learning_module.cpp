@@ -108,8 +108,7 @@ at::Tensor rows_on_all_ranks(const at::Tensor& rows, std::span<const std::int64_
 {
     if (ranks.size() == 1 || !rows.defined()) return rows;
     auto whole = rows_on_first_rank(rows, ids, ranks);
-    const std::array<std::int64_t, 1> own{whole.size(0)};
-    const auto num_rows = ranks.all_gather_integers(own)[0][0];
+    const auto num_rows = ranks.all_gather_integers(whole.size(0))[0];
     if (ranks.rank() != 0) whole = rows.new_empty({num_rows, rows.size(1)});
     ranks.broadcast(whole, 0);
     return whole;
@@ -307,8 +306,7 @@ private:
         }
         const auto& ranks = device_mesh_->all();
         // What the first rank reads the others need not have.
-        const std::array<std::int64_t, 1> is_missing{!mesh && !std::filesystem::exists(input.file)};
-        if (ranks.all_gather_integers(is_missing)[0][0] != 0)
+        if (ranks.all_gather_integers(!mesh && !std::filesystem::exists(input.file))[0] != 0)
             throw IoError(input.file.string() +
                           (ranks.rank() == 0 ? " does not exist." : " does not exist where the first rank reads it."));
         read_together(ranks, [&] {

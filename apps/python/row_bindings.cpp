@@ -62,10 +62,9 @@ PythonGhostPlan ghost_plan(std::vector<std::int64_t> global_ids, std::int64_t nu
 {
     const auto& group = mesh.mesh->group(mesh.mesh->axis("domain"));
     const bool fits = num_owned >= 0 && num_owned + std::ssize(ghost_owners) == std::ssize(global_ids);
-    const std::vector<std::int64_t> own{fits ? num_owned : -1};
     IndexMap map;
-    for (const auto& of_rank : group.all_gather_integers(own)) {
-        if (of_rank[0] < 0) {
+    for (const auto of_rank : group.all_gather_integers(fits ? num_owned : -1)) {
+        if (of_rank < 0) {
             throw InvalidInput("GhostPlan: expected global_ids of num_owned rows and of one ghost for each entry of "
                                "ghost_owners; on a rank they do not fit" +
                                (fits ? "."

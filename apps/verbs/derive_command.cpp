@@ -231,8 +231,7 @@ Mesh bare_mesh(const Mesh& mesh, const std::vector<Derivation>& derivations)
 /// Broadcasts rank 0's (rows, 3) tensor. Collective.
 at::Tensor on_every_rank(const at::Tensor& tensor, at::ScalarType type, const RankGroup& group)
 {
-    const std::array<std::int64_t, 1> own{tensor.defined() ? tensor.size(0) : 0};
-    const auto num_rows = group.all_gather_integers(own)[0][0];
+    const auto num_rows = group.all_gather_integers(tensor.defined() ? tensor.size(0) : 0)[0];
     auto whole = group.rank() == 0 ? tensor : at::empty({num_rows, 3}, type);
     group.broadcast(whole, 0);
     return whole;
@@ -368,8 +367,7 @@ int derive(const DeriveOptions& options, World& world)
     }
     const bool has_derivations =
         std::ranges::any_of(options.wishes, [](const Wish& wish) { return !wish.words.empty(); });
-    const std::array<std::int64_t, 1> own_dimension{top_dimension(input.bare)};
-    const auto dimension = static_cast<int>(group.all_gather_integers(own_dimension)[0][0]);
+    const auto dimension = static_cast<int>(group.all_gather_integers(top_dimension(input.bare))[0]);
     if (!options.walls.empty()) {
         input.walls.vertices = on_every_rank(input.walls.vertices, at::kDouble, group);
         input.walls.faces = on_every_rank(input.walls.faces, at::kLong, group);

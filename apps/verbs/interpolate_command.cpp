@@ -205,8 +205,7 @@ Meshes read_meshes(const InterpolateOptions& options)
 at::Tensor spread_rows(const at::Tensor& whole, const std::shared_ptr<const DeviceMesh>& device_mesh)
 {
     if (device_mesh->num_ranks() == 1) return whole;
-    const std::array<std::int64_t, 1> own{whole.defined() ? whole.size(0) : 0};
-    const auto num_rows = device_mesh->all().all_gather_integers(own)[0][0];
+    const auto num_rows = device_mesh->all().all_gather_integers(whole.defined() ? whole.size(0) : 0)[0];
     const auto extents = std::make_shared<const Extents>(even_extents(num_rows, device_mesh->num_ranks()));
     return distribute_rows(whole, 0, make_spec(device_mesh, AxisLayout{Shard(0), extents}));
 }
@@ -214,10 +213,9 @@ at::Tensor spread_rows(const at::Tensor& whole, const std::shared_ptr<const Devi
 /// Gathers the ranges of all ranks on rank 0, in order. Collective.
 at::Tensor gather_runs(const at::Tensor& own_rows, const RankGroup& group)
 {
-    const std::array<std::int64_t, 1> own{own_rows.size(0)};
-    const auto counts = group.all_gather_integers(own);
+    const auto counts = group.all_gather_integers(own_rows.size(0));
     std::int64_t first = 0;
-    for (int rank = 0; rank < group.rank(); ++rank) first += counts[rank][0];
+    for (int rank = 0; rank < group.rank(); ++rank) first += counts[rank];
     auto ids = numbers_from<std::int64_t>(first, own_rows.size(0));
     return rows_on_first_rank(own_rows, ids, group);
 }
@@ -297,8 +295,7 @@ std::optional<Transfer> transfer_fields(Meshes& meshes, FieldPlace from, const I
     const auto& group = device_mesh->all();
     const bool is_first = group.rank() == 0;
     const auto fields = meshes.fields_of(from);
-    const std::array<std::int64_t, 1> own_count{std::ssize(fields)};
-    const auto num_fields = group.all_gather_integers(own_count)[0][0];
+    const auto num_fields = group.all_gather_integers(std::ssize(fields))[0];
     if (num_fields == 0) return std::nullopt;
 
     at::Tensor sources, targets;

@@ -37,9 +37,8 @@ SpecPtr layout_of_rows(const ShardSpec& like, std::int64_t own, const std::strin
 {
     constexpr std::int64_t kWrong = -1;
     const auto axis = cut_axis(like);
-    auto extents = std::make_shared<Extents>();
-    const std::vector<std::int64_t> mine{error.empty() ? own : kWrong};
-    for (const auto& rank : like.device_mesh->group(axis).all_gather_integers(mine)) extents->push_back(rank[0]);
+    auto extents =
+        std::make_shared<Extents>(like.device_mesh->group(axis).all_gather_integers(error.empty() ? own : kWrong));
     const auto wrong = std::find(extents->begin(), extents->end(), kWrong) - extents->begin();
     if (wrong < std::ssize(*extents)) {
         throw InvalidInput(

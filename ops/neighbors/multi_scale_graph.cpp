@@ -27,9 +27,7 @@ std::vector<Ids> of_all_ranks(const Ids& own, const RankGroup& group)
 {
     std::vector<Ids> all;
     if (group.size() == 1) return {own};
-    const Ids mine{std::ssize(own)};
-    Ids counts;
-    for (const auto& rank : group.all_gather_integers(mine)) counts.push_back(rank[0]);
+    const auto counts = group.all_gather_integers(std::ssize(own));
     const auto numbers = numbers_of(group.all_gather_rows(index_tensor(own), counts));
     auto begin = numbers.begin();
     for (const auto count : counts) {

@@ -109,9 +109,9 @@ std::uint64_t content_of(const NeighborRequest& request, const NeighborInput& po
     add(queries.span<T>().data(), queries.span<T>().size_bytes());
     const DeviceMesh* device_mesh = points.device_mesh.get();
     add(&device_mesh, sizeof device_mesh);
-    const auto of_ranks = group.all_gather_integers(std::vector<std::int64_t>{static_cast<std::int64_t>(hash)});
+    const auto of_ranks = group.all_gather_integers(static_cast<std::int64_t>(hash));
     hash = 0;
-    for (const auto& rank : of_ranks) add(rank.data(), sizeof rank[0]);
+    for (const auto& of_rank : of_ranks) add(&of_rank, sizeof of_rank);
     return hash;
 }
 

@@ -61,13 +61,13 @@ CutRows cut_rows_of(const char* where, const char* what, const at::Tensor& tenso
 
 void throw_together(const std::string& error, const RankGroup& group)
 {
-    const auto lengths = group.all_gather_integers(std::vector<std::int64_t>{std::ssize(error)});
+    const auto lengths = group.all_gather_integers(std::ssize(error));
     for (int r = 0; r < static_cast<int>(lengths.size()); ++r) {
-        if (lengths[r][0] == 0) continue;
-        auto text = at::zeros({lengths[r][0]}, at::kByte);
+        if (lengths[r] == 0) continue;
+        auto text = at::zeros({lengths[r]}, at::kByte);
         if (group.rank() == r) std::ranges::copy(error, text.mutable_data_ptr<std::uint8_t>());
         group.broadcast(text, r);
-        std::string message(reinterpret_cast<const char*>(text.const_data_ptr<std::uint8_t>()), lengths[r][0]);
+        std::string message(reinterpret_cast<const char*>(text.const_data_ptr<std::uint8_t>()), lengths[r]);
         throw InvalidInput(group.size() == 1 ? message : fmt::format("{} (Found by rank {}.)", message, r));
     }
 }

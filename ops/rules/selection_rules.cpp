@@ -28,9 +28,7 @@ std::int64_t leading_axis(const RuleCall& call, const at::Tensor& tensor)
 /// Layouts of the entries that the ranks of `axis` have selected, one rank after the other along dimension 0.
 AxisLayouts found_layouts(const RuleCall& call, std::int64_t axis, std::int64_t count)
 {
-    auto extents = std::make_shared<Extents>();
-    for (const auto& counts : call.device_mesh()->group(axis).all_gather_integers(std::vector<std::int64_t>{count}))
-        extents->push_back(counts[0]);
+    auto extents = std::make_shared<Extents>(call.device_mesh()->group(axis).all_gather_integers(count));
     AxisLayouts axes(call.num_axes());
     axes[axis] = {Shard(0), std::move(extents), 1};
     return axes;

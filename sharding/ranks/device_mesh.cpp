@@ -50,7 +50,7 @@ void require_agreement(const RankGroup& all, const std::vector<std::int64_t>& sh
     std::uint64_t hash = 0;
     for (std::size_t i = 0; i < shape.size(); ++i)
         hash = mix(mix(hash, static_cast<std::uint64_t>(shape[i])), std::hash<std::string>()(names[i]));
-    const auto hashes = all.all_gather_integers(std::vector<std::int64_t>{static_cast<std::int64_t>(hash)});
+    const auto hashes = all.all_gather_integers(static_cast<std::int64_t>(hash));
     for (std::size_t r = 1; r < hashes.size(); ++r) {
         if (hashes[r] != hashes[0])
             throw InvalidInput("DeviceMesh: ranks 0 and {} ask for other axes; here: {} ({}). Pass the same "
@@ -155,8 +155,7 @@ at::Generator DeviceMesh::generator(const at::Device& device) const
         const std::lock_guard lock(generator.mutex());
         state = generator.get_state().contiguous();
     }
-    const std::vector<std::int64_t> own{hash_of_values(state)};
-    const auto hashes = all_.all_gather_integers(own);
+    const auto hashes = all_.all_gather_integers(hash_of_values(state));
     for (std::size_t r = 0; r < hashes.size(); ++r) {
         if (hashes[r] != hashes[0]) {
             throw InvalidInput("random numbers on a device mesh: the generators of rank 0 and rank {} are "

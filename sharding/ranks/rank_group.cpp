@@ -484,6 +484,13 @@ std::vector<std::vector<std::int64_t>> RankGroup::all_gather_integers(std::span<
     return result;
 }
 
+std::vector<std::int64_t> RankGroup::all_gather_integers(std::int64_t own) const
+{
+    std::vector<std::int64_t> numbers;
+    for (const auto& of_rank : all_gather_integers(std::span(&own, 1))) numbers.push_back(of_rank[0]);
+    return numbers;
+}
+
 bool RankGroup::all_agree(bool mine) const
 {
     auto flag = at::full({1}, mine ? 1 : 0, at::kInt);

@@ -201,9 +201,8 @@ std::vector<int> deal_by_size(std::span<const std::int64_t> sizes, int num_ranks
 std::vector<int> lowest_ranks_with(const std::filesystem::path& folder, const RankGroup& ranks)
 {
     if (ranks.size() == 1) return {0};
-    const std::array<std::int64_t, 1> draw{static_cast<std::int64_t>(std::random_device()())};
     const auto place = folder / "locks";
-    const auto number = ranks.all_gather_integers(draw).front().front();
+    const auto number = ranks.all_gather_integers(std::random_device()())[0];
     const auto mark = [&](int rank) { return place / fmt::format("seen-{}-{}", number, rank); };
     std::error_code ignored;
     std::filesystem::create_directories(place, ignored);
@@ -211,9 +210,8 @@ std::vector<int> lowest_ranks_with(const std::filesystem::path& folder, const Ra
     ranks.barrier();
     int lowest = 0;
     while (lowest < ranks.rank() && !std::filesystem::exists(mark(lowest), ignored)) ++lowest;
-    const std::array<std::int64_t, 1> own{lowest};
     std::vector<int> all;
-    for (const auto& found : ranks.all_gather_integers(own)) all.push_back(static_cast<int>(found.front()));
+    for (const auto found : ranks.all_gather_integers(lowest)) all.push_back(static_cast<int>(found));
     std::filesystem::remove(mark(ranks.rank()), ignored);
     return all;
 }

@@ -293,13 +293,12 @@ at::Tensor point_inputs(const Mesh& mesh, RowIds rows, const DataConfig& data, c
 
 PointInputs sharded_inputs(const at::Tensor& rows, RowIds ids, const std::shared_ptr<const DeviceMesh>& device_mesh)
 {
-    const std::array<std::int64_t, 1> own{rows.size(0)};
     IndexMap map{.num_global = 0,
                  .num_owned = static_cast<std::int32_t>(ids.size()),
                  .global_ids = {ids.begin(), ids.end()},
                  .ghost_owners = {}};
-    for (const auto& count : device_mesh->group(device_mesh->axis("domain")).all_gather_integers(own))
-        map.num_global += count[0];
+    for (const auto count : device_mesh->group(device_mesh->axis("domain")).all_gather_integers(rows.size(0)))
+        map.num_global += count;
     return sharded_inputs(rows, shard_spec(std::make_shared<const IndexMap>(std::move(map)), device_mesh, 1));
 }
 

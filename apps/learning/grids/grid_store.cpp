@@ -163,7 +163,7 @@ std::int64_t GridStore::write(const std::vector<CaseSource>& cases, const RankGr
         }
     });
     std::int64_t sum = 0;
-    for (const auto& of_rank : ranks.all_gather_integers(std::array{bytes})) sum += of_rank[0];
+    for (const auto of_rank : ranks.all_gather_integers(bytes)) sum += of_rank;
     return sum;
 }
 

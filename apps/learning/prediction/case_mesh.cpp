@@ -41,8 +41,7 @@ read_other_part(const std::filesystem::path& file, const DataConfig& data, const
                              .view({-1, 3})
                              .to(device);
     });
-    const std::array<std::int64_t, 1> own{rows_of_file.defined() ? rows_of_file.size(0) : 0};
-    const auto num_rows = all.all_gather_integers(own)[0][0];
+    const auto num_rows = all.all_gather_integers(rows_of_file.defined() ? rows_of_file.size(0) : 0)[0];
     const AxisLayout cut{Shard(0), std::make_shared<const Extents>(even_extents(num_rows, all.size())), 1};
     const auto handed_out = [&](const at::Tensor& of_file) {
         return all.size() == 1 ? of_file : to_local(distribute_rows(of_file, 0, make_spec(device_mesh, {cut})));

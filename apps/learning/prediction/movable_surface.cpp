@@ -6,7 +6,6 @@
 
 #include <torch/types.h>
 
-#include <array>
 #include <vector>
 
 namespace meshard {
@@ -21,8 +20,7 @@ at::Tensor indices(const std::vector<std::int64_t>& values)
 at::Tensor on_all_ranks(at::Tensor of_first, const RankGroup& ranks, at::ScalarType type)
 {
     if (ranks.size() == 1) return of_first;
-    const std::array<std::int64_t, 1> own{ranks.rank() == 0 ? of_first.numel() : 0};
-    const auto count = ranks.all_gather_integers(own)[0][0];
+    const auto count = ranks.all_gather_integers(ranks.rank() == 0 ? of_first.numel() : 0)[0];
     if (ranks.rank() != 0) of_first = torch::empty({count}, type);
     if (count > 0) ranks.broadcast(of_first, 0);
     return of_first;
@@ -88,8 +86,7 @@ MovableSurface::MovableSurface(const Mesh& whole, const RankGroup& ranks, const 
             });
         }
     }
-    const std::array<std::int64_t, 1> own{whole.num_cells()};
-    num_cells_ = ranks.all_gather_integers(own)[0][0];
+    num_cells_ = ranks.all_gather_integers(whole.num_cells())[0];
     const auto shared = [&](const std::vector<std::int64_t>& values) {
         return on_all_ranks(indices(values), ranks, torch::kLong).to(device);
     };
