@@ -237,9 +237,9 @@ public:
                 continue;
             }
             if (fs::is_directory(match.path, ignored) && !is_array_file(match.path))
-                throw InvalidInput(where_ + ": " + match.path.string() +
-                                   " is a folder, but no OpenFOAM case. Give the pattern of the files in it, e.g. " +
-                                   pattern_ + "/out_*.vtu.");
+                throw InvalidInput(
+                    "{}: {} is a folder, but no OpenFOAM case. Give the pattern of the files in it, e.g. {}/out_*.vtu.",
+                    where_, match.path.string(), pattern_);
             match.times = times_of(match.path);
             has_whole = has_whole || match.times.size() > 1;
         }
@@ -266,24 +266,24 @@ private:
             if (match.name != pattern_) {
                 auto texts = wildcard_texts(pattern_, match.name);
                 if (!texts)
-                    throw InvalidInput(where_ + ": what its wildcards stand for in " + path.string() +
-                                       " is unclear. Write it with *, ? and [a-z] only, and single slashes.");
+                    throw InvalidInput("{}: what its wildcards stand for in {} is unclear. Write it with *, ? and "
+                                       "[a-z] only, and single slashes.",
+                                       where_, path.string());
                 match.texts = std::move(*texts);
             }
             match.path = std::move(path);
             matches_.push_back(std::move(match));
         }
         if (matches_.empty())
-            throw InvalidInput(where_ + " matches no file or folder. Check the pattern" +
-                               (is_absolute ? "." : "; it is relative to " + root_.string() + "."));
+            throw InvalidInput("{} matches no file or folder. Check the pattern{}", where_,
+                               is_absolute ? "." : "; it is relative to " + root_.string() + ".");
     }
 
     std::vector<Series> whole_series() const
     {
         if (!times_.empty())
-            throw InvalidInput(where_ + ": " + matches_.front().path.string() +
-                               " has its own times, so that a table of times (" + times_ +
-                               ") has no effect. Leave it out.");
+            throw InvalidInput("{}: {} has its own times, so that a table of times ({}) has no effect. Leave it out.",
+                               where_, matches_.front().path.string(), times_);
         std::vector<Series> found;
         for (const Match& match : matches_) {
             fs::path name = match.path.filename();
@@ -409,8 +409,8 @@ private:
         TimeTable table{root_ / name, {}};
         const std::string where = "find_series: table of times " + table.path.string();
         std::ifstream stream(table.path);
-        if (!stream) throw IoError(where + " cannot be read. It is relative to " + root_.string() + ".");
-        if (lower_extension(table.path) != ".csv") throw IoError(where + " must be a .csv file.");
+        if (!stream) throw IoError("{} cannot be read. It is relative to {}.", where, root_.string());
+        if (lower_extension(table.path) != ".csv") throw IoError("{} must be a .csv file.", where);
         std::string line;
         std::getline(stream, line);
         if (line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);  // spreadsheets write a byte order mark
@@ -465,10 +465,10 @@ std::vector<SeriesState> read_series(const std::filesystem::path& path)
 {
     std::error_code error;
     if (!fs::exists(path, error))
-        throw IoError("read_series: " + path.string() +
-                      (error ? " cannot be read: " + error.message() + "." : " does not exist. Check the path."));
+        throw IoError("read_series: {}{}", path.string(),
+                      error ? " cannot be read: " + error.message() + "." : " does not exist. Check the path.");
     if (fs::is_directory(path, error) && !is_foam_case(path) && !is_array_file(path))
-        throw IoError("read_series: " + path.string() + " is a folder, a file or an OpenFOAM case is expected.");
+        throw IoError("read_series: {} is a folder, a file or an OpenFOAM case is expected.", path.string());
     if (lists_files(path)) return states_of_index(path);
     return states_of_times(path, times_of(path));
 }

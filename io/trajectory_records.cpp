@@ -62,7 +62,7 @@ public:
     }
 
 private:
-    [[noreturn]] void fail() const { throw IoError(where_ + ": it is no message of TensorFlow's. It is damaged."); }
+    [[noreturn]] void fail() const { throw IoError("{}: it is no message of TensorFlow's. It is damaged.", where_); }
 
     std::string_view taken(std::uint64_t size)
     {
@@ -189,7 +189,7 @@ Trajectory::Trajectory(std::vector<Feature> features, double step, const std::st
         if (num_frames != 1 && num_frames != feature.num_frames)
             throw IoError("{}: '{}' has {} frames, and others {}.", where, name, feature.num_frames, num_frames);
         if (name == "world_pos" && feature.values.num_components() > 3)
-            throw IoError(where + ": 'world_pos' has more than three components.");
+            throw IoError("{}: 'world_pos' has more than three components.", where);
         num_frames = feature.num_frames;
         features_.push_back(std::move(feature));
     }
@@ -256,12 +256,12 @@ std::optional<Trajectory> TrajectoryRecords::next()
     if (rest.size() < kHead) throw IoError("{}: it is cut off after {} bytes.", where, rest.size());
     const auto length = number_at<std::uint64_t>(rest, 0);
     if (number_at<std::uint32_t>(rest, 8) != masked_crc32c(rest.substr(0, 8)))
-        throw IoError(where + ": its length has another checksum. It is damaged, or no file of TensorFlow's records.");
+        throw IoError("{}: its length has another checksum. It is damaged, or no file of TensorFlow's records.", where);
     if (length > rest.size() - kHead || rest.size() - kHead - length < kTail)
         throw IoError("{}: it is cut off: {} bytes of {} are there.", where, rest.size() - kHead, length);
     const auto example = rest.substr(kHead, length);
     if (number_at<std::uint32_t>(rest, kHead + length) != masked_crc32c(example))
-        throw IoError(where + ": its content has another checksum. It is damaged.");
+        throw IoError("{}: its content has another checksum. It is damaged.", where);
     const auto found = features_of(example, where);
     std::vector<Trajectory::Feature> features;
     for (const auto& shape : shapes_) {

@@ -51,7 +51,7 @@ Mesh mesh_of(const std::string& name)
     if (std::ranges::find(benchmark_mesh_kinds(), kind) == benchmark_mesh_kinds().end()) return read_mesh(name);
     double count = 1e6;
     if (colon != std::string::npos) count = parse_numbers(name.substr(colon + 1), "the number of cells", 1)[0];
-    if (!(count >= 1 && count <= 1e8)) throw UsageError("'" + name + "' asks for a mesh of 1 to 1e8 cells.");
+    if (!(count >= 1 && count <= 1e8)) throw UsageError("'{}' asks for a mesh of 1 to 1e8 cells.", name);
     return benchmark_mesh(kind, static_cast<std::int64_t>(count));
 }
 

@@ -120,7 +120,7 @@ std::vector<at::Tensor> arguments_of(const torch::jit::Module& model, const Name
                            names.empty() ? "none" : names);
     }
     if (inputs.empty())
-        throw InvalidInput(request.model.string() + ": its forward takes no tensor, so that there is nothing to cut.");
+        throw InvalidInput("{}: its forward takes no tensor, so that there is nothing to cut.", request.model.string());
     return inputs;
 }
 
@@ -156,7 +156,7 @@ std::vector<std::pair<std::string, at::Tensor>> run(torch::jit::Module model, co
     const torch::AutoGradMode recording(request.backward);
     std::vector<at::Tensor> outputs;
     collect(model.forward(arguments), outputs);
-    if (outputs.empty()) throw InvalidInput(request.model.string() + ": its forward returns no tensor.");
+    if (outputs.empty()) throw InvalidInput("{}: its forward returns no tensor.", request.model.string());
 
     std::vector<std::pair<std::string, at::Tensor>> tensors;
     if (request.backward) {
@@ -164,8 +164,9 @@ std::vector<std::pair<std::string, at::Tensor>> run(torch::jit::Module model, co
         for (const auto& output : outputs) {
             if (!output.requires_grad()) continue;
             if (grad_output && grad_output->sizes() != output.sizes()) {
-                throw InvalidInput(request.input.string() + ": 'grad_output' does not have the shape of the model's "
-                                                            "output. Give it one factor for each value.");
+                throw InvalidInput("{}: 'grad_output' does not have the shape of the model's "
+                                   "output. Give it one factor for each value.",
+                                   request.input.string());
             }
             const auto weights =
                 grad_output
@@ -176,8 +177,8 @@ std::vector<std::pair<std::string, at::Tensor>> run(torch::jit::Module model, co
             if (grad_output) break;
         }
         if (!loss.defined())
-            throw InvalidInput(request.model.string() +
-                               ": no output depends on an input or a parameter; leave --backward out.");
+            throw InvalidInput("{}: no output depends on an input or a parameter; leave --backward out.",
+                               request.model.string());
         loss.backward();
     }
     for (std::size_t i = 0; i < outputs.size(); ++i) tensors.emplace_back(numbered("output", i), outputs[i].detach());

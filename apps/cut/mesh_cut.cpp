@@ -79,7 +79,7 @@ void warn_of_imbalance(const PartitionReport& report)
 void require_rows(const CutSteps& steps, std::int64_t num_rows, const std::string& name, const CutArguments& arguments)
 {
     if (num_rows == 0 && !arguments.allow_empty)
-        throw InvalidInput(name + " has no cells and no points; there is nothing to cut. Is it the right file?");
+        throw InvalidInput("{} has no cells and no points; there is nothing to cut. Is it the right file?", name);
     if (arguments.num_parts > num_rows && !arguments.allow_empty)
         throw UsageError(
             "{} has {}, fewer than the {} parts asked for. Ask for fewer, or allow empty parts with --allow-empty.",

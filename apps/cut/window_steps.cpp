@@ -136,8 +136,8 @@ void WindowSteps::find_graph(CutJob& job)
 {
     if (mesh_.num_rows() == 0)
         throw InvalidInput(
-            source_.name +
-            " has no cells and no points; there are no windows to cut. Run one process without --max-memory.");
+            "{} has no cells and no points; there are no windows to cut. Run one process without --max-memory.",
+            source_.name);
     sizes_ = plan_memory(mesh_, source_.name, job.arguments, messages_.size());
     windows_.emplace(mesh_, messages_, sizes_.cells_a_window, sizes_.cache_bytes);
     warn_of_faults(source_.name, *windows_, messages_);

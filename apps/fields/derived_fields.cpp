@@ -102,13 +102,13 @@ void require_derivable(const Mesh& mesh, std::span<const Derivation> derivations
     for (const auto& [quantity, place, field, result] : derivations) {
         const std::string what = fmt::format("{}: the field '{}'", where, field);
         const auto& array = *find_array(arrays_at(mesh, place), field);
-        if (array.type() == ScalarType::String) throw InvalidInput(what + " holds texts, expected numbers.");
+        if (array.type() == ScalarType::String) throw InvalidInput("{} holds texts, expected numbers.", what);
         if (is_of_vectors(quantity) && array.num_components() != 3) {
             throw InvalidInput("{} has {} component{}; the {} needs a vector of three.", what, array.num_components(),
                                array.num_components() == 1 ? "" : "s", name_of(quantity));
         }
         if (quantity == Quantity::Laplacian && place == FieldPlace::Points)
-            throw InvalidInput(what + " is of points; the Laplacian needs a cell field.");
+            throw InvalidInput("{} is of points; the Laplacian needs a cell field.", what);
         if ((quantity == Quantity::Vorticity || quantity == Quantity::QCriterion) && top == 2 && !is_plane(mesh)) {
             throw InvalidInput("{} is a surface that is not plane; only derivatives within the surface are "
                                "known, which give a Gradient and a Divergence but no {}.",

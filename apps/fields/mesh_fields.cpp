@@ -112,7 +112,7 @@ std::int64_t count_not_finite(const DataArray& array)
 
 void require_positions(const Mesh& mesh, std::string_view where)
 {
-    if (mesh.num_points() == 0) throw InvalidInput(std::string(where) + " has no points.");
+    if (mesh.num_points() == 0) throw InvalidInput("{} has no points.", where);
     const auto bad = count_not_finite(mesh.points);
     if (bad > 0) {
         throw InvalidInput("{} has {} that {} NaN or infinite; every point needs a position. Repair the mesh.", where,

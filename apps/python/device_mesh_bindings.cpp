@@ -51,7 +51,7 @@ public:
         if (ranks.size() == 1) return {nullptr, axis, std::move(counter)};
         const auto found = backends_.find(axis);
         if (found == backends_.end())
-            throw InvalidInput("DeviceMesh: there is no process group for the axis '" + axis + "'.");
+            throw InvalidInput("DeviceMesh: there is no process group for the axis '{}'.", axis);
         const auto backend = found->second;
         if (backend->getSize() != static_cast<int>(ranks.size())) {
             throw InvalidInput("DeviceMesh: the process group of the axis '{}' has {} ranks, the mesh has {}.", axis,

@@ -73,7 +73,7 @@ public:
     {
         auto& model = architecture<MeshGraphNetImpl>();
         if (edge_index.dim() != 2)
-            throw InvalidInput("edge_index: expected (2, E), found the shape " + c10::str(edge_index.sizes()) + ".");
+            throw InvalidInput("edge_index: expected (2, E), found the shape {}.", c10::str(edge_index.sizes()));
         if (edges.dim() != 2 || edges.size(0) != edge_index.size(-1)) {
             throw InvalidInput(
                 "MeshGraphNet: expected a row of edge_features for each of the {} edges, found the shape {}.",
@@ -130,7 +130,7 @@ private:
     Architecture& architecture()
     {
         auto* found = dynamic_cast<Architecture*>(model_.module.get());
-        if (!found) throw InvalidInput("this model is a " + model_.class_name + ", which takes other inputs.");
+        if (!found) throw InvalidInput("this model is a {}, which takes other inputs.", model_.class_name);
         return *found;
     }
 

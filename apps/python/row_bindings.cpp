@@ -47,8 +47,7 @@ SurfaceDistance distance_of(const at::Tensor& vertices, const at::Tensor& faces,
     if (sign == "winding_number")
         options.sign = SurfaceSign::WindingNumber;
     else if (sign != "pseudo_normal")
-        throw InvalidInput("signed_distance: expected the sign 'pseudo_normal' or 'winding_number', found '" + sign +
-                           "'.");
+        throw InvalidInput("signed_distance: expected the sign 'pseudo_normal' or 'winding_number', found '{}'.", sign);
     return signed_distance(vertices, faces, queries, options);
 }
 
@@ -66,10 +65,10 @@ PythonGhostPlan ghost_plan(std::vector<std::int64_t> global_ids, std::int64_t nu
     for (const auto of_rank : group.all_gather_integers(fits ? num_owned : -1)) {
         if (of_rank < 0) {
             throw InvalidInput("GhostPlan: expected global_ids of num_owned rows and of one ghost for each entry of "
-                               "ghost_owners; on a rank they do not fit" +
-                               (fits ? "."
-                                     : fmt::format(": there are {} ids, {} owned rows and {} owners of ghosts.",
-                                                   global_ids.size(), num_owned, ghost_owners.size())));
+                               "ghost_owners; on a rank they do not fit{}",
+                               fits ? "."
+                                    : fmt::format(": there are {} ids, {} owned rows and {} owners of ghosts.",
+                                                  global_ids.size(), num_owned, ghost_owners.size()));
         }
         map.num_global += of_rank[0];
     }

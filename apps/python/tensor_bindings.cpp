@@ -56,7 +56,7 @@ SpecPtr make_layout(const PythonMesh& mesh, const std::vector<Placement>& placem
         if (!placements[a].is_shard()) continue;
         const auto dim = placements[a].dim;
         if (dim < 0 || (sizes && dim >= std::ssize(*sizes))) {
-            throw InvalidInput("placements: " + to_string(placements[a]) + " of a tensor that has no such dimension.");
+            throw InvalidInput("placements: {} of a tensor that has no such dimension.", to_string(placements[a]));
         }
         const auto total = sizes ? std::make_optional((*sizes)[dim]) : std::nullopt;
         if (!extents.empty() && extents[a]) {
@@ -173,7 +173,7 @@ at::Tensor with_portable_layout(const at::Tensor& part, const PythonMesh& mesh, 
     const auto spec = make_spec(mesh.mesh, layouts);
     if (part.dim() != std::ssize(sizes) || strides.size() != sizes.size() ||
         spec->global_shape(part.sizes()) != sizes || spec->local_shape(sizes) != part.sizes().vec()) {
-        throw InvalidInput("a sharded tensor's saved part does not fit its layout, " + to_string(*spec) + ".");
+        throw InvalidInput("a sharded tensor's saved part does not fit its layout, {}.", to_string(*spec));
     }
     return wrap(part.detach(), spec, strides);
 }
@@ -183,7 +183,7 @@ Placement partial_of(const std::string& op)
     if (op == "sum") return Partial();
     if (op == "max") return Partial(Reduction::Max);
     if (op == "min") return Partial(Reduction::Min);
-    throw InvalidInput("Partial: expected the reduction 'sum', 'max' or 'min', found '" + op + "'.");
+    throw InvalidInput("Partial: expected the reduction 'sum', 'max' or 'min', found '{}'.", op);
 }
 
 void set_policy(const std::string& policy)
@@ -195,7 +195,7 @@ void set_policy(const std::string& policy)
     else if (policy == "refuse")
         set_gather_policy(GatherPolicy::Refuse);
     else
-        throw InvalidInput("set_gather_policy: expected 'silent', 'warn' or 'refuse', found '" + policy + "'.");
+        throw InvalidInput("set_gather_policy: expected 'silent', 'warn' or 'refuse', found '{}'.", policy);
 }
 
 /// Keeps the events that the rule table reports.

@@ -337,7 +337,7 @@ Input read_input(const DeriveOptions& options)
     if (!derivations.empty()) warn_of_rows(input.whole, derivations, options);
     if (!options.walls.empty()) {
         if (options.walls_at == FieldPlace::Cells && input.whole.num_cells() == 0)
-            throw InvalidInput(options.mesh + " has no cells. Leave --at cells out.");
+            throw InvalidInput("{} has no cells. Leave --at cells out.", options.mesh);
         input.walls = read_walls(options.walls, options.mesh, options.orient);
         const auto facing = input.walls.facing.facing();
         if (options.sign != "none" && (facing == Facing::Inward || facing == Facing::Mixed))

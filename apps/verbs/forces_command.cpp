@@ -76,7 +76,7 @@ struct ForcesReport {
 Vector3 unit(const Vector3& a, const std::string& option)
 {
     const double length = std::hypot(a[0], a[1], a[2]);
-    if (!(length > 0)) throw UsageError(option + " has no length; expected a direction, e.g. 1,0,0.");
+    if (!(length > 0)) throw UsageError("{} has no length; expected a direction, e.g. 1,0,0.", option);
     return {a[0] / length, a[1] / length, a[2] / length};
 }
 
@@ -196,7 +196,7 @@ bool parse(std::span<const std::string> arguments, ForcesOptions& options)
     options.rho = *parse_positive(rho, "--rho");
     options.ambient = parse_numbers(p_inf, "--p-inf", 1)[0];
     if (options.ambient != 0 && options.kind == FieldKind::Coefficient)
-        throw UsageError("--p-inf " + p_inf + ": a cp is relative to the free stream already. Leave it out.");
+        throw UsageError("--p-inf {}: a cp is relative to the free stream already. Leave it out.", p_inf);
     options.area = parse_positive(area, "--area");
     options.length = parse_positive(length, "--length");
     if (!center.empty()) options.center = parse_vector(center, "--center");
@@ -214,13 +214,14 @@ Mesh read_surface(const std::string& file)
     for (std::int32_t i = 0; i < mesh.num_cells(); ++i) {
         const auto dimension = cell_dimension(mesh.cell_types[i]);
         if (dimension == 3) {
-            throw InvalidInput(file + " has solid cells, but forces are computed on a surface. Give the body's surface "
-                                      "(.vtp) with its fields.");
+            throw InvalidInput("{} has solid cells, but forces are computed on a surface. Give the body's surface "
+                               "(.vtp) with its fields.",
+                               file);
         }
         has_polygon = has_polygon || dimension == 2;
         if (dimension == 2 && !(ghosts && ghosts->value(i) != 0)) cells.push_back(i);
     }
-    if (!has_polygon) throw InvalidInput(file + " has no polygons, but forces are computed on a surface.");
+    if (!has_polygon) throw InvalidInput("{} has no polygons, but forces are computed on a surface.", file);
     require_single_polygons(mesh, file);
     if (std::ssize(cells) == mesh.num_cells()) return mesh;
     for (std::int32_t i = 0; i < mesh.num_points(); ++i) points.push_back(i);

@@ -104,7 +104,7 @@ bool parse(std::span<const std::string> arguments, GenerateArguments& options)
         if (path->extension() != ".vti") throw UsageError("{} {} must end in .vti.", name, path->string());
     }
     for (const auto* path : {&generation.checkpoint, &generation.conditions}) {
-        if (!std::filesystem::exists(*path)) throw IoError(path->string() + " does not exist.");
+        if (!std::filesystem::exists(*path)) throw IoError("{} does not exist.", path->string());
     }
     return true;
 }

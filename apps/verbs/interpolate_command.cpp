@@ -191,7 +191,7 @@ Meshes read_meshes(const InterpolateOptions& options)
     require_positions(meshes.source, options.source);
     require_positions(meshes.target, options.target);
     if (options.at == FieldPlace::Cells && meshes.target.num_cells() == 0)
-        throw InvalidInput(options.target + " has no cells. Leave --at cells out.");
+        throw InvalidInput("{} has no cells. Leave --at cells out.", options.target);
     require_writable(options.output, meshes.target);
     meshes.fields = chosen_fields(meshes.source, options);
     for (const auto& field : meshes.fields) {

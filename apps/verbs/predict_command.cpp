@@ -222,7 +222,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     if (options.model.empty()) {
         for (const auto* option : of_file->get_options()) {
             if (option->count() > 0)
-                throw UsageError(option->get_name() + " belongs to --model; a run's folder says it itself.");
+                throw UsageError("{} belongs to --model; a run's folder says it itself.", option->get_name());
         }
         do {
             options.runs.push_back(words.front());
@@ -276,9 +276,9 @@ void require_grids(const PredictArguments& options)
         throw UsageError("--forces: a regular grid has no surface on which forces act. Leave it out.");
     for (const std::filesystem::path input : options.inputs) {
         if (!is_grid_file(input))
-            throw UsageError(input.string() +
-                             " is no grid, and the model is one of grids: it predicts on .vti, .pvti, .vtr, .pvtr, "
-                             ".vtkhdf, .h5, .nc and .zarr.");
+            throw UsageError("{} is no grid, and the model is one of grids: it predicts on .vti, .pvti, .vtr, .pvtr, "
+                             ".vtkhdf, .h5, .nc and .zarr.",
+                             input.string());
     }
     const std::filesystem::path output = options.output;
     if (output.has_extension() && lower_extension(output) != ".vti" && options.inputs.size() == 1)
@@ -311,7 +311,7 @@ Jobs jobs(const PredictArguments& options, bool of_grids, bool of_volumes = fals
     Jobs jobs;
     const std::filesystem::path output = options.output;
     if (const auto& first = options.inputs.front(); options.inputs.size() == 1 && !std::filesystem::exists(first))
-        throw IoError(first + " does not exist.");
+        throw IoError("{} does not exist.", first);
     require_one_or_each("--wall", options.walls, options.inputs.size());
     require_one_or_each("--other-part", options.other_parts, options.inputs.size());
     const auto file_types = of_grids ? std::set<std::filesystem::path>{".vti"}
@@ -495,7 +495,7 @@ int predict_command(std::span<const std::string> arguments)
     // so that errors that do not depend on the model are found before one is read.
     const auto predict_steps = [&](World* world) {
         if (!std::filesystem::exists(options.inputs.front()))
-            throw IoError(options.inputs.front() + " does not exist.");
+            throw IoError("{} does not exist.", options.inputs.front());
         auto models = make_predictors(options, 0);
         if (!models.front().data().series.is_on)
             throw UsageError("--steps: {} learnt no simulation in time (data.series). Leave it out.",

@@ -133,12 +133,13 @@ void claim_folder(const SweepArguments& options, const std::vector<SweepRun>& ru
     const auto record = folder / "sweep.txt";
     if (!std::filesystem::exists(record)) {
         if (!std::filesystem::is_empty(folder))
-            throw UsageError(folder.string() + " holds files, and no sweep. Name a new folder with -o.");
+            throw UsageError("{} holds files, and no sweep. Name a new folder with -o.", folder.string());
         write_file_atomically(record, text);
     } else if (content_of(record) != text) {
-        throw UsageError(folder.string() + " holds a sweep of another configuration, other settings, folds or cases "
-                                           "(sweep.txt). Name another folder with -o; "
-                                           "grid, seeds and budget may change.");
+        throw UsageError("{} holds a sweep of another configuration, other settings, folds or cases "
+                         "(sweep.txt). Name another folder with -o; "
+                         "grid, seeds and budget may change.",
+                         folder.string());
     }
 }
 

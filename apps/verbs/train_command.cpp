@@ -271,7 +271,7 @@ int train_command(std::span<const std::string> arguments)
         options.overrides.insert(options.overrides.begin(),
                                  {"run_id=" + named.filename().string(), "output_dir=" + named.parent_path().string()});
         if (!std::filesystem::exists(named / "checkpoints" / "last.safetensors")) {
-            throw IoError(options.resume + " has no checkpoints/last.safetensors from which to continue.");
+            throw IoError("{} has no checkpoints/last.safetensors from which to continue.", options.resume);
         }
     }
     std::vector<std::string> dropped;

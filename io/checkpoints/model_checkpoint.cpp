@@ -108,7 +108,7 @@ public:
     }
 
 private:
-    [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
+    [[noreturn]] void fail(const std::string& what) const { throw IoError("{} {}.", where_, what); }
     void note(std::string text) { checkpoint_.notes.push_back(std::move(text)); }
 
     Json parse(const SharedBytes& bytes, const char* name) const
@@ -207,8 +207,8 @@ private:
         const SharedBytes bytes{file->bytes(), file};
         const auto description = Json::parse(bytes.text(), nullptr, false);
         if (description.is_discarded() && bytes.text().find("\"model_class\"") != std::string_view::npos)
-            throw IoError(beside.string() + ", which describes the model of " + path_.filename().string() +
-                          ", is damaged: it is no valid JSON. Take another copy.");
+            throw IoError("{}, which describes the model of {}, is damaged: it is no valid JSON. Take another copy.",
+                          beside.string(), path_.filename().string());
         if (!description.is_object()) return;
         require_hash(description, beside.string(),
                      "Take another copy; if the change was meant, remove the entry hash.");
@@ -489,8 +489,9 @@ void move_nested(Json& arguments, const std::string& place, Json& root, Json& me
         const auto class_name = value["__name__"].get<std::string>();
         const auto* known = known_model(class_name);
         if (!known)
-            throw InvalidInput("write_checkpoint: the model within the model, '" + class_name +
-                               "', is not a known class. Write .pt or .safetensors.");
+            throw InvalidInput(
+                "write_checkpoint: the model within the model, '{}', is not a known class. Write .pt or .safetensors.",
+                class_name);
         const auto key = std::string(kNestedPrefix) + place + name;
         auto nested = value["__args__"];
         root[key] = nullptr;  // PhysicsNeMo's order in files: outer models first
@@ -506,10 +507,10 @@ void write_mdlus(const std::filesystem::path& path, const ModelCheckpoint& check
     const auto* known = known_model(checkpoint.architecture);
     if (!known || checkpoint.arguments.empty())
         throw InvalidInput(
-            "write_checkpoint: " + path.string() + " must contain the model's class and arguments, and " +
-            (checkpoint.architecture.empty() ? "the input does not have them"
-                                             : "'" + checkpoint.architecture + "' is not a known class") +
-            ". Write .pt or .safetensors.");
+            "write_checkpoint: {} must contain the model's class and arguments, and {}. Write .pt or .safetensors.",
+            path.string(),
+            checkpoint.architecture.empty() ? "the input does not have them"
+                                            : "'" + checkpoint.architecture + "' is not a known class");
     auto arguments = Json::parse(checkpoint.arguments);
     // The version that writes such files.
     Json metadata{{"physicsnemo_version", "2.2.2"}, {"mdlus_file_version", known->version}};
@@ -518,8 +519,9 @@ void write_mdlus(const std::filesystem::path& path, const ModelCheckpoint& check
         arguments.erase(known->beside);
     }
     if (known->unspeakable && arguments.contains(known->unspeakable)) {
-        throw InvalidInput("write_checkpoint: " + path.string() + " cannot say '" + known->unspeakable +
-                           "': PhysicsNeMo's " + known->name + " does not have it. Write .safetensors.");
+        throw InvalidInput(
+            "write_checkpoint: {} cannot say '{}': PhysicsNeMo's {} does not have it. Write .safetensors.",
+            path.string(), known->unspeakable, known->name);
     }
     Json description{{"__name__", known->name}, {"__module__", known->module}, {"__args__", nullptr}};
     move_nested(arguments, "", description, metadata);
@@ -573,8 +575,8 @@ CheckpointFormat checkpoint_format(const std::filesystem::path& path)
     if (extension == ".mdlus") return CheckpointFormat::Mdlus;
     if (extension == ".pt" || extension == ".pth") return CheckpointFormat::Pt;
     if (extension == ".safetensors") return CheckpointFormat::Safetensors;
-    throw InvalidInput("checkpoint_format: " + path.string() + " has the extension '" + extension +
-                       "', expected .mdlus, .pt, .pth or .safetensors.");
+    throw InvalidInput("checkpoint_format: {} has the extension '{}', expected .mdlus, .pt, .pth or .safetensors.",
+                       path.string(), extension);
 }
 
 std::string first_name(const std::string& name)

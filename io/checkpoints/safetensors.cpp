@@ -103,7 +103,7 @@ private:
         const std::string* name;
     };
 
-    [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
+    [[noreturn]] void fail(const std::string& what) const { throw IoError("{} {}.", where_, what); }
 
     Json parse_header(std::string_view text) const
     {
@@ -222,11 +222,11 @@ void require_writable(const NamedArrays& content)
     for (const NamedArray& array : content.arrays) {
         const std::string what = "write_safetensors: array '" + array.name + "' ";
         if (array.name == metadata_key)
-            throw InvalidInput(what + "has the name that the format keeps for metadata. Rename it.");
-        if (!names.insert(array.name).second) throw InvalidInput(what + "occurs twice. Rename one.");
+            throw InvalidInput("{}has the name that the format keeps for metadata. Rename it.", what);
+        if (!names.insert(array.name).second) throw InvalidInput("{}occurs twice. Rename one.", what);
         if (std::ranges::any_of(array.shape, [](std::int64_t extent) { return extent < 0; }))
-            throw InvalidInput(what + "has a negative extent.");
-        if (array.data == nullptr && array.num_values() > 0) throw InvalidInput(what + "has no data.");
+            throw InvalidInput("{}has a negative extent.", what);
+        if (array.data == nullptr && array.num_values() > 0) throw InvalidInput("{}has no data.", what);
     }
 }
 
@@ -292,8 +292,7 @@ void write_safetensors(const std::filesystem::path& path, const NamedArrays& con
     try {
         text = header.dump();
     } catch (const nlohmann::json::exception& error) {
-        throw InvalidInput("write_safetensors: " + path.string() + ": a name is not valid UTF-8 (" + error.what() +
-                           ").");
+        throw InvalidInput("write_safetensors: {}: a name is not valid UTF-8 ({}).", path.string(), error.what());
     }
     text.append((8 - text.size() % 8) % 8, ' ');
 

@@ -64,8 +64,9 @@ void join_across(std::span<const FoamRegion> processors, std::span<const std::in
             const auto others = processors[there].processor_patches();
             const auto back = std::ranges::find_if(others, is_back);
             if (back == others.end() || back->num_faces != patch.num_faces)
-                throw IoError(where + ": " + between(here, there) +
-                              " do not have the same faces between them. Are all processors of one decomposition?");
+                throw IoError(
+                    "{}: {} do not have the same faces between them. Are all processors of one decomposition?", where,
+                    between(here, there));
             for (std::int64_t i = 0; i < patch.num_faces; ++i) {
                 const auto ours = processors[here].face(patch.start + i),
                            theirs = processors[there].face(back->start + i);
@@ -180,10 +181,11 @@ std::vector<fs::path> processor_folders(const fs::path& case_folder)
         if (const auto number = parse_number<std::int64_t>(std::string_view(name).substr(start.size())))
             found.emplace_back(*number, entry.path());
         else if (name.starts_with(collated) && fs::is_directory(entry.path() / "constant"))
-            throw IoError("read_mesh: " + entry.path().string() +
-                          " is a decomposition in the collated form, which is not read. Reconstruct the case, or write "
+            throw IoError("read_mesh: {} is a decomposition in the collated form, which is not read. Reconstruct the "
+                          "case, or write "
                           "it again with "
-                          "`-fileHandler uncollated`.");
+                          "`-fileHandler uncollated`.",
+                          entry.path().string());
     }
     std::ranges::sort(found);
     std::vector<fs::path> folders;

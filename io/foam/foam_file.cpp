@@ -111,7 +111,7 @@ void FoamFile::load(const std::filesystem::path& path)
 
 void FoamFile::fail(const std::string& what) const
 {
-    throw IoError(where_ + ": " + what + ".");
+    throw IoError("{}: {}.", where_, what);
 }
 
 void FoamFile::read_header()

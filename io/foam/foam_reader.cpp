@@ -96,8 +96,7 @@ std::vector<FoamTime> times_until(const fs::path& folder, std::optional<double> 
     if (found == times.end()) {
         std::string list;
         for (const FoamTime& time : times) list += (list.empty() ? "" : ", ") + time.path.filename().string();
-        throw IoError(where + " has no such time; there " + (list.empty() ? "are no time folders" : "are " + list) +
-                      ".");
+        throw IoError("{} has no such time; there {}.", where, list.empty() ? "are no time folders" : "are " + list);
     }
     const auto twin = std::ranges::find_if(
         times, [&](const FoamTime& time) { return time.value == found->value && time.path != found->path; });
@@ -142,10 +141,11 @@ void require_times(const std::vector<FoamTime>& times, const fs::path& processor
     const auto here = time_folders(processor);
     for (const FoamTime& time : times)
         if (std::ranges::find(here, time.value, &FoamTime::value) == here.end())
-            throw IoError("read_mesh: " + processor.string() + " has no time " + time.path.filename().string() +
-                          ", which " + time.path.parent_path().filename().string() +
-                          " has. Was the run stopped while it wrote? Remove that time from all processors, or choose "
-                          "another.");
+            throw IoError("read_mesh: {} has no time {}, which {} has. Was the run stopped while it wrote? Remove that "
+                          "time from all processors, or choose "
+                          "another.",
+                          processor.string(), time.path.filename().string(),
+                          time.path.parent_path().filename().string());
 }
 
 /// @throws IoError if one of the processors lacks the latest time of all.
@@ -219,7 +219,7 @@ private:
 std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& options, bool with_point_names)
 {
     const std::string where = "read_mesh: " + path.string();
-    if (!fs::exists(path)) throw IoError(where + " does not exist. Check the path.");
+    if (!fs::exists(path)) throw IoError("{} does not exist. Check the path.", where);
     const fs::path folder = case_folder(path);
     const std::vector<fs::path> processors = processor_folders(folder);
     const bool is_decomposed = !processors.empty() && is_better_decomposed(folder, processors.front(), options.time);
@@ -239,8 +239,8 @@ std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& option
     }
     if (regions.empty())
         throw IoError(
-            where +
-            ": the case has no mesh (constant/polyMesh/faces). Make one with blockMesh or another mesher first.");
+            "{}: the case has no mesh (constant/polyMesh/faces). Make one with blockMesh or another mesher first.",
+            where);
     if (is_decomposed && !options.time) require_latest_time(processors);
     std::vector<MeshBlock> blocks, all_names;
     RegionNumbers numbers;
@@ -293,7 +293,7 @@ bool is_foam_case(const std::filesystem::path& path)
 
 std::vector<double> foam_times(const std::filesystem::path& path)
 {
-    if (!fs::exists(path)) throw IoError("read_mesh: " + path.string() + " does not exist. Check the path.");
+    if (!fs::exists(path)) throw IoError("read_mesh: {} does not exist. Check the path.", path.string());
     const fs::path folder = case_folder(path);
     const std::vector<fs::path> processors = processor_folders(folder);
     if (processors.empty()) return values_of(time_folders(folder));

@@ -112,9 +112,8 @@ const DataArray& find_color_array(const Mesh& mesh, const std::string& name, boo
             names.push_back(array.name());
             list += (list.empty() ? "'" : ", '") + array.name() + "'";
         }
-    throw InvalidInput("render_mesh: there is no cell or point array '" + name + "'. " +
-                       (list.empty() ? "The mesh has none at all." : "There are " + list + ".") +
-                       suggestion(name, names));
+    throw InvalidInput("render_mesh: there is no cell or point array '{}'. {}{}", name,
+                       list.empty() ? "The mesh has none at all." : "There are " + list + ".", suggestion(name, names));
 }
 
 /// Returns the index of a component, or -1 for the magnitude of a vector, or the value itself.
@@ -182,7 +181,7 @@ Scene make_scene(const Mesh& mesh, const RenderOptions& options)
     if (options.color_by.empty()) return scene;
     const DataArray& array = find_color_array(mesh, options.color_by, scene.values_on_cells);
     if (array.type() == ScalarType::String)
-        throw InvalidInput("render_mesh: array '" + array.name() + "' holds strings, which have no colours.");
+        throw InvalidInput("render_mesh: array '{}' holds strings, which have no colours.", array.name());
     scene.values = color_values(array, find_component(array, options.component));
     if (scene.values_on_cells && scene.triangles.empty()) {
         scene.values = values_of_points(mesh, scene.values);
@@ -449,7 +448,7 @@ View view_from_name(std::string_view name)
 {
     for (const auto& [known, view] : view_names)
         if (known == name) return view;
-    throw InvalidInput("render_mesh: unknown view '" + std::string(name) + "'; known are iso, side, front and top.");
+    throw InvalidInput("render_mesh: unknown view '{}'; known are iso, side, front and top.", name);
 }
 
 void PictureGlance::join(const Numbers& others)

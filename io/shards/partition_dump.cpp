@@ -64,7 +64,7 @@ std::vector<std::string> parse_dump_kinds(std::string_view list)
         const std::string kind(list.substr(0, comma));
         list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
         if (kind != "metis" && kind != "foam") {
-            throw InvalidInput("dump has the unknown kind '" + kind + "'; known are metis and foam." +
+            throw InvalidInput("dump has the unknown kind '{}'; known are metis and foam.{}", kind,
                                suggestion(kind, known));
         }
         if (!contains(kinds, kind)) kinds.push_back(kind);

@@ -134,7 +134,7 @@ public:
     }
 
 private:
-    [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
+    [[noreturn]] void fail(const std::string& what) const { throw IoError("{} {}.", where_, what); }
 
     template <class T>
     std::vector<T> take(std::vector<DataArray>& arrays, const char* name)

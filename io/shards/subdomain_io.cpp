@@ -77,8 +77,9 @@ void require_written_piece(const std::filesystem::path& dir, const ManifestPart&
         throw IoError("load_subdomain: {} has {} bytes, the manifest says {}. Cut the source again.", path.string(),
                       size, part.num_bytes);
     if (const std::string hash = hash_file(path); hash != part.hash)
-        throw IoError("load_subdomain: " + path.string() + " has the hash " + hash + ", the manifest says " +
-                      part.hash + ": its content was changed. Cut the source again.");
+        throw IoError(
+            "load_subdomain: {} has the hash {}, the manifest says {}: its content was changed. Cut the source again.",
+            path.string(), hash, part.hash);
 }
 
 Subdomain load_subdomain(const std::filesystem::path& dir, std::int32_t part, PieceCheck check)

@@ -207,7 +207,7 @@ void ArrayGridFile::choose_step(std::optional<double> time)
 
 std::vector<double> ArrayGridFile::times() const
 {
-    if (!times_ && !without_times_.empty()) throw IoError(where_ + ": " + without_times_);
+    if (!times_ && !without_times_.empty()) throw IoError("{}: {}", where_, without_times_);
     if (!times_) return {};
     const auto& [name, array] = *times_;
     DataArray values(name, array.type, array.shape.front());

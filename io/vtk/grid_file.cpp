@@ -361,7 +361,7 @@ DataArray GridFile::values_for(const std::string& name, bool of_cells, const Gri
     const auto& declared =
         require_array(of_cells ? grid_.cell_data : grid_.point_data, name, where_, of_cells ? "cell" : "point");
     if (declared.type() == ScalarType::String)
-        throw InvalidInput(where_ + ": the array '" + name + "' holds texts; expected numbers.");
+        throw InvalidInput("{}: the array '{}' holds texts; expected numbers.", where_, name);
     if (declared.num_components() > kMostComponents)
         throw IoError("{}: the array '{}' has {} components, expected {} at most. The file is damaged.", where_, name,
                       declared.num_components(), kMostComponents);

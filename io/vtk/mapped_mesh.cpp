@@ -67,7 +67,7 @@ MappedMesh::MappedMesh(const std::filesystem::path& path) : where_("read_mesh: "
 
 void MappedMesh::fail(const std::string& what) const
 {
-    throw IoError(where_ + ": " + what + ".");
+    throw IoError("{}: {}.", where_, what);
 }
 
 void MappedMesh::require_mapped(const DataArray& array, const std::string& what) const

@@ -151,8 +151,8 @@ std::vector<MeshBlock> choose_blocks(std::vector<MeshBlock> blocks, std::span<co
         for (const MeshBlock& block : blocks) names.push_back(block.name);
         std::string list;
         for (std::size_t i = 0; i < names.size() && i < 12; ++i) list += (i == 0 ? "" : ", ") + names[i];
-        throw InvalidInput(where + " has no block '" + wish + "'; there are " + list +
-                           (names.size() > 12 ? ", ..." : "") + "." + suggestion(wish, names));
+        throw InvalidInput("{} has no block '{}'; there are {}{}.{}", where, wish, list,
+                           names.size() > 12 ? ", ..." : "", suggestion(wish, names));
     }
     std::erase_if(blocks, [&](const MeshBlock& block) { return !is_wanted_block(block.name, wanted); });
     return blocks;

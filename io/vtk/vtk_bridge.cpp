@@ -141,7 +141,7 @@ public:
     }
 
 private:
-    [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
+    [[noreturn]] void fail(const std::string& what) const { throw IoError("{} {}.", where_, what); }
 
     static ScalarType scalar_type(int vtk_type, bool& known)
     {
@@ -304,7 +304,7 @@ Mesh validated(Mesh mesh, const std::string& where)
     try {
         mesh.validate();
     } catch (const InvalidInput& error) {
-        throw IoError(where + " is damaged: " + error.what());
+        throw IoError("{} is damaged: {}", where, error.what());
     }
     return mesh;
 }
@@ -318,12 +318,12 @@ void read_by_vtk(const std::string& where, const Read& read)
     try {
         errors = read();
     } catch (const std::bad_alloc&) {
-        throw IoError(where + " announces more data than fits into memory. It is truncated or damaged.");
+        throw IoError("{} announces more data than fits into memory. It is truncated or damaged.", where);
     } catch (const std::length_error&) {
-        throw IoError(where + " announces more data than can be. It is truncated or damaged.");
+        throw IoError("{} announces more data than can be. It is truncated or damaged.", where);
     }
     if (!errors.empty())
-        throw IoError(where + " cannot be read; VTK says: " + essence(errors) + ". It is truncated or damaged.");
+        throw IoError("{} cannot be read; VTK says: {}. It is truncated or damaged.", where, essence(errors));
 }
 
 template <class Reader>
@@ -336,7 +336,7 @@ Mesh converted_by_vtk(Reader& reader, const std::string& where)
         object = reader.GetOutput();
         return messages.errors();
     });
-    if (object == nullptr) throw IoError(where + " holds no data set that VTK knows.");
+    if (object == nullptr) throw IoError("{} holds no data set that VTK knows.", where);
     return validated(VtkConverter(where).convert(*object), where);
 }
 
@@ -396,13 +396,13 @@ void require_beginning(CompositeFormat format, const std::filesystem::path& path
     const std::string_view text = file->text();
     const bool is_hdf5 = text.starts_with("\x89HDF\r\n");
     if (format == CompositeFormat::Exodus && !is_hdf5 && !text.starts_with("CDF"))
-        throw IoError(where + " begins neither as netCDF nor as HDF5: it is no Exodus file. Is the extension right?");
+        throw IoError("{} begins neither as netCDF nor as HDF5: it is no Exodus file. Is the extension right?", where);
     if (format == CompositeFormat::Cgns && !is_hdf5 &&
         text.substr(0, 64).find("ADF Database") == std::string_view::npos)
-        throw IoError(where + " begins neither as HDF5 nor as ADF: it is no CGNS file. Is the extension right?");
+        throw IoError("{} begins neither as HDF5 nor as ADF: it is no CGNS file. Is the extension right?", where);
     if (format != CompositeFormat::EnSight) return;
     if (text.find("FORMAT") == std::string_view::npos)
-        throw IoError(where + " has no section FORMAT: it is no EnSight case file. Is the extension right?");
+        throw IoError("{} has no section FORMAT: it is no EnSight case file. Is the extension right?", where);
     require_times_apart(text, where);
 }
 
@@ -580,7 +580,7 @@ std::optional<double> chosen_time(const std::vector<double>& times, std::optiona
                                   const std::string& where)
 {
     if (times.empty()) {
-        if (wanted) throw IoError(where + " has no times to choose from.");
+        if (wanted) throw IoError("{} has no times to choose from.", where);
         return std::nullopt;
     }
     if (!wanted) return times.back();
@@ -648,8 +648,8 @@ Mesh read_with_vtk(const std::filesystem::path& path)
     const auto file = MappedFile::open(path, "read_mesh");
     const std::string_view text = without_byte_order_mark(file->text());
     if (!text.starts_with("# vtk DataFile"))
-        throw IoError(where +
-                      " does not begin with '# vtk DataFile': it is no legacy VTK file. Is the extension right?");
+        throw IoError("{} does not begin with '# vtk DataFile': it is no legacy VTK file. Is the extension right?",
+                      where);
     // VTK's reader stops at NaN, and what it takes the rest for may crash it.
     if (LegacyText::may_be_needed(text)) {
         for (int attempt = 0; attempt < LegacyText::most_attempts; ++attempt) {
@@ -701,7 +701,7 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
                 options.warnings->push_back(path.string() + ": VTK says: " + essence(text));
         if (errors.empty()) {
             auto* data = reader->GetOutputDataObject(0);
-            if (data == nullptr) throw IoError(where + " holds no data set that VTK knows.");
+            if (data == nullptr) throw IoError("{} holds no data set that VTK knows.", where);
             collect_blocks(*data, "", where, blocks);
             if (format == CompositeFormat::Exodus) {
                 std::erase_if(blocks, [](const MeshBlock& block) { return block.mesh.num_cells() == 0; });
@@ -710,7 +710,7 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
         }
         return errors;
     });
-    if (blocks.empty()) throw IoError(where + " holds no mesh.");
+    if (blocks.empty()) throw IoError("{} holds no mesh.", where);
     for (MeshBlock& block : blocks)
         for (DataArray& array : block.mesh.field_data)
             if (array.name() == "QA_Records" || array.name() == "Info_Records") clear_after_text(array);
@@ -755,9 +755,9 @@ std::vector<double> times_with_vtk(const std::filesystem::path& path)
 
 std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, const ReadOptions&)
 {
-    throw IoError("read_mesh: " + path.string() +
-                  " needs VTK's readers of CGNS, EnSight and Exodus, and this build has none. "
-                  "Convert it to .vtu in ParaView.");
+    throw IoError("read_mesh: {} needs VTK's readers of CGNS, EnSight and Exodus, and this build has none. "
+                  "Convert it to .vtu in ParaView.",
+                  path.string());
 }
 
 #endif

@@ -271,8 +271,7 @@ void require_same_arrays(const std::vector<DataArray>& a, const std::vector<Data
     for (const auto& [mine, others] : {std::pair(&a, &b), std::pair(&b, &a)})
         for (const DataArray& array : *mine)
             if (!has(*others, array))
-                throw IoError(where + ": its pieces differ: only some have the " + group + " array " + describe(array) +
-                              ".");
+                throw IoError("{}: its pieces differ: only some have the {} array {}.", where, group, describe(array));
 }
 
 void append_csr(Csr& to, const Csr& from, std::int32_t shift)
@@ -382,7 +381,7 @@ std::uint8_t polydata_cell_type(int group, std::int64_t num_points)
 void add_array(std::vector<DataArray>& arrays, DataArray array, const std::string& where)
 {
     if (find_array(arrays, array.name()) != nullptr)
-        throw IoError(where + ": there are two arrays '" + array.name() + "' on the same rows; rename or remove one.");
+        throw IoError("{}: there are two arrays '{}' on the same rows; rename or remove one.", where, array.name());
     arrays.push_back(std::move(array));
 }
 
@@ -461,7 +460,7 @@ Mesh append_meshes(std::vector<Mesh> meshes, const std::string& where)
         require_same_arrays(meshes.front().point_data, mesh.point_data, "point", where);
         require_same_arrays(meshes.front().cell_data, mesh.cell_data, "cell", where);
         if (mesh.points.type() != meshes.front().points.type())
-            throw IoError(where + ": its pieces differ: some have Float32 points, others Float64.");
+            throw IoError("{}: its pieces differ: some have Float32 points, others Float64.", where);
         num_points += mesh.num_points();
         has_polyhedra = has_polyhedra || mesh.has_polyhedra();
         points.push_back(&mesh.points);

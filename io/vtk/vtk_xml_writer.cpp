@@ -46,8 +46,9 @@ Block block_of(const DataArray& array)
     const auto all = std::make_shared<std::string>();
     for (const std::string& text : array.strings()) {
         if (text.find('\0') != std::string::npos)
-            throw InvalidInput("write_mesh: a string of array '" + array.name() +
-                               "' contains the character 0, which VTK's files cannot hold. Remove it.");
+            throw InvalidInput("write_mesh: a string of array '{}' contains the character 0, which VTK's files cannot "
+                               "hold. Remove it.",
+                               array.name());
         all->append(text.c_str(), text.size() + 1);
     }
     return {all->size(), [all](std::size_t begin, std::size_t count, std::vector<std::byte>&) {

@@ -358,7 +358,7 @@ Mesh whole(VtkHdfReader& reader, const std::filesystem::path& path, const ReadOp
     try {
         mesh.validate();
     } catch (const InvalidInput& error) {
-        throw IoError(where + " is damaged: " + error.what());
+        throw IoError("{} is damaged: {}", where, error.what());
     }
     return mesh;
 }

@@ -25,8 +25,9 @@ void check_name(const DataArray& array)
 {
     if (array.name().empty() || array.name() == "." || array.name().find('/') != std::string::npos ||
         array.name().find('\n') != std::string::npos)
-        throw InvalidInput("write_mesh: the array name '" + array.name() +
-                           "' cannot stand in an HDF5 file (empty, '.', or with '/'). Rename it.");
+        throw InvalidInput(
+            "write_mesh: the array name '{}' cannot stand in an HDF5 file (empty, '.', or with '/'). Rename it.",
+            array.name());
 }
 
 /// Says in which order a group's arrays stood, and which have roles.
@@ -178,8 +179,8 @@ private:
             for (const Mesh& mesh : pieces_) {
                 const DataArray* part = find_array(mesh.*arrays, model.name());
                 if (part == nullptr || part->type() != model.type() || part->num_components() != model.num_components())
-                    throw InvalidInput("write_mesh: the pieces differ in the array '" + model.name() +
-                                       "'; all must have the same ones.");
+                    throw InvalidInput("write_mesh: the pieces differ in the array '{}'; all must have the same ones.",
+                                       model.name());
                 parts.push_back(part);
             }
             group.write(model.name(), parts, compression_);
@@ -253,8 +254,9 @@ public:
         for (const DataArray& array : first) {
             check_name(array);
             if (array.type() == ScalarType::String)
-                throw InvalidInput("write_vtkhdf_series: the array '" + array.name() +
-                                   "' has texts, which steps cannot hold. Leave it out.");
+                throw InvalidInput(
+                    "write_vtkhdf_series: the array '{}' has texts, which steps cannot hold. Leave it out.",
+                    array.name());
             names_.push_back(array.name());
             arrays_.emplace_back(group_, array.name());
         }
@@ -301,12 +303,14 @@ void require_texts(const DataArray& array)
 {
     if (array.type() == ScalarType::String &&
         std::ranges::any_of(array.strings(), [](const auto& text) { return text.find('\0') != std::string::npos; }))
-        throw InvalidInput("write_mesh: a string of array '" + array.name() +
-                           "' contains the character 0, which VTK's files cannot hold. Remove it.");
+        throw InvalidInput(
+            "write_mesh: a string of array '{}' contains the character 0, which VTK's files cannot hold. Remove it.",
+            array.name());
     if (std::ranges::any_of(array.component_names,
                             [](const auto& name) { return name.find('\n') != std::string::npos; }))
-        throw InvalidInput("write_mesh: a component of array '" + array.name() +
-                           "' has a line feed in its name, which VTKHDF files cannot hold. Give it another name.");
+        throw InvalidInput("write_mesh: a component of array '{}' has a line feed in its name, which VTKHDF files "
+                           "cannot hold. Give it another name.",
+                           array.name());
 }
 
 }  // namespace

@@ -49,8 +49,9 @@ void remove_checksum(std::vector<std::byte>& bytes, const std::string& where)
     if (bytes.size() < kChecksumSize) fail_by_size(where, kChecksumSize, bytes.size());
     const auto content = std::span(bytes).first(bytes.size() - kChecksumSize);
     if (!std::ranges::equal(checksum_of(content), std::span(bytes).last(kChecksumSize)))
-        throw IoError(where + " is damaged: its bytes have another checksum (crc32c) than they had when they were "
-                              "written. Copy or write it again.");
+        throw IoError("{} is damaged: its bytes have another checksum (crc32c) than they had when they were "
+                      "written. Copy or write it again.",
+                      where);
     bytes.resize(content.size());
 }
 
@@ -123,12 +124,12 @@ ZarrByteCodecs::ZarrByteCodecs(std::span<const nlohmann::json> codecs)
                                "with lib{}-dev, or write the array with gzip.",
                                name, name, name);
         } else {
-            throw InvalidInput("has the codec '" + name +
-                               "', which is not read. Write it with zstd, gzip, blosc or "
-                               "without compression.");
+            throw InvalidInput("has the codec '{}', which is not read. Write it with zstd, gzip, blosc or "
+                               "without compression.",
+                               name);
         }
         if (codecs_.size() - static_cast<std::size_t>(std::ranges::count(codecs_, Kind::Checksum)) > 1)
-            throw InvalidInput("is compressed twice, last by '" + name + "'. Write it with one compressor.");
+            throw InvalidInput("is compressed twice, last by '{}'. Write it with one compressor.", name);
     }
 }
 

@@ -35,7 +35,7 @@ LossKind loss_kind(std::string_view name)
         if (known == name) return kind;
         names += (names.empty() ? "" : ", ") + std::string(known);
     }
-    throw InvalidInput("loss: '" + std::string(name) + "' is none of " + names + ".");
+    throw InvalidInput("loss: '{}' is none of {}.", name, names);
 }
 
 FieldLoss::FieldLoss(const FieldLossOptions& options, const std::vector<std::int64_t>& channels,

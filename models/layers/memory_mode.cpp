@@ -12,7 +12,7 @@ MemoryMode memory_mode(const std::string& name)
     if (name == "stored") return MemoryMode::Stored;
     if (name == "recomputed") return MemoryMode::Recomputed;
     if (name == "streamed") return MemoryMode::Streamed;
-    throw InvalidInput("memory mode '" + name + "' is not one of stored, recomputed, streamed.");
+    throw InvalidInput("memory mode '{}' is not one of stored, recomputed, streamed.", name);
 }
 
 std::string_view name_of(MemoryMode mode)

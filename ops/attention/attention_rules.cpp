@@ -346,7 +346,7 @@ const RuleRegistration attention_rules[] = {
 template <class F>
 void require(bool holds, F&& what)
 {
-    if (!holds) throw InvalidInput("scaled_dot_product_attention: " + what());
+    if (!holds) throw InvalidInput("scaled_dot_product_attention: {}", what());
 }
 
 void require(bool holds, const char* what)

@@ -35,9 +35,9 @@ NeighborInput neighbor_input(const char* where, const char* what, const at::Tens
             // Divides the clouds of the batch, not their rows.
             if (batch && layout.placement.dim == 0 && layout.blocks == 1) continue;
             if (layout.placement.dim != row_dim || layout.blocks != 1 || rows.is_cut()) {
-                throw InvalidInput(
-                    std::string(where) + ": the " + what + " have layout " + to_string(*spec) +
-                    ", expected a cut along their rows, or of a batch along its clouds. Redistribute them.");
+                throw InvalidInput("{}: the {} have layout {}, expected a cut along their rows, or of a batch along "
+                                   "its clouds. Redistribute them.",
+                                   where, what, to_string(*spec));
             }
             rows.axis = static_cast<std::int64_t>(a);
         }
@@ -75,7 +75,7 @@ RankGroup search_group(const at::Tensor& points, const at::Tensor& queries)
 void require_searchable(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries)
 {
     const auto dimensions = static_cast<int>(points.values.size(1));
-    const auto fail = [&](const std::string& text) { throw InvalidInput(std::string(request.where) + ": " + text); };
+    const auto fail = [&](const std::string& text) { throw InvalidInput("{}: {}", request.where, text); };
     if (queries.values.size(1) != dimensions || points.plain.scalar_type() != queries.plain.scalar_type()) {
         fail(fmt::format("points of {} dimensions and type {}, queries of {} and {}. Give both the same number of "
                          "dimensions and the same type.",

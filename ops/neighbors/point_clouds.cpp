@@ -22,8 +22,8 @@ std::vector<at::Tensor> unbind_clouds(const char* where, const char* what, const
     for (auto& axis : axes) {
         if (!axis.is_shard()) continue;
         if (axis.placement.dim != 1 || axis.blocks != 1) {
-            throw InvalidInput(std::string(where) + ": the " + what + " have layout " + to_string(*spec) +
-                               "; expected a cut along dimension 1, their rows.");
+            throw InvalidInput("{}: the {} have layout {}; expected a cut along dimension 1, their rows.", where, what,
+                               to_string(*spec));
         }
         axis.placement = Shard(0);
     }

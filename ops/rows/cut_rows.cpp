@@ -50,8 +50,8 @@ CutRows cut_rows_of(const char* where, const char* what, const at::Tensor& tenso
         const auto& layout = rows.layout->axes[a];
         if (layout.is_replicate()) continue;
         if (layout.placement.dim != 0 || layout.blocks != 1 || rows.is_cut()) {
-            throw InvalidInput(std::string(where) + ": the " + what + " have layout " + to_string(*rows.layout) +
-                               ", expected a cut along the rows only. Redistribute them.");
+            throw InvalidInput("{}: the {} have layout {}, expected a cut along the rows only. Redistribute them.",
+                               where, what, to_string(*rows.layout));
         }
         rows.axis = static_cast<std::int64_t>(a);
     }

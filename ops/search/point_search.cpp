@@ -58,7 +58,7 @@ void require_coordinates(const char* where, const char* what, std::span<const T>
                            dimensions);
     }
     if (coordinates.size() / dimensions > static_cast<std::size_t>(kLastId)) {
-        throw InvalidInput(std::string(where) + ": more than 2^31 - 1 " + what + " on one rank. Use more ranks.");
+        throw InvalidInput("{}: more than 2^31 - 1 {} on one rank. Use more ranks.", where, what);
     }
     const auto bad = std::ranges::find_if(coordinates, [](T x) { return !(std::abs(x) <= kLargestCoordinate<T>); });
     if (bad == coordinates.end()) return;

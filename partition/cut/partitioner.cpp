@@ -295,7 +295,7 @@ const PartitionMethod& partition_method(std::string_view name)
         names.push_back(method.name);
         list += (list.empty() ? "" : ", ") + method.name;
     }
-    throw InvalidInput("unknown method '" + std::string(name) + "'; known are " + list + "." + suggestion(name, names));
+    throw InvalidInput("unknown method '{}'; known are {}.{}", name, list, suggestion(name, names));
 }
 
 CutResult improve_cut(Partition start, const PartitionProblem& problem, const CutOptions& options)

@@ -71,7 +71,7 @@ const DataArray& require_weight_array(std::span<const DataArray> arrays, const s
 {
     const auto& array = require_array(arrays, name, "the mesh", group);
     if (array.type() == ScalarType::String)
-        throw InvalidInput("row_weights: array '" + name + "' holds texts; a weight is one number a row.");
+        throw InvalidInput("row_weights: array '{}' holds texts; a weight is one number a row.", name);
     if (array.num_components() != 1)
         throw InvalidInput("row_weights: array '{}' has {} components; a weight is one number a row.", name,
                            array.num_components());
@@ -110,8 +110,8 @@ std::vector<std::int32_t> row_weights(const Mesh& mesh, const Csr& graph, std::s
         } else if (name.starts_with("array:")) {
             values = values_of(mesh, name.substr(6));
         } else if (name != "cells") {
-            throw InvalidInput("row_weights: unknown weight '" + name +
-                               "'; known are cells, points, faces and array:NAME.");
+            throw InvalidInput("row_weights: unknown weight '{}'; known are cells, points, faces and array:NAME.",
+                               name);
         }
         const auto integers = to_integers(values);
         for (std::size_t i = 0; i < num_rows; ++i) weights[i * names.size() + w] = integers[i];

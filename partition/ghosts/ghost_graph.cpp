@@ -212,8 +212,9 @@ GhostRule parse_ghost_rule(std::string_view text)
         if (count >= 1 && count <= 1000 && count == std::floor(count))
             return {.neighbors = GhostNeighbors::Nearest, .num_nearest = static_cast<std::int32_t>(count)};
     }
-    throw InvalidInput("ghost neighbours are '" + std::string(text) +
-                       "'; expected face, edge, vertex, radius:R with R above 0, or nearest:K with K from 1 to 1000.");
+    throw InvalidInput("ghost neighbours are '{}'; expected face, edge, vertex, radius:R with R above 0, or nearest:K "
+                       "with K from 1 to 1000.",
+                       text);
 }
 
 std::string to_string(const GhostRule& rule)

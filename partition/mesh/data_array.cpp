@@ -78,8 +78,7 @@ std::string_view to_string(ScalarType type)
 
 void throw_no_number(ScalarType type)
 {
-    throw InvalidInput("DataArray: values of type " + std::string(to_string(type)) +
-                       " are not numbers; read them with strings().");
+    throw InvalidInput("DataArray: values of type {} are not numbers; read them with strings().", to_string(type));
 }
 
 DataArray::DataArray(std::string name, ScalarType type, std::int64_t num_rows, std::int32_t num_components)
@@ -111,11 +110,11 @@ DataArray DataArray::view(std::string name, ScalarType type, std::int64_t num_ro
                           const std::byte* data, std::shared_ptr<const void> owner)
 {
     if (type == ScalarType::String)
-        throw InvalidInput("DataArray '" + name + "': strings cannot be viewed; use from_strings.");
+        throw InvalidInput("DataArray '{}': strings cannot be viewed; use from_strings.", name);
     require_shape(name, num_rows, num_components);
     if (num_rows > 0 && reinterpret_cast<std::uintptr_t>(data) % size_of(type) != 0)
-        throw InvalidInput("DataArray '" + name + "': the memory to view is not aligned for " +
-                           std::string(to_string(type)) + "; copy it first.");
+        throw InvalidInput("DataArray '{}': the memory to view is not aligned for {}; copy it first.", name,
+                           to_string(type));
     DataArray array;
     array.name_ = std::move(name);
     array.type_ = type;
@@ -192,8 +191,7 @@ bool DataArray::same_bits(const DataArray& other) const
 void DataArray::require_type(ScalarType type) const
 {
     if (type_ != type)
-        throw InvalidInput("DataArray '" + name_ + "' holds " + std::string(to_string(type_)) + ", asked for as " +
-                           std::string(to_string(type)) + ".");
+        throw InvalidInput("DataArray '{}' holds {}, asked for as {}.", name_, to_string(type_), to_string(type));
 }
 
 std::byte* DataArray::own_bytes()

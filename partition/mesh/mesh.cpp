@@ -24,8 +24,7 @@ std::string describe_cell(const Mesh& mesh, std::int64_t cell)
 void validate_points(const DataArray& points)
 {
     if (points.type() != ScalarType::Float32 && points.type() != ScalarType::Float64)
-        throw InvalidInput("Mesh: points are " + std::string(to_string(points.type())) +
-                           ", expected Float32 or Float64.");
+        throw InvalidInput("Mesh: points are {}, expected Float32 or Float64.", to_string(points.type()));
     if (points.num_components() != 3)
         throw InvalidInput("Mesh: points have {} components, expected 3.", points.num_components());
 }
@@ -37,7 +36,7 @@ void validate_cell_types(const Mesh& mesh)
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         const auto num_points = std::ssize(mesh.cells.row(i));
         if (!cell_type_of(mesh.cell_types[i]).fits(num_points))
-            throw InvalidInput("Mesh: " + cell_size_fault(i, mesh.cell_types[i], num_points) + ".");
+            throw InvalidInput("Mesh: {}.", cell_size_fault(i, mesh.cell_types[i], num_points));
     }
 }
 
@@ -56,10 +55,10 @@ void validate_face_streams(const Mesh& mesh)
         const auto stream = mesh.face_streams.row(i);
         if (mesh.cell_types[i] == 42) {
             if (!check.passes(static_cast<std::int32_t>(i), mesh.cells.row(i), stream))
-                throw InvalidInput("Mesh: " + polyhedron_fault(i, mesh.cells.row(i), stream) + ".");
+                throw InvalidInput("Mesh: {}.", polyhedron_fault(i, mesh.cells.row(i), stream));
         } else if (!stream.empty()) {
-            throw InvalidInput("Mesh: the face stream of " + describe_cell(mesh, i) +
-                               " is not empty; only polyhedra have one.");
+            throw InvalidInput("Mesh: the face stream of {} is not empty; only polyhedra have one.",
+                               describe_cell(mesh, i));
         }
     }
 }
@@ -69,7 +68,7 @@ void validate_arrays(std::span<const DataArray> arrays, const char* group, std::
     std::set<std::string_view> names;
     for (const auto& array : arrays) {
         const auto what = std::string("Mesh: ") + group + " array '" + array.name() + "' ";
-        if (!names.insert(array.name()).second) throw InvalidInput(what + "exists twice.");
+        if (!names.insert(array.name()).second) throw InvalidInput("{}exists twice.", what);
         if (num_rows >= 0 && array.num_rows() != num_rows)
             throw InvalidInput("{}has {} rows, expected {} (one a {}).", what, array.num_rows(), num_rows, group);
         if (!array.component_names.empty() &&
@@ -174,10 +173,10 @@ const DataArray& require_array(std::span<const DataArray> arrays, std::string_vi
 {
     if (const auto* found = find_array(arrays, name)) return *found;
     auto message = std::string(where) + " has no " + std::string(group) + " field '" + std::string(name) + "'.";
-    if (arrays.empty()) throw InvalidInput(message + " It has no " + std::string(group) + " fields at all.");
+    if (arrays.empty()) throw InvalidInput("{} It has no {} fields at all.", message, group);
     std::vector<std::string> names;
     for (const auto& array : arrays) names.push_back(array.name());
-    throw InvalidInput(message + " It has " + quoted_list(arrays) + "." + suggestion(name, names));
+    throw InvalidInput("{} It has {}.{}", message, quoted_list(arrays), suggestion(name, names));
 }
 
 std::string cell_type_name(std::uint8_t cell_type)

@@ -423,7 +423,7 @@ Orient parse_orient(const std::string& word)
 {
     if (word == "outward") return Orient::Outward;
     if (word == "as-is") return Orient::AsIs;
-    throw InvalidInput("the orientation is '" + word + "'; expected outward or as-is.");
+    throw InvalidInput("the orientation is '{}'; expected outward or as-is.", word);
 }
 
 SurfaceFacing orient_surface(Mesh& mesh, Orient orient, const std::string& normals)

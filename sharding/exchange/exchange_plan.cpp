@@ -72,10 +72,10 @@ std::shared_ptr<const ExchangePlan> ExchangePlan::find(const IndexMap& index_map
         sent.push_back(row);
     }
     if (!group.all_agree(wrong.empty())) {
-        throw InvalidInput("ExchangePlan: " +
-                           (wrong.empty() ? std::string("a row that another rank")
-                                          : fmt::format("{}, which rank {}", wrong, group.rank())) +
-                           " does not own is wanted of it. Pass the maps of one partition, each on its rank.");
+        throw InvalidInput(
+            "ExchangePlan: {} does not own is wanted of it. Pass the maps of one partition, each on its rank.",
+            wrong.empty() ? std::string("a row that another rank")
+                          : fmt::format("{}, which rank {}", wrong, group.rank()));
     }
     const auto plan =
         std::make_shared<ExchangePlan>(group, index_map.num_owned, std::move(sent), std::move(asked), std::move(mine));

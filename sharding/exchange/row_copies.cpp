@@ -23,7 +23,7 @@ constexpr std::int64_t kAhead = 16;  // rows that are prefetched before they are
 void require_index(const char* where, const at::Tensor& index, std::int64_t num_rows)
 {
     if (index.dim() != 1 || index.scalar_type() != at::kLong)
-        throw InvalidInput(std::string(where) + ": the index must be int64 of one dimension.");
+        throw InvalidInput("{}: the index must be int64 of one dimension.", where);
     if (!index.is_cpu()) return;  // the kernels of devices check the index themselves
     const auto numbers = index.contiguous();
     const auto* begin = numbers.const_data_ptr<std::int64_t>();

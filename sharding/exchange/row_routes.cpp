@@ -205,9 +205,9 @@ at::Tensor full_tensor_in_global_order(const at::Tensor& tensor)
     const auto& map = *spec->index_map;
     const bool fits = layout.blocks == 1 && (*layout.extents)[mesh->coordinate(domain)] == map.num_owned;
     if (!mesh->group(domain).all_agree(fits)) {
-        throw InvalidInput("full_tensor_in_global_order: the tensor lies as " + to_string(*spec) +
-                           ", which is not how its index map cuts it (" + to_string(map) +
-                           "). Redistribute it to the layout of the map first.");
+        throw InvalidInput("full_tensor_in_global_order: the tensor lies as {}, which is not how its index map cuts it "
+                           "({}). Redistribute it to the layout of the map first.",
+                           to_string(*spec), to_string(map));
     }
     const auto ids = mesh->group(domain).all_gather_rows(integer_tensor(map.owned()), *layout.extents);
     return full_tensor(tensor).index_select(layout.placement.dim, ids.argsort().to(tensor.device()));

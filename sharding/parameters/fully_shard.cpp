@@ -640,11 +640,11 @@ Entry kept_part(const std::string& name, at::Tensor parameter, const AxisLayout&
                       std::ssize(*cut.extents) == state.ranks().size() && cut.total() == parameter.size(dim);
     if (!fits || state.num_data > 1) {
         throw InvalidInput(
-            "fully_shard: '" + name + "' cannot be kept in parts: " +
-            (fits ? fmt::format("there are {} ranks of 'data', and parts are for one. Gather it as the others.",
-                                state.num_data)
-                  : fmt::format("the extents must be one for each of {} ranks and make up the dimension.",
-                                state.ranks().size())));
+            "fully_shard: '{}' cannot be kept in parts: {}", name,
+            fits ? fmt::format("there are {} ranks of 'data', and parts are for one. Gather it as the others.",
+                               state.num_data)
+                 : fmt::format("the extents must be one for each of {} ranks and make up the dimension.",
+                               state.ranks().size()));
     }
     Entry entry{name,      parameter.sizes().vec(),   0,  parameter.numel(), *cut.extents,
                 parameter, parameter.requires_grad(), dim};
@@ -672,9 +672,9 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
         const auto& parameter = item.value();
         if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
         if (is_sharded(parameter) || is_stored(parameter) || !parameter.is_leaf() || !parameter.has_storage()) {
-            throw InvalidInput(
-                "fully_shard: '" + item.key() +
-                "' is sharded already, or no plain leaf. Call fully_shard once, on a module as it was built.");
+            throw InvalidInput("fully_shard: '{}' is sharded already, or no plain leaf. Call fully_shard once, on a "
+                               "module as it was built.",
+                               item.key());
         }
         parameters.emplace_back(item.key(), parameter);
     }
@@ -686,8 +686,7 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
     for (const auto& [name, cut] : options.kept_parts) {
         const auto found = std::ranges::find(parameters, name, &std::pair<std::string, at::Tensor>::first);
         if (found == parameters.end())
-            throw InvalidInput("fully_shard: '" + name +
-                               "' is to be kept in parts, and is no parameter of the module.");
+            throw InvalidInput("fully_shard: '{}' is to be kept in parts, and is no parameter of the module.", name);
         state->kept.push_back(kept_part(name, found->second, cut, *state));
         parameters.erase(found);
     }

@@ -25,9 +25,10 @@ at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_m
     if (!is_sharded(gradient)) {
         for (const auto& axis : origin.share_axes) {
             if (!device_mesh.has_axis(axis))
-                throw InvalidInput("replicate: a plain gradient is a share of the ranks along the axis '" + axis +
-                                   "', which the device mesh of the parameters does not have. Cut what goes through "
-                                   "from_local on every axis, or on that device mesh.");
+                throw InvalidInput("replicate: a plain gradient is a share of the ranks along the axis '{}', which the "
+                                   "device mesh of the parameters does not have. Cut what goes through "
+                                   "from_local on every axis, or on that device mesh.",
+                                   axis);
         }
         bool counts = true;
         std::int64_t not_averaged = 1;

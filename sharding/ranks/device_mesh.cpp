@@ -177,7 +177,7 @@ std::int64_t DeviceMesh::axis(std::string_view name) const
 {
     const auto found = std::ranges::find(axis_names_, name);
     if (found == axis_names_.end()) {
-        throw InvalidInput("DeviceMesh: no axis '" + std::string(name) + "'. The axes are " + join(axis_names_) + ".");
+        throw InvalidInput("DeviceMesh: no axis '{}'. The axes are {}.", name, join(axis_names_));
     }
     return found - axis_names_.begin();
 }

@@ -62,12 +62,12 @@ at::ScalarType reduced_type(at::ScalarType type, Reduction reduction)
                           (reduced == at::kFloat || reduced == at::kDouble || reduced == at::kInt ||
                            reduced == at::kLong || (at::isComplexType(reduced) && reduction == Reduction::Sum));
     if (is_known) return reduced;
-    throw InvalidInput(
-        std::string("all_reduce: values of type ") + at::toString(type) + " have no " +
-        (reduction == Reduction::Sum   ? "sum"
-         : reduction == Reduction::Max ? "maximum"
-                                       : "minimum") +
-        " over ranks; expected numbers of up to 64 bits with a sign, for a sum complex ones too. Convert the tensor.");
+    throw InvalidInput("all_reduce: values of type {} have no {} over ranks; expected numbers of up to 64 bits with a "
+                       "sign, for a sum complex ones too. Convert the tensor.",
+                       at::toString(type),
+                       reduction == Reduction::Sum   ? "sum"
+                       : reduction == Reduction::Max ? "maximum"
+                                                     : "minimum");
 }
 
 /// Maps floating-point numbers to integers in the same order. Transports treat NaN and signed zeros differently, but

@@ -132,11 +132,12 @@ void check_plain_gradients(const std::vector<PlainGradientSum>& own, const std::
 void check_origin(const GradientOrigin& origin, const std::string& name)
 {
     if (!origin.mixed) return;
-    throw InvalidInput("replicate: '" + name +
-                       "' is used with rows of this rank alone (a plain tensor that later goes through from_local) and "
-                       "with whole tensors; the former gradient "
-                       "must be summed over ranks, the latter not, and they cannot be separated. " +
-                       kRemedy + ", and use each parameter in one of the two ways only.");
+    throw InvalidInput(
+        "replicate: '{}' is used with rows of this rank alone (a plain tensor that later goes through from_local) and "
+        "with whole tensors; the former gradient "
+        "must be summed over ranks, the latter not, and they cannot be separated. {}, and use each parameter in one of "
+        "the two ways only.",
+        name, kRemedy);
 }
 
 }  // namespace meshard

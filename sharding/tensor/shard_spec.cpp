@@ -96,7 +96,7 @@ bool ShardSpec::operator==(const ShardSpec& other) const
 void ShardSpec::validate() const
 {
     const auto fail = [](const std::string& what, const char* remedy) {
-        throw InvalidInput("ShardSpec: " + what + ". " + remedy);
+        throw InvalidInput("ShardSpec: {}. {}", what, remedy);
     };
     if (!device_mesh) fail("there is no device mesh", "Pass the device mesh of the ranks that hold the parts.");
     const auto num_axes = device_mesh->num_axes();

@@ -528,8 +528,9 @@ at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& target)
         if (!axis.is_shard()) continue;
         const auto dim = axis.placement.dim;
         if (dim < tensor.dim() && axis.blocks * axis.total() == tensor.size(dim)) continue;
-        throw InvalidInput("redistribute: " + to_string(*target) + " of a tensor of shape " + shape_of(tensor) +
-                           ". The extents must add up to the dimension that is cut.");
+        throw InvalidInput(
+            "redistribute: {} of a tensor of shape {}. The extents must add up to the dimension that is cut.",
+            to_string(*target), shape_of(tensor));
     }
     refresh_copy(tensor);
     const auto source = spec_of(tensor);

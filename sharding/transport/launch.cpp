@@ -118,7 +118,7 @@ LaunchInfo detect_launch()
 
     if (!pinned.empty() && pinned != "env" && pinned != "slurm" && pinned != "ompi" && pinned != "pmi" &&
         pinned != "single") {
-        throw LaunchError("launch: MESHARD_LAUNCH is '" + pinned + "', expected env, slurm, ompi, pmi or single.");
+        throw LaunchError("launch: MESHARD_LAUNCH is '{}', expected env, slurm, ompi, pmi or single.", pinned);
     }
     if (wanted("env", "RANK") && (pinned == "env" || std::getenv("WORLD_SIZE"))) {
         info.source = "environment";
@@ -293,14 +293,13 @@ private:
             }
             const auto colon = place.rfind(':');
             if (!place.starts_with("tcp://") || colon <= 5) {
-                throw LaunchError("launch: the rendezvous is '" + place +
-                                  "', expected tcp://host:port or file:///path.");
+                throw LaunchError("launch: the rendezvous is '{}', expected tcp://host:port or file:///path.", place);
             }
             c10d::TCPStoreOptions options;
             std::uint16_t port = 0;
             const auto [end, error] = std::from_chars(place.data() + colon + 1, place.data() + place.size(), port);
             if (error != std::errc() || end != place.data() + place.size() || port == 0) {
-                throw LaunchError("launch: the port of the rendezvous " + place + " must be a number from 1 to 65535.");
+                throw LaunchError("launch: the port of the rendezvous {} must be a number from 1 to 65535.", place);
             }
             options.port = port;
             // torchrun's agent may serve the port itself; then rank 0 is a client like the others.
@@ -501,7 +500,7 @@ std::unique_ptr<World> connected_world(const LaunchInfo& info, double timeout_se
     const auto backend = environment("MESHARD_BACKEND");
     if (!backend.empty() && backend != "shm" && backend != "gloo" && backend != "mpi" && backend != "nccl" &&
         backend != "auto") {
-        throw LaunchError("launch: MESHARD_BACKEND is '" + backend + "', expected auto, shm, gloo, mpi or nccl.");
+        throw LaunchError("launch: MESHARD_BACKEND is '{}', expected auto, shm, gloo, mpi or nccl.", backend);
     }
     if (info.size == 1) return std::make_unique<SingleWorld>();
     timeout_seconds = wanted_timeout().value_or(timeout_seconds);

@@ -87,8 +87,8 @@ public:
         const std::filesystem::path parent = wanted && *wanted ? wanted : "/tmp";
         auto pattern = (parent / "meshard-ranks-XXXXXX").string();
         if (!mkdtemp(pattern.data())) {
-            throw IoError("--nproc: cannot make a folder in " + parent.string() + ": " + std::strerror(errno) +
-                          ". Set TMPDIR to a folder that can be written.");
+            throw IoError("--nproc: cannot make a folder in {}: {}. Set TMPDIR to a folder that can be written.",
+                          parent.string(), std::strerror(errno));
         }
         folder_ = pattern;
     }

@@ -169,7 +169,7 @@ std::vector<std::int64_t> agreed(const std::vector<std::int64_t>& known, const R
     }
     ranks.all_reduce(bounds, Reduction::Max);
     for (std::int64_t i = 0; i < n; ++i) {
-        if (values[i] != ~values[n + i]) throw InvalidInput("case " + cases[i].id + ": " + what);
+        if (values[i] != ~values[n + i]) throw InvalidInput("case {}: {}", cases[i].id, what);
     }
     return {values, values + n};
 }

@@ -68,7 +68,7 @@ std::vector<Row> read_json_table(const std::filesystem::path& path, std::istream
     }
     const auto& list = content.is_object() && content.contains("cases") ? content["cases"] : content;
     if (!list.is_array())
-        throw IoError("case table " + path.string() + " must be a list of objects, or have one under `cases`.");
+        throw IoError("case table {} must be a list of objects, or have one under `cases`.", path.string());
     std::vector<Row> rows;
     for (const auto& entry : list) {
         Row row;
@@ -104,10 +104,10 @@ std::vector<Row> read_csv_table(const std::filesystem::path& path, std::istream&
 std::vector<Row> read_table_rows(const std::filesystem::path& path)
 {
     std::ifstream stream(path);
-    if (!stream) throw IoError("case table " + path.string() + " cannot be read. data.cases is relative to data.root.");
+    if (!stream) throw IoError("case table {} cannot be read. data.cases is relative to data.root.", path.string());
     const auto extension = lower_extension(path);
     if (extension != ".json" && extension != ".csv")
-        throw IoError("case table " + path.string() + " must be a .json or .csv file.");
+        throw IoError("case table {} must be a .json or .csv file.", path.string());
     return extension == ".json" ? read_json_table(path, stream) : read_csv_table(path, stream);
 }
 
@@ -116,7 +116,7 @@ std::map<std::string, Row> read_case_files(const CasePattern& pattern)
 {
     const auto files = pattern.files();
     if (files.empty())
-        throw InvalidInput("no case table matches " + pattern.text() + ". data.cases is relative to data.root.");
+        throw InvalidInput("no case table matches {}. data.cases is relative to data.root.", pattern.text());
     std::map<std::string, Row> table;
     for (const auto& file : files) {
         auto rows = read_table_rows(file);
@@ -171,7 +171,7 @@ std::map<std::string, std::filesystem::path> find_walls(const CasePattern& patte
 {
     auto walls = files_by_id(pattern, "data.wall, " + pattern.text() + ",");
     if (walls.empty())
-        throw InvalidInput("no file matches data.wall, " + pattern.text() + ". It is relative to data.root.");
+        throw InvalidInput("no file matches data.wall, {}. It is relative to data.root.", pattern.text());
     return walls;
 }
 
@@ -194,7 +194,7 @@ std::int64_t add_volumes(std::vector<CaseSource>& cases, const DataConfig& volum
     const CasePattern pattern{volume.root, volume.files};
     const auto volumes = files_by_id(pattern, pattern.text());
     if (volumes.empty())
-        throw InvalidInput("no file matches " + pattern.text() + ". Check data.root and data.volume.files.");
+        throw InvalidInput("no file matches {}. Check data.root and data.volume.files.", pattern.text());
     const auto num_surfaces = std::ssize(cases);
     std::erase_if(cases, [&](auto& source) {
         const auto found = volumes.find(source.id);
@@ -240,7 +240,7 @@ Parts split_by_lists(const std::vector<CaseSource>& cases, const std::map<std::s
                                                                  ids.size() > 1 ? " to '" + ids.back() + "'" : " alone")
                                                    : " Did you mean '" + nearest + "'?");
             }
-            if (!part_of.emplace(id, part).second) throw InvalidInput("data.split names case '" + id + "' twice.");
+            if (!part_of.emplace(id, part).second) throw InvalidInput("data.split names case '{}' twice.", id);
             parts[part].push_back(cases[found - ids.begin()]);
         }
     }
@@ -386,7 +386,7 @@ std::vector<CaseSource> find_files(const DataConfig& data)
     }
     const CasePattern pattern{data.root, data.files};
     const auto files = pattern.files();
-    if (files.empty()) throw InvalidInput("no file matches " + pattern.text() + ". Check data.root and data.surface.");
+    if (files.empty()) throw InvalidInput("no file matches {}. Check data.root and data.surface.", pattern.text());
 
     const auto table = read_case_tables(data);
     std::vector<CaseSource> cases;
@@ -456,9 +456,9 @@ CaseLists find_cases_of_sets(const DataConfig& data, std::int64_t seed)
                         : split_cases(cases, of_set, seed);
             find_walls_of(lists, of_set);
         } catch (const InvalidInput& error) {
-            throw InvalidInput("data.sets." + set.name + ": " + error.what());
+            throw InvalidInput("data.sets.{}: {}", set.name, error.what());
         } catch (const IoError& error) {
-            throw IoError("data.sets." + set.name + ": " + error.what());
+            throw IoError("data.sets.{}: {}", set.name, error.what());
         }
         const auto take = [&](std::vector<CaseSource>& from, std::vector<CaseSource>& to) {
             for (auto& source : from) {
@@ -476,8 +476,9 @@ CaseLists find_cases_of_sets(const DataConfig& data, std::int64_t seed)
     for (const auto& set : data.sets) {
         if (set.share > 0 &&
             std::ranges::none_of(all.train, [&](const auto& source) { return source.set == set.name; }))
-            throw InvalidInput("data.sets." + set.name +
-                               " has a share of the training cases, and none of its cases trains. Check its split.");
+            throw InvalidInput(
+                "data.sets.{} has a share of the training cases, and none of its cases trains. Check its split.",
+                set.name);
     }
     return all;
 }
@@ -488,7 +489,7 @@ void require_utf8(const CaseSource& source)
     try {
         nlohmann::json(source.id).dump();
     } catch (const nlohmann::json::type_error&) {
-        throw InvalidInput("the name of the case file " + source.file.string() + " is not valid UTF-8. Rename it.");
+        throw InvalidInput("the name of the case file {} is not valid UTF-8. Rename it.", source.file.string());
     }
 }
 
@@ -511,8 +512,8 @@ std::map<std::string, Row> read_case_table(const std::filesystem::path& path)
     for (auto& row : read_table_rows(path)) {
         const auto id = row.find("id");
         if (id == row.end())
-            throw IoError("case table " + path.string() +
-                          " has a row without `id`. Give the column with the cases' ids that name.");
+            throw IoError("case table {} has a row without `id`. Give the column with the cases' ids that name.",
+                          path.string());
         const auto name = id->second;
         if (!table.emplace(name, std::move(row)).second)
             throw IoError("case table {} has case '{}' twice.", path.string(), name);

@@ -200,7 +200,7 @@ CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bou
     } else if (const auto place = numbers_in(config.center); place.size() == 3) {
         std::ranges::copy(place, frame.center.begin());
     } else if (config.center != "none") {
-        throw InvalidInput("the center is '" + config.center + "'; expected bounds, none, or a place x,y,z.");
+        throw InvalidInput("the center is '{}'; expected bounds, none, or a place x,y,z.", config.center);
     }
     const auto& text = config.length;
     const auto numbers = numbers_in(text);

@@ -52,14 +52,14 @@ Wall read_wall(const std::filesystem::path& file, const std::filesystem::path& v
                const std::vector<std::string>& patches, Orient orient)
 {
     if (file.empty() && patches.empty())
-        throw InvalidInput(volume.string() + ": the model is told distances to a surface, and there is none.");
+        throw InvalidInput("{}: the model is told distances to a surface, and there is none.", volume.string());
     auto mesh = file.empty() ? read_mesh(volume, {.time = {}, .blocks = patches}) : read_mesh(file);
     auto facing = orient_surface(mesh, orient);
     auto surface = surface_triangles(mesh);
     Wall wall{std::move(surface.points), std::move(surface.triangles), facing};
     if (wall.triangles.empty()) {
-        throw InvalidInput((file.empty() ? volume.string() + ", data.wall_patches" : file.string()) +
-                           ": there are no polygons. Distances need a surface of them.");
+        throw InvalidInput("{}: there are no polygons. Distances need a surface of them.",
+                           file.empty() ? volume.string() + ", data.wall_patches" : file.string());
     }
     if (file.empty() && orient == Orient::AsIs) {
         std::swap(wall.facing.outward, wall.facing.inward);

@@ -574,7 +574,7 @@ Threshold::Threshold(const std::string& text_) : text(text_)
 {
     const auto at = text.find_first_of("<>");
     const auto refuse = [&] {
-        throw UsageError("--fail-if " + text + ": expected NUMBER>BOUND or NUMBER<BOUND, e.g. test.cd.mae>0.01.");
+        throw UsageError("--fail-if {}: expected NUMBER>BOUND or NUMBER<BOUND, e.g. test.cd.mae>0.01.", text);
     };
     if (at == std::string::npos || at == 0) refuse();
     path = text.substr(0, at);

@@ -119,7 +119,7 @@ void merge_over_ranks(StoredCase& known, const CategorySettings& categories, con
         merge_categories(known.categories, kinds, categories, "case " + known.case_id);
     }
     if (known.num_counted == 0)
-        throw InvalidInput("case " + known.case_id + ": data.mask leaves nothing of it. Leave the case out.");
+        throw InvalidInput("case {}: data.mask leaves nothing of it. Leave the case out.", known.case_id);
 }
 
 }  // namespace
@@ -220,7 +220,7 @@ void GridReading::require_alike(const StoredCase& known, const std::string& wher
         try {
             return grid_model_arguments(model_, one);
         } catch (const InvalidInput& wrong) {
-            throw InvalidInput(where + ": " + wrong.what());
+            throw InvalidInput("{}: {}", where, wrong.what());
         }
     };
     if (arguments(widths) == arguments(before)) return;

@@ -96,7 +96,7 @@ std::filesystem::path GridStore::path_of(const CaseSource& source) const
         fmt::format("version {}\narrays {}\ncells {}\n", kStoreVersion, nlohmann::json(arrays_).dump(), on_cells_);
     for (const auto& file : source_files(source.file)) {
         struct stat state = {};
-        if (::stat(file.c_str(), &state) != 0) throw IoError("store: " + file.string() + " cannot be read.");
+        if (::stat(file.c_str(), &state) != 0) throw IoError("store: {} cannot be read.", file.string());
         text += fmt::format("{} {} {}.{}\n", file.filename().string(), state.st_size, state.st_mtim.tv_sec,
                             state.st_mtim.tv_nsec);
     }
@@ -157,7 +157,7 @@ std::int64_t GridStore::write(const std::vector<CaseSource>& cases, const RankGr
                                         [&](const auto& unfinished) { write_case(cases[i], unfinished); }))
                     std::this_thread::sleep_for(std::chrono::milliseconds(50));
             } catch (const InvalidInput& wrong) {
-                throw InvalidInput("case " + cases[i].id + ": " + wrong.what());
+                throw InvalidInput("case {}: {}", cases[i].id, wrong.what());
             }
             bytes += bytes_below(path);
         }

@@ -33,8 +33,8 @@ read_other_part(const std::filesystem::path& file, const DataConfig& data, const
         const auto mesh = read_mesh(file);
         std::vector<std::int64_t> rows(data.on_cells ? mesh.num_cells() : mesh.num_points());
         if (rows.empty())
-            throw InvalidInput(file.string() + " has no " + (data.on_cells ? "cells" : "points") +
-                               " of which the model is told.");
+            throw InvalidInput("{} has no {} of which the model is told.", file.string(),
+                               data.on_cells ? "cells" : "points");
         std::iota(rows.begin(), rows.end(), std::int64_t{0});
         rows_of_file = point_inputs(mesh, rows, data, frame, file.string()).to(device);
         places_of_file = torch::tensor(row_places(mesh, rows, data.on_cells, file.string()), torch::kDouble)

@@ -105,7 +105,7 @@ Conditions read_conditions(const ImageGeneration& generation, const DitOptions& 
     }
     if (found > 0) conditions.image = torch::cat(channels).unsqueeze(0);
     if (found > 0 && !conditions.image.isfinite().all().item<bool>())
-        throw InvalidInput(where + " has values that are no finite numbers. Fill them in before.");
+        throw InvalidInput("{} has values that are no finite numbers. Fill them in before.", where);
     return conditions;
 }
 
@@ -149,8 +149,7 @@ void append_images(std::vector<DataArray>& arrays, const at::Tensor& images, con
         for (std::size_t channel = 0; channel < names.size(); ++channel) {
             const auto name = names[channel] + (images.size(0) > 1 ? "_" + std::to_string(sample + 1) : "");
             if (std::ranges::any_of(arrays, [&](const auto& array) { return array.name() == name; }))
-                throw InvalidInput(where + " has an array '" + name +
-                                   "' already. Name the generated ones with --fields.");
+                throw InvalidInput("{} has an array '{}' already. Name the generated ones with --fields.", where, name);
             const auto values = images[sample][static_cast<std::int64_t>(channel)].to(torch::kFloat).contiguous();
             arrays.push_back(DataArray::from(
                 name, std::vector<float>(values.data_ptr<float>(), values.data_ptr<float>() + values.numel())));
@@ -197,9 +196,10 @@ void generate_file(const ImageGeneration& generation, World& world)
     const auto images = full_tensor(generate_images(model, like, condition, generation.sampling)).to(torch::kCPU);
     if (world.rank() != 0) return;
     if (!images.isfinite().all().item<bool>()) {
-        throw InvalidInput(generation.checkpoint.string() +
-                           ": the generated images have values that are no finite numbers; nothing is written. Are the "
-                           "conditions in the model's units?");
+        throw InvalidInput(
+            "{}: the generated images have values that are no finite numbers; nothing is written. Are the "
+            "conditions in the model's units?",
+            generation.checkpoint.string());
     }
     append_images(generation.on_cells ? conditions.grid.cell_data : conditions.grid.point_data, images, names,
                   generation.conditions.string());

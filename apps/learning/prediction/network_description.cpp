@@ -30,8 +30,9 @@ nlohmann::json network_description(const Predictor& predictor)
 {
     const auto& data = predictor.data();
     if (!data.categories.names.empty())
-        throw InvalidInput(predictor.checkpoint().string() + " is told categories of points (data.categories), which "
-                                                             "is not exported yet. Use `meshard predict`.");
+        throw InvalidInput("{} is told categories of points (data.categories), which "
+                           "is not exported yet. Use `meshard predict`.",
+                           predictor.checkpoint().string());
     auto fields = nlohmann::json::array();
     for (std::size_t f = 0; f < data.fields.size(); ++f) {
         const auto measure = measure_of(data, data.fields[f].kind);

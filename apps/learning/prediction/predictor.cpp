@@ -56,7 +56,7 @@ Json read_json(const std::filesystem::path& path)
     std::ifstream stream(path);
     if (!stream) return {};
     auto json = Json::parse(stream, nullptr, false);
-    if (!json.is_object()) throw IoError(path.string() + " is no JSON object.");
+    if (!json.is_object()) throw IoError("{} is no JSON object.", path.string());
     return json;
 }
 
@@ -136,7 +136,7 @@ std::vector<FieldStatistics> read_statistics(const std::filesystem::path& path)
     if (json.is_null()) return {};
     const auto* deviation = json.contains("std_dev") ? "std_dev" : "std";
     if (!json.contains("mean") || !json.contains(deviation))
-        throw InvalidInput(path.string() + " must hold \"mean\" and \"std_dev\" (or \"std\").");
+        throw InvalidInput("{} must hold \"mean\" and \"std_dev\" (or \"std\").", path.string());
     std::vector<FieldStatistics> fields;
     for (const auto& [name, mean] : json["mean"].items()) {
         if (!json[deviation].contains(name))
@@ -223,7 +223,7 @@ void Predictor::load_of_run(const std::filesystem::path& checkpoint, const std::
     if (other_part_) other_part_ = both.of_part(1 - part).data;
     forces_ = config.forces;
     if (channels_.size() != data_.fields.size())
-        throw IoError(checkpoint_.string() + " and resolved_config.yaml disagree in the number of fields.");
+        throw IoError("{} and resolved_config.yaml disagree in the number of fields.", checkpoint_.string());
 }
 
 std::optional<std::int64_t> Predictor::load_own(const std::filesystem::path& path, std::size_t part)
@@ -287,8 +287,8 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
         predictor.load_own(file, part);
         if (predictor.data_.fields.empty())
             throw InvalidInput(
-                file.string() +
-                " is of an earlier version and does not say what its data are. Predict with the run's folder.");
+                "{} is of an earlier version and does not say what its data are. Predict with the run's folder.",
+                file.string());
         return predictor;
     }
     predictor.checkpoint_ = file;
@@ -319,8 +319,8 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
 
     const auto& widths_of = entry.of_points()->widths_of;
     if (!widths_of)
-        throw InvalidInput(file.string() + ": " + entry.class_name +
-                           " does not say what it takes of points; predict with a run's folder.");
+        throw InvalidInput("{}: {} does not say what it takes of points; predict with a run's folder.", file.string(),
+                           entry.class_name);
     const auto num_constants = std::ssize(options.constants);
     const auto widths = widths_of(predictor.model_.arguments, num_constants);
     auto& data = predictor.data_;
@@ -336,9 +336,9 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     predictor.constants_ = options.constants;
     predictor.time_ = options.time;
     if (widths.has_time && !options.time)
-        throw InvalidInput(file.string() + ": the model is told the time of a case. Give it with --time.");
+        throw InvalidInput("{}: the model is told the time of a case. Give it with --time.", file.string());
     if (options.time && !widths.has_time)
-        throw InvalidInput(file.string() + ": the model is told no time; leave --time out.");
+        throw InvalidInput("{}: the model is told no time; leave --time out.", file.string());
     if (entry.arguments_for(widths) !=
         entry.arguments_for({widths.embedding_dim, num_constants, widths.out_dim, widths.has_time})) {
         throw InvalidInput("{}: the model is told {} constants of a case, e.g. density and speed, and {} "

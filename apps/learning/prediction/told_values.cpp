@@ -193,7 +193,7 @@ SaidCase said_case(const Predictor& model, const PredictionOptions& options, con
     }
     auto& length = data.frame.length;
     if (const auto given = options.values.find(length); given != options.values.end()) {
-        if (!(given->second > 0)) throw UsageError("--set " + length + " must be above 0.");
+        if (!(given->second > 0)) throw UsageError("--set {} must be above 0.", length);
     } else if (is_column(length)) {
         if (warns)
             warn("predict", fmt::format("{0}: no value for '{1}'; the longest edge of the bounding box is taken. Give "

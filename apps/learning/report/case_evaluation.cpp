@@ -48,7 +48,7 @@ void require_finite(const CaseSums& sums, const std::string& id)
 {
     for (const auto& channel : sums.channels) {
         if (!std::isfinite(channel.error_squared))
-            throw Error("case " + id + ": the prediction is not finite everywhere: the model is broken.");
+            throw Error("case {}: the prediction is not finite everywhere: the model is broken.", id);
     }
 }
 
@@ -74,7 +74,7 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
         cut = grid_layout(extents, predictor.rows_together(), blocks, where);
         rows = grid_rows(*file, cut.own_box(file->grid(), data.on_cells), data, true, where);
         if (rows.channels != predictor.channels())
-            throw InvalidInput(where + ": a field has another number of components than in training.");
+            throw InvalidInput("{}: a field has another number of components than in training.", where);
     });
     auto example =
         on_device(grid_case_tensors(rows.told, rows.target, rows.channels, source, data, cut), world.device());
@@ -97,7 +97,7 @@ EvaluatedCase evaluate_grid(JudgedModel& model, const JudgedCase& judged, std::s
     const auto sums = case_sums(predicted, truth, {}, layout, predictor.training_mean(scaling), all);
     require_finite(sums, source.id);
     result.num_points = static_cast<std::int64_t>(sums.channels.front().count);
-    if (result.num_points == 0) throw InvalidInput(where + ": data.mask leaves nothing of it. Leave the case out.");
+    if (result.num_points == 0) throw InvalidInput("{}: data.mask leaves nothing of it. Leave the case out.", where);
     result.metrics = sums.metrics(layout);
     if (see) {
         const auto places = cut.own_places();
@@ -320,9 +320,10 @@ std::vector<std::string> take_data_path_overrides(std::vector<std::string>& word
         if (key.size() == word.size() || !key.starts_with("data.")) return false;
         if (key != "data.root" && key != "data.forces.length" && key != "data.forces.center" &&
             !(key.starts_with("data.sets.") && key.ends_with(".root")))
-            throw UsageError("'" + word +
-                             "': of a run that is trained, only data.root, data.sets.NAME.root, data.forces.length and "
-                             "data.forces.center can be said anew.");
+            throw UsageError(
+                "'{}': of a run that is trained, only data.root, data.sets.NAME.root, data.forces.length and "
+                "data.forces.center can be said anew.",
+                word);
         places.push_back(word);
         return true;
     });

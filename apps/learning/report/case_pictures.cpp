@@ -238,7 +238,7 @@ PlaneAcross PlaneAcross::from_text(const std::string& text)
     if (axis == std::string_view::npos ||
         std::from_chars(text.data() + 2, end, plane.at) != std::from_chars_result{end, std::errc()} ||
         !std::isfinite(plane.at))
-        throw UsageError("--plane is '" + text + "'; expected x, y or z and a number, e.g. x=1.2.");
+        throw UsageError("--plane is '{}'; expected x, y or z and a number, e.g. x=1.2.", text);
     plane.axis = static_cast<int>(axis);
     return plane;
 }

@@ -30,8 +30,9 @@ void require_unchanged(const std::filesystem::path& path, std::string_view text)
 {
     if (text.starts_with('#') ? text.find("\n") == std::string_view::npos
                               : text.find_first_not_of(" \n") == std::string_view::npos)
-        throw IoError("run: " + path.string() +
-                      " is damaged: it has no settings. Copy the file from where the run was made, or train it again.");
+        throw IoError(
+            "run: {} is damaged: it has no settings. Copy the file from where the run was made, or train it again.",
+            path.string());
     if (!text.starts_with(kRecordBegin)) return;  // an earlier version wrote the file
     const auto end = text.find('\n');
     const auto record = text.substr(kRecordBegin.size(), end - kRecordBegin.size()), lines = text.substr(end + 1);

@@ -350,14 +350,14 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
     const auto take = [&](Setting setting) { settings.add(std::move(setting)); };
 
     if (std::filesystem::is_fifo(file) || std::filesystem::is_character_file(file)) {
-        throw IoError("configuration " + file.string() +
-                      " is no file but a stream. Save it to a file: every rank reads it.");
+        throw IoError("configuration {} is no file but a stream. Save it to a file: every rank reads it.",
+                      file.string());
     }
     std::ifstream stream(file);
     std::ostringstream content;
     content << stream.rdbuf();
     if (!stream || !std::filesystem::is_regular_file(file)) {
-        throw IoError("configuration " + file.string() + " cannot be read. Is the path right?");
+        throw IoError("configuration {} cannot be read. Is the path right?", file.string());
     }
     // Keys that the command line removes from the file may be unknown, since they may belong to another model.
     std::map<std::string, bool> removed;  // and whether the file has the key
@@ -389,8 +389,9 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
         }
         const auto equals = word.find('=');
         if (equals == std::string::npos || equals == 0) {
-            throw UsageError("command line: '" + word +
-                             "' is no setting; write key=value, e.g. training.num_epochs=20, or ~key to remove one.");
+            throw UsageError("command line: '{}' is no setting; write key=value, e.g. training.num_epochs=20, or ~key "
+                             "to remove one.",
+                             word);
         }
         if (equals + 1 == word.size())
             throw UsageError("command line: '{}' has no value after the =. To remove the setting: '~{}'.", word,
@@ -475,7 +476,7 @@ const Setting* Settings::find(std::string_view path) const
 std::string Settings::text(std::string_view path) const
 {
     const auto* setting = find(path);
-    if (!setting || setting->values.size() != 1) throw UsageError(std::string(path) + " must have one value.");
+    if (!setting || setting->values.size() != 1) throw UsageError("{} must have one value.", path);
     return setting->values.front();
 }
 
@@ -499,7 +500,7 @@ std::string Settings::where(std::string_view path) const
 
 void Settings::refuse(std::string_view path, const std::string& why) const
 {
-    throw UsageError(where(path) + " " + why);
+    throw UsageError("{} {}", where(path), why);
 }
 
 Facts Settings::facts() const

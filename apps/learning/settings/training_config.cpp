@@ -47,7 +47,7 @@ void complete_split(const Settings& settings, SplitConfig& split, const std::str
         if (!setting->is_list) sum += split.shares.at(part);
     }
     if (!split.lists.empty() && !split.shares.empty())
-        throw UsageError(base + ": give shares or lists of ids, not both.");
+        throw UsageError("{}: give shares or lists of ids, not both.", base);
     if (sum > 1 + 1e-9) throw UsageError("{}: the shares add up to {:f}; at most 1 is possible.", base, sum);
     if (!split.name.empty() && split.manifest.find('*') != std::string::npos)
         settings.refuse(base + ".name",
@@ -68,7 +68,7 @@ void complete_sets(const Settings& settings, DataConfig& data)
     for (auto& set : data.sets) {
         const auto base = "data.sets." + set.name;
         if (set.name.find_first_of(":/ ") != std::string::npos)
-            throw UsageError(base + ": the name of a set begins the ids of its cases; it must have no blank, / or :.");
+            throw UsageError("{}: the name of a set begins the ids of its cases; it must have no blank, / or :.", base);
         set.root = set.root.empty() ? data.root : data.root / set.root;
         if (set.files.empty()) set.files = data.files;
         check_files(settings, set.files, base + ".files");
@@ -78,15 +78,15 @@ void complete_sets(const Settings& settings, DataConfig& data)
         else if (settings.names_below(base + ".split").empty())
             set.split = data.split;
         else
-            throw UsageError(base +
-                             ".split and data.split exclude each other: data.split is of the cases of all sets.");
+            throw UsageError("{}.split and data.split exclude each other: data.split is of the cases of all sets.",
+                             base);
         if (!set.split.column.empty() && set.case_tables.empty())
-            throw UsageError(base + " is split by a column, and has no data.cases, the table that has it.");
+            throw UsageError("{} is split by a column, and has no data.cases, the table that has it.", base);
     }
     const auto without = std::ranges::find(data.sets, 0.0, &DataSetConfig::share);
     if (without != data.sets.end() && std::ranges::any_of(data.sets, [](const auto& one) { return one.share > 0; }))
-        throw UsageError("data.sets." + without->name +
-                         " has no share, and other sets have one. Give each a share, or none.");
+        throw UsageError("data.sets.{} has no share, and other sets have one. Give each a share, or none.",
+                         without->name);
     if (!data.sets.empty() && data.splits_all && !data.split.manifest.empty())
         settings.refuse("data.split.manifest",
                         "lies below one folder, and there are several data.sets: give each its own split.");
@@ -96,7 +96,7 @@ void complete_sets(const Settings& settings, DataConfig& data)
 void require_tables(const DataConfig& data, const std::string& key)
 {
     if (data.sets.empty() && data.case_tables.empty())
-        throw UsageError(key + " needs data.cases, the table that has the column.");
+        throw UsageError("{} needs data.cases, the table that has the column.", key);
     for (const auto& set : data.sets)
         if (set.case_tables.empty())
             throw UsageError("{} needs data.sets.{}.cases, the table of this set that has the column, or "
@@ -122,10 +122,11 @@ void check_wall(const Settings& settings, const DataConfig& data, bool is_body)
                                                     : "data.distances gives already: leave one of them out."));
     }
     if (is_body && !has_files && !has_patches) {
-        throw UsageError("the model " + settings.text("model.name") +
-                         " encodes the surface of the body, and there is none: name its files (data.wall=body_*.stl) "
-                         "or the blocks of the cases' own files "
-                         "that are it (data.wall_patches=[boundary/car]).");
+        throw UsageError(
+            "the model {} encodes the surface of the body, and there is none: name its files (data.wall=body_*.stl) "
+            "or the blocks of the cases' own files "
+            "that are it (data.wall_patches=[boundary/car]).",
+            settings.text("model.name"));
     }
     if (data.needs_wall() && !has_files && !has_patches) {
         throw UsageError("{} has {} to a surface, and there is none: name its files (data.wall=body_*.stl) or the "
@@ -231,15 +232,14 @@ void check_places(const Settings& settings, const DataConfig& data)
 void check_fields(const DataConfig& data, const std::string& base)
 {
     for (const auto& field : data.fields) {
-        if (field.from.empty())
-            throw UsageError(base + "." + field.name + " must say which array it is: {from: NAME}.");
+        if (field.from.empty()) throw UsageError("{}.{} must say which array it is: {{from: NAME}}.", base, field.name);
         if (std::ranges::any_of(data.fields,
                                 [&](const auto& other) { return field.name == other.name + "_predicted"; }))
-            throw UsageError(base + "." + field.name +
-                             " has the name that predictions of another field have. Give it another.");
+            throw UsageError("{}.{} has the name that predictions of another field have. Give it another.", base,
+                             field.name);
     }
     if (data.fields.empty())
-        throw UsageError(base + " must name at least one field, e.g. {pressure: {from: pMean, kind: kinematic}}.");
+        throw UsageError("{} must name at least one field, e.g. {{pressure: {{from: pMean, kind: kinematic}}}}.", base);
 }
 
 /// @param key   the key of the inputs
@@ -336,9 +336,9 @@ std::optional<DataConfig> volume_config(const Settings& settings, const DataConf
     check_fields(volume, "data.volume.fields");
     for (const auto& field : volume.fields) {
         if (std::ranges::any_of(surface.fields, [&](const auto& other) { return other.name == field.name; }))
-            throw UsageError(
-                "data.volume.fields." + field.name +
-                " has the name of a field of the surface. Give it another, by which metrics and predictions call it.");
+            throw UsageError("data.volume.fields.{} has the name of a field of the surface. Give it another, by which "
+                             "metrics and predictions call it.",
+                             field.name);
     }
     check_inputs(settings, volume, "data.volume.inputs", "[points, sdf]");
     if (volume.sampling == SamplingKind::Areas) volume.sampling = SamplingKind::Uniform;  // volumes have no areas
@@ -543,7 +543,7 @@ void check_update(const Settings& settings, const TrainingConfig& training)
     for (const auto& group : training.parameter_groups) {
         const auto path = "training.optimizer.groups." + group.name;
         if (group.match.empty())
-            throw UsageError(path + ".match must say which parameters the group has, e.g. [blocks.0.*, '*.bias'].");
+            throw UsageError("{}.match must say which parameters the group has, e.g. [blocks.0.*, '*.bias'].", path);
         if (group.learning_rate && training.learning_rate == 0)
             settings.refuse(path + ".lr", "needs a training.optimizer.lr above 0, whose schedule it follows.");
     }
@@ -800,8 +800,8 @@ TrainingRunConfig training_config(const Settings& settings)
     config.volume = volume_config(settings, config.data);
     if (config.volume && !config.data.sets.empty())
         throw UsageError(
-            settings.where("data.volume.files") +
-            ": cases of several data.sets have one part, a surface or a volume. Leave one of the two out.");
+            "{}: cases of several data.sets have one part, a surface or a volume. Leave one of the two out.",
+            settings.where("data.volume.files"));
     if (config.volume && settings.has("training.coefficient_weights"))
         settings.refuse("training.coefficient_weights",
                         "gives a model of one part a head, and data.volume.files is set. Leave one of the two out.");
@@ -812,9 +812,10 @@ TrainingRunConfig training_config(const Settings& settings)
     }
     require_matching_model(settings, config.model, config.data);
     if (const auto* model = find_model(name).of_points(); config.data.num_sampled > 0 && model && model->has_edges) {
-        throw UsageError(settings.where("data.sampling_resolution") + ": " + find_model(name).class_name +
-                         "'s messages go along edges, which have another length between some of the points. Set 0, or "
-                         "take a model without edges.");
+        throw UsageError(
+            "{}: {}'s messages go along edges, which have another length between some of the points. Set 0, or "
+            "take a model without edges.",
+            settings.where("data.sampling_resolution"), find_model(name).class_name);
     }
     try {
         if (config.data.is_grid)

@@ -77,8 +77,9 @@ CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std:
     const auto shares = shares_of(sets, cases);
     if (!shares.empty()) {
         if (!file_.empty())
-            throw InvalidInput("training.order_file " + file_ +
-                               " says the order of the cases, and data.sets have shares: leave one of them out.");
+            throw InvalidInput(
+                "training.order_file {} says the order of the cases, and data.sets have shares: leave one of them out.",
+                file_);
         const auto quotas = quotas_of(shares, num_cases_);
         for (std::size_t s = 0; s < sets.size(); ++s) {
             Set set{{}, quotas[s]};
@@ -90,24 +91,24 @@ CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std:
     }
     if (file_.empty()) return;
     std::ifstream stream(file_);
-    if (!stream) throw IoError("training.order_file " + file_ + " cannot be read.");
+    if (!stream) throw IoError("training.order_file {} cannot be read.", file_);
     std::int64_t number = 0;
     for (std::string text; std::getline(stream, text);) {
         ++number;
         if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
         const auto line = nlohmann::json::parse(text, nullptr, false);
         const auto where = fmt::format("training.order_file {}, line {}", file_, number);
-        if (line.is_discarded()) throw IoError(where + " is no JSON.");
+        if (line.is_discarded()) throw IoError("{} is no JSON.", where);
         if (!line.contains("order") || !line.contains("epoch")) continue;
         if (line["epoch"] != std::ssize(epochs_) + 1)
-            throw InvalidInput(where + ": epoch " + line["epoch"].dump() + " is out of turn.");
+            throw InvalidInput("{}: epoch {} is out of turn.", where, line["epoch"].dump());
         std::vector<std::int64_t> order;
         std::vector<bool> is_taken(cases.size(), false);
         for (const auto& id : line["order"]) {
             const auto found = std::ranges::find_if(cases, [&](const auto& source) { return id == source.id; });
             const auto i = found - cases.begin();
             if (found == cases.end() || is_taken[i])
-                throw InvalidInput(where + ": case " + id.dump() + " is no training case, or stands there twice.");
+                throw InvalidInput("{}: case {} is no training case, or stands there twice.", where, id.dump());
             is_taken[i] = true;
             order.push_back(i);
         }

@@ -28,8 +28,7 @@ class OpenFile {
 public:
     explicit OpenFile(const std::filesystem::path& path) : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC))
     {
-        if (descriptor_ < 0)
-            throw IoError("bench data: " + path.string() + " cannot be opened: " + std::strerror(errno) + ".");
+        if (descriptor_ < 0) throw IoError("bench data: {} cannot be opened: {}.", path.string(), std::strerror(errno));
     }
     ~OpenFile() { ::close(descriptor_); }
     OpenFile(const OpenFile&) = delete;
