@@ -53,16 +53,18 @@ void warn_of_pieces(std::span<const std::int32_t> in_pieces)
 void warn_of_crowds(const std::string& name, const FacetCrowds& crowds)
 {
     if (crowds.first_cell >= 0)
-        warn("partition", fmt::format("{}: cell {} has a face (on a surface: an edge) that belongs to three cells or "
-                                      "more, so the mesh is not a manifold; "
-                                      "these cells all count as neighbours.",
-                                      name, crowds.first_cell));
+        warn("partition",
+             "{}: cell {} has a face (on a surface: an edge) that belongs to three cells or "
+             "more, so the mesh is not a manifold; "
+             "these cells all count as neighbours.",
+             name, crowds.first_cell);
     if (crowds.most_cells > most_mutual_cells)
-        warn("partition", fmt::format("{}: {} cells share one face (on a surface: an edge; of lines: a point). Of more "
-                                      "than {} the first ones count as neighbours of one "
-                                      "another, and each further one as a neighbour of the one before it; ghosts by "
-                                      "face are found so. --ghosts vertex takes all of them.",
-                                      name, crowds.most_cells, most_mutual_cells));
+        warn("partition",
+             "{}: {} cells share one face (on a surface: an edge; of lines: a point). Of more "
+             "than {} the first ones count as neighbours of one "
+             "another, and each further one as a neighbour of the one before it; ghosts by "
+             "face are found so. --ghosts vertex takes all of them.",
+             name, crowds.most_cells, most_mutual_cells);
 }
 
 void warn_of_imbalance(const PartitionReport& report)
@@ -71,9 +73,10 @@ void warn_of_imbalance(const PartitionReport& report)
     std::string found;
     for (const auto& [weight, imbalance] : report.imbalances)
         found += fmt::format("{}{} {:.4g}", found.empty() ? "" : ", ", weight, imbalance);
-    warn("partition", fmt::format("parts are above the allowed imbalance of {}, or empty: {}. Ask for fewer parts, or "
-                                  "allow more with --imbalance.",
-                                  number_text(report.imbalance_allowed), found));
+    warn("partition",
+         "parts are above the allowed imbalance of {}, or empty: {}. Ask for fewer parts, or "
+         "allow more with --imbalance.",
+         number_text(report.imbalance_allowed), found);
 }
 
 void require_rows(const CutSteps& steps, std::int64_t num_rows, const std::string& name, const CutArguments& arguments)
@@ -148,8 +151,8 @@ void warn_of_nan(const CutSteps& steps, RankMessages& messages)
                                      .front();
             steps.release_pages();
             if (num_nan > 0 && messages.rank() == 0)
-                warn("partition", fmt::format("the {} array '{}' has {} NaN; the shards keep them as they are.", group,
-                                              array.name(), num_nan));
+                warn("partition", "the {} array '{}' has {} NaN; the shards keep them as they are.", group,
+                     array.name(), num_nan);
         }
 }
 
@@ -259,7 +262,7 @@ PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const Cu
     if (is_first && !arguments.dry_run) {
         const auto folder = std::filesystem::absolute(arguments.output).lexically_normal();
         if (const auto size = size_of_small_parts(arguments.num_parts, num_rows, folder.parent_path()); !size.empty())
-            warn("partition", fmt::format("{}: {}.", source.name, size));
+            warn("partition", "{}: {}.", source.name, size);
     }
     if (constexpr std::int64_t most_empty = 1'000'000; arguments.num_parts - num_rows > most_empty)
         throw UsageError("{} parts of {} are asked for; at most {} parts may stay empty. Ask for fewer.",

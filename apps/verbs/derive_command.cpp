@@ -159,7 +159,7 @@ void require_free_names(const Mesh& mesh, const std::vector<Derivation>& derivat
 void warn_of_rows(const Mesh& mesh, const std::vector<Derivation>& derivations, const DeriveOptions& options)
 {
     const auto warn_of = [&](std::int64_t count, const std::string& one, const std::string& why) {
-        if (count > 0) warn("derive", fmt::format("{}: {} {}", options.mesh, count_text(count, one), why));
+        if (count > 0) warn("derive", "{}: {} {}", options.mesh, count_text(count, one), why);
     };
     const auto is_of = [&](FieldPlace place) {
         return std::ranges::any_of(derivations, [&](const auto& derivation) { return derivation.place == place; });
@@ -341,10 +341,9 @@ Input read_input(const DeriveOptions& options)
         input.walls = read_walls(options.walls, options.mesh, options.orient);
         const auto facing = input.walls.facing.facing();
         if (options.sign != "none" && (facing == Facing::Inward || facing == Facing::Mixed))
-            warn("derive", fmt::format("--wall-distance: {}, so that {}. --orient outward turns them.",
-                                       meshard::describe(input.walls.facing),
-                                       options.sign == "winding" ? "what is inside counts as outside there"
-                                                                 : "signs are exchanged there"));
+            warn("derive", "--wall-distance: {}, so that {}. --orient outward turns them.",
+                 meshard::describe(input.walls.facing),
+                 options.sign == "winding" ? "what is inside counts as outside there" : "signs are exchanged there");
         if (options.sign == "normals" && !input.walls.facing.is_closed)
             warn("derive", "the surface of --wall-distance is open: signs near its edges can be wrong. --sign winding "
                            "tolerates holes.");

@@ -236,9 +236,10 @@ void orient(const Mesh& mesh, const ForcesOptions& options, std::vector<Vector3>
     else if (report.agreement >= 0 && report.agreement < 0.001)
         report.is_flipped = true;
     else if (report.agreement >= 0 && report.agreement <= 0.999) {
-        warn("forces", fmt::format("{}: the array 'Normals' agrees with the order of the polygons' points on {} % of "
-                                   "the area only. The order of the points is used.",
-                                   report.file, number_text(100 * report.agreement)));
+        warn("forces",
+             "{}: the array 'Normals' agrees with the order of the polygons' points on {} % of "
+             "the area only. The order of the points is used.",
+             report.file, number_text(100 * report.agreement));
     }
     if (report.is_flipped) {
         for (Vector3& area : areas) area = {-area[0], -area[1], -area[2]};
@@ -273,9 +274,10 @@ ForcesReport compute(const std::string& file, const ForcesOptions& options)
         num_curved += num_corners(cell_type_of(mesh.cell_types[i]).shape, num_points) < num_points;
     }
     if (num_curved > 0)
-        warn("forces", fmt::format("{}: {} of higher order, whose areas are those between their corners. Subdivide "
-                                   "them for more.",
-                                   file, count_text(num_curved, "polygon")));
+        warn("forces",
+             "{}: {} of higher order, whose areas are those between their corners. Subdivide "
+             "them for more.",
+             file, count_text(num_curved, "polygon"));
     std::vector<Vector3> areas = area_vectors(mesh);
     orient(mesh, options, areas, report);
 
@@ -457,7 +459,7 @@ int forces_command(std::span<const std::string> arguments)
             throw;
         } catch (const Error& error) {
             if (options.files.size() == 1) throw;
-            warn("forces", fmt::format("{} {} is left out.", without_function_name(error.what()), file));
+            warn("forces", "{} {} is left out.", without_function_name(error.what()), file);
             left_out.push_back(file);
         }
     }

@@ -411,9 +411,10 @@ void warn_of_missing(const PredictArguments& options, const std::vector<std::map
         inputs.emplace_back(options.inputs[i]);
     }
     if (inputs.empty()) return;
-    warn("predict", fmt::format("no drag and lift of {}: the run does not say {}. Give --set {}=NUMBER for all inputs, "
-                                "or columns of --table.",
-                                some_of(inputs), c10::Join(", ", missing), c10::Join("=NUMBER --set ", missing)));
+    warn("predict",
+         "no drag and lift of {}: the run does not say {}. Give --set {}=NUMBER for all inputs, "
+         "or columns of --table.",
+         some_of(inputs), c10::Join(", ", missing), c10::Join("=NUMBER --set ", missing));
 }
 
 void print_input(const PredictedInput& one, const std::vector<Predictor>& models)
@@ -597,7 +598,7 @@ int predict_command(std::span<const std::string> arguments)
                 row.warnings = warnings.texts();
             } catch (const UnusableInput& error) {
                 if (work.size() == 1) return fail_on_all_ranks(world, error.what(), error.exit_code());
-                if (world.rank() == 0) warn("predict", fmt::format("{} {} is left out.", error.what(), input.string()));
+                if (world.rank() == 0) warn("predict", "{} {} is left out.", error.what(), input.string());
                 unusable.push_back(input);
                 row.output.clear();
                 row.note = error.what();
@@ -614,7 +615,7 @@ int predict_command(std::span<const std::string> arguments)
             write_file_atomically(options.csv, to_csv(rows, {told.begin(), told.end()}));
         }
         for (const auto& [why, inputs] : without_forces)
-            warn("predict", fmt::format("{}: no drag and lift: {}.", some_of(inputs), why));
+            warn("predict", "{}: no drag and lift: {}.", some_of(inputs), why);
         if (options.json && world.rank() == 0) print_json(to_json(rows, models));
         if (unusable.empty()) return exit_code::ok;
         return fail_on_all_ranks(

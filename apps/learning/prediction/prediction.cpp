@@ -139,11 +139,12 @@ std::vector<ShapeSensitivity> sensitivities(std::span<Predictor> models, CaseMes
     std::vector<ShapeSensitivity> means;
     bool speaks = ranks.rank() == 0;
     if (const auto num_apart = speaks ? surface.num_apart() : 0; num_apart > 0)
-        warn("predict", fmt::format("{}: {} of the {} points of polygons lie where another one does, so that polygons "
-                                    "which meet there do not move together: each sensitivity, d..._dn above all, is of "
-                                    "a surface that comes apart there. Join them: meshard convert INPUT JOINED "
-                                    "--join-points 0.",
-                                    name, num_apart, surface.points().size(0)));
+        warn("predict",
+             "{}: {} of the {} points of polygons lie where another one does, so that polygons "
+             "which meet there do not move together: each sensitivity, d..._dn above all, is of "
+             "a surface that comes apart there. Join them: meshard convert INPUT JOINED "
+             "--join-points 0.",
+             name, num_apart, surface.points().size(0));
     for (std::size_t m = 0; m < models.size(); ++m) {
         auto& model = models[m];
         const auto& said = cases[m];
@@ -156,9 +157,10 @@ std::vector<ShapeSensitivity> sensitivities(std::span<Predictor> models, CaseMes
                                 mesh.rows(),
                                 name};
         if (speaks && wall.num_staying > 0) {
-            warn("predict", fmt::format("{}: {} of the {} points of the wall do not lie on the surface: for the "
-                                        "sensitivity they stay where they are.",
-                                        name, wall.num_staying, wall.vertices.size(0)));
+            warn("predict",
+                 "{}: {} of the {} points of the wall do not lie on the surface: for the "
+                 "sensitivity they stay where they are.",
+                 name, wall.num_staying, wall.vertices.size(0));
             speaks = false;
         }
         const auto moved = shape_inputs(surface, inputs, shape, type, ranks);
@@ -266,8 +268,8 @@ std::vector<std::string> add_sensitivities(Mesh& mesh, const std::vector<ShapeSe
 void warn_of_replaced(const std::string& name, const std::vector<std::string>& arrays)
 {
     if (!arrays.empty())
-        warn("predict", fmt::format("{}: it has {} of an earlier prediction, which {} replaced in the output.", name,
-                                    fmt::join(arrays, ", "), arrays.size() > 1 ? "are" : "is"));
+        warn("predict", "{}: it has {} of an earlier prediction, which {} replaced in the output.", name,
+             fmt::join(arrays, ", "), arrays.size() > 1 ? "are" : "is");
 }
 
 void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std::string& name, bool is_of_several,
@@ -275,8 +277,8 @@ void warn_of_ranges(const Predictor& model, const PointInputs& inputs, const std
 {
     for (const auto& sentence : model.ranges().beyond(inputs, model.data(), ranks)) {
         if (ranks.rank() == 0)
-            warn("predict", fmt::format("{}: beyond the training cases{}: {}", name,
-                                        is_of_several ? " of " + model.checkpoint().string() : "", sentence));
+            warn("predict", "{}: beyond the training cases{}: {}", name,
+                 is_of_several ? " of " + model.checkpoint().string() : "", sentence);
     }
 }
 
@@ -405,7 +407,7 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
             warn("predict", name + ": " + kOtherPartUnknown + " Give its file with --other-part.");
         warn_of_ranges(model, inputs, name, models.size() > 1, all);
         if (const auto size = model.ranges().other_size(mesh.bounds()); !size.empty() && speaks && m == 0)
-            warn("predict", fmt::format("{}: {}.", name, size));
+            warn("predict", "{}: {}.", name, size);
         if (options.with_forces)
             if (const auto distance = model.feature_distance(inputs)) seen.push_back(*distance);
         for (std::int64_t draw = 0; draw < std::max<std::int64_t>(1, options.num_draws); ++draw) {
@@ -443,8 +445,7 @@ MeshPrediction predict_mesh(std::span<Predictor> models, const MeshInput& input,
     remove_computed_inputs(subdomain.mesh);
     remove_computed_inputs(whole);
     if (options.with_forces) {
-        if (!found.why_no_moments.empty() && speaks)
-            warn("predict", fmt::format("{}: no moments: {}.", name, found.why_no_moments));
+        if (!found.why_no_moments.empty() && speaks) warn("predict", "{}: no moments: {}.", name, found.why_no_moments);
         if (!found.of_fields.empty()) found.intervals = intervals_of(models);
         for (const auto& one : seen) found.feature_isolation.push_back(one.isolation);
         compare_shape(models, shape_sums(whole, all), forces.front(), mesh.bounds(), layout, options, source, found);

@@ -196,9 +196,10 @@ SaidCase said_case(const Predictor& model, const PredictionOptions& options, con
         if (!(given->second > 0)) throw UsageError("--set {} must be above 0.", length);
     } else if (is_column(length)) {
         if (warns)
-            warn("predict", fmt::format("{0}: no value for '{1}'; the longest edge of the bounding box is taken. Give "
-                                        "it with --set {1}=...",
-                                        name, length));
+            warn("predict",
+                 "{0}: no value for '{1}'; the longest edge of the bounding box is taken. Give "
+                 "it with --set {1}=...",
+                 name, length);
         length = "bounds";
     }
     return said;

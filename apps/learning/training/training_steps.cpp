@@ -76,9 +76,9 @@ LoopEnd TrainingSteps::train(const volatile std::sig_atomic_t& stop_requested, s
         profile.finish();
         finish_steps(0);
         if (!ends_epoch) save(run_, "last", {});
-        run_.log.say(fmt::format("{}stopped after step {}; go on with --resume {}",
-                                 stop == LoopEnd::OutOfTime ? "training.max_minutes are over: " : "", num_done,
-                                 config.run_dir().string()));
+        run_.log.say("{}stopped after step {}; go on with --resume {}",
+                     stop == LoopEnd::OutOfTime ? "training.max_minutes are over: " : "", num_done,
+                     config.run_dir().string());
         return stop;
     }
     profile.finish();
@@ -264,12 +264,11 @@ void TrainingSteps::record_step(const PendingStep& step, double loss, double sec
 void TrainingSteps::check_error(double error)
 {
     if (training_.scheduler == "plateau" && lowers_rate(run_.progress.plateau, error, training_)) {
-        run_.log.say(fmt::format("the error has not fallen for {} validations: the learning rate is multiplied by {:g}",
-                                 training_.plateau_patience + 1, training_.gamma));
+        run_.log.say("the error has not fallen for {} validations: the learning rate is multiplied by {:g}",
+                     training_.plateau_patience + 1, training_.gamma);
     }
     if (training_.stop_patience > 0 && ends_run(run_.progress.early_stop, error, training_))
-        run_.log.say(
-            fmt::format("the error has not fallen for {} validations: the run ends early", training_.stop_patience));
+        run_.log.say("the error has not fallen for {} validations: the run ends early", training_.stop_patience);
 }
 
 /// Returns the share of the epoch's steps that the rank waited for cases which waited longest: the others then wait for
