@@ -22,6 +22,14 @@ void append(List& list, const Range& range)
     list.insert(list.end(), range.begin(), range.end());
 }
 
+/// Sorts a list, and keeps one of equal values.
+template <class List>
+void sort_unique(List& list)
+{
+    std::ranges::sort(list);
+    list.erase(std::ranges::unique(list).begin(), list.end());
+}
+
 /// Returns `first`, `first + 1`, ...
 template <class Number>
 std::vector<Number> numbers_from(Number first, std::size_t count)

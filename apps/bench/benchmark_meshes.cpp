@@ -2,6 +2,7 @@
 #include "apps/bench/benchmark_meshes.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/nearest_name.h"
 
 #include <algorithm>
@@ -285,8 +286,7 @@ private:
         cell_points_.clear();
         for (int axis = 0; axis < 3; ++axis)
             for (int side = 0; side < 2; ++side) add_face(maker, cell, axis, side);
-        std::ranges::sort(cell_points_);
-        cell_points_.erase(std::ranges::unique(cell_points_).begin(), cell_points_.end());
+        sort_unique(cell_points_);
         maker.add_polyhedron(cell_points_, stream_);
     }
 

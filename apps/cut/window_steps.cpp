@@ -294,8 +294,7 @@ Mesh WindowSteps::drawn_piece(std::int32_t round) const
             for (const auto& point : cells.cells.row(cell)) add({&point, 1}, vertex, cell);
         }
     auto points = piece.cells.indices;
-    std::ranges::sort(points);
-    points.erase(std::ranges::unique(points).begin(), points.end());
+    sort_unique(points);
     for (auto& point : piece.cells.indices)
         point = static_cast<std::int32_t>(std::ranges::lower_bound(points, point) - points.begin());
     piece.points = mesh_.rest().points.gather(points);
@@ -338,8 +337,7 @@ Subdomain WindowSteps::next_part(const Subdomain& like, std::int32_t first, std:
 
     auto points = mesh.cells.indices;
     append(points, rows.unused_points);
-    std::ranges::sort(points);
-    points.erase(std::ranges::unique(points).begin(), points.end());
+    sort_unique(points);
     const auto owners = cut_->owners_of_points(points);
     if (part < 0) return result;
     std::vector<std::int32_t> order;  // local row -> index in `points`

@@ -630,8 +630,7 @@ void collect_blocks(vtkDataObject& data, const std::string& name, const std::str
 Mesh without_other_points(const Mesh& block)
 {
     auto points = block.cells.indices;
-    std::ranges::sort(points);
-    points.erase(std::unique(points.begin(), points.end()), points.end());
+    sort_unique(points);
     auto cells = numbers_from<std::int32_t>(0, block.num_cells());
     return extract_mesh(block, cells, points);
 }

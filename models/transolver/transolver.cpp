@@ -11,7 +11,6 @@
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
-#include <string>
 
 namespace meshard {
 namespace {

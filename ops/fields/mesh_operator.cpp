@@ -9,7 +9,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 namespace meshard {

@@ -6,7 +6,6 @@
 #include "partition/error.h"
 
 #include <cmath>
-#include <string>
 
 namespace meshard {
 namespace {

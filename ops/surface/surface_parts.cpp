@@ -70,8 +70,7 @@ std::unordered_map<std::int64_t, std::vector<int>> ranks_at_corners(const Surfac
     std::vector<std::int64_t> keys;
     for (std::size_t c = 0; c < part.corner_ids.size(); ++c)
         keys.push_back(key_of(corner_of(part, static_cast<std::int64_t>(c / 3), static_cast<int>(c % 3))));
-    std::ranges::sort(keys);
-    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+    sort_unique(keys);
     // Each key is assigned to one rank, to which all ranks with that key send it.
     std::vector<std::vector<std::int64_t>> sent_keys(size), answers(size);
     for (const auto key : keys) sent_keys[static_cast<std::uint64_t>(key) % size].push_back(key);
@@ -131,8 +130,7 @@ void make_local(LocalSurface& local, SurfacePart part, const RankGroup& group)
             const auto found = ranks_at.find(key_of(corner_of(part, static_cast<std::int64_t>(f), k)));
             if (found != ranks_at.end()) append(ranks, found->second);
         }
-        std::ranges::sort(ranks);
-        ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+        sort_unique(ranks);
         for (const auto r : ranks) {
             ids[r].push_back(part.face_ids[f]);
             ids[r].insert(ids[r].end(), &part.corner_ids[3 * f], &part.corner_ids[3 * f] + 3);

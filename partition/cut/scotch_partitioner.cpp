@@ -10,7 +10,6 @@
 #include <cmath>
 #include <mutex>
 #include <scotch.h>
-#include <string>
 #include <type_traits>
 #include <vector>
 

@@ -3,6 +3,7 @@
 
 #include "partition/cut/geometric_partitioner.h"
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_graph.h"
 #include "partition/mesh/neighbor_graph.h"
@@ -70,8 +71,7 @@ public:
     {
         for (std::int64_t cell = 0; cell < mesh_.num_cells(); ++cell) {
             if (is_asked_for[cell]) visit(cell);
-            std::ranges::sort(found_);
-            found_.erase(std::ranges::unique(found_).begin(), found_.end());
+            sort_unique(found_);
             edges_.of_cells.push_row(found_);
             found_.clear();
         }

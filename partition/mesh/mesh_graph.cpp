@@ -143,8 +143,7 @@ private:
     void add_any(std::int32_t cell, std::span<const std::int32_t> points, std::size_t min_points)
     {
         sorted_.assign(points.begin(), points.end());
-        std::ranges::sort(sorted_);
-        sorted_.erase(std::ranges::unique(sorted_).begin(), sorted_.end());
+        sort_unique(sorted_);
         if (sorted_.size() < min_points) return;
         Key key{none, none, none, none};
         std::uint32_t slot = 0;
@@ -421,8 +420,7 @@ public:
     {
         if (!std::ranges::all_of(points, [&](std::int32_t point) { return marks_[point]; })) return;
         sorted_.assign(points.begin(), points.end());
-        std::ranges::sort(sorted_);
-        sorted_.erase(std::ranges::unique(sorted_).begin(), sorted_.end());
+        sort_unique(sorted_);
         if (sorted_.size() < min_points) return;
         SharedFacet facet{{none, none, none, none}, cell};
         if (sorted_.size() <= facet.key.size()) {

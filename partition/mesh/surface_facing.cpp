@@ -2,6 +2,7 @@
 #include "partition/mesh/surface_facing.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 #include "partition/mesh/cell_rings.h"
 #include "partition/mesh/joined_points.h"
 #include "partition/mesh/surface_geometry.h"
@@ -84,8 +85,7 @@ std::vector<std::int32_t> open_points(std::span<const Side> sides)
     for_each_edge(sides, [&](std::span<const Side> edge) {
         if (edge.size() == 1) points.insert(points.end(), {edge[0].low, edge[0].high});
     });
-    std::ranges::sort(points);
-    points.erase(std::ranges::unique(points).begin(), points.end());
+    sort_unique(points);
     return points;
 }
 

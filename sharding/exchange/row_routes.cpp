@@ -110,8 +110,7 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
 
     // Every rank looks up the owners of the rows that it wants, each id once.
     std::vector<std::int64_t> unique(wanted.begin(), wanted.end());
-    std::ranges::sort(unique);
-    unique.erase(std::unique(unique.begin(), unique.end()), unique.end());
+    sort_unique(unique);
     send = directory.counts(unique);
     receive = exchange_counts(send, group);
     const auto asked = group.all_to_all_rows(integer_tensor(unique), send, receive);

@@ -307,8 +307,7 @@ void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
     }
 
     duplicates.count(faults_);
-    std::ranges::sort(facets);
-    facets.erase(std::ranges::unique(facets).begin(), facets.end());  // a cell may have the same facet twice
+    sort_unique(facets);  // a cell may have the same facet twice
     std::vector<std::vector<Crossing>> pairs(messages_.size());
     std::vector<SharedFacet> cells;
     for (std::size_t begin = 0, end = 0; begin < facets.size(); begin = end) {

@@ -159,8 +159,7 @@ NearestGraph::NearestGraph(const CurveWindows& windows, RankMessages& messages, 
     }
     std::vector<Crossing>().swap(found);
     for (const auto& part : exchange(messages, std::move(to))) append(crossings_, part);
-    std::ranges::sort(crossings_);
-    crossings_.erase(std::ranges::unique(crossings_).begin(), crossings_.end());
+    sort_unique(crossings_);
 }
 
 // In each round every rank searches for the rows of one of its windows.

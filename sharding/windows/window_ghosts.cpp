@@ -31,8 +31,7 @@ struct PointTouch {
 template <class T>
 void make_unique(std::vector<T>& values)
 {
-    std::ranges::sort(values);
-    values.erase(std::ranges::unique(values).begin(), values.end());
+    sort_unique(values);
 }
 
 int home_of(const Item& item, int num_ranks)

@@ -2,6 +2,7 @@
 #include "apps/learning/cases/categories.h"
 
 #include "partition/error.h"
+#include "partition/lists.h"
 
 #include <ATen/ATen.h>
 #include <fmt/core.h>
@@ -68,8 +69,7 @@ void add_categories(std::vector<std::vector<double>>& known, const at::Tensor& t
         const auto numbers = told.select(1, first + static_cast<std::int64_t>(i)).to(at::kDouble).contiguous();
         auto& values =
             found.emplace_back(numbers.const_data_ptr<double>(), numbers.const_data_ptr<double>() + numbers.numel());
-        std::ranges::sort(values);
-        values.erase(std::ranges::unique(values).begin(), values.end());
+        sort_unique(values);
     }
     merge_categories(known, found, categories, where);
 }
