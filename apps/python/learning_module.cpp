@@ -222,7 +222,7 @@ public:
         const auto& model = models_.front();
         const auto& ranks = device_mesh_->all();
         for (auto* rows : {&found.fields, &found.spread}) *rows = rows_on_all_ranks(*rows, found.rows, ranks);
-        auto& arrays = on_cells() ? found.whole.cell_data : found.whole.point_data;
+        auto& arrays = arrays_at(found.whole, on_cells());
         read_together(ranks, [&] {
             if (ranks.rank() != 0) return;
             auto replaced = add_fields(arrays, found.fields, found.spread, model);

@@ -334,7 +334,7 @@ void print_grid_info(const std::string& path, bool with_changes, bool as_json)
     for (const bool of_cells : {false, true}) {
         const auto box = whole_box(grid, of_cells);
         json[of_cells ? "cells" : "points"] = box.count;
-        for (const auto& array : of_cells ? grid.cell_data : grid.point_data) {
+        for (const auto& array : arrays_at(grid, of_cells)) {
             const std::string association = of_cells ? "cell" : "point", type(to_string(array.type()));
             json["arrays"].push_back({{"association", association},
                                       {"name", array.name()},

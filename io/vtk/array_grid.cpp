@@ -264,8 +264,7 @@ void ArrayGridFile::declare(std::map<std::string, ShapedArray> arrays, bool of_c
             const auto num_components = components == Components::None   ? 1
                                         : components == Components::Last ? array.shape.back()
                                                                          : array.shape.front();
-            (of_cells ? grid_.cell_data : grid_.point_data)
-                .emplace_back(name, array.type, 0, static_cast<std::int32_t>(num_components));
+            arrays_at(grid_, of_cells).emplace_back(name, array.type, 0, static_cast<std::int32_t>(num_components));
             continue;
         }
         if (array.shape.size() == 1 && is_coordinate(name, *best)) continue;

@@ -358,8 +358,7 @@ ImageGrid read_whole_grid(const std::filesystem::path& path, std::optional<doubl
 
 DataArray GridFile::values_for(const std::string& name, bool of_cells, const GridBox& box) const
 {
-    const auto& declared =
-        require_array(of_cells ? grid_.cell_data : grid_.point_data, name, where_, of_cells ? "cell" : "point");
+    const auto& declared = require_array(grid_, of_cells, name, where_);
     if (declared.type() == ScalarType::String)
         throw InvalidInput("{}: the array '{}' holds texts; expected numbers.", where_, name);
     if (declared.num_components() > kMostComponents)

@@ -111,7 +111,7 @@ std::optional<ImageGrid> read_image_of_one_piece(const std::filesystem::path& pa
 void write_image(const std::filesystem::path& path, const ImageGrid& grid)
 {
     for (const bool of_cells : {false, true}) {
-        for (const auto& array : of_cells ? grid.cell_data : grid.point_data) {
+        for (const auto& array : arrays_at(grid, of_cells)) {
             if (array.type() == ScalarType::String || array.num_rows() == product(grid, of_cells)) continue;
             throw InvalidInput("write_image: array '{}' of the {} has {} rows, expected {}.", array.name(),
                                of_cells ? "cells" : "points", array.num_rows(), product(grid, of_cells));

@@ -19,11 +19,6 @@
 namespace meshard {
 namespace {
 
-const std::vector<DataArray>& arrays_of(const Mesh& mesh, const DataConfig& data)
-{
-    return data.on_cells ? mesh.cell_data : mesh.point_data;
-}
-
 const char* group_of(const DataConfig& data)
 {
     return data.on_cells ? "cell" : "point";
@@ -52,7 +47,7 @@ at::Tensor rows_of(const DataArray& array, RowIds rows, const std::string& where
 
 at::Tensor unit_normals(const Mesh& mesh, RowIds rows, const DataConfig& data, const std::string& where)
 {
-    if (const auto* array = find_array(arrays_of(mesh, data), data.normals)) {
+    if (const auto* array = find_array(arrays_at(mesh, data.on_cells), data.normals)) {
         if (array->num_components() != 3)
             throw InvalidInput("{}: the array '{}' has {} components; normals have 3.", where, data.normals,
                                array->num_components());
@@ -120,8 +115,7 @@ at::Tensor distances(const Mesh& mesh, RowIds rows, const DataConfig& data, cons
                      const std::string& where)
 {
     require_one_length(frame, where, "sdf, a distance");
-    const auto& array = require_array(arrays_of(mesh, data), data.distances.empty() ? kDistances : data.distances,
-                                      where, group_of(data));
+    const auto& array = require_array(mesh, data.on_cells, data.distances.empty() ? kDistances : data.distances, where);
     if (array.num_components() != 1)
         throw InvalidInput("{}: the array '{}' has {} components; distances have 1.", where, array.name(),
                            array.num_components());
@@ -267,22 +261,21 @@ at::Tensor point_inputs(const Mesh& mesh, RowIds rows, const DataConfig& data, c
             inputs.push_back(distances(mesh, rows, data, frame, where));
         } else if (name == "wall_direction") {
             require_one_length(frame, where, "wall_direction, a direction");
-            inputs.push_back(
-                rows_of(require_array(arrays_of(mesh, data), kDirections, where, group_of(data)), rows, where));
+            inputs.push_back(rows_of(require_array(mesh, data.on_cells, kDirections, where), rows, where));
         } else if (name == "height") {
             inputs.push_back(heights(mesh, rows, data, frame, where));
         } else if (name == "box") {
             inputs.push_back(places_in_box(mesh, rows, data, frame, where));
         } else {
-            inputs.push_back(rows_of(require_array(arrays_of(mesh, data), kAreas, where, group_of(data)), rows, where));
+            inputs.push_back(rows_of(require_array(mesh, data.on_cells, kAreas, where), rows, where));
         }
     }
     if (data.series.is_on) {
-        inputs.push_back(rows_of(require_array(arrays_of(mesh, data), kTold, where, group_of(data)), rows, where));
+        inputs.push_back(rows_of(require_array(mesh, data.on_cells, kTold, where), rows, where));
         return torch::cat(inputs, 1);
     }
     for (std::size_t i = 0; i < data.categories.names.size(); ++i) {
-        const auto& array = require_array(arrays_of(mesh, data), data.categories.names[i], where, group_of(data));
+        const auto& array = require_array(mesh, data.on_cells, data.categories.names[i], where);
         inputs.push_back(rows_of(array, rows, where));
         require_categories(
             array, data.categories, i, where, [&](std::int64_t row) { return fmt::format("row {}", rows[row]); },
@@ -357,7 +350,7 @@ at::Tensor field_values(const Mesh& mesh, RowIds rows, const DataConfig& data, c
 {
     std::vector<at::Tensor> fields;
     for (const auto& field : data.fields) {
-        fields.push_back(rows_of(require_array(arrays_of(mesh, data), field.from, where, group_of(data)), rows, where));
+        fields.push_back(rows_of(require_array(mesh, data.on_cells, field.from, where), rows, where));
     }
     return torch::cat(fields, 1);
 }
@@ -407,7 +400,7 @@ std::vector<std::int64_t> field_channels(const Manifest& manifest, const std::fi
         if (found == manifest.arrays.end()) {
             const auto subdomain = load_subdomain(shards, manifest, 0);
             // This throws and names the nearest array.
-            require_array(arrays_of(subdomain.mesh, data), field.from, where, group_of(data));
+            require_array(subdomain.mesh, data.on_cells, field.from, where);
             throw InvalidInput("{} has no {} array '{}'.", where, group_of(data), field.from);
         }
         channels.push_back(found->num_components);

@@ -19,11 +19,6 @@
 namespace meshard {
 namespace {
 
-std::vector<DataArray>& arrays_of(Mesh& mesh, bool on_cells)
-{
-    return on_cells ? mesh.cell_data : mesh.point_data;
-}
-
 /// Returns the longest edge of the wall's box.
 double size_of(const Wall& wall)
 {
@@ -79,7 +74,7 @@ void add_distances(Mesh& mesh, bool on_cells, const Wall& wall, const std::strin
                                        {.sign = SurfaceSign::WindingNumber});
     const auto distances = found.distances.contiguous();
     const auto* begin = distances.const_data_ptr<double>();
-    arrays_of(mesh, on_cells)
+    arrays_at(mesh, on_cells)
         .push_back(DataArray::from(kDistances, std::vector<double>(begin, begin + distances.numel())));
     if (!with_directions) return;
 
@@ -90,7 +85,7 @@ void add_distances(Mesh& mesh, bool on_cells, const Wall& wall, const std::strin
         const auto length = std::hypot(directions[i], directions[i + 1], directions[i + 2]);
         for (int c = 0; c < 3; ++c) directions[i + c] = length > nearest ? directions[i + c] / length : 0.0;
     }
-    arrays_of(mesh, on_cells).push_back(DataArray::from(kDirections, std::move(directions), 3));
+    arrays_at(mesh, on_cells).push_back(DataArray::from(kDirections, std::move(directions), 3));
 }
 
 void add_areas(Mesh& mesh, bool on_cells, const std::string& where)
@@ -120,7 +115,7 @@ void add_areas(Mesh& mesh, bool on_cells, const std::string& where)
     }
     const auto mean = total / static_cast<double>(areas.size());
     for (auto& area : areas) area /= mean;
-    arrays_of(mesh, on_cells).push_back(DataArray::from(kAreas, std::move(areas)));
+    arrays_at(mesh, on_cells).push_back(DataArray::from(kAreas, std::move(areas)));
 }
 
 void add_point_normals(Mesh& mesh, const std::string& named, const std::string& where)

@@ -20,11 +20,6 @@ namespace {
 
 constexpr std::size_t kMostRunsKept = 8;
 
-const std::vector<DataArray>& arrays_of(const Mesh& mesh, bool on_cells)
-{
-    return on_cells ? mesh.cell_data : mesh.point_data;
-}
-
 /// Returns an array of a state, the one row of a constant, or for `kCoordinates` its points.
 const DataArray& values_of(const ReadState& state, const std::string& name)
 {
@@ -144,7 +139,7 @@ std::string state_text(const std::string& where, const SeriesState& state)
 }
 
 ReadState::ReadState(const Mesh& mesh, bool on_cells, const SeriesState& state, const std::string& where)
-    : arrays(&arrays_of(mesh, on_cells)), constants(&mesh.field_data), points(on_cells ? nullptr : &mesh.points),
+    : arrays(&arrays_at(mesh, on_cells)), constants(&mesh.field_data), points(on_cells ? nullptr : &mesh.points),
       num_rows(on_cells ? mesh.num_cells() : mesh.num_points()), on_cells(on_cells), where(state_text(where, state)),
       place([](std::int64_t row) { return fmt::format("row {}", row); })
 {
@@ -205,7 +200,7 @@ std::vector<DataArray> learnt_fields(const ReadState& now, const ReadState& next
 void add_told(Mesh& mesh, std::span<const ReadState> states, const ReadState* given, double step,
               const StateArrays& arrays)
 {
-    auto& into = arrays.on_cells ? mesh.cell_data : mesh.point_data;
+    auto& into = arrays_at(mesh, arrays.on_cells);
     auto joined = told(states, given, step, arrays);
     std::erase_if(into, [](const DataArray& array) { return array.name() == kTold; });
     into.push_back(std::move(joined));
@@ -275,7 +270,7 @@ Mesh read_step(const RunStep& step, const StateArrays& arrays, const std::string
     const ReadState read_next(next, arrays.on_cells, step.next(), where);
     add_told(mesh, states, &read_next, step.duration(), arrays);
     for (auto& field : learnt_fields(states.front(), read_next, step.duration(), arrays))
-        (arrays.on_cells ? mesh.cell_data : mesh.point_data).push_back(std::move(field));
+        arrays_at(mesh, arrays.on_cells).push_back(std::move(field));
     return mesh;
 }
 

@@ -182,7 +182,7 @@ std::vector<const DataArray*> named_arrays(const ImageGrid& grid, const std::str
                                            const std::string& where)
 {
     const std::string group = on_cells ? "cell" : "point";
-    const auto& arrays = on_cells ? grid.cell_data : grid.point_data;
+    const auto& arrays = arrays_at(grid, on_cells);
     const auto find = [&](const std::string& of_one) -> const DataArray& {
         const auto& elsewhere = on_cells ? grid.point_data : grid.cell_data;
         if (!find_array(arrays, of_one) && find_array(elsewhere, of_one)) {

@@ -68,7 +68,7 @@ std::unique_ptr<const GridStates::Read> GridStates::read(const SeriesState& stat
     if (with_fields)
         for (const auto& field : arrays_.fields) arrays.push_back(read_array(field.state));
     const auto num_fields = arrays.size();
-    const auto& of_rows = on_cells ? grid.cell_data : grid.point_data;
+    const auto& of_rows = arrays_at(grid, on_cells);
     for (const auto& name : further)
         if (find_array(of_rows, name) || !find_array(grid.field_data, name)) arrays.push_back(read_array(name));
     std::optional<LeftOut> of_fields, left_out;

@@ -128,7 +128,7 @@ PointInputs CaseMesh::inputs(const Predictor& model, const DataConfig& data, con
         const bool has_wall = data.needs_wall() || model.needs_body() || !source_.wall.empty();
         const auto* wall = has_wall ? &wall_for(model, data) : nullptr;
         if (data.needs_wall() && !has_distances_) {
-            std::erase_if(on_cells_ ? mesh.cell_data : mesh.point_data, [](const DataArray& array) {
+            std::erase_if(arrays_at(mesh, on_cells_), [](const DataArray& array) {
                 return array.name() == kDistances || array.name() == kDirections;
             });
             add_distances(mesh, on_cells_, *wall, reading_.where, with_directions_);

@@ -87,7 +87,7 @@ Conditions read_conditions(const ImageGeneration& generation, const DitOptions& 
     }
     conditions.rows = rows;
     conditions.columns = columns;
-    const auto chosen = chosen_arrays(generation, generation.on_cells ? grid.cell_data : grid.point_data);
+    const auto chosen = chosen_arrays(generation, arrays_at(grid, generation.on_cells));
     std::vector<at::Tensor> channels;
     std::string names;
     for (const auto* array : chosen) {
@@ -165,7 +165,7 @@ void check_generation(const ImageGeneration& generation)
     auto model = load_denoiser(generation.checkpoint);
     auto conditions = read_conditions(generation, model->options());
     condition_vector(generation, model->options());
-    auto& arrays = generation.on_cells ? conditions.grid.cell_data : conditions.grid.point_data;
+    auto& arrays = arrays_at(conditions.grid, generation.on_cells);
     append_images(arrays, torch::zeros({generation.num_samples, model->options().num_outputs(), 1, 1}),
                   field_names(generation, model->options().num_outputs()), generation.conditions.string());
 }
@@ -201,8 +201,7 @@ void generate_file(const ImageGeneration& generation, World& world)
             "conditions in the model's units?",
             generation.checkpoint.string());
     }
-    append_images(generation.on_cells ? conditions.grid.cell_data : conditions.grid.point_data, images, names,
-                  generation.conditions.string());
+    append_images(arrays_at(conditions.grid, generation.on_cells), images, names, generation.conditions.string());
     const MadeFolders folders(generation.output);
     write_image(generation.output, conditions.grid);
 }

@@ -494,8 +494,7 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
     read_together(all, [&] {
         auto& written = in_pieces ? subdomain.mesh : whole;
         if (!in_pieces && world.rank() != 0) return;
-        auto replaced =
-            add_fields(on_cells ? written.cell_data : written.point_data, values, deviations, models.front());
+        auto replaced = add_fields(arrays_at(written, on_cells), values, deviations, models.front());
         std::ranges::copy(add_sensitivities(written, predicted.sensitivities,
                                             in_pieces ? subdomain.points.global_ids : std::vector<std::int64_t>()),
                           std::back_inserter(replaced));

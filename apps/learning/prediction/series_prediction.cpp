@@ -88,7 +88,7 @@ void spread_constants(Mesh& state, bool on_cells)
         const auto row = constant.bytes();
         for (auto to = array.mutable_bytes(); !to.empty(); to = to.subspan(row.size()))
             std::ranges::copy(row, to.begin());
-        (on_cells ? state.cell_data : state.point_data).push_back(std::move(array));
+        arrays_at(state, on_cells).push_back(std::move(array));
     }
 }
 
@@ -172,15 +172,13 @@ public:
                 else if (find_array(mesh_.field_data, name) && find_array(from.field_data, name))
                     *std::ranges::find(mesh_.field_data, name, &DataArray::name) = *find_array(from.field_data, name);
                 else
-                    put(require_array(arrays_.on_cells ? from.cell_data : from.point_data, name, where,
-                                      arrays_.on_cells ? "cell" : "point"));
+                    put(require_array(from, arrays_.on_cells, name, where));
     }
 
     /// Takes the arrays of a field from a state of the start.
     void keep(const Mesh& state, const FieldConfig& field)
     {
-        if (field.state != kCoordinates)
-            put(*find_array(arrays_.on_cells ? state.cell_data : state.point_data, field.state));
+        if (field.state != kCoordinates) put(*find_array(arrays_at(state, arrays_.on_cells), field.state));
     }
 
     /// Takes what `arrays_of_fields` returns, of all rows.
@@ -213,7 +211,7 @@ private:
     }
     void put(DataArray array)
     {
-        auto& group = arrays_.on_cells ? mesh_.cell_data : mesh_.point_data;
+        auto& group = arrays_at(mesh_, arrays_.on_cells);
         std::erase_if(group, [&](const DataArray& other) { return other.name() == array.name(); });
         group.push_back(std::move(array));
     }
@@ -347,18 +345,15 @@ private:
     }
     bool has(const GridFile& file, const std::string& name) const
     {
-        return find_array(roll_out_.arrays().on_cells ? file.grid().cell_data : file.grid().point_data, name) !=
-               nullptr;
+        return find_array(arrays_at(file.grid(), roll_out_.arrays().on_cells), name) != nullptr;
     }
     DataArray declared(const GridFile& file, const std::string& name) const
     {
-        const bool on_cells = roll_out_.arrays().on_cells;
-        return require_array(on_cells ? file.grid().cell_data : file.grid().point_data, name, file.where(),
-                             on_cells ? "cell" : "point");
+        return require_array(file.grid(), roll_out_.arrays().on_cells, name, file.where());
     }
     void put(ImageGrid& grid, DataArray array) const
     {
-        auto& group = roll_out_.arrays().on_cells ? grid.cell_data : grid.point_data;
+        auto& group = arrays_at(grid, roll_out_.arrays().on_cells);
         std::erase_if(group, [&](const DataArray& other) { return other.name() == array.name(); });
         group.push_back(std::move(array));
     }

@@ -140,7 +140,7 @@ SeriesRollOut::SeriesRollOut(const SeriesPlan& plan, std::span<Predictor> models
         source.file = plan_.start(0).file;
         reading.prepare = [&](Mesh& whole) {
             whole = told_mesh(plan_, arrays_, where_);
-            const auto& rows = arrays_.on_cells ? whole.cell_data : whole.point_data;
+            const auto& rows = arrays_at(whole, arrays_.on_cells);
             require_told(find_array(rows, kTold)->num_components(), models.front().data(), where_);
         };
         mesh_.emplace(source, models, reading, output, device_mesh_);

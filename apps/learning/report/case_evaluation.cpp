@@ -40,8 +40,7 @@ constexpr std::int64_t kBins = 100;  // pieces of `drag_along_x`
 
 void require_true_fields(const Mesh& mesh, const DataConfig& data, const std::string& where)
 {
-    const auto& arrays = data.on_cells ? mesh.cell_data : mesh.point_data;
-    for (const auto& field : data.fields) require_array(arrays, field.from, where, data.on_cells ? "cell" : "point");
+    for (const auto& field : data.fields) require_array(mesh, data.on_cells, field.from, where);
 }
 
 void require_finite(const CaseSums& sums, const std::string& id)

@@ -203,7 +203,7 @@ private:
         const auto* begin = numbers.data_ptr<float>();
         mesh.cell_data = scene.marks;
         mesh.point_data.clear();
-        auto& arrays = field_.on_cells ? mesh.cell_data : mesh.point_data;
+        auto& arrays = arrays_at(mesh, field_.on_cells);
         arrays.push_back(DataArray::from("value", std::vector<float>(begin, begin + numbers.numel()), 1));
         return mesh;
     }
