@@ -45,8 +45,8 @@ void round_totals(const Executor& executor, TileMath math, const float* states, 
                   const float* state_gradients, float* sums_gradient, std::int64_t slices, int head_dim)
 {
     by_math(math, [&](auto math_type) {
-        round_totals_by<decltype(math_type)::value>(Launcher(executor), states, sums, state_gradients,
-                                                    sums_gradient, slices, head_dim);
+        round_totals_by<decltype(math_type)::value>(Launcher(executor), states, sums, state_gradients, sums_gradient,
+                                                    slices, head_dim);
     });
 }
 
@@ -91,8 +91,7 @@ void attend_tokens(const Executor& executor, const TokenAttention& of, float* st
     attend_tokens_by(Launcher(executor), of, states);
 }
 
-void attend_tokens_backward(const Executor& executor, const TokenAttention& of,
-                            const TokenAttentionGradient& gradient)
+void attend_tokens_backward(const Executor& executor, const TokenAttention& of, const TokenAttentionGradient& gradient)
 {
     attend_tokens_backward_by(Launcher(executor), of, gradient);
 }

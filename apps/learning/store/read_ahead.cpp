@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/learning/store/read_ahead.h"
 
-#include "apps/console/repeated_times.h"
 #include "partition/error.h"
 
 #include <chrono>
@@ -52,7 +51,7 @@ CaseRows ReadAhead::take()
     const auto begin = std::chrono::steady_clock::now();
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return has_ended_ || !ready_.empty(); });
-    seconds_waited_ += seconds_since(begin);
+    seconds_waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (ready_.empty()) {
         if (error_) std::rethrow_exception(error_);
         throw Error("ReadAhead: all cases were taken.");
