@@ -70,7 +70,7 @@ PythonGhostPlan ghost_plan(std::vector<std::int64_t> global_ids, std::int64_t nu
                                     : fmt::format(": there are {} ids, {} owned rows and {} owners of ghosts.",
                                                   global_ids.size(), num_owned, ghost_owners.size()));
         }
-        map.num_global += of_rank[0];
+        map.num_global += of_rank;
     }
     map.num_owned = static_cast<std::int32_t>(num_owned);
     map.global_ids = std::move(global_ids);
